@@ -1,0 +1,42 @@
+"""Errors that a caller can cause: each names the thing, the value, the limit and the next step."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GraphEmbError(Exception):
+    """Base of every error that this library raises on purpose."""
+
+
+class ConfigError(GraphEmbError, ValueError):
+    """An option or argument is unknown, of the wrong type or outside its limits."""
+
+
+class DataError(GraphEmbError, ValueError):
+    """A file, graph or label set cannot be read or does not fit the others."""
+
+
+class PartitionError(GraphEmbError, IndexError):
+    """An id lies outside its id space, or a partition book is inconsistent."""
+
+
+class ShapeError(GraphEmbError, ValueError):
+    """A tensor has the wrong shape, dtype or device."""
+
+
+class CompatError(GraphEmbError, ImportError):
+    """The installed versions of two packages cannot work together."""
+
+
+class ModeError(GraphEmbError, RuntimeError):
+    """A call does not fit the current mode or state of the library."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
+    """An error for a name that is not known, with the nearest known one as the next step."""
+    options = sorted(known)
+    near = difflib.get_close_matches(str(name), options, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(options)}{hint}")
