@@ -1,0 +1,297 @@
+"""The graph that every model trains on: compressed rows of neighbours, on the host, read-only."""
+
+# N nodes, E stored arcs, M edges, B asked pairs
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.graph.build import MAX_NODES, Duplicates, SelfLoops, checked_weights, to_rows
+from graph_emb.graph.ids import as_ids, find_ids, number_ids
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+def frozen(array: NDArray) -> NDArray:
+    """A view that cannot be written, so that a graph can be shared between threads and caches."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Neighbour lists of N nodes in compressed rows.
+
+    An undirected graph stores both directions of an edge, and a self loop once.
+
+    Attributes:
+        indptr: Shape (N+1,), int64; the out-neighbours of u are ``indices[indptr[u]:indptr[u+1]]``.
+        indices: Shape (E,), int32, sorted and distinct within a row.
+        weights: Shape (E,), float32, finite and above 0; None: all are 1.
+        directed: Whether an arc may lack its reverse.
+        node_ids: Shape (N,), the ids of the nodes where they came from, int64 or strings; None: 0 .. N-1.
+    Raises:
+        ShapeError: an array's dtype or length does not fit the others. ``validate`` checks the values.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weights: NDArray[np.float32] | None
+    directed: bool
+    node_ids: NDArray | None = None
+
+    def __post_init__(self) -> None:
+        if self.indptr.ndim != 1 or len(self.indptr) == 0:
+            raise ShapeError(f"indptr: shape {self.indptr.shape}; expected (N+1,)")
+        self._check("indptr", np.int64, len(self.indptr))
+        self._check("indices", np.int32, int(self.indptr[-1]))
+        self._check("weights", np.float32, int(self.indptr[-1]))
+        if self.node_ids is not None:
+            self._check(
+                "node_ids",
+                self.node_ids.dtype if self.node_ids.dtype.kind == "U" else np.int64,
+                self.num_nodes,
+            )
+
+    def _check(self, name: str, dtype: np.dtype | type, length: int) -> None:
+        array = getattr(self, name)
+        if array is None:
+            return
+        if array.dtype != dtype or array.shape != (length,):
+            raise ShapeError(
+                f"{name}: dtype {array.dtype}, shape {array.shape}; expected {np.dtype(dtype)}, ({length},)"
+            )
+        object.__setattr__(self, name, frozen(array))
+
+    @classmethod
+    def from_edges(
+        cls,
+        src: ArrayLike,
+        dst: ArrayLike,
+        num_nodes: int | None = None,
+        weights: ArrayLike | None = None,
+        directed: bool = False,
+        node_ids: ArrayLike | None = None,
+        *,
+        duplicates: Duplicates = "first",
+        self_loops: SelfLoops = "keep",
+    ) -> Graph:
+        """A graph of the given arcs, or of the given edges where ``directed`` is False.
+
+        Ids that are the integers 0 .. N-1, each used, stay as they are. Others (gaps, huge ones, strings) are
+        numbered in sorted order, and ``graph.node_ids`` keeps them.
+
+        Args:
+            src, dst: Shape (E,), integers of at least 0, or strings.
+            num_nodes: Ids are node numbers below this; nodes without an edge are kept.
+            weights: Shape (E,), above 0. Weights that are all 1 are stored as None.
+            node_ids: Shape (N,), distinct; ``src`` and ``dst`` are then node numbers, positions in it.
+            duplicates: Of a repeated edge, ``first`` keeps the weight that comes first and ``sum`` adds them
+                up; without weights each counts 1. Undirected, (u, v) and (v, u) are the same edge.
+            self_loops: ``keep`` or ``drop``.
+        Raises:
+            ShapeError: arrays of different length or of a wrong dtype.
+            DataError: an id is negative or not below ``num_nodes``, a weight is not finite and above 0.
+            ConfigError: ``num_nodes`` or a policy is out of range.
+        """
+        heads, tails = as_ids(src, "src"), as_ids(dst, "dst")
+        if len(heads) != len(tails):
+            raise ShapeError(f"src has {len(heads)} ids, dst has {len(tails)}; expected the same number")
+        if (heads.dtype.kind == "U") != (tails.dtype.kind == "U") and len(heads):
+            raise ShapeError(
+                f"src is {heads.dtype}, dst is {tails.dtype}; expected both integers or both strings"
+            )
+        if num_nodes is not None and not 0 <= num_nodes <= MAX_NODES:
+            raise ConfigError(f"num_nodes {num_nodes} is outside [0, {MAX_NODES}]; give the number of nodes")
+        names = None if node_ids is None else _distinct_ids(node_ids, num_nodes)
+        count = num_nodes if names is None else len(names)
+        _check_range(heads, count)
+        _check_range(tails, count)
+        values = None if weights is None else checked_weights(weights, len(heads))
+        if count is None:
+            heads, tails, names = number_ids(heads, tails)
+            count = (
+                len(names)
+                if names is not None
+                else 1 + max((int(e.max()) for e in (heads, tails) if e.size), default=-1)
+            )
+        if count > MAX_NODES:
+            raise DataError(f"graph: {count} nodes; at most {MAX_NODES} fit the int32 neighbour lists")
+        rows = to_rows(
+            heads, tails, values, count, directed=directed, duplicates=duplicates, self_loops=self_loops
+        )
+        return cls(*rows, directed=directed, node_ids=names)
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_arcs(self) -> int:
+        """E, the stored arcs: two for each undirected edge that is no self loop."""
+        return len(self.indices)
+
+    @cached_property
+    def num_self_loops(self) -> int:
+        """Arcs from a node to itself."""
+        return int((self.sources() == self.indices).sum())
+
+    @property
+    def num_edges(self) -> int:
+        """Edges, each undirected one counted once; of a directed graph the arcs."""
+        return self.num_arcs if self.directed else (self.num_arcs + self.num_self_loops) // 2
+
+    def degrees(self) -> NDArray[np.int64]:
+        """Stored arcs that leave each node, shape (N,); a self loop counts once."""
+        return np.diff(self.indptr)
+
+    def sources(self) -> NDArray[np.int32]:
+        """The node that each stored arc leaves, shape (E,); with ``indices`` the arc list."""
+        return np.repeat(np.arange(self.num_nodes, dtype=np.int32), self.degrees())
+
+    def edges(self) -> NDArray[np.int64]:
+        """Shape (M, 2): each undirected edge once, the smaller node first; of a directed graph each arc."""
+        src, dst = self.sources(), self.indices
+        if not self.directed:
+            keep = src <= dst
+            src, dst = src[keep], dst[keep]
+        return np.stack([src, dst], axis=1, dtype=np.int64)
+
+    def edge_weights(self) -> NDArray[np.float32] | None:
+        """Shape (M,), the weight of each row of ``edges()``; None: all are 1."""
+        if self.weights is None or self.directed:
+            return self.weights
+        return self.weights[self.sources() <= self.indices]
+
+    def has_edges(self, src: ArrayLike, dst: ArrayLike) -> NDArray[np.bool_]:
+        """Whether the arc src -> dst is stored, shape (B,).
+
+        Args:
+            src, dst: Shape (B,), node numbers, repeats allowed.
+        Raises:
+            ShapeError: lengths differ, or a dtype that is no integer.
+            DataError: a node is outside [0, N).
+        """
+        heads, tails = as_ids(src, "src"), as_ids(dst, "dst")
+        if len(heads) != len(tails):
+            raise ShapeError(f"src has {len(heads)} nodes, dst has {len(tails)}; expected the same number")
+        _check_range(heads, self.num_nodes)
+        _check_range(tails, self.num_nodes)
+        low, end = self.indptr[heads], self.indptr[heads.astype(np.int64) + 1]
+        high = end.copy()
+        while (active := low < high).any():  # one bisection step for all pairs at once
+            middle = (low + high) >> 1
+            below = active.copy()
+            below[active] = self.indices[middle[active]] < tails[active]
+            low = np.where(below, middle + 1, low)
+            high = np.where(active & ~below, middle, high)
+        found = low < end
+        found[found] = self.indices[low[found]] == tails[found]
+        return found
+
+    def find_nodes(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """Node numbers of original ids, shape (B,); -1 where no node has that id."""
+        return find_ids(self.node_ids, self.num_nodes, as_ids(ids, "ids"))
+
+    def ids_of(self, nodes: ArrayLike) -> NDArray:
+        """Original ids of node numbers, shape (B,), int64 or strings."""
+        numbers = np.asarray(nodes, dtype=np.int64)
+        _check_range(numbers, self.num_nodes)
+        return numbers if self.node_ids is None else self.node_ids[numbers]
+
+    def to_scipy(self) -> csr_array:
+        """The (N, N) adjacency matrix in float32, row = source, a copy."""
+        from scipy.sparse import csr_array
+
+        data = np.ones(self.num_arcs, dtype=np.float32) if self.weights is None else self.weights.copy()
+        return csr_array(
+            (data, self.indices.copy(), self.indptr.copy()), shape=(self.num_nodes, self.num_nodes)
+        )
+
+    def reverse(self) -> Graph:
+        """Every arc turned round; an undirected graph is its own reverse."""
+        if not self.directed:
+            return self
+        rows = to_rows(self.indices, self.sources(), self.weights, self.num_nodes, directed=True)
+        return Graph(*rows, directed=True, node_ids=self.node_ids)
+
+    def to_undirected(self, duplicates: Duplicates = "first") -> Graph:
+        """Every arc in both directions; of u -> v and v -> u the weights are merged as ``duplicates`` says.
+
+        ``first`` takes the weight of the arc that leaves the smaller node, ``sum`` adds both (an arc without
+        weight counts 1).
+        """
+        if not self.directed:
+            return self
+        rows = to_rows(
+            self.sources(), self.indices, self.weights, self.num_nodes, directed=False, duplicates=duplicates
+        )
+        return Graph(*rows, directed=False, node_ids=self.node_ids)
+
+    def validate(self) -> Graph:
+        """Checks every promise of the attributes in time linear in E, and returns the graph.
+
+        Raises:
+            DataError: the first promise that does not hold, with the place and the value.
+        """
+        if self.indptr[0] != 0 or (np.diff(self.indptr) < 0).any():
+            raise DataError(
+                "graph: indptr must start at 0 and never fall; rebuild the graph with Graph.from_edges"
+            )
+        _check_range(self.indices, self.num_nodes)
+        inner = np.ones(max(self.num_arcs - 1, 0), dtype=bool)
+        starts = self.indptr[1:-1]
+        inner[starts[(starts > 0) & (starts < self.num_arcs)] - 1] = False
+        falls = inner & (np.diff(self.indices) <= 0)
+        if falls.any():
+            node = int(np.searchsorted(self.indptr, np.argmax(falls), side="right")) - 1
+            raise DataError(
+                f"graph: neighbours of node {node} are not sorted and distinct; use Graph.from_edges"
+            )
+        if self.weights is not None:
+            checked_weights(self.weights, self.num_arcs)
+        if self.node_ids is not None:
+            _distinct_ids(self.node_ids, self.num_nodes)
+        if not self.directed:
+            matrix = self.to_scipy()
+            if (matrix != matrix.T.tocsr()).nnz:
+                raise DataError(
+                    "graph: undirected, but an arc lacks its reverse or its weight; use to_undirected()"
+                )
+        return self
+
+
+def _check_range(nodes: NDArray, limit: int | None) -> None:
+    """Node numbers lie in [0, limit); None allows any id that is not negative, strings included."""
+    if not nodes.size or (limit is None and nodes.dtype.kind == "U"):
+        return
+    if nodes.dtype.kind == "U":
+        raise ShapeError("src, dst: strings; with num_nodes or node_ids expected node numbers")
+    low, high = int(nodes.min()), int(nodes.max())
+    if low < 0:
+        raise DataError(f"graph: id {low} of edge {int(nodes.argmin())} is negative; ids start at 0")
+    if limit is not None and high >= limit:
+        raise DataError(
+            f"graph: id {high} of edge {int(nodes.argmax())} is outside [0, {limit}); raise num_nodes"
+        )
+
+
+def _distinct_ids(node_ids: ArrayLike, num_nodes: int | None) -> NDArray:
+    ids = as_ids(node_ids, "node_ids")
+    ids = ids if ids.dtype.kind == "U" else ids.astype(np.int64, copy=False)
+    if num_nodes is not None and len(ids) != num_nodes:
+        raise ShapeError(f"node_ids: {len(ids)} ids for {num_nodes} nodes; expected one for each")
+    ordered = np.sort(ids)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if repeated.size:
+        raise DataError(f"node_ids: id {repeated[0]!r} is given twice; expected distinct ids")
+    return ids
