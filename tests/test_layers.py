@@ -12,9 +12,9 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 LAYERS = [
     {"errors", "log", "names", "registry", "compat"},
     {"config", "partition_book", "graph"},
-    {"table", "optim"},
+    {"table", "optim", "initializers"},
     {"transport"},
-    {"embedding", "optimizer", "checkpoint", "data"},
+    {"embedding", "optimizer", "optimizer_state", "checkpoint", "data"},
     {"models", "evaluate"},
     {"train"},
     {"cli", "__main__"},
@@ -22,7 +22,13 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PARTITION_LEVEL = 1  # partition/ may use L0 and L1 only
 
-DGL_PLACES = ("graph_emb/compat", "graph_emb/partition_book", "graph_emb/transport", "graph_emb/graph", "partition")
+DGL_PLACES = (
+    "graph_emb/compat",
+    "graph_emb/partition_book",
+    "graph_emb/transport",
+    "graph_emb/graph",
+    "partition",
+)
 DISTRIBUTED_PLACES = ("graph_emb/transport", "graph_emb/train/launch")
 
 

@@ -1,0 +1,255 @@
+"""``DistEmbedding``: a table of learnable rows for node or edge ids, with DGL's public surface.
+
+Legend: B asked ids, D width.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graph_emb.errors import ShapeError
+from graph_emb.partition_book import PartitionBook, as_book, check_ids
+from graph_emb.table.initializers import as_initializer
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
+from graph_emb.transport import active
+
+_anonymous = itertools.count()
+
+
+class _Capture(torch.autograd.Function):
+    """Identity whose backward hands the gradient to the table instead of to a parameter.
+
+    The anchor is a scalar that requires a gradient, so that autograd visits this node; it never gets one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, rows: Tensor, trace: _Trace, ids: Tensor) -> Tensor:
+        ctx.trace, ctx.ids = trace, ids
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
+        ctx.trace.add(ctx.ids, grad)
+        return None, None, None, None
+
+
+class _Trace:
+    """Gradients that came back since the last step. One trace lives from one reset to the next."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Tensor, Tensor]] = []
+        self.touched = False
+
+    def add(self, ids: Tensor, grad: Tensor) -> None:
+        self.touched = True
+        self.entries.append((ids, grad.reshape(ids.numel(), grad.shape[-1])))
+
+
+class DistEmbedding:
+    """Learnable rows, partitioned by the graph's partition policy, trained by a sparse optimizer.
+
+    ``emb(ids)`` returns rows that autograd follows; ``optimizer.step()`` applies what came back.
+
+    Args:
+        num_embeddings: Rows of the whole table: the nodes or edges of one type.
+        embedding_dim: Width D of a row.
+        name: Unique among live tables; None chooses one.
+        init_func: None (zeros), an object of ``graph_emb.initializers``, or DGL's ``f(shape, dtype) -> tensor``.
+        part_policy: None (one range), a partition book, a policy of ``partition`` or a DGL node or edge policy.
+        dtype: Storage; 16-bit tables accumulate in float32.
+        device: Where the rows lie.
+    Raises:
+        ConfigError: a bad shape, dtype or name.
+        PartitionError: the policy does not cover num_embeddings ids.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        name: str | None = None,
+        init_func: Any = None,
+        part_policy: Any = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._name = name if name is not None else f"embedding_{next(_anonymous)}"
+        book = as_book(part_policy, num_embeddings, self._name)
+        self._spec = TableSpec(
+            name=self._name,
+            num_rows=int(num_embeddings),
+            dim=int(embedding_dim),
+            book=book,
+            initializer=as_initializer(init_func),
+            dtype=dtype,
+            device=torch.device(device),
+        )
+        self._part_policy = part_policy if part_policy is not None else book
+        self._transport = active.current()
+        self._transport.create(self._spec)
+        weakref.finalize(self, self._transport.destroy, self._name)
+        self.anchor = torch.zeros((), requires_grad=True)
+        self._live_trace = _Trace()
+
+    def __call__(self, idx: Tensor, device: torch.device | str = "cpu") -> Tensor:
+        """Rows of ids, in request order, duplicates kept.
+
+        Args:
+            idx: Integer ids of any shape (DGL passes (B,)).
+            device: Where the rows are wanted.
+        Returns:
+            Shape ``idx.shape + (D,)``; recorded for the optimizer where gradients are enabled.
+        Raises:
+            PartitionError: an id is out of range.
+            ShapeError: idx is no integer tensor.
+        """
+        ids = check_ids(idx, self.num_embeddings, self._name).flatten()
+        rows = self._transport.pull(self._name, ids).to(device)
+        rows = rows.view(*idx.shape, self.embedding_dim)
+        if not torch.is_grad_enabled():
+            return rows
+        return _Capture.apply(self.anchor, rows, self._live_trace, ids)
+
+    forward = __call__
+
+    def reset_trace(self) -> None:
+        """Forget every gradient that has come back, and those still to come from earlier calls."""
+        self._live_trace = _Trace()
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients that have come back; a backward of an earlier call still counts."""
+        self._live_trace.entries.clear()
+        self._live_trace.touched = False
+
+    def pending(self) -> list[tuple[Tensor, Tensor]]:
+        """(ids, gradients) that came back since the last step: shapes (B,) and (B, D)."""
+        return list(self._live_trace.entries)
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward, even of an empty batch, reached the table since the last step."""
+        return self._live_trace.touched
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._name
+
+    @property
+    def data_name(self) -> str:
+        """The name under which the transport stores the rows."""
+        return self._name
+
+    @property
+    def num_embeddings(self) -> int:
+        """Rows of the whole table."""
+        return self._spec.num_rows
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width of a row."""
+        return self._spec.dim
+
+    @property
+    def part_policy(self) -> Any:
+        """The policy as given, or the book that stands for None."""
+        return self._part_policy
+
+    @property
+    def book(self) -> PartitionBook:
+        """Who owns which id."""
+        return self._spec.book
+
+    @property
+    def kvstore(self) -> Any:
+        """The transport that stores the rows (DGL: the kvstore client)."""
+        return self._transport
+
+    @property
+    def shard(self) -> EmbeddingShard:
+        """The rows and optimizer state that this process stores."""
+        return self._transport.shard(self._name)
+
+    @property
+    def optm_state(self) -> dict[str, Tensor]:
+        """The optimizer's state by name, for the rows that this process stores; empty before an optimizer is made."""
+        return self.shard.state
+
+    @property
+    def weight(self) -> Weight:
+        """The rows, to be read and overwritten by id: ``emb.weight[ids]``, ``emb.weight[0:10] = values``."""
+        return Weight(self)
+
+    _tensor = weight  # DGL's private spelling, which GraphStorm and user scripts read
+
+    def __repr__(self) -> str:
+        return f"DistEmbedding({self._name!r}, {self.num_embeddings}, {self.embedding_dim}, dtype={self._spec.dtype})"
+
+
+class Weight:
+    """Rows of a table by id, outside autograd."""
+
+    def __init__(self, table: DistEmbedding) -> None:
+        self._table = table
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(num_embeddings, embedding_dim)."""
+        return self._table.num_embeddings, self._table.embedding_dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the stored rows."""
+        return self._table._spec.dtype
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._table.name
+
+    @property
+    def part_policy(self) -> Any:
+        """The table's partition policy."""
+        return self._table.part_policy
+
+    def __len__(self) -> int:
+        return self._table.num_embeddings
+
+    def __getitem__(self, key: Tensor | slice | int) -> Tensor:
+        """Copies of rows, shape (B, D); an integer gives shape (D,)."""
+        rows = self._table._transport.pull(self.name, self._ids(key))
+        return rows[0] if isinstance(key, int) else rows
+
+    def __setitem__(self, key: Tensor | slice | int, values: Tensor) -> None:
+        """Overwrite rows of distinct ids with values that broadcast to (B, D)."""
+        ids = self._ids(key)
+        if ids.unique().numel() != ids.numel():
+            raise ShapeError(f"table {self.name!r}: an id is assigned twice; pass distinct ids")
+        rows = torch.as_tensor(values, dtype=self.dtype)
+        try:
+            rows = rows.broadcast_to(ids.numel(), self._table.embedding_dim)
+        except RuntimeError:
+            raise ShapeError(
+                f"table {self.name!r}: values have shape {tuple(rows.shape)}; "
+                f"expected ({ids.numel()}, {self._table.embedding_dim})"
+            ) from None
+        self._table._transport.write(self.name, ids, rows)
+
+    def _ids(self, key: Tensor | slice | int) -> Tensor:
+        if isinstance(key, slice):
+            return torch.arange(*key.indices(len(self)))
+        ids = torch.as_tensor([key] if isinstance(key, int) else key)
+        if ids.dtype == torch.bool:
+            if tuple(ids.shape) != (len(self),):
+                raise ShapeError(f"table {self.name!r}: mask of shape {tuple(ids.shape)}; expected ({len(self)},)")
+            return ids.nonzero().flatten()
+        return check_ids(ids, len(self), self.name).flatten()

@@ -1,0 +1,13 @@
+"""First values of tables: ``graph_emb.initializers.Uniform(seed=0)`` and others."""
+
+from graph_emb.table.initializers import (
+    FromArray,
+    FromFunction,
+    Initializer,
+    Normal,
+    Uniform,
+    XavierUniform,
+    Zeros,
+)
+
+__all__ = ["FromArray", "FromFunction", "Initializer", "Normal", "Uniform", "XavierUniform", "Zeros"]

@@ -1,0 +1,325 @@
+"""Fused updates for float32 tables on the CPU: duplicates, state and weight in one pass over each touched row.
+
+The arithmetic is that of the rules' torch form, which is the oracle in the tests. Fused, a row's lines are read
+and written once; the torch form reads and writes them once per operation.
+
+Legend: B pushed rows, R distinct rows, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import get_num_threads, njit, prange, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+from graph_emb.optim.adagrad import Adagrad, RowAdagrad
+from graph_emb.optim.adam import Adam, RowAdam
+from graph_emb.optim.merge import Merge, check_merge
+from graph_emb.optim.rule import SparseRule
+from graph_emb.optim.sgd import SGD
+from graph_emb.table.shard import EmbeddingShard
+
+FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
+LINE = 16  # float32 values in a cache line
+AHEAD = 4  # rows whose lines are asked for before they are needed
+SERIAL_ROWS = 256  # below this, starting threads costs more than they save
+
+
+def _emit_prefetch(typingctx, array, row):
+    """Ask for the cache lines of array[row, :] (two-dimensional, C order), for writing."""
+    signature = types.void(array, row)
+
+    def generate(context, builder, sig, args):
+        value = context.make_array(sig.args[0])(context, builder, args[0])
+        width = cgutils.unpack_tuple(builder, value.shape, 2)[1]
+        start = builder.gep(value.data, [builder.mul(args[1], width)])
+        pointer = builder.bitcast(start, ir.IntType(8).as_pointer())
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        with cgutils.for_range_slice(builder, width.type(0), width, width.type(LINE), intp=width.type) as (
+            column,
+            _,
+        ):
+            offset = builder.mul(column, width.type(4))
+            builder.call(function, [builder.gep(pointer, [offset]), i32(1), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+_prefetch: Any = intrinsic(_emit_prefetch)
+
+
+@njit(cache=True, nogil=True)
+def _group(rows):
+    """Distinct rows in the order of first occurrence, and for each the chain of its occurrences.
+
+    Returns distinct (R,), first (R,) and following (B,): the next occurrence of the same row, or -1.
+    A hash table of at least twice B slots beats a sort, and keeps the gradients in reading order.
+    """
+    num = rows.shape[0]
+    bits = 4
+    while (1 << bits) < 2 * num:
+        bits += 1
+    slots = np.full(1 << bits, -1, np.int32)
+    shift = np.uint64(64 - bits)
+    mask = (1 << bits) - 1
+    distinct = np.empty(num, np.int64)
+    first = np.empty(num, np.int64)
+    last = np.empty(num, np.int64)
+    following = np.full(num, -1, np.int64)
+    found = 0
+    for i in range(num):
+        row = rows[i]
+        slot = np.int64((np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)) >> shift)
+        while slots[slot] >= 0 and distinct[slots[slot]] != row:
+            slot = (slot + 1) & mask
+        k = slots[slot]
+        if k < 0:
+            slots[slot] = found
+            distinct[found] = row
+            first[found] = i
+            last[found] = i
+            found += 1
+        else:
+            following[last[k]] = i
+            last[k] = i
+    return distinct[:found], first[:found], following
+
+
+@njit(inline="always")
+def _merged(grads, start, following, mean, out):
+    """Sum (or average) the gradients of one row's occurrences into out, first to last."""
+    width = out.shape[0]
+    for d in range(width):
+        out[d] = grads[start, d]
+    i = following[start]
+    if i < 0:
+        return
+    count = 1
+    while i >= 0:
+        for d in range(width):
+            out[d] += grads[i, d]
+        count += 1
+        i = following[i]
+    if mean:
+        scale = np.float32(1.0) / np.float32(count)
+        for d in range(width):
+            out[d] *= scale
+
+
+@njit(inline="always")
+def _share(part, parts, num):
+    """The rows [low, high) of one of several equal shares."""
+    return part * num // parts, (part + 1) * num // parts
+
+
+def _fused(function: Callable[..., None]) -> Callable[..., None]:
+    return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
+
+
+@_fused
+def _sgd(weight, distinct, first, following, grads, mean, parts, lr):
+    width = weight.shape[1]
+    for part in prange(parts):
+        low, high = _share(part, parts, len(distinct))
+        g = np.empty(width, np.float32)
+        for k in range(low, high):
+            if k + AHEAD < high:
+                _prefetch(weight, distinct[k + AHEAD])
+            r = distinct[k]
+            _merged(grads, first[k], following, mean, g)
+            for d in range(width):
+                weight[r, d] -= lr * g[d]
+
+
+@_fused
+def _momentum(weight, buffer, distinct, first, following, grads, mean, parts, lr, momentum):
+    width = weight.shape[1]
+    for part in prange(parts):
+        low, high = _share(part, parts, len(distinct))
+        g = np.empty(width, np.float32)
+        for k in range(low, high):
+            if k + AHEAD < high:
+                _prefetch(weight, distinct[k + AHEAD])
+                _prefetch(buffer, distinct[k + AHEAD])
+            r = distinct[k]
+            _merged(grads, first[k], following, mean, g)
+            for d in range(width):
+                b = momentum * buffer[r, d] + g[d]
+                buffer[r, d] = b
+                weight[r, d] -= lr * b
+
+
+@_fused
+def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, eps):
+    width = weight.shape[1]
+    for part in prange(parts):
+        low, high = _share(part, parts, len(distinct))
+        g = np.empty(width, np.float32)
+        for k in range(low, high):
+            if k + AHEAD < high:
+                _prefetch(weight, distinct[k + AHEAD])
+                _prefetch(total, distinct[k + AHEAD])
+            r = distinct[k]
+            _merged(grads, first[k], following, mean, g)
+            for d in range(width):
+                s = total[r, d] + g[d] * g[d]
+                total[r, d] = s
+                weight[r, d] -= lr * g[d] / (np.sqrt(s) + eps)
+
+
+@_fused
+def _row_adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, eps):
+    width = weight.shape[1]
+    for part in prange(parts):
+        low, high = _share(part, parts, len(distinct))
+        g = np.empty(width, np.float32)
+        for k in range(low, high):
+            if k + AHEAD < high:
+                _prefetch(weight, distinct[k + AHEAD])
+            r = distinct[k]
+            _merged(grads, first[k], following, mean, g)
+            square = np.float32(0.0)
+            for d in range(width):
+                square += g[d] * g[d]
+            s = total[r] + square / np.float32(width)
+            total[r] = s
+            scale = lr / (np.sqrt(s) + eps)
+            for d in range(width):
+                weight[r, d] -= scale * g[d]
+
+
+@njit(inline="always")
+def _corrections(step, beta1, beta2, eps, raw):
+    """1 / c1, 1 / sqrt(c2) and the eps beside the corrected root (see Adam)."""
+    c1 = 1.0 - beta1**step
+    root2 = np.sqrt(1.0 - beta2**step)
+    e = eps / root2 if raw else eps
+    return np.float32(1.0 / c1), np.float32(1.0 / root2), np.float32(e)
+
+
+@_fused
+def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, lr, beta1, beta2,
+          eps, decay, row_clock, raw):  # fmt: skip
+    width = weight.shape[1]
+    b1, b2 = np.float32(beta1), np.float32(beta2)
+    a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
+    for part in prange(parts):
+        low, high = _share(part, parts, len(distinct))
+        g = np.empty(width, np.float32)
+        i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
+        for k in range(low, high):
+            if k + AHEAD < high:
+                _prefetch(weight, distinct[k + AHEAD])
+                _prefetch(first_moment, distinct[k + AHEAD])
+                _prefetch(second_moment, distinct[k + AHEAD])
+            r = distinct[k]
+            if row_clock:
+                step[r] += 1
+                i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
+            _merged(grads, first[k], following, mean, g)
+            for d in range(width):
+                m = b1 * first_moment[r, d] + a1 * g[d]
+                v = b2 * second_moment[r, d] + a2 * g[d] * g[d]
+                first_moment[r, d] = m
+                second_moment[r, d] = v
+                weight[r, d] = weight[r, d] * decay - lr * (m * i1) / (np.sqrt(v) * i2 + e)
+
+
+@_fused
+def _row_adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, lr, beta1,
+              beta2, eps, decay, row_clock, raw):  # fmt: skip
+    width = weight.shape[1]
+    b1, b2 = np.float32(beta1), np.float32(beta2)
+    a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
+    for part in prange(parts):
+        low, high = _share(part, parts, len(distinct))
+        g = np.empty(width, np.float32)
+        i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
+        for k in range(low, high):
+            if k + AHEAD < high:
+                _prefetch(weight, distinct[k + AHEAD])
+                _prefetch(first_moment, distinct[k + AHEAD])
+            r = distinct[k]
+            if row_clock:
+                step[r] += 1
+                i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
+            _merged(grads, first[k], following, mean, g)
+            square = np.float32(0.0)
+            for d in range(width):
+                square += g[d] * g[d]
+            v = b2 * second_moment[r] + a2 * (square / np.float32(width))
+            second_moment[r] = v
+            scale = lr * i1 / (np.sqrt(v) * i2 + e)
+            for d in range(width):
+                m = b1 * first_moment[r, d] + a1 * g[d]
+                first_moment[r, d] = m
+                weight[r, d] = weight[r, d] * decay - scale * m
+
+
+f32 = np.float32
+
+
+def _run_sgd(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
+    if rule.momentum:
+        _momentum(weight, state["momentum_buffer"], *batch, f32(rule.lr), f32(rule.momentum))
+    else:
+        _sgd(weight, *batch, f32(rule.lr))
+
+
+def _run_adagrad(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
+    kernel = _adagrad if type(rule) is Adagrad else _row_adagrad
+    kernel(weight, state["sum"], *batch, f32(rule.lr), f32(rule.eps))
+
+
+def _run_adam(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
+    if rule.clock == "global":
+        state["step"] += 1
+    kernel = _adam if type(rule) is Adam else _row_adam
+    kernel(
+        weight, state["exp_avg"], state["exp_avg_sq"], state["step"], *batch, f32(rule.lr), float(rule.beta1),
+        float(rule.beta2), float(rule.eps), f32(1.0 - rule.lr * rule.weight_decay), rule.clock == "row",
+        rule.eps_placement == "raw",
+    )  # fmt: skip
+
+
+FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None]] = {
+    SGD: _run_sgd,
+    Adagrad: _run_adagrad,
+    RowAdagrad: _run_adagrad,
+    Adam: _run_adam,
+    RowAdam: _run_adam,
+}
+"""The rules that have a fused form; others take the torch form."""
+
+
+def run(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, how: Merge) -> bool:
+    """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
+
+    Args:
+        rule: The arithmetic.
+        shard: Mutated; its weight must be float32 on the CPU for the fused form.
+        rows: Positions in the shard, shape (B,), int64, inside the shard, repeats allowed.
+        grads: Shape (B, D), any floating dtype.
+        how: The treatment of duplicates.
+    """
+    check_merge(how)
+    fused = FUSED.get(type(rule))
+    weight = shard.weight
+    if fused is None or weight.dtype is not torch.float32 or weight.device.type != "cpu":
+        return False
+    grads = grads.detach().to("cpu", torch.float32).contiguous()
+    distinct, first, following = _group(rows.detach().cpu().contiguous().numpy())
+    parts = get_num_threads() if len(distinct) >= SERIAL_ROWS else 1
+    batch = (distinct, first, following, grads.numpy(), how == "mean", parts)
+    fused(rule, weight.numpy(), {name: tensor.numpy() for name, tensor in shard.state.items()}, batch)
+    return True

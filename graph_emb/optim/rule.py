@@ -1,0 +1,84 @@
+"""What a sparse rule is: arithmetic on touched rows, and the checks that all rules share.
+
+Legend: R distinct rows, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from graph_emb.errors import ConfigError
+from graph_emb.registry import Registry
+from graph_emb.table.spec import StateSpec
+
+State = dict[str, Tensor]
+
+
+class SparseRule(Protocol):
+    """Arithmetic on distinct rows. Knows no ids, names, devices or ranks; frozen and picklable.
+
+    Attributes:
+        per_occurrence: True where duplicates of an id must reach the rule one by one through ``prepare``.
+    """
+
+    per_occurrence: ClassVar[bool]
+
+    def state_specs(self) -> tuple[StateSpec, ...]: ...
+    def prepare(self, grads: Tensor) -> Tensor: ...
+    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]: ...
+
+
+RULES: Registry[type] = Registry("rule")
+"""Every rule by name; a meta test fails when one has no row in the oracle tables."""
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """Base of the rules: a learning rate, limits on every number, no state, no preparation."""
+
+    lr: float
+
+    per_occurrence: ClassVar[bool] = False
+    limits: ClassVar[dict[str, tuple[float, float]]] = {"lr": (0.0, math.inf)}
+    """Field to (lowest allowed, first value that is too large)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name in self.limits:
+                check_number(type(self).__name__, field.name, getattr(self, field.name), self.limits[field.name])
+
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """The state that the rule keeps beside each row."""
+        return ()
+
+    @abstractmethod
+    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        """New rows and new state, exactly the declared entries; nothing is mutated."""
+
+    def prepare(self, grads: Tensor) -> Tensor:
+        """What is summed over the duplicates of an id: the gradients, shape (B, D), or more columns."""
+        return grads
+
+
+def check_number(owner: str, name: str, value: object, limits: tuple[float, float]) -> None:
+    """Raise a ConfigError unless value is a number in [low, high)."""
+    low, high = limits
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not ok or not math.isfinite(value) or not low <= value < high:  # type: ignore[operator,arg-type]
+        raise ConfigError(f"{owner}: {name}={value!r} is outside [{low:g}, {high:g})")
+
+
+def mean_square(grad: Tensor) -> Tensor:
+    """Mean over the columns of grad squared, shape (R,)."""
+    return grad.square().mean(dim=1)
+
+
+def bias_correction(beta: float, step: Tensor, like: Tensor) -> Tensor:
+    """1 - beta ** step in float64, then in the dtype of ``like``; shape of step."""
+    return (1.0 - torch.pow(torch.tensor(beta, dtype=torch.float64), step.double().cpu())).to(like)

@@ -1,0 +1,376 @@
+"""Sparse optimizers over ``DistEmbedding`` tables: DGL's spelling, torch's interface, one rule for every mode."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graph_emb import optimizer_state
+from graph_emb.embedding import DistEmbedding
+from graph_emb.errors import ConfigError, ModeError
+from graph_emb.optim.adagrad import Adagrad, OccurrenceRowAdagrad, RowAdagrad
+from graph_emb.optim.adam import Adam, RowAdam
+from graph_emb.optim.apply import check_gradient
+from graph_emb.optim.presets import Convention, convention
+from graph_emb.optim.rule import Rule
+from graph_emb.optim.sgd import SGD
+from graph_emb.transport.base import Transport
+
+Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
+
+
+class SparseOptimizer(torch.optim.Optimizer):
+    """Applies the gradients of touched rows by one rule. Base of the named optimizers.
+
+    A ``torch.optim.Optimizer``, so that torch's learning-rate schedulers drive ``param_groups``; numbers are
+    read at ``step()``. A group's ``params`` are the scalar anchors of its ``tables``.
+
+    Args:
+        params: Tables, or dicts with ``params`` (tables) and numbers of their own.
+        rule: The rule's class.
+        numbers: The default of each number in a group.
+        options: The choices that fix the rule's state: equal for all groups.
+        chosen: The convention of duplicates and clocks.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        rule: type[Rule],
+        numbers: dict[str, Any],
+        options: dict[str, Any],
+        chosen: Convention,
+    ) -> None:
+        self._rule_type = rule
+        self._options = options
+        self._convention = chosen
+        self._tables: dict[str, DistEmbedding] = {}
+        groups = [_as_group(entry) for entry in _as_list(params)]
+        merged: list[dict[str, Any]] = []
+        loose = [group["tables"][0] for group in groups if set(group) == {"tables"} and len(group["tables"]) == 1]
+        if len(loose) == len(groups):
+            groups = [{"tables": loose}]
+        for group in groups:
+            unknown = set(group) - set(numbers) - {"tables"}
+            if unknown:
+                raise ConfigError(f"{type(self).__name__}: unknown option {sorted(unknown)} in a parameter group")
+            for table in group["tables"]:
+                if table.name in self._tables:
+                    raise ConfigError(f"table {table.name!r} is given twice to one optimizer")
+                self._tables[table.name] = table
+            merged.append({"params": [table.anchor for table in group["tables"]], **group})
+        super().__init__(merged, dict(numbers))
+        rules = {table.name: self._rule(group) for group in self.param_groups for table in group["tables"]}
+        self._transport = _common_transport(self._tables.values())
+        _attach_all(self._transport, rules)
+        self._detach = weakref.finalize(self, _detach_all, self._transport, list(rules))
+
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        """The group's rule with the numbers as they stand now, checked."""
+        numbers = {name: group[name] for name in self.defaults}
+        if isinstance(numbers.get("lr"), Tensor):
+            numbers["lr"] = float(numbers["lr"])
+        if "betas" in numbers:
+            numbers["beta1"], numbers["beta2"] = _two(numbers.pop("betas"))
+        try:
+            return self._rule_type(**numbers, **self._options)
+        except ConfigError as error:
+            names = ", ".join(repr(table.name) for table in group["tables"])
+            raise ConfigError(f"{type(self).__name__}: table {names}: {error}") from None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Apply and consume the gradients that came back since the last step.
+
+        Everything is checked before the first row changes. Tables that no backward reached are left alone.
+
+        Args:
+            closure: Called first with gradients enabled; its value is returned.
+        Raises:
+            ConfigError: a number of a group is NaN or out of its limits.
+            ShapeError: a gradient does not fit its table.
+        """
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        pushes = []
+        for group in self.param_groups:
+            rule = self._rule(group)
+            for table in group["tables"]:
+                if table.touched:
+                    ids, grads = _concatenate(table)
+                    check_gradient(table.name, ids, grads, table.embedding_dim)
+                    pushes.append((table, ids, grads, rule))
+        for table, ids, grads, rule in pushes:
+            self._transport.push(table.name, ids, grads, rule, self._convention.merge)
+            table.clear_gradients()
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients that came back; ``step()`` has consumed its own already.
+
+        Args:
+            set_to_none: Torch's argument; False raises, because there is no dense gradient to fill with zeros.
+        """
+        if not set_to_none:
+            raise ConfigError("zero_grad(set_to_none=False): sparse tables keep no dense gradient; pass True")
+        for table in self._tables.values():
+            table.clear_gradients()
+
+    def close(self) -> None:
+        """Free the optimizer's state, so that another optimizer may train the tables."""
+        self._detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of numbers and state: ``{"rule", "options", "param_groups", "state": {table: {name: tensor}}}``."""
+        return optimizer_state.snapshot(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned; everything is checked before anything changes.
+
+        Raises:
+            ConfigError: another rule, other options, other tables or shapes.
+        """
+        optimizer_state.restore(self, state_dict)
+
+    def save(self, f: str | Path) -> None:
+        """Write the state to ``f_<rank>`` (DGL's naming) as safetensors, atomically; no pickle."""
+        optimizer_state.save(self, f)
+
+    def load(self, f: str | Path) -> None:
+        """Read what ``save`` wrote.
+
+        Raises:
+            DataError: the file is missing or damaged.
+            ConfigError: it belongs to another rule or other tables.
+        """
+        optimizer_state.load(self, f)
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """DGL's form: ``{"params": {...}, "emb_states": {table: {"ids", "states": {name: tensor}}}}``."""
+        return optimizer_state.local_snapshot(self)
+
+    def load_local_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``local_state_dict`` returned."""
+        optimizer_state.restore_local(self, state)
+
+    @property
+    def tables(self) -> dict[str, DistEmbedding]:
+        """The tables by name."""
+        return dict(self._tables)
+
+    @property
+    def rank(self) -> int:
+        """This process."""
+        return self._transport.rank
+
+    @property
+    def world_size(self) -> int:
+        """Processes that share the tables."""
+        return self._transport.world_size
+
+
+class SparseSGD(SparseOptimizer):
+    """SGD on touched rows; ``momentum`` adds a buffer per element. See ``graph_emb.optim.sgd.SGD``."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        momentum: float = 0.0,
+        *,
+        merge: str | None = None,
+        compat: str = "torch",
+    ) -> None:
+        _refuse(compat, ("dgl-0.5", "dgl-1.x"), "had no sparse SGD")
+        options = {"momentum": momentum}  # fixed: it decides whether there is state
+        super().__init__(params, SGD, {"lr": lr}, options, convention(compat, merge))
+
+
+class SparseAdagrad(SparseOptimizer):
+    """Element-wise Adagrad, as ``torch.optim.Adagrad``. See ``graph_emb.optim.adagrad.Adagrad``.
+
+    Args:
+        params: Tables or groups.
+        lr: Learning rate.
+        eps: Outside the root.
+        initial_accumulator_value: The first value of the state.
+        merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
+        compat: ``"torch"``, ``"dgl-1.x"`` (mean), ``"dgl-0.5"`` (row-wise, each occurrence squared), ``"fbgemm"``.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        eps: float = 1e-10,
+        *,
+        initial_accumulator_value: float = 0.0,
+        merge: str | None = None,
+        compat: str = "torch",
+    ) -> None:
+        rule = OccurrenceRowAdagrad if compat == "dgl-0.5" else Adagrad
+        options = {"initial_accumulator_value": initial_accumulator_value}
+        super().__init__(params, rule, {"lr": lr, "eps": eps}, options, convention(compat, merge))
+
+
+class SparseRowAdagrad(SparseOptimizer):
+    """Adagrad with one scalar per row. See ``graph_emb.optim.adagrad.RowAdagrad``; arguments as ``SparseAdagrad``."""
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        eps: float = 1e-10,
+        *,
+        initial_accumulator_value: float = 0.0,
+        merge: str | None = None,
+        compat: str = "torch",
+    ) -> None:
+        rule = OccurrenceRowAdagrad if compat == "dgl-0.5" else RowAdagrad
+        options = {"initial_accumulator_value": initial_accumulator_value}
+        super().__init__(params, rule, {"lr": lr, "eps": eps}, options, convention(compat, merge))
+
+
+class SparseAdam(SparseOptimizer):
+    """Adam on touched rows. See ``graph_emb.optim.adam.Adam``.
+
+    Args:
+        params: Tables or groups.
+        lr: Learning rate.
+        betas: Decay of the two moments.
+        eps: Its place follows ``compat``.
+        merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
+        bias_correction: ``"row"`` or ``"global"`` clock; None follows ``compat``.
+        compat: ``"torch"`` (``torch.optim.SparseAdam``), ``"dgl-1.x"`` or ``"fbgemm"``.
+    """
+
+    _rule_class: type[Rule] = Adam
+    _default_decay = 0.0
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        merge: str | None = None,
+        bias_correction: str | None = None,
+        compat: str = "torch",
+    ) -> None:
+        numbers = {"lr": lr, "betas": betas, "eps": eps}
+        self._start(params, numbers, merge, bias_correction, compat)
+
+    def _start(
+        self,
+        params: Params,
+        numbers: dict[str, Any],
+        merge: str | None,
+        bias_correction: str | None,
+        compat: str,
+    ) -> None:
+        _refuse(compat, ("dgl-0.5",), "had no Adam")
+        chosen = convention(compat, merge, bias_correction)
+        options = {"clock": chosen.clock, "eps_placement": chosen.eps_placement}
+        SparseOptimizer.__init__(self, params, self._rule_class, numbers, options, chosen)
+
+
+class SparseRowAdam(SparseAdam):
+    """Adam with one second moment per row. See ``graph_emb.optim.adam.RowAdam``; arguments as ``SparseAdam``."""
+
+    _rule_class = RowAdam
+
+
+class SparseAdamW(SparseAdam):
+    """Adam with decoupled weight decay on touched rows; other arguments as ``SparseAdam``.
+
+    Args:
+        weight_decay: A touched row shrinks by ``1 - lr * weight_decay`` in each step that touches it.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        *,
+        merge: str | None = None,
+        bias_correction: str | None = None,
+        compat: str = "torch",
+    ) -> None:
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        self._start(params, numbers, merge, bias_correction, compat)
+
+
+def _refuse(compat: str, absent: tuple[str, ...], why: str) -> None:
+    if compat in absent:
+        raise ConfigError(f"compat={compat!r} {why}; use compat='torch' or 'fbgemm'")
+
+
+def _as_list(params: Any) -> list[Any]:
+    if isinstance(params, DistEmbedding):
+        raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
+    entries = list(params)
+    if not entries:
+        raise ConfigError("params is empty; pass at least one DistEmbedding")
+    return entries
+
+
+def _as_group(entry: Any) -> dict[str, Any]:
+    group = dict(entry) if isinstance(entry, dict) else {"params": [entry]}
+    tables = group.pop("params", None)
+    if isinstance(tables, DistEmbedding):
+        tables = [tables]
+    if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
+        raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
+    return {"tables": list(tables), **group}
+
+
+def _two(betas: Any) -> tuple[float, float]:
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise ConfigError(f"betas={betas!r} must be two numbers in [0, 1)")
+    return betas[0], betas[1]
+
+
+def _common_transport(tables: Iterable[DistEmbedding]) -> Transport:
+    transports = {id(table.kvstore): table.kvstore for table in tables}
+    if len(transports) > 1:
+        raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
+    return next(iter(transports.values()))
+
+
+def _attach_all(transport: Transport, rules: dict[str, Rule]) -> None:
+    """Attach every table or none."""
+    done: list[str] = []
+    try:
+        for name, rule in rules.items():
+            transport.attach(name, rule)
+            done.append(name)
+    except Exception:
+        _detach_all(transport, done)
+        raise
+
+
+def _detach_all(transport: Transport, names: Iterable[str]) -> None:
+    for name in names:
+        transport.detach(name)
+
+
+def _concatenate(table: DistEmbedding) -> tuple[Tensor, Tensor]:
+    entries = table.pending()
+    if not entries:  # a backward that met no row still counts as a step of the table
+        return torch.empty(0, dtype=torch.int64), torch.empty(0, table.embedding_dim)
+    if len(entries) == 1:
+        return entries[0]
+    device = entries[0][1].device
+    ids = torch.cat([ids.to(device) for ids, _ in entries])
+    return ids, torch.cat([grads.to(device) for _, grads in entries])

@@ -1,0 +1,198 @@
+"""Optimizer state leaves and returns: dicts in torch's and DGL's form, and safetensors files.
+
+State of rows is copied whole; ids are the table's (partition order). Files hold no pickle and are replaced atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graph_emb.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from graph_emb.optimizer import SparseOptimizer
+
+FORMAT = 1
+
+
+def _header(optimizer: SparseOptimizer) -> dict[str, Any]:
+    chosen = optimizer._convention
+    groups = [
+        {"tables": [table.name for table in group["tables"]], **_numbers(optimizer, group)}
+        for group in optimizer.param_groups
+    ]
+    options = {**optimizer._options, "merge": chosen.merge}
+    return {"rule": optimizer._rule_type.__name__, "options": options, "param_groups": groups}
+
+
+def _numbers(optimizer: SparseOptimizer, group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: float(value) if isinstance(value, Tensor) else value
+        for name, value in group.items()
+        if name not in ("params", "tables")
+    }
+
+
+def snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
+    """Header and copies of all state."""
+    state = {
+        name: {key: value.clone() for key, value in table.optm_state.items()}
+        for name, table in optimizer._tables.items()
+    }
+    return {**_header(optimizer), "state": state}
+
+
+def restore(optimizer: SparseOptimizer, saved: dict[str, Any]) -> None:
+    """Check a snapshot against the optimizer, then copy it in."""
+    missing = {"rule", "options", "param_groups", "state"} - set(saved)
+    if missing:
+        raise ConfigError(f"state_dict lacks {sorted(missing)}; pass what state_dict() returned")
+    mine = _header(optimizer)
+    for key in ("rule", "options"):
+        if saved[key] != mine[key]:
+            raise ConfigError(f"state_dict has {key} {saved[key]}, this optimizer {mine[key]}; make them equal")
+    tables = [group["tables"] for group in saved["param_groups"]]
+    own = [group["tables"] for group in mine["param_groups"]]
+    if tables != own:
+        raise ConfigError(f"state_dict is for tables {tables}, this optimizer trains {own}")
+    _check_tensors(optimizer, saved["state"])
+    fresh = []
+    for group, values in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        trial = {**group, **{key: value for key, value in values.items() if key != "tables"}}
+        optimizer._rule(trial)
+        fresh.append(trial)
+    for group, trial in zip(optimizer.param_groups, fresh, strict=True):
+        group.update(trial)
+    _copy_in(optimizer, saved["state"])
+
+
+def _check_tensors(optimizer: SparseOptimizer, state: dict[str, dict[str, Tensor]]) -> None:
+    for name, table in optimizer._tables.items():
+        own = table.optm_state
+        found = state.get(name, {})
+        if set(found) != set(own):
+            raise ConfigError(f"table {name!r}: saved state is {sorted(found)}, the rule keeps {sorted(own)}")
+        for key, value in found.items():
+            if tuple(value.shape) != tuple(own[key].shape) or value.dtype != own[key].dtype:
+                raise ConfigError(
+                    f"table {name!r}: saved {key} has shape {tuple(value.shape)} of {value.dtype}, "
+                    f"the table needs {tuple(own[key].shape)} of {own[key].dtype}"
+                )
+
+
+def _copy_in(optimizer: SparseOptimizer, state: dict[str, dict[str, Tensor]]) -> None:
+    for name, table in optimizer._tables.items():
+        for key, target in table.optm_state.items():
+            target.copy_(state[name][key])
+
+
+def local_snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
+    """DGL's ``local_state_dict``: hyper-parameters under their private names, states with the ids of this rank."""
+    full = snapshot(optimizer)
+    first = full["param_groups"][0]
+    params = {
+        "world_size": optimizer.world_size,
+        **{f"_{key}": value for key, value in first.items() if key != "tables"},
+    }
+    if "_betas" in params:
+        params["_beta1"], params["_beta2"] = params.pop("_betas")
+    emb_states = {
+        name: {
+            "ids": torch.arange(table.shard.num_rows) + table.shard.first_id,
+            "states": full["state"][name],
+        }
+        for name, table in optimizer._tables.items()
+    }
+    return {
+        "params": params,
+        "emb_states": emb_states,
+        "header": {key: full[key] for key in full if key != "state"},
+    }
+
+
+def restore_local(optimizer: SparseOptimizer, saved: dict[str, Any]) -> None:
+    """Check and copy in what ``local_snapshot`` returned."""
+    missing = {"params", "emb_states", "header"} - set(saved)
+    if missing:
+        raise ConfigError(f"local state lacks {sorted(missing)}; pass what local_state_dict() returned")
+    for name, table in optimizer._tables.items():
+        ids = saved["emb_states"].get(name, {}).get("ids", torch.empty(0))
+        expected = torch.arange(table.shard.num_rows) + table.shard.first_id
+        if not torch.equal(ids, expected):
+            raise ConfigError(
+                f"table {name!r}: saved state covers {len(ids)} ids, this rank owns "
+                f"[{table.shard.first_id}, {table.shard.first_id + table.shard.num_rows})"
+            )
+    state = {name: entry["states"] for name, entry in saved["emb_states"].items()}
+    restore(optimizer, {**saved["header"], "state": state})
+
+
+def _rank_file(f: str | Path, rank: int) -> Path:
+    path = Path(f)
+    return path.with_name(f"{path.name}_{rank}")
+
+
+def save(optimizer: SparseOptimizer, f: str | Path) -> None:
+    """Write ``f_<rank>`` through a temporary name."""
+    from safetensors.torch import save_file
+
+    target = _rank_file(f, optimizer.rank)
+    if not target.parent.is_dir():
+        raise DataError(f"{target.parent} is no folder; make it before save()")
+    tensors = {
+        f"{name}/{key}": value
+        for name, table in optimizer._tables.items()
+        for key, value in table.optm_state.items()
+        if value.numel()
+    }
+    header = {"format": FORMAT, "world_size": optimizer.world_size, **_header(optimizer)}
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        save_file(tensors, temporary, metadata={"graph_emb": json.dumps(header)})
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(optimizer: SparseOptimizer, f: str | Path) -> None:
+    """Read ``f_<rank>``, check it, copy it in."""
+    from safetensors import SafetensorError, safe_open
+
+    target = _rank_file(f, optimizer.rank)
+    if not target.is_file():
+        raise DataError(f"no optimizer state at {target}; save() writes it")
+    try:
+        with safe_open(target, framework="pt") as file:
+            header = json.loads((file.metadata() or {})["graph_emb"])
+            names = set(file.keys())
+            state = {
+                name: {
+                    key: file.get_tensor(f"{name}/{key}") if f"{name}/{key}" in names else torch.empty_like(value)
+                    for key, value in table.optm_state.items()
+                    if f"{name}/{key}" in names or not value.numel()
+                }
+                for name, table in optimizer._tables.items()
+            }
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise DataError(f"{target} is no optimizer state of graph_emb or is damaged: {error}") from error
+    if header.get("format") != FORMAT:
+        raise DataError(f"{target} has format {header.get('format')}, this version reads {FORMAT}")
+    if header.get("world_size") != optimizer.world_size:
+        raise ConfigError(
+            f"{target} was written by {header.get('world_size')} processes, this job has {optimizer.world_size}; "
+            "use a checkpoint to change the number of processes"
+        )
+    groups = [_with_tuple_betas(group) for group in header["param_groups"]]
+    restore(optimizer, {**header, "param_groups": groups, "state": state})
+
+
+def _with_tuple_betas(group: dict[str, Any]) -> dict[str, Any]:
+    return {**group, "betas": tuple(group["betas"])} if "betas" in group else group

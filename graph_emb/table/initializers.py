@@ -1,0 +1,223 @@
+"""First values of tables: functions of (seed, id, column) alone, so that no layout of parts or ranks changes them.
+
+Legend: R rows, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from graph_emb.errors import ConfigError, ShapeError
+
+CHUNK_ELEMENTS = 1 << 22
+"""Elements made at a time where a table is not float32 on the CPU: bounds the extra memory."""
+
+
+@runtime_checkable
+class Initializer(Protocol):
+    """Fills rows of a table from their ids."""
+
+    def fill_(self, weight: Tensor, first_id: int) -> None: ...
+
+
+@njit(cache=True, nogil=True)
+def _mix(x):
+    # splitmix64's finaliser: a bijection of 64 bits that passes BigCrush as a counter hash.
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def _fill_uniform(out, first_id, seed, low, high):
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    key = _mix(np.uint64(seed) + golden)
+    for r in range(out.shape[0]):
+        row_key = _mix(key ^ _mix(np.uint64(first_id + r) * golden + np.uint64(1)))
+        for d in range(out.shape[1]):
+            bits = _mix(row_key + np.uint64(d + 1) * golden)
+            unit = np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+            out[r, d] = low + (high - low) * unit
+
+
+@njit(cache=True, nogil=True)
+def _fill_normal(out, first_id, seed, mean, std):
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    key = _mix(np.uint64(seed) + golden)
+    for r in range(out.shape[0]):
+        row_key = _mix(key ^ _mix(np.uint64(first_id + r) * golden + np.uint64(1)))
+        for d in range(out.shape[1]):
+            # Box and Muller 1958, one value per column so that the width does not change the columns before it.
+            a = _mix(row_key + np.uint64(2 * d + 1) * golden)
+            b = _mix(row_key + np.uint64(2 * d + 2) * golden)
+            u = (np.float64(a >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
+            v = np.float64(b >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+            out[r, d] = mean + std * math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
+
+
+def _by_chunks(weight: Tensor, first_id: int, kernel: Any, *args: Any) -> None:
+    """Run a fill kernel on float32 or float64 CPU rows in place, on others through a bounded buffer."""
+    if weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64) and weight.is_contiguous():
+        kernel(weight.numpy(), first_id, *args)
+        return
+    step = max(1, CHUNK_ELEMENTS // max(1, weight.shape[1]))
+    for start in range(0, weight.shape[0], step):
+        part = weight[start : start + step]
+        buffer = np.empty(tuple(part.shape), dtype=np.float64)
+        kernel(buffer, first_id + start, *args)
+        part.copy_(torch.from_numpy(buffer))
+
+
+def _check_seed(seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ConfigError(f"initializer seed {seed!r} must be an integer in [0, 2**63)")
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """All zeros, as DGL's default."""
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Set every row to zero."""
+        weight.zero_()
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform in [low, high).
+
+    Args:
+        low: None stands for -1 / sqrt(D).
+        high: None stands for +1 / sqrt(D).
+        seed: Same seed and id, same row.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_seed(self.seed)
+        for end in (self.low, self.high):
+            if end is not None and not math.isfinite(end):
+                raise ConfigError(f"Uniform bound {end} must be finite")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ConfigError(f"Uniform low {self.low} is above high {self.high}")
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Write the rows of ids first_id, first_id + 1, ... into weight, shape (R, D)."""
+        bound = 1.0 / math.sqrt(max(1, weight.shape[1]))
+        low = -bound if self.low is None else float(self.low)
+        high = bound if self.high is None else float(self.high)
+        if low > high:
+            raise ConfigError(f"Uniform low {low:g} is above high {high:g} at width {weight.shape[1]}; give both")
+        _by_chunks(weight, first_id, _fill_uniform, self.seed, low, high)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normal with the given mean and standard deviation (Box-Muller on the counter hash)."""
+
+    mean: float = 0.0
+    std: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_seed(self.seed)
+        if not (math.isfinite(self.mean) and math.isfinite(self.std)) or self.std < 0:
+            raise ConfigError(f"Normal mean {self.mean}, std {self.std}: both finite, std not negative")
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Write the rows of ids first_id, first_id + 1, ... into weight, shape (R, D)."""
+        _by_chunks(weight, first_id, _fill_normal, self.seed, float(self.mean), float(self.std))
+
+
+@dataclass(frozen=True)
+class XavierUniform:
+    """Uniform in +-gain * sqrt(6 / (num_embeddings + D)), as ``torch.nn.init.xavier_uniform_`` of the whole table.
+
+    Args:
+        num_embeddings: Rows of the whole table, which fixes the bound whatever part is filled.
+        gain: Multiplies the bound.
+        seed: Same seed and id, same row.
+    """
+
+    num_embeddings: int
+    gain: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_seed(self.seed)
+        if self.num_embeddings < 1 or not (math.isfinite(self.gain) and self.gain > 0):
+            raise ConfigError(
+                f"XavierUniform num_embeddings {self.num_embeddings}, gain {self.gain}: both must be positive"
+            )
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Write the rows of ids first_id, first_id + 1, ... into weight, shape (R, D)."""
+        bound = self.gain * math.sqrt(6.0 / (self.num_embeddings + weight.shape[1]))
+        _by_chunks(weight, first_id, _fill_uniform, self.seed, -bound, bound)
+
+
+class FromArray:
+    """Rows copied from an array whose row i is the first value of id i.
+
+    Args:
+        array: Shape (num_embeddings, D), numpy array or tensor; it is read, never kept changed.
+    """
+
+    def __init__(self, array: np.ndarray | Tensor) -> None:
+        self.array = torch.as_tensor(array)
+        if self.array.dim() != 2 or not self.array.is_floating_point():
+            raise ShapeError(
+                f"FromArray needs a floating array of shape (num_embeddings, D), got {tuple(self.array.shape)} "
+                f"of {self.array.dtype}"
+            )
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Copy rows first_id, first_id + 1, ... of the array into weight, shape (R, D)."""
+        end = first_id + weight.shape[0]
+        if self.array.shape[1] != weight.shape[1] or end > self.array.shape[0]:
+            raise ShapeError(
+                f"FromArray has shape {tuple(self.array.shape)} but the table needs rows [{first_id}, {end}) "
+                f"of width {weight.shape[1]}"
+            )
+        weight.copy_(self.array[first_id:end])
+
+
+class FromFunction:
+    """DGL's form: a function ``init_func(shape, dtype) -> tensor``, called once for all rows that a process owns.
+
+    Its values depend on the layout of parts unless they are constant; the other initializers do not.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Write ``function(weight.shape, weight.dtype)`` into weight."""
+        values = self.function(tuple(weight.shape), weight.dtype)
+        if not isinstance(values, Tensor) or tuple(values.shape) != tuple(weight.shape):
+            found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ShapeError(f"init_func returned {found}; it must return a tensor of shape {tuple(weight.shape)}")
+        weight.copy_(values)
+
+
+def as_initializer(init_func: object) -> Initializer:
+    """The initializer that an ``init_func`` argument stands for: None (zeros), an initializer, or DGL's function."""
+    if init_func is None:
+        return Zeros()
+    if isinstance(init_func, Initializer) and not isinstance(init_func, type):
+        return init_func
+    if callable(init_func) and not isinstance(init_func, type):
+        return FromFunction(init_func)
+    raise ConfigError(
+        f"init_func is {init_func!r}; pass None, an object of graph_emb.initializers or f(shape, dtype) -> tensor"
+    )

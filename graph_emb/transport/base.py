@@ -1,0 +1,39 @@
+"""What a transport does: it decides where (ids, gradients) meet the shard that owns them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from graph_emb.names import Rank
+from graph_emb.optim.merge import Merge
+from graph_emb.optim.rule import SparseRule
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
+
+
+class Transport(Protocol):
+    """Creates tables, pulls rows to the trainer and pushes gradients to the owners.
+
+    Attributes:
+        rank: This process.
+        world_size: Processes that share the tables.
+        lockstep: True where every rank must call pull and push the same number of times.
+    """
+
+    rank: Rank
+    world_size: int
+    lockstep: bool
+
+    def create(self, spec: TableSpec) -> None: ...
+    def destroy(self, table: str) -> None: ...
+    def attach(self, table: str, rule: SparseRule) -> None: ...
+    def detach(self, table: str) -> None: ...
+    def pull(self, table: str, ids: Tensor) -> Tensor: ...
+    def push(self, table: str, ids: Tensor, grads: Tensor, rule: SparseRule, merge: Merge) -> None: ...
+    def write(self, table: str, ids: Tensor, values: Tensor) -> None: ...
+    def flush(self) -> None: ...
+    def barrier(self) -> None: ...
+    def shard(self, table: str) -> EmbeddingShard: ...
+    def close(self) -> None: ...
