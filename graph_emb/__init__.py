@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from graph_emb import initializers
+from graph_emb import compat, initializers
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import (
     CompatError,
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from graph_emb.train.pipeline import pipeline
 
 __version__ = "0.1.0"
+
+compat.prepare()
 
 # Found on first use, because they bring heavy packages with them.
 _LAZY = {"pipeline": "graph_emb.train.pipeline"}
@@ -62,6 +64,7 @@ __all__ = [
     "SparseRowAdam",
     "SparseSGD",
     "__version__",
+    "compat",
     "init",
     "initializers",
     "pipeline",
