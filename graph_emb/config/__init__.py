@@ -1,0 +1,27 @@
+"""Typed configuration of a run: what may be set, its limits, and how files and overrides combine."""
+
+from graph_emb.config.merge import config_from, config_text, parse_override, place_key, read_config_file
+from graph_emb.config.schema import (
+    DatasetSection,
+    DeepWalkSection,
+    EvaluateSection,
+    Node2VecSection,
+    OutputSection,
+    RunConfig,
+    TrainSection,
+)
+
+__all__ = [
+    "DatasetSection",
+    "DeepWalkSection",
+    "EvaluateSection",
+    "Node2VecSection",
+    "OutputSection",
+    "RunConfig",
+    "TrainSection",
+    "config_from",
+    "config_text",
+    "parse_override",
+    "place_key",
+    "read_config_file",
+]

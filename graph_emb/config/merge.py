@@ -1,0 +1,224 @@
+"""How files, flags and overrides become one checked configuration, with errors that give the field's path."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from graph_emb.config.schema import MODELS, RunConfig
+from graph_emb.errors import ConfigError, unknown_name
+
+Nested = dict[str, Any]
+MAX_CONFIG_BYTES = 1 << 20
+SECTIONS = {"dataset": "name", "model": "name", "train": "lr", "evaluate": "shuffles", "output": "formats"}
+"""Every section and one of its fields, for the errors."""
+NAMED_SECTIONS = ("dataset", "model")
+"""Sections of which the bare word is the name: ``model: deepwalk``."""
+
+
+def config_from(*layers: Mapping[str, Any]) -> RunConfig:
+    """The configuration that nested mappings describe; a later one wins over an earlier one, field by field.
+
+    What no layer sets comes from the model's preset, the defaults of its section.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is missing, of the wrong type or outside its limits.
+    """
+    merged: Nested = {}
+    for layer in layers:
+        _merge_into(merged, layer)
+    model = merged.get("model")
+    if isinstance(model, dict) and "name" in model and str(model["name"]) not in MODELS:
+        raise unknown_name("model", model["name"], MODELS)
+    try:
+        return RunConfig.model_validate(merged)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+        raise ConfigError(_describe(details[0], merged) + more) from None
+
+
+def config_text(config: RunConfig) -> str:
+    """The whole configuration as YAML, defaults included; reading it back gives an equal configuration."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def read_config_file(path: str | Path) -> Nested:
+    """The sections of a YAML file; whether its keys are known is checked by ``config_from``.
+
+    Raises:
+        ConfigError: the file is missing, too large, not text, not YAML, names a key twice or is no mapping.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path}: {size} bytes is above the limit of {MAX_CONFIG_BYTES}; is it a config file?")
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}; --config takes a YAML file") from None
+    except (yaml.YAMLError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path}: not a YAML text file ({_one_line(error)})") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(f"{path}: holds {type(content).__name__} at the top; write sections such as 'model:'")
+    return content
+
+
+def parse_override(text: str) -> Nested:
+    """The nested mapping that ``key=value`` stands for; the value is read as YAML.
+
+    Raises:
+        ConfigError: there is no '=', the key is unknown, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {text!r}: write key=value, such as train.lr=0.05")
+    try:
+        return place_key(key.strip(), yaml.load(value, Loader=_StrictLoader))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{key}: {value!r} is not a YAML value ({_one_line(error)})") from None
+
+
+def place_key(key: str, value: Any) -> Nested:
+    """A value under its dotted path; a field that only one section has may be named without its section.
+
+    Raises:
+        ConfigError: the key is unknown.
+    """
+    known = _known_paths(RunConfig)
+    paths = [path for path in known if path == key or path.endswith(f".{key}")]
+    if key in NAMED_SECTIONS and not isinstance(value, Mapping):
+        paths = [f"{key}.name"]
+    elif key in known:
+        paths = [key]
+    if not paths:
+        raise _unknown_key(key, value, known)
+    if len(paths) > 1:
+        raise ConfigError(f"{key} = {value!r}: which one of {', '.join(sorted(paths))}?")
+    nested: Any = value
+    for part in reversed(paths[0].split(".")):
+        nested = {part: nested}
+    return nested
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without repeated keys, of which the first would be ignored silently."""
+
+
+def _mapping_of_distinct_keys(loader: _StrictLoader, node: yaml.MappingNode) -> Nested:
+    loader.flatten_mapping(node)
+    seen: Nested = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a word")
+        if key in seen:
+            raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
+        seen[key] = loader.construct_object(value_node, deep=True)
+    return seen
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_of_distinct_keys)
+
+
+def _merge_into(target: Nested, layer: Mapping[str, Any], path: str = "") -> None:
+    for key, value in layer.items():
+        if not path and key in SECTIONS:
+            value = _as_section(key, value)
+        if isinstance(value, Mapping):
+            below = target.get(key)
+            target[key] = {**below} if isinstance(below, dict) else {}
+            _merge_into(target[key], value, f"{path}{key}.")
+        else:
+            target[key] = value
+
+
+def _as_section(key: str, value: Any) -> Mapping[str, Any]:
+    """A section of a file: a mapping, nothing, or for model and dataset also the bare name."""
+    if value is None:
+        return {}
+    if isinstance(value, str) and key in NAMED_SECTIONS:
+        return {"name": value}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} = {value!r}: is a section; set its fields, such as {key}.{SECTIONS[key]}")
+    return value
+
+
+def _known_paths(section: type[BaseModel], prefix: str = "") -> set[str]:
+    """Dotted paths of all fields, the sections themselves included; those of every model."""
+    paths: set[str] = set()
+    for name, field in section.model_fields.items():
+        paths.add(prefix + name)
+        for choice in _sections_in(field.annotation):
+            paths |= _known_paths(choice, f"{prefix}{name}.")
+    return paths
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (Union, UnionType):
+        return [found for choice in get_args(annotation) for found in _sections_in(choice)]
+    return []
+
+
+def _describe(detail: ErrorDetails, merged: Nested) -> str:
+    """One line for one finding of pydantic: path, value, limit."""
+    where = [str(part) for part in detail["loc"]]
+    if len(where) > 1 and where[0] == "model" and where[1] in MODELS:
+        del where[1]  # pydantic puts the chosen model's tag into the path
+    path = ".".join(where)
+    if detail["type"] == "extra_forbidden":
+        known = _known_paths(RunConfig)
+        if path in known:  # a field of another model
+            chosen = merged["model"]["name"]
+            others = [name for name, section in MODELS.items() if where[-1] in section.model_fields]
+            return f"{path} = {_short(detail['input'])}: {chosen} has no such field; {', '.join(others)} has"
+        return str(_unknown_key(path, detail["input"], known))
+    if detail["type"] == "missing" or detail["type"] == "union_tag_not_found":
+        missing = f"{path}.name" if path in ("model", "dataset") else path
+        hint = f"; known: {', '.join(MODELS)}" if path == "model" else ""
+        return f"{missing}: is missing{hint}"
+    limit = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    return f"{path} = {_short(detail['input'])}: {limit}{_nearest_choice(detail)}"
+
+
+def _nearest_choice(detail: ErrorDetails) -> str:
+    if detail["type"] != "literal_error":
+        return ""
+    choices = re.findall(r"'([^']*)'", detail.get("ctx", {}).get("expected", ""))
+    near = difflib.get_close_matches(str(detail["input"]), choices, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _unknown_key(key: str, value: Any, known: set[str]) -> ConfigError:
+    section, _, field = key.rpartition(".")
+    siblings = {p for p in known if p.rpartition(".")[0] == section} if section else known
+    near = difflib.get_close_matches(key, siblings, n=1)
+    if not near:  # the right field under the wrong section, or a bare field name with a typing error
+        fields = {p.rpartition(".")[2]: p for p in sorted(known, reverse=True)}
+        near = [fields[name] for name in difflib.get_close_matches(field, fields, n=1)]
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    names = sorted(p.rpartition(".")[2] for p in siblings) if section and siblings else sorted(RunConfig.model_fields)
+    return ConfigError(f"{key} = {_short(value)}: unknown key; known: {', '.join(names)}{hint}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
