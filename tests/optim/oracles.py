@@ -1,0 +1,111 @@
+"""Ten-line dense oracles: every rule again, row by row in float64 numpy, with the duplicates merged first.
+
+An oracle is a function (weight, memory, per-row list of occurrence gradients) -> None that mutates weight and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from graph_emb.optim.adagrad import Adagrad, OccurrenceRowAdagrad, RowAdagrad
+from graph_emb.optim.adam import Adam, RowAdam
+from graph_emb.optim.sgd import SGD
+
+Occurrences = dict[int, list[np.ndarray]]
+
+
+def sgd(w: np.ndarray, memory: dict, touched: Occurrences, lr: float = 0.1, momentum: float = 0.0) -> None:
+    buffer = memory.setdefault("b", np.zeros_like(w))
+    for r, grads in touched.items():
+        buffer[r] = momentum * buffer[r] + sum(grads)
+        w[r] -= lr * buffer[r]
+
+
+def adagrad(w: np.ndarray, memory: dict, touched: Occurrences, start: float = 0.0) -> None:
+    total = memory.setdefault("s", np.full_like(w, start))
+    for r, grads in touched.items():
+        g = sum(grads)
+        total[r] += g * g
+        w[r] -= 0.1 * g / (np.sqrt(total[r]) + 1e-10)
+
+
+def row_adagrad(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
+    total = memory.setdefault("s", np.zeros(len(w)))
+    for r, grads in touched.items():
+        g = sum(grads)
+        total[r] += np.mean(g * g)
+        w[r] -= 0.1 * g / (np.sqrt(total[r]) + 1e-10)
+
+
+def occurrence_row_adagrad(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
+    total = memory.setdefault("s", np.zeros(len(w)))
+    for r, grads in touched.items():
+        total[r] += sum(np.mean(g * g) for g in grads)
+        w[r] -= 0.1 * sum(grads) / (np.sqrt(total[r]) + 1e-10)
+
+
+def adam(
+    w: np.ndarray,
+    memory: dict,
+    touched: Occurrences,
+    clock: str = "global",
+    raw: bool = True,
+    decay: float = 0.0,
+    by_row: bool = False,
+) -> None:
+    b1, b2, eps, lr = 0.9, 0.999, 1e-3, 0.05
+    m, v, n = (memory.setdefault(key, np.zeros_like(w)) for key in "mvn")
+    memory["t"] = memory.get("t", 0) + 1
+    for r, grads in touched.items():
+        g = sum(grads)
+        n[r] += 1
+        t = n[r, 0] if clock == "row" else memory["t"]
+        m[r] = b1 * m[r] + (1 - b1) * g
+        v[r] = b2 * v[r] + (1 - b2) * (np.mean(g * g) if by_row else g * g)
+        root = np.sqrt(v[r] / (1 - b2**t)) + eps / (np.sqrt(1 - b2**t) if raw else 1.0)
+        w[r] = w[r] - lr * decay * w[r] - lr * m[r] / (1 - b1**t) / root
+
+
+_ADAM = {"lr": 0.05, "eps": 1e-3}
+_GLOBAL_RAW = {"clock": "global", "eps_placement": "raw"}
+_ROW_CORRECTED = {"clock": "row", "eps_placement": "corrected"}
+
+CASES: dict[str, tuple[object, Callable[[np.ndarray, dict, Occurrences], None]]] = {
+    "sgd": (SGD(0.1), sgd),
+    "sgd momentum": (SGD(0.1, momentum=0.9), lambda w, s, t: sgd(w, s, t, momentum=0.9)),
+    "adagrad": (Adagrad(0.1), adagrad),
+    "adagrad start": (Adagrad(0.1, initial_accumulator_value=0.5), lambda w, s, t: adagrad(w, s, t, 0.5)),
+    "row_adagrad": (RowAdagrad(0.1), row_adagrad),
+    "occurrence_row_adagrad": (OccurrenceRowAdagrad(0.1), occurrence_row_adagrad),
+    "adam": (Adam(**_ADAM, **_GLOBAL_RAW), adam),
+    "adam row clock": (Adam(**_ADAM, **_ROW_CORRECTED), lambda w, s, t: adam(w, s, t, "row", False)),
+    "adamw": (Adam(**_ADAM, weight_decay=0.3), lambda w, s, t: adam(w, s, t, decay=0.3)),
+    "row_adam": (RowAdam(**_ADAM, **_GLOBAL_RAW), lambda w, s, t: adam(w, s, t, by_row=True)),
+    "row_adam row clock": (
+        RowAdam(**_ADAM, **_ROW_CORRECTED, weight_decay=0.3),
+        lambda w, s, t: adam(w, s, t, "row", False, decay=0.3, by_row=True),
+    ),
+}
+"""Name to (rule, oracle). Every registered rule must appear (tests/optim/test_rules.py checks)."""
+
+
+def batches(num_rows: int, dim: int, steps: int = 20, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Batches of ids and gradients with duplicates, empty batches and rows that first appear late."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for step in range(steps):
+        seen = num_rows // 2 if step < steps // 2 else num_rows
+        size = 0 if step in (3, 11) else int(rng.integers(1, 3 * num_rows))
+        ids = rng.integers(0, seen, size)
+        made.append((ids, rng.normal(size=(size, dim)) * 10.0 ** rng.integers(-2, 2, (size, 1))))
+    return made
+
+
+def occurrences(ids: np.ndarray, grads: np.ndarray, mean: bool) -> Occurrences:
+    """Gradients by row, in the order of position; with mean, one averaged gradient a row."""
+    touched: Occurrences = {}
+    for i, g in zip(ids.tolist(), grads, strict=True):
+        touched.setdefault(i, []).append(g)
+    return {r: [sum(g) / len(g)] for r, g in touched.items()} if mean else touched

@@ -1,0 +1,161 @@
+"""Every rule, in every form, against its dense oracle over many steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graph_emb.errors import ConfigError
+from graph_emb.optim import kernels
+from graph_emb.optim.apply import apply_reference, apply_update
+from graph_emb.optim.rule import RULES
+from graph_emb.partition_book import RangeBook
+from graph_emb.table.initializers import FromArray
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
+from tests.optim.oracles import CASES, batches, occurrences
+
+ROWS, DIM = 13, 5
+START = np.random.default_rng(7).normal(size=(ROWS, DIM))
+
+
+def make_shard(rule: Any, dtype: torch.dtype, rows: int = ROWS, dim: int = DIM, start: np.ndarray = START) -> Any:
+    initializer = FromArray(torch.from_numpy(start))
+    shard = EmbeddingShard(TableSpec("t", rows, dim, RangeBook.even(rows), initializer, dtype), 0, rows)
+    shard.allocate_state(rule.state_specs())
+    return shard
+
+
+def run(apply: Any, rule: Any, shard: Any, steps: list[tuple[np.ndarray, np.ndarray]], how: str) -> None:
+    for ids, grads in steps:
+        apply(rule, shard, torch.from_numpy(ids), torch.from_numpy(grads).to(shard.weight.dtype), how)
+
+
+def check_float32_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal within float32 rounding of the largest value, because sums of opposite signs cancel."""
+    scale = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-6 * scale)
+
+
+def test_every_registered_rule_has_an_oracle() -> None:
+    assert {type(rule) for rule, _ in CASES.values()} == set(RULES.values())
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+@pytest.mark.parametrize("name", CASES)
+def test_reference_equals_dense_oracle_for_20_steps(name: str, how: str) -> None:
+    rule, oracle = CASES[name]
+    if how == "mean" and rule.per_occurrence:
+        pytest.skip("this rule squares every occurrence; a mean is refused by the preset")
+    shard, weight, memory = make_shard(rule, torch.float64), START.copy(), {}
+    for ids, grads in batches(ROWS, DIM):
+        run(apply_reference, rule, shard, [(ids, grads)], how)
+        oracle(weight, memory, occurrences(ids, grads, how == "mean"))
+    np.testing.assert_allclose(shard.weight.numpy(), weight, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("how", ["sum", "mean"])
+@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in kernels.FUSED])
+@pytest.mark.parametrize("shape", [(ROWS, DIM), (700, 33)], ids=["small", "threaded"])
+def test_fused_equals_reference(name: str, how: str, shape: tuple[int, int]) -> None:
+    rule, _ = CASES[name]
+    rows, dim = shape
+    start = np.random.default_rng(1).normal(size=shape)
+    steps = batches(rows, dim, seed=2)
+    fused, plain = (make_shard(rule, torch.float32, rows, dim, start) for _ in range(2))
+    run(apply_update, rule, fused, steps, how)
+    run(apply_reference, rule, plain, steps, how)
+    check_float32_close(fused.weight, plain.weight)
+    for key, value in fused.state.items():
+        check_float32_close(value, plain.state[key])
+
+
+@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in kernels.FUSED])
+def test_fused_form_is_taken_for_float32_and_only_there(name: str) -> None:
+    rule, _ = CASES[name]
+    ids, grads = torch.tensor([1, 1]), torch.ones(2, DIM)
+    assert kernels.run(rule, make_shard(rule, torch.float32), ids, grads, "sum")
+    other = make_shard(rule, torch.float64)
+    before = other.weight.clone()
+    assert not kernels.run(rule, other, ids, grads, "sum")
+    assert torch.equal(other.weight, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", CASES)
+def test_16_bit_tables_keep_float32_state_and_follow_the_oracle(name: str, dtype: torch.dtype) -> None:
+    rule, oracle = CASES[name]
+    shard, weight, memory = make_shard(rule, dtype), START.copy(), {}
+    ids, grads = np.array([0, 4, 4]), np.array([[1.0], [0.5], [0.25]]) * np.ones((3, DIM))
+    run(apply_update, rule, shard, [(ids, grads)], "sum")
+    oracle(weight, memory, occurrences(ids, grads, mean=False))
+    np.testing.assert_allclose(shard.weight.double().numpy(), weight, rtol=0, atol=0.03)
+    assert all(t.dtype in (torch.float32, torch.int64) for t in shard.state.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_update_mutates_nothing_and_returns_its_declared_state(name: str) -> None:
+    rule, _ = CASES[name]
+    shard = make_shard(rule, torch.float64)
+    rows = torch.tensor([2, 5])
+    grad = rule.prepare(torch.randn(2, DIM, dtype=torch.float64))
+    weight, state = shard.read(rows), shard.read_state(rows)
+    copies = [weight.clone(), grad.clone(), {key: value.clone() for key, value in state.items()}]
+    new_weight, new_state = rule.update(weight, grad, state)
+    assert torch.equal(weight, copies[0])
+    assert torch.equal(grad, copies[1])
+    assert all(torch.equal(state[key], copies[2][key]) for key in state)
+    assert set(new_state) == {spec.name for spec in rule.state_specs()}
+    assert new_weight.shape == weight.shape
+    assert all(new_state[key].shape == state[key].shape for key in state)
+    assert not torch.equal(new_weight, weight)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rules_are_frozen_and_picklable(name: str) -> None:
+    rule, _ = CASES[name]
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rule.lr = 2.0
+
+
+@pytest.mark.parametrize("rule_type", RULES.values(), ids=list(RULES))
+def test_every_number_of_a_rule_is_checked(rule_type: Any) -> None:
+    numbers = [f.name for f in dataclasses.fields(rule_type) if f.name not in ("clock", "eps_placement")]
+    for name in numbers:
+        for bad in (math.nan, -1.0, math.inf, "0.1", True, None):
+            with pytest.raises(ConfigError, match=f"{name}="):
+                rule_type(**{"lr": 0.1, name: bad})
+
+
+def test_nan_gradients_reach_the_row_in_both_forms() -> None:
+    rule, _ = CASES["adagrad"]
+    for apply in (apply_update, apply_reference):
+        shard = make_shard(rule, torch.float32)
+        apply(rule, shard, torch.tensor([3]), torch.full((1, DIM), math.nan), "sum")
+        assert shard.weight[3].isnan().all()
+        assert not shard.weight[2].isnan().any()
+
+
+def test_fused_updates_do_not_depend_on_the_number_of_threads() -> None:
+    import numba
+
+    rule, _ = CASES["adam row clock"]
+    start = np.random.default_rng(1).normal(size=(900, 17))
+    results = []
+    for threads in (1, numba.config.NUMBA_NUM_THREADS):
+        before = numba.get_num_threads()
+        numba.set_num_threads(threads)
+        try:
+            shard = make_shard(rule, torch.float32, 900, 17, start)
+            run(apply_update, rule, shard, batches(900, 17, steps=4), "sum")
+        finally:
+            numba.set_num_threads(before)
+        results.append(shard.weight)
+    assert torch.equal(*results)
