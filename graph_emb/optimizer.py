@@ -50,11 +50,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._options = options
         self._convention = chosen
         self._tables: dict[str, DistEmbedding] = {}
-        groups = [_as_group(entry) for entry in _as_list(params)]
+        groups = _as_groups(params)
         merged: list[dict[str, Any]] = []
-        loose = [group["tables"][0] for group in groups if set(group) == {"tables"} and len(group["tables"]) == 1]
-        if len(loose) == len(groups):
-            groups = [{"tables": loose}]
         for group in groups:
             unknown = set(group) - set(numbers) - {"tables"}
             if unknown:
@@ -316,13 +313,16 @@ def _refuse(compat: str, absent: tuple[str, ...], why: str) -> None:
         raise ConfigError(f"compat={compat!r} {why}; use compat='torch' or 'fbgemm'")
 
 
-def _as_list(params: Any) -> list[Any]:
+def _as_groups(params: Any) -> list[dict[str, Any]]:
+    """Groups with their ``tables``: tables given plainly share one group, dicts are a group each."""
     if isinstance(params, DistEmbedding):
         raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
     entries = list(params)
     if not entries:
         raise ConfigError("params is empty; pass at least one DistEmbedding")
-    return entries
+    if not any(isinstance(entry, dict) for entry in entries):
+        entries = [{"params": entries}]
+    return [_as_group(entry) for entry in entries]
 
 
 def _as_group(entry: Any) -> dict[str, Any]:

@@ -1,0 +1,210 @@
+"""DistEmbedding: DGL's public surface, exact gradients, clear errors."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import graph_emb as ge
+
+
+@pytest.fixture(autouse=True)
+def fresh_mode() -> Iterator[None]:
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+def counting(num: int = 6, dim: int = 2, **kwargs: Any) -> ge.DistEmbedding:
+    rows = torch.arange(float(num * dim)).view(num, dim)
+    return ge.DistEmbedding(num, dim, init_func=ge.initializers.FromArray(rows), **kwargs)
+
+
+def test_a_call_keeps_order_duplicates_and_shape() -> None:
+    emb = counting()
+    assert emb(torch.tensor([4, 0, 4])).tolist() == [[8, 9], [0, 1], [8, 9]]
+    assert emb(torch.tensor([[4, 0], [1, 1]])).shape == (2, 2, 2)
+    assert emb(torch.tensor([5], dtype=torch.int32), device=torch.device("cpu")).tolist() == [[10, 11]]
+
+
+def test_gradients_are_those_of_torch_embedding() -> None:
+    emb, dense = counting(), torch.nn.Embedding(6, 2)
+    dense.weight.data.copy_(emb.weight[0:6])
+    ids = torch.tensor([3, 1, 3])
+    factor = torch.tensor([[1.0, 2], [3, 4], [5, 6]])
+    for table in (emb, dense):
+        (table(ids).pow(2) * factor).sum().backward()
+    ((got_ids, got),) = emb.pending()
+    total = torch.zeros(6, 2).index_add_(0, got_ids, got)
+    assert torch.equal(total, dense.weight.grad)
+
+
+def test_two_uses_of_one_output_give_one_summed_gradient() -> None:
+    emb = counting()
+    rows = emb(torch.tensor([2]))
+    (rows.sum() + 2 * rows.sum()).backward()
+    assert [(ids.tolist(), grads.tolist()) for ids, grads in emb.pending()] == [([2], [[3, 3]])]
+
+
+def test_backward_twice_accumulates_as_in_torch() -> None:
+    emb = counting()
+    loss = emb(torch.tensor([2])).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert len(emb.pending()) == 2
+
+
+def test_pulled_rows_are_copies_of_the_table() -> None:
+    emb = counting()
+    with torch.no_grad():
+        emb(torch.tensor([1])).zero_()
+    assert emb.weight[1].tolist() == [2, 3]
+
+
+def test_nothing_is_recorded_without_gradients_or_without_use() -> None:
+    emb = counting()
+    with torch.no_grad():
+        assert not emb(torch.tensor([1])).requires_grad
+    emb(torch.tensor([1, 2]))
+    assert emb.pending() == []
+    assert not emb.touched
+
+
+def test_an_empty_batch_is_fine_and_still_counts_as_a_use() -> None:
+    emb = counting()
+    emb(torch.empty(0, dtype=torch.int64)).sum().backward()
+    assert emb.touched
+    assert [g.shape for _, g in emb.pending()] == [(0, 2)]
+
+
+def test_reset_trace_forgets_what_is_still_to_come() -> None:
+    emb = counting()
+    before = emb(torch.tensor([1]))
+    emb.reset_trace()
+    before.sum().backward()
+    assert emb.pending() == []
+    kept = emb(torch.tensor([1]))
+    emb.clear_gradients()
+    kept.sum().backward()
+    assert len(emb.pending()) == 1
+
+
+def test_the_public_surface_of_dgl_is_there() -> None:
+    book = ge.RangeBook.even(6, 2)
+    emb = ge.DistEmbedding(6, 2, "user", None, book)
+    assert (emb.name, emb.data_name, emb.num_embeddings, emb.embedding_dim) == ("user", "user", 6, 2)
+    assert emb.part_policy is book
+    assert emb.book is book
+    assert emb.kvstore.world_size == 1
+    assert emb.optm_state == {}
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    assert set(emb.optm_state) == {"sum"}
+    assert opt.tables == {"user": emb}
+    assert emb.weight.shape == (6, 2)
+    assert len(emb.weight) == 6
+    assert (emb.weight.dtype, emb.weight.name, emb.weight.part_policy) == (torch.float32, "user", book)
+    assert emb._tensor[torch.tensor([1])].shape == (1, 2)
+    assert repr(emb) == "DistEmbedding('user', 6, 2, dtype=torch.float32)"
+
+
+def test_rows_are_read_and_written_by_id_slice_integer_and_mask() -> None:
+    emb = counting()
+    emb.weight[torch.tensor([5, 0])] = torch.tensor([[1.0, 1], [2, 2]])
+    emb.weight[1:3] = 9.0
+    emb.weight[3] = torch.tensor([7.0, 8.0])
+    mask = torch.tensor([False, False, False, False, True, False])
+    emb.weight[mask] = -1.0
+    assert emb.weight[:].tolist() == [[2, 2], [9, 9], [9, 9], [7, 8], [-1, -1], [1, 1]]
+    assert emb.weight[-1:].tolist() == [[1, 1]]
+    assert emb.weight[mask].tolist() == [[-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "message"),
+    [
+        (torch.tensor([0, 6]), 0.0, ge.PartitionError, r"id 6 is outside \[0, 6\)"),
+        (-1, 0.0, ge.PartitionError, "id -1"),
+        (torch.tensor([1, 1]), 0.0, ge.ShapeError, "assigned twice"),
+        (torch.tensor([0, 1]), torch.zeros(3, 2), ge.ShapeError, r"shape \(3, 2\); expected \(2, 2\)"),
+        (torch.tensor([True]), 0.0, ge.ShapeError, "mask of shape"),
+        (torch.tensor([0.5]), 0.0, ge.ShapeError, "dtype torch.float32"),
+    ],
+)
+def test_a_bad_assignment_changes_nothing(key: Any, value: Any, error: type[Exception], message: str) -> None:
+    emb = counting()
+    with pytest.raises(error, match=message):
+        emb.weight[key] = value
+    assert torch.equal(emb.weight[:], torch.arange(12.0).view(6, 2))
+
+
+def test_ids_out_of_range_and_of_wrong_dtype_name_the_table() -> None:
+    emb = counting(name="user")
+    for bad in (6, -1):
+        with pytest.raises(ge.PartitionError, match=rf"table 'user': id {bad} is outside \[0, 6\)"):
+            emb(torch.tensor([0, bad]))
+    with pytest.raises(ge.ShapeError, match=r"table 'user': ids have dtype torch\.float32"):
+        emb(torch.tensor([0.0]))
+
+
+def test_names_are_unique_among_live_tables_and_free_again_afterwards() -> None:
+    emb = counting(name="user")
+    with pytest.raises(ge.ConfigError, match="'user' of shape"):
+        counting(name="user")
+    del emb
+    gc.collect()
+    assert counting(name="user").name == "user"
+    assert counting().name != counting().name
+
+
+def test_first_values_do_not_depend_on_the_partition() -> None:
+    init = ge.initializers.Uniform(seed=3)
+    tables = [
+        ge.DistEmbedding(50, 4, init_func=init, part_policy=ge.RangeBook.even(50, p)).weight[:] for p in (1, 2, 7)
+    ]
+    assert torch.equal(tables[0], tables[1])
+    assert torch.equal(tables[0], tables[2])
+
+
+def test_edge_ids_train_as_node_ids_do() -> None:
+    from graph_emb.compat import dgl as compat_dgl
+
+    compat_dgl.load()
+    from dgl.distributed.graph_partition_book import EdgePartitionPolicy, RangePartitionBook
+
+    etype = ("_N", "_E", "_N")
+    book = RangePartitionBook(
+        0, 2, {"_N": torch.tensor([[0, 2], [2, 4]])}, {etype: torch.tensor([[0, 3], [3, 7]])}, {"_N": 0}, {etype: 0}
+    )
+    emb = ge.DistEmbedding(7, 2, "edge", part_policy=EdgePartitionPolicy(book, etype))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    emb(torch.tensor([6, 2, 6])).sum().backward()
+    opt.step()
+    assert emb.weight[torch.tensor([6, 2, 0])].tolist() == [[-2, -2], [-1, -1], [0, 0]]
+    assert emb.book.part_size(1) == 4
+
+
+def test_half_tables_train_through_a_float32_loss() -> None:
+    emb = ge.DistEmbedding(4, 3, dtype=torch.bfloat16)
+    opt = ge.SparseSGD([emb], lr=0.5)
+    emb(torch.tensor([1, 1])).float().sum().backward()
+    opt.step()
+    assert emb.weight[1].tolist() == [-1.0, -1.0, -1.0]
+    assert emb.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_table_on_the_gpu_equals_one_on_the_cpu() -> None:
+    init = ge.initializers.Uniform(seed=0)
+    tables = [ge.DistEmbedding(50, 8, init_func=init, device=device) for device in ("cpu", "cuda")]
+    for emb in tables:
+        opt = ge.SparseAdam([emb], lr=0.1)
+        for step in range(5):
+            ids = torch.tensor([1, 4, 4, step + 6])
+            emb(ids, device=emb.shard.weight.device).pow(2).sum().backward()
+            opt.step()
+    torch.testing.assert_close(tables[0].weight[:], tables[1].weight[:].cpu(), rtol=1e-5, atol=1e-6)
