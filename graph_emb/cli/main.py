@@ -1,0 +1,95 @@
+"""Entry of the command line: parse, run one command, and turn every failure into an exit code and one line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+from graph_emb.cli.parser import build_parser, parse
+from graph_emb.errors import GraphEmbError
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+COMMANDS = {
+    "demo": "graph_emb.cli.demo",
+    "train": "graph_emb.cli.train",
+    "eval node-class": "graph_emb.cli.judge",
+    "eval link": "graph_emb.cli.judge",
+    "export": "graph_emb.cli.export",
+    "info": "graph_emb.cli.describe",
+}
+"""Module of each command; its ``run(args)`` returns the exit code. Imported when the command is chosen."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments after the program's name; None takes those of the process.
+    Returns:
+        0 on success, 2 on bad input or a full disk or memory, 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    with warnings.catch_warnings():
+        _show_own_warnings_only(debug)
+        try:
+            return _run(words)
+        except BrokenPipeError:  # the reader of our output, such as head, has left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except KeyboardInterrupt:
+            print("graph-emb: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except (GraphEmbError, OSError, MemoryError) as error:
+            if debug:
+                traceback.print_exc()
+            print(f"graph-emb: error: {one_line(error)}", file=sys.stderr)
+            return BAD_INPUT
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, in one line, for a person."""
+    if isinstance(error, MemoryError):
+        detail = f" ({' '.join(str(error).split())})" if str(error) else ""
+        return f"out of memory{detail}; use a smaller model.dim or a smaller graph"
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename is not None else ""
+        return f"{' '.join(error.strerror.split())}{where}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _run(words: list[str]) -> int:
+    args = parse(words)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"graph-emb {version('graph_emb')}")
+        return 0
+    if args.command is None:
+        build_parser()[0].print_help()
+        return 0
+    return _command(args)
+
+
+def _command(args: argparse.Namespace) -> int:
+    args.quiet = getattr(args, "quiet", False)
+    return importlib.import_module(COMMANDS[args.command]).run(args)
+
+
+def _show_own_warnings_only(debug: bool) -> None:
+    """Warnings of the libraries below us are for developers; ours stay."""
+    if debug:
+        return
+    warnings.simplefilter("ignore")
+    warnings.filterwarnings("default", module=r"graph_emb(\..*)?$")
+    warnings.showwarning = lambda message, *_, **__: print(f"graph-emb: warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

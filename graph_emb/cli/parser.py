@@ -1,0 +1,158 @@
+"""The grammar of the command line. It imports nothing heavy, so that --help and a typing error answer at once."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from typing import Any, NoReturn
+
+from graph_emb.errors import ConfigError, unknown_name
+
+OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
+EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
+DATASET = "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises ConfigError, with the nearest known word, instead of ending the process."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse lists the choices without a suggestion; this hook is the same in 3.10 - 3.13
+        if action.choices is not None and value not in action.choices:
+            kind = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+            raise unknown_name(kind.lower(), value, [str(choice) for choice in action.choices])
+
+    def flags(self) -> list[str]:
+        """Every option of this parser."""
+        return list(self._option_string_actions)
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The parsed command line; ``command`` names the subcommand and ``overrides`` holds every key=value.
+
+    Raises:
+        ConfigError: a subcommand, flag or value is unknown or missing.
+    """
+    parser, leaves = build_parser()
+    _refuse_unknown_flags(argv, leaves)
+    args, rest = parser.parse_known_args(argv)
+    overrides = [word for word in rest if "=" in word and args.command == "train"]
+    unexpected = [word for word in rest if word not in overrides]
+    if unexpected:
+        hint = "; key=value belongs to graph-emb train" if "=" in unexpected[0] else ""
+        raise ConfigError(f"unexpected argument {unexpected[0]!r}{hint}; see {leaves[args.command].prog} --help")
+    args.overrides = overrides
+    if args.command == "train" and args.model and "=" in args.model:
+        args.overrides, args.model = [args.model, *overrides], None  # train --config FILE key=value
+    return args
+
+
+def _refuse_unknown_flags(argv: list[str], leaves: dict[str | None, Parser]) -> None:
+    """Named before a missing argument is, which is often the one with the typing error."""
+    words = [word for word in argv if not word.startswith("-")]
+    fitting = [name for name in leaves if name and words[: len(name.split())] == name.split()]
+    leaf = leaves[fitting[0] if fitting else None]
+    for word in argv:
+        flag = word.partition("=")[0]
+        if word == "--":
+            return
+        if re.match(r"-\D", word) and flag not in leaf.flags():
+            near = difflib.get_close_matches(flag, leaf.flags(), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"see {leaf.prog} --help"
+            raise ConfigError(f"unknown flag {flag!r} ({hint})")
+
+
+def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
+    """The top parser and the parser of each command by its full name, such as ``eval link``."""
+    everywhere = Parser(add_help=False)
+    everywhere.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    everywhere.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help="no progress")
+    top = Parser(prog="graph-emb", description="Train, judge and export node embeddings.", parents=[everywhere])
+    top.add_argument("--version", action="store_true", help="print the version and leave")
+    top.set_defaults(command=None)
+    commands = top.add_subparsers(metavar="COMMAND", title="commands", parser_class=Parser)
+    leaves: dict[str | None, Parser] = {None: top}
+
+    def leaf(group: Any, name: str, text: str, full_name: str, **options: Any) -> Parser:
+        parser = group.add_parser(name, help=text, description=text, parents=[everywhere], **options)
+        parser.set_defaults(command=full_name)
+        leaves[full_name] = parser
+        return parser
+
+    _demo(leaf(commands, "demo", "train and judge DeepWalk on scikit-learn's digits, in under a minute", "demo"))
+    usage = "graph-emb train [MODEL] --dataset NAME [--out DIR] [options] [key=value ...]"
+    _train(leaf(commands, "train", "train embeddings of a graph", "train", usage=usage, epilog=OVERRIDES))
+    judge = commands.add_parser("eval", help="judge embeddings", description="Judge embeddings.")
+    kinds = judge.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
+    _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
+    _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
+    _export(leaf(commands, "export", "write embeddings by original id", "export"))
+    _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
+    return top, leaves
+
+
+def _demo(parser: Parser) -> None:
+    parser.add_argument("--out", metavar="DIR", default="runs/demo", help="replaced if it holds an earlier demo")
+    parser.add_argument("--seed", default="0", help="default: %(default)s")
+    parser.add_argument("--threads", help="default: all cores")
+
+
+def _train(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="deepwalk or node2vec")
+    parser.add_argument("--dataset", metavar="NAME", help=DATASET)
+    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
+    parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
+    parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
+    parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
+    parser.add_argument("--seed", help="walks, first rows, negatives and splits follow from it; default: 0")
+    parser.add_argument("--dim", help="width of an embedding")
+    parser.add_argument("--epochs", help="passes over the walks")
+    parser.add_argument("--rule", help="sgd, adagrad, row_adagrad, adam or row_adam")
+    parser.add_argument("--lr", help="learning rate")
+    parser.add_argument("--threads", help="default: all cores")
+    parser.add_argument("--formats", metavar="A,B", help="npy, parquet, word2vec; default: npy")
+    parser.add_argument("--download", action="store_true", help="fetch a known data set that is missing")
+    parser.add_argument("--directed", action="store_true", help="read the edges of a file as one-way")
+    parser.add_argument("--no-eval", action="store_true", help="do not evaluate after training")
+
+
+def _judged(parser: Parser) -> None:
+    parser.add_argument("--embeddings", metavar="DIR", required=True, help=EMBEDDINGS)
+    parser.add_argument("--json", metavar="FILE", help="write the table's numbers there as well")
+
+
+def _node_class(parser: Parser) -> None:
+    _judged(parser)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--labels", metavar="FILE", help="a line for each node: its id and its classes")
+    source.add_argument("--dataset", metavar="NAME", help="take the labels of a known data set")
+    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
+    parser.add_argument("--ratios", metavar="A,B", help="labelled parts to train on; default: 0.1,0.2,...,0.9")
+    parser.add_argument("--shuffles", help="random splits per ratio; default: 10")
+    parser.add_argument("--seed", default="0", help="default: %(default)s")
+
+
+def _link(parser: Parser) -> None:
+    _judged(parser)
+    parser.add_argument("--dataset", metavar="NAME", required=True, help="a data set with held-out edges")
+    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
+    parser.add_argument("--hits", metavar="K,K", help="the K of Hits@K; default: 10,20,50,100")
+
+
+def _export(parser: Parser) -> None:
+    parser.add_argument("source", metavar="RUN", help=EMBEDDINGS)
+    parser.add_argument("--format", required=True, choices=["npy", "parquet", "word2vec"], help="file format")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
+    parser.add_argument("--overwrite", action="store_true", help="replace files of the same name")
+
+
+def _info(parser: Parser) -> None:
+    parser.add_argument("target", metavar="WHAT", nargs="?", help="data set name or path, run or embeddings folder")
+    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
