@@ -27,7 +27,7 @@ INSTALL_REQUIRES = [
     "tabulate>=0.9",
     "matplotlib>=3.8",
     "psutil>=5.9",
-    "setuptools",  # ogb's update check imports pkg_resources' successor on some versions
+    "requests",  # ogb and dgl import it
 ]
 
 EXTRAS_REQUIRE = {

@@ -1,0 +1,55 @@
+# Each target makes what it needs from a bare checkout: `make demo`, `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.10 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements/tested.txt
+# DGL's other version, beside the environment's own, for the tests of both.
+OTHER_DGL := $(VENV)/dgl-2.1.0
+TESTS ?= tests
+
+.PHONY: demo test test-dgl2 lint format bench docs clean
+
+$(VENV)/.core: setup.py requirements/tested.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 found; set PYTHON=/path/to/python"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.bench: $(VENV)/.%: $(VENV)/.core
+	$(PIP) --editable .[$*]
+	touch $@
+
+$(OTHER_DGL)/.done: $(VENV)/.core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(OTHER_DGL) dgl==2.1.0
+	touch $@
+
+demo: $(VENV)/.core
+	$(BIN)/graph-emb demo
+
+test: $(VENV)/.test test-dgl2
+	$(BIN)/python -m pytest -q $(TESTS)
+
+# The same claims about DGL, on its other version (Python 3.11 installs both).
+test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done
+	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q tests/compat/test_dgl.py
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy graph_emb partition
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/update.py --json runs/update.json
+	$(BIN)/python benchmarks/walks.py --json runs/walks.json
+	$(BIN)/python benchmarks/skipgram.py --json runs/skipgram.json
+
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:
+	rm -rf $(VENV) docs/_build build *.egg-info

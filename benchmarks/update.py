@@ -1,0 +1,247 @@
+"""Sparse updates: pull + backward + step, ours beside the peers, from one run.
+
+    python benchmarks/update.py --json update.json
+
+Each system owns a table of the same shape and meets the same ids and gradients; systems take turns within a
+repeat, so that noise hits all of them. The floor is the bytes that must move, at the bytes per second that
+``index_select`` reaches in the same run. Peers that are not installed are named and skipped (``pip install .[bench]``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import psutil
+import torch
+from tabulate import tabulate
+
+import graph_emb as ge
+from graph_emb.compat import dgl as compat_dgl
+
+Step = Callable[[torch.Tensor, torch.Tensor], None]
+TARGETS = {
+    ("adagrad", "torch"): 3.5,
+    ("adagrad", "dgl"): 4.0,
+    ("adam", "torch"): 4.0,
+    ("adam", "dgl"): 8.0,
+    ("row_adagrad", "fbgemm"): 12.0,
+}
+BYTES_PER_VALUE = {"adagrad": 7, "adam": 9, "row_adagrad": 5}
+"""Rows read and written once, in units of R x D values: pull 2, gradient 1, weight 2, element state 2 each."""
+
+
+class DGLStandalone:
+    """A DGL graph of one part in this process, for DGL's own tables."""
+
+    def __init__(self, num_rows: int) -> None:
+        os.environ["DGL_DIST_MODE"] = "standalone"
+        self.dgl = compat_dgl.load()
+        import dgl.distributed
+
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "ip.txt").write_text("127.0.0.1\n", encoding="utf-8")
+            graph = self.dgl.graph((torch.tensor([0]), torch.tensor([1])), num_nodes=num_rows)
+            graph.ndata["x"] = torch.zeros(num_rows, 1)
+            dgl.distributed.partition_graph(graph, "bench", 1, folder, part_method="random")
+            dgl.distributed.initialize(f"{folder}/ip.txt")
+            self.graph = dgl.distributed.DistGraph("bench", part_config=f"{folder}/bench.json")
+        self.policy = self.graph.get_node_partition_policy("_N")
+
+
+def ours(rule: str, num_rows: int, dim: int) -> Step:
+    """Our table and optimizer."""
+    emb = ge.DistEmbedding(num_rows, dim, init_func=ge.initializers.Uniform(seed=0))
+    make = {"adagrad": ge.SparseAdagrad, "adam": ge.SparseAdam, "row_adagrad": ge.SparseRowAdagrad}[rule]
+    opt = make([emb], lr=0.01)
+
+    def step(ids: torch.Tensor, grad: torch.Tensor) -> None:
+        emb(ids).backward(grad)
+        opt.step()
+        opt.zero_grad()
+
+    return step
+
+
+def torch_peer(rule: str, num_rows: int, dim: int) -> Step:
+    """``torch.nn.Embedding(sparse=True)`` with torch's sparse optimizer."""
+    emb = torch.nn.Embedding(num_rows, dim, sparse=True)
+    make = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.SparseAdam}[rule]
+    opt: Any = make(list(emb.parameters()), lr=0.01)  # type: ignore[operator]
+
+    def step(ids: torch.Tensor, grad: torch.Tensor) -> None:
+        emb(ids).backward(grad)
+        opt.step()
+        opt.zero_grad()
+
+    return step
+
+
+def dgl_peer(rule: str, dim: int, home: DGLStandalone) -> Step:
+    """DGL's own ``DistEmbedding`` and sparse optimizer, standalone."""
+    distributed = home.dgl.distributed
+    emb = distributed.DistEmbedding(home.policy.get_size(), dim, f"{rule}_peer", None, home.policy)
+    make = {"adagrad": distributed.optim.SparseAdagrad, "adam": distributed.optim.SparseAdam}[rule]
+    opt = make([emb], lr=0.01)
+
+    def step(ids: torch.Tensor, grad: torch.Tensor) -> None:
+        opt.zero_grad()
+        emb(ids).backward(grad)
+        opt.step()
+
+    return step
+
+
+def fbgemm_peer(num_rows: int, dim: int) -> Step:
+    """FBGEMM's table-batched embedding on the CPU, without pooling."""
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    emb = SplitTableBatchedEmbeddingBagsCodegen(
+        [(num_rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)],
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=0.01,
+        pooling_mode=PoolingMode.NONE,
+    )
+
+    def step(ids: torch.Tensor, grad: torch.Tensor) -> None:
+        emb(ids, torch.arange(len(ids) + 1)).backward(grad)
+
+    return step
+
+
+def systems(rule: str, num_rows: int, dim: int, home: DGLStandalone | None) -> dict[str, Step]:
+    """Ours and the peers that know the rule and are installed."""
+    made = {"ours": ours(rule, num_rows, dim)}
+    if rule in ("adagrad", "adam"):
+        made["torch"] = torch_peer(rule, num_rows, dim)
+        if home is not None:
+            made["dgl"] = dgl_peer(rule, dim, home)
+    else:
+        try:
+            made["fbgemm"] = fbgemm_peer(num_rows, dim)
+        except ImportError as error:
+            print(f"fbgemm: skipped, {error}")
+    return made
+
+
+def timed(step: Callable[..., Any], *args: Any) -> float:
+    """Milliseconds of one call."""
+    start = time.perf_counter()
+    step(*args)
+    return (time.perf_counter() - start) * 1e3
+
+
+def batches(num_rows: int, batch: int, count: int) -> list[torch.Tensor]:
+    """Different random ids for each repeat, so that no cache keeps the last ones warm."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, num_rows, (batch,), generator=generator) for _ in range(count)]
+
+
+def compare(rule: str, args: argparse.Namespace, home: DGLStandalone | None) -> dict[str, Any]:
+    """Median milliseconds of every system for one rule, and of ``index_select`` in between."""
+    peers = systems(rule, args.rows, args.dim, home)
+    plain = torch.empty(args.rows, args.dim).uniform_()
+    grad = torch.randn(args.batch, args.dim) * 1e-2
+    times: dict[str, list[float]] = {name: [] for name in [*peers, "index_select"]}
+    for i, ids in enumerate(batches(args.rows, args.batch, args.warmup + args.repeats)):
+        found = {name: timed(step, ids, grad) for name, step in peers.items()}
+        found["index_select"] = timed(plain.index_select, 0, ids)
+        if i >= args.warmup:
+            for name, value in found.items():
+                times[name].append(value)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    value_bytes = args.batch * args.dim * 4
+    per_second = 2 * value_bytes / medians["index_select"]
+    floor = BYTES_PER_VALUE[rule] * value_bytes / per_second
+    return {"rule": rule, "ms": medians, "floor_ms": floor, "over_floor": medians["ours"] / floor}
+
+
+def growth(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Time per touched row and memory of our Adagrad as the table grows, each size in turn."""
+    found = []
+    grad = torch.randn(args.batch, args.dim) * 1e-2
+    for num_rows in [args.batch, *args.sizes]:  # the first size compiles and warms up; it is not reported
+        gc.collect()
+        before = psutil.Process().memory_info().rss
+        step = ours("adagrad", num_rows, args.dim)
+        ids = batches(num_rows, args.batch, args.warmup + args.repeats)
+        distinct = statistics.mean(len(i.unique()) for i in ids)
+        times = [timed(step, batch_ids, grad) for batch_ids in ids][args.warmup :]
+        touched = psutil.Process().memory_info().rss - before
+        expected = 2 * num_rows * args.dim * 4
+        found.append(
+            {
+                "rows": num_rows,
+                "ns_per_touched_row": statistics.median(times) * 1e6 / distinct,
+                "memory_over_weight_and_state": touched / expected,
+            }
+        )
+        del step
+    return found[1:]
+
+
+def report(results: list[dict[str, Any]], sizes: list[dict[str, Any]]) -> None:
+    """Print what was measured beside the targets."""
+    rows = []
+    for result in results:
+        mine = result["ms"]["ours"]
+        for name, value in result["ms"].items():
+            target = TARGETS.get((result["rule"], name))
+            ratio = None if name in ("ours", "index_select") else value / mine
+            rows.append([result["rule"], name, value, ratio, f">= {target:g}" if target else ""])
+        rows.append([result["rule"], "floor", result["floor_ms"], None, ""])
+        rows.append([result["rule"], "ours / floor", result["over_floor"], None, "<= 1.4"])
+    headers = ["rule", "system", "median ms", "peer / ours", "target"]
+    print(tabulate(rows, headers=headers, floatfmt=".2f", missingval=""))
+    if sizes:
+        print()
+        print(tabulate(sizes, headers="keys", floatfmt=".2f", intfmt=","))
+
+
+def main() -> None:
+    """Run the comparison and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=40_960)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--rules", nargs="*", default=list(BYTES_PER_VALUE), choices=list(BYTES_PER_VALUE))
+    parser.add_argument("--sizes", type=int, nargs="*", default=[100_000, 1_000_000, 10_000_000])
+    parser.add_argument("--no-dgl", action="store_true", help="leave DGL's own tables out")
+    parser.add_argument("--json", type=Path, help="also write the numbers there")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    numba.set_num_threads(args.threads)
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    sizes = growth(args) if args.sizes else []
+    home = None if args.no_dgl else DGLStandalone(args.rows)
+    results = []
+    for rule in args.rules:
+        results.append(compare(rule, args, home))
+        gc.collect()
+    report(results, sizes)
+    if args.json:
+        args.json.write_text(json.dumps({"args": vars(args), "rules": results, "growth": sizes}, default=str, indent=2))
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # DGL 1.1.3's exit hook raises in standalone mode
