@@ -13,6 +13,7 @@ from graph_emb.optim.adagrad import Adagrad, OccurrenceRowAdagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.sgd import SGD
 
+EPS = 0.01  # large enough that its place beside or inside the root shows
 Occurrences = dict[int, list[np.ndarray]]
 
 
@@ -28,7 +29,7 @@ def adagrad(w: np.ndarray, memory: dict, touched: Occurrences, start: float = 0.
     for r, grads in touched.items():
         g = sum(grads)
         total[r] += g * g
-        w[r] -= 0.1 * g / (np.sqrt(total[r]) + 1e-10)
+        w[r] -= 0.1 * g / (np.sqrt(total[r]) + EPS)
 
 
 def row_adagrad(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
@@ -36,14 +37,14 @@ def row_adagrad(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
     for r, grads in touched.items():
         g = sum(grads)
         total[r] += np.mean(g * g)
-        w[r] -= 0.1 * g / (np.sqrt(total[r]) + 1e-10)
+        w[r] -= 0.1 * g / (np.sqrt(total[r]) + EPS)
 
 
 def occurrence_row_adagrad(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
     total = memory.setdefault("s", np.zeros(len(w)))
     for r, grads in touched.items():
         total[r] += sum(np.mean(g * g) for g in grads)
-        w[r] -= 0.1 * sum(grads) / (np.sqrt(total[r]) + 1e-10)
+        w[r] -= 0.1 * sum(grads) / (np.sqrt(total[r]) + EPS)
 
 
 def adam(
@@ -75,10 +76,10 @@ _ROW_CORRECTED = {"clock": "row", "eps_placement": "corrected"}
 CASES: dict[str, tuple[object, Callable[[np.ndarray, dict, Occurrences], None]]] = {
     "sgd": (SGD(0.1), sgd),
     "sgd momentum": (SGD(0.1, momentum=0.9), lambda w, s, t: sgd(w, s, t, momentum=0.9)),
-    "adagrad": (Adagrad(0.1), adagrad),
-    "adagrad start": (Adagrad(0.1, initial_accumulator_value=0.5), lambda w, s, t: adagrad(w, s, t, 0.5)),
-    "row_adagrad": (RowAdagrad(0.1), row_adagrad),
-    "occurrence_row_adagrad": (OccurrenceRowAdagrad(0.1), occurrence_row_adagrad),
+    "adagrad": (Adagrad(0.1, EPS), adagrad),
+    "adagrad start": (Adagrad(0.1, EPS, initial_accumulator_value=0.5), lambda w, s, t: adagrad(w, s, t, 0.5)),
+    "row_adagrad": (RowAdagrad(0.1, EPS), row_adagrad),
+    "occurrence_row_adagrad": (OccurrenceRowAdagrad(0.1, EPS), occurrence_row_adagrad),
     "adam": (Adam(**_ADAM, **_GLOBAL_RAW), adam),
     "adam row clock": (Adam(**_ADAM, **_ROW_CORRECTED), lambda w, s, t: adam(w, s, t, "row", False)),
     "adamw": (Adam(**_ADAM, weight_decay=0.3), lambda w, s, t: adam(w, s, t, decay=0.3)),

@@ -1,0 +1,97 @@
+"""Break the engine on purpose, one place at a time; some test must fail each time.
+
+    python tests/mutations.py
+
+Works on a copy of the checkout in a temporary folder. Exit code 1 when a mutant survives.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+ENGINE = (
+    "tests/optim tests/test_embedding.py tests/test_optimizer.py tests/test_partition_book.py tests/transport".split()
+)
+
+MUTANTS: list[tuple[str, str, str]] = [
+    # file, text, replacement
+    ("optim/sgd.py", "weight - self.lr * grad", "weight + self.lr * grad"),
+    ("optim/sgd.py", "self.momentum * state", "state"),
+    ("optim/adagrad.py", 'state["sum"] + grad.square()', "grad.square()"),
+    ("optim/adagrad.py", "(total.sqrt() + self.eps)", "(total + self.eps).sqrt()"),
+    ("optim/adagrad.py", 'state["sum"] + mean_square(grad)', 'state["sum"] + grad.square().sum(dim=1)'),
+    ("optim/adagrad.py", "grad[:, -1]", "mean_square(grad[:, :-1])"),
+    ("optim/adam.py", "(1.0 - self.beta1) * grad", "self.beta1 * grad"),
+    ("optim/adam.py", "bias_correction(self.beta2, step", "bias_correction(self.beta1, step"),
+    ("optim/adam.py", 'if self.eps_placement == "raw" else self.eps', 'if self.eps_placement != "raw" else self.eps'),
+    ("optim/adam.py", "1.0 - self.lr * self.weight_decay", "1.0 - self.weight_decay"),
+    ("optim/adam.py", 'state["step"] + 1', 'state["step"] + 2'),
+    ("optim/rule.py", "torch.pow(torch.tensor(beta", "0.5 * torch.pow(torch.tensor(beta"),
+    ("optim/merge.py", "stable=True", "stable=True, descending=True"),
+    ("optim/merge.py", "merged / counts.unsqueeze(1)", "merged"),
+    ("optim/merge.py", 'if how == "mean":', 'if how == "sum":'),
+    ("optim/kernels.py", "weight[r, d] -= lr * g[d]\n", "weight[r, d] += lr * g[d]\n"),
+    ("optim/kernels.py", "b = momentum * buffer[r, d] + g[d]", "b = momentum * g[d] + buffer[r, d]"),
+    ("optim/kernels.py", "s = total[r, d] + g[d] * g[d]", "s = g[d] * g[d]"),
+    ("optim/kernels.py", "lr * g[d] / (np.sqrt(s) + eps)", "lr * g[d] / np.sqrt(s + eps)"),
+    ("optim/kernels.py", "scale = lr / (np.sqrt(s) + eps)", "scale = lr / np.sqrt(s + eps)"),
+    ("optim/kernels.py", "s = total[r] + square / np.float32(width)", "s = total[r] + square"),
+    ("optim/kernels.py", "c1 = 1.0 - beta1**step", "c1 = 1.0 - beta2**step"),
+    ("optim/kernels.py", "e = eps / root2 if raw else eps", "e = eps if raw else eps / root2"),
+    ("optim/kernels.py", "step[r] += 1", "step[r] += 2"),
+    ("optim/kernels.py", 'state["step"] += 1', 'state["step"] += 2'),
+    ("optim/kernels.py", "v = b2 * second_moment[r, d] + a2 * g[d] * g[d]", "v = b2 * second_moment[r, d] + a2 * g[d]"),
+    ("optim/kernels.py", "v = b2 * second_moment[r] + a2 * (square / np.float32(width))", "v = a2 * square"),
+    ("optim/kernels.py", "weight[r, d] * decay - scale * m", "weight[r, d] - scale * m"),
+    ("optim/kernels.py", "out[d] += grads[i, d]", "out[d] = grads[i, d]"),
+    ("optim/kernels.py", "if mean:", "if not mean:"),
+    ("optim/kernels.py", "following[last[k]] = i", "following[i] = last[k]"),
+    ("optim/kernels.py", "(part + 1) * num // parts", "(part + 1) * num // parts - 1"),
+    ("optim/presets.py", 'Convention("mean", "row", "corrected")', 'Convention("sum", "row", "corrected")'),
+    ("table/shard.py", "return self.weight.index_select(0, rows)", "return self.weight.index_select(0, rows.sort()[0])"),
+    ("table/shard.py", "tensor.clone() if", "tensor if"),
+    ("embedding.py", "pull(self._name, ids).to(device)", "pull(self._name, ids.flip(0)).to(device)"),
+    ("embedding.py", "ctx.trace.add(ctx.ids, grad)", "ctx.trace.add(ctx.ids.flip(0), grad)"),
+    ("optimizer.py", "            table.clear_gradients()\n        return result", "        return result"),
+    ("partition_book.py", "right=True", "right=False"),
+    ("partition_book.py", "low < 0 or high >= num_rows", "low < 0 or high > num_rows"),
+]  # fmt: skip
+
+
+def survives(folder: Path, mutant: tuple[str, str, str]) -> bool:
+    """Whether all engine tests pass with one text replaced."""
+    name, text, replacement = mutant
+    path = folder / "graph_emb" / name
+    original = path.read_text(encoding="utf-8")
+    if text not in original:
+        raise SystemExit(f"{name} no longer holds {text!r}; mend tests/mutations.py")
+    path.write_text(original.replace(text, replacement, 1), encoding="utf-8")
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *ENGINE]
+        return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+    finally:
+        path.write_text(original, encoding="utf-8")
+
+
+def main() -> None:
+    """Run every mutant and name the survivors."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "copy"
+        ignore = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", "_build")
+        shutil.copytree(CHECKOUT, folder, ignore=ignore)
+        alive = []
+        for mutant in MUTANTS:
+            lives = survives(folder, mutant)
+            print(f"{'SURVIVED' if lives else 'killed':9} {mutant[0]}: {mutant[1]!r} -> {mutant[2]!r}", flush=True)
+            alive += [mutant] if lives else []
+    print(f"{len(MUTANTS) - len(alive)} of {len(MUTANTS)} mutants killed")
+    sys.exit(bool(alive))
+
+
+if __name__ == "__main__":
+    main()
