@@ -209,7 +209,7 @@ def test_asking_for_graphbolt_is_a_clear_error(ring: Any, tmp_path: Path) -> Non
 
     if not isinstance(gb, graphbolt.StubModule):
         pytest.skip("the installed dgl and torch have a working graphbolt")
-    with pytest.raises(CompatError, match="use dgl.dataloading and dgl.sampling instead"):
+    with pytest.raises(CompatError, match=r"use dgl\.dataloading and dgl\.sampling instead"):
         dgl.distributed.partition_graph(ring, "ring", 1, str(tmp_path), part_method="random", use_graphbolt=True)
 
 
@@ -231,7 +231,9 @@ os.environ["DGL_DIST_MODE"] = "standalone"
 dgl.distributed.initialize("unused.txt")
 whole = dgl.distributed.DistGraph("ring", part_config=f"{out}/ring.json")
 policy = whole.get_node_partition_policy("_N")
-table = dgl.distributed.DistEmbedding(4, 2, name="table", init_func=lambda shape, dtype: torch.ones(shape, dtype=dtype), part_policy=policy)
+def ones(shape, dtype):
+    return torch.ones(shape, dtype=dtype)
+table = dgl.distributed.DistEmbedding(4, 2, name="table", init_func=ones, part_policy=policy)
 rows = table(torch.tensor([1, 1, 3]))
 rows.sum().backward()
 loader = dgl.dataloading.DistNodeDataLoader(

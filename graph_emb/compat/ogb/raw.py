@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import zipfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graph_emb.compat.ogb.catalog import Metadata
 from graph_emb.errors import DataError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Triplet = tuple[str, str, str]  # (head type, relation, tail type)
-DAMAGED = (EOFError, ValueError, zlib.error, zipfile.BadZipFile)  # pandas' and numpy's own errors are ValueErrors
+# pandas' and numpy's own errors are ValueErrors
+DAMAGED = (EOFError, ValueError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +44,21 @@ class RawHeteroGraph:
     extra: dict[str, dict[Any, np.ndarray]]  # node_year by node type, edge_reltype by triplet
 
 
-def read_table(path: Path) -> np.ndarray:
-    """The numbers of a csv.gz file without header, shape (rows, columns), int64 or float32."""
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """A csv.gz file; a missing or damaged one is named."""
     import pandas as pd
 
     try:
-        values = pd.read_csv(path, compression="gzip", header=None).to_numpy()
+        return pd.read_csv(path, compression="gzip", **options)
     except FileNotFoundError:
         raise missing(path) from None
-    except (*DAMAGED, OSError) as error:
-        if isinstance(error, PermissionError):
-            raise
+    except DAMAGED as error:
         raise damaged(path, error) from error
+
+
+def read_table(path: Path) -> np.ndarray:
+    """The numbers of a csv.gz file without header, shape (rows, columns), int64 or float32."""
+    values = read_csv(path, header=None).to_numpy()
     if values.dtype.kind not in "biuf":
         raise DataError(f"{path}: holds words where numbers are expected; the file is not OGB's")
     return _standard(values)
@@ -73,16 +81,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def read_flags(path: Path) -> dict[str, str]:
     """A csv.gz file with a header and one line: {column: text}."""
-    import pandas as pd
-
-    try:
-        frame = pd.read_csv(path, compression="gzip", dtype=str)
-    except FileNotFoundError:
-        raise missing(path) from None
-    except (*DAMAGED, OSError) as error:
-        if isinstance(error, PermissionError):
-            raise
-        raise damaged(path, error) from error
+    frame = read_csv(path, dtype=str)
     return {str(column): str(frame[column].iloc[0]) for column in frame.columns}
 
 
@@ -160,16 +159,8 @@ def read_hetero_graph(meta: Metadata, folder: Path) -> RawHeteroGraph:
 
 
 def _read_triplets(raw: Path) -> list[Triplet]:
-    import pandas as pd
-
-    path = raw / "triplet-type-list.csv.gz"
-    try:
-        frame = pd.read_csv(path, compression="gzip", header=None, dtype=str)
-    except FileNotFoundError:
-        raise missing(path) from None
-    except DAMAGED as error:
-        raise damaged(path, error) from error
-    return sorted((head, relation, tail) for head, relation, tail in frame.to_numpy().tolist())
+    rows = read_csv(raw / "triplet-type-list.csv.gz", header=None, dtype=str).to_numpy().tolist()
+    return sorted((head, relation, tail) for head, relation, tail in rows)
 
 
 def _present(paths: dict[Any, Path]) -> dict[Any, np.ndarray]:

@@ -97,9 +97,13 @@ def _torch_load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise missing(path) from None
+    except OSError:
+        raise
     except pickle.UnpicklingError as error:
-        raise DataError(f"{path}: holds more than arrays, and torch refuses that with weights_only on") from error
-    except (RuntimeError, EOFError, ValueError) as error:
+        raise DataError(
+            f"{path}: torch refuses the file with weights_only on: it holds more than arrays, or is damaged"
+        ) from error
+    except Exception as error:  # on a damaged file torch's unpickler fails with whatever comes first
         raise damaged(path, error) from error
 
 
