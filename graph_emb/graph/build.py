@@ -28,9 +28,7 @@ def checked_weights(weights: object, num_arcs: int) -> NDArray[np.float32] | Non
     """
     given = np.asarray(weights)
     if given.shape != (num_arcs,) or given.dtype.kind not in "biuf":
-        raise ShapeError(
-            f"weights: shape {given.shape}, dtype {given.dtype}; expected one for each of {num_arcs} arcs"
-        )
+        raise ShapeError(f"weights: shape {given.shape}, dtype {given.dtype}; expected one for each of {num_arcs} arcs")
     with np.errstate(over="ignore"):
         values = given.astype(np.float32)
     bad = ~(np.isfinite(values) & (values > 0))

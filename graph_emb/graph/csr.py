@@ -106,9 +106,7 @@ class Graph:
         if len(heads) != len(tails):
             raise ShapeError(f"src has {len(heads)} ids, dst has {len(tails)}; expected the same number")
         if (heads.dtype.kind == "U") != (tails.dtype.kind == "U") and len(heads):
-            raise ShapeError(
-                f"src is {heads.dtype}, dst is {tails.dtype}; expected both integers or both strings"
-            )
+            raise ShapeError(f"src is {heads.dtype}, dst is {tails.dtype}; expected both integers or both strings")
         if num_nodes is not None and not 0 <= num_nodes <= MAX_NODES:
             raise ConfigError(f"num_nodes {num_nodes} is outside [0, {MAX_NODES}]; give the number of nodes")
         names = None if node_ids is None else _distinct_ids(node_ids, num_nodes)
@@ -125,9 +123,7 @@ class Graph:
             )
         if count > MAX_NODES:
             raise DataError(f"graph: {count} nodes; at most {MAX_NODES} fit the int32 neighbour lists")
-        rows = to_rows(
-            heads, tails, values, count, directed=directed, duplicates=duplicates, self_loops=self_loops
-        )
+        rows = to_rows(heads, tails, values, count, directed=directed, duplicates=duplicates, self_loops=self_loops)
         return cls(*rows, directed=directed, node_ids=names)
 
     @property
@@ -213,9 +209,7 @@ class Graph:
         from scipy.sparse import csr_array
 
         data = np.ones(self.num_arcs, dtype=np.float32) if self.weights is None else self.weights.copy()
-        return csr_array(
-            (data, self.indices.copy(), self.indptr.copy()), shape=(self.num_nodes, self.num_nodes)
-        )
+        return csr_array((data, self.indices.copy(), self.indptr.copy()), shape=(self.num_nodes, self.num_nodes))
 
     def reverse(self) -> Graph:
         """Every arc turned round; an undirected graph is its own reverse."""
@@ -244,9 +238,7 @@ class Graph:
             DataError: the first promise that does not hold, with the place and the value.
         """
         if self.indptr[0] != 0 or (np.diff(self.indptr) < 0).any():
-            raise DataError(
-                "graph: indptr must start at 0 and never fall; rebuild the graph with Graph.from_edges"
-            )
+            raise DataError("graph: indptr must start at 0 and never fall; rebuild the graph with Graph.from_edges")
         _check_range(self.indices, self.num_nodes)
         inner = np.ones(max(self.num_arcs - 1, 0), dtype=bool)
         starts = self.indptr[1:-1]
@@ -254,9 +246,7 @@ class Graph:
         falls = inner & (np.diff(self.indices) <= 0)
         if falls.any():
             node = int(np.searchsorted(self.indptr, np.argmax(falls), side="right")) - 1
-            raise DataError(
-                f"graph: neighbours of node {node} are not sorted and distinct; use Graph.from_edges"
-            )
+            raise DataError(f"graph: neighbours of node {node} are not sorted and distinct; use Graph.from_edges")
         if self.weights is not None:
             checked_weights(self.weights, self.num_arcs)
         if self.node_ids is not None:
@@ -264,9 +254,7 @@ class Graph:
         if not self.directed:
             matrix = self.to_scipy()
             if (matrix != matrix.T.tocsr()).nnz:
-                raise DataError(
-                    "graph: undirected, but an arc lacks its reverse or its weight; use to_undirected()"
-                )
+                raise DataError("graph: undirected, but an arc lacks its reverse or its weight; use to_undirected()")
         return self
 
 
@@ -280,9 +268,7 @@ def _check_range(nodes: NDArray, limit: int | None) -> None:
     if low < 0:
         raise DataError(f"graph: id {low} of edge {int(nodes.argmin())} is negative; ids start at 0")
     if limit is not None and high >= limit:
-        raise DataError(
-            f"graph: id {high} of edge {int(nodes.argmax())} is outside [0, {limit}); raise num_nodes"
-        )
+        raise DataError(f"graph: id {high} of edge {int(nodes.argmax())} is outside [0, {limit}); raise num_nodes")
 
 
 def _distinct_ids(node_ids: ArrayLike, num_nodes: int | None) -> NDArray:

@@ -34,13 +34,9 @@ def as_ids(values: object, name: str) -> NDArray:
     if ids.dtype.kind == "O" and all(isinstance(value, str) for value in ids.flat):
         ids = ids.astype(str)
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
-        raise ShapeError(
-            f"{name}: shape {ids.shape}, dtype {ids.dtype}; expected one-dimensional integers or strings"
-        )
+        raise ShapeError(f"{name}: shape {ids.shape}, dtype {ids.dtype}; expected one-dimensional integers or strings")
     if ids.dtype.kind == "u" and ids.size and int(ids.max()) > np.iinfo(np.int64).max:
-        raise DataError(
-            f"{name}: id {int(ids.max())} is above {np.iinfo(np.int64).max}; pass such ids as strings"
-        )
+        raise DataError(f"{name}: id {int(ids.max())} is above {np.iinfo(np.int64).max}; pass such ids as strings")
     return ids
 
 
@@ -79,9 +75,7 @@ def _number_by_table(src: NDArray, dst: NDArray, largest: int) -> Numbered:
 def _number_by_hash(src: NDArray, dst: NDArray) -> Numbered:
     import pyarrow as pa
 
-    columns = [
-        pa.chunked_array([pa.array(np.ascontiguousarray(column, dtype=np.int64))]) for column in (src, dst)
-    ]
+    columns = [pa.chunked_array([pa.array(np.ascontiguousarray(column, dtype=np.int64))]) for column in (src, dst)]
     return _number_by_dictionary(*columns)
 
 

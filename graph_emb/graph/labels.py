@@ -143,9 +143,7 @@ class Labels:
         counts = self.counts()
         if not self.is_single:
             node = int(np.argmax(counts > 1))
-            raise DataError(
-                f"labels: node {node} has {counts[node]} labels, expected at most 1; use to_matrix()"
-            )
+            raise DataError(f"labels: node {node} has {counts[node]} labels, expected at most 1; use to_matrix()")
         classes = np.full(self.num_nodes, -1, dtype=np.int64)
         classes[counts == 1] = self.indices
         return classes
@@ -155,9 +153,7 @@ class Labels:
         from scipy.sparse import csr_array
 
         data = np.ones(len(self.indices), dtype=bool)
-        return csr_array(
-            (data, self.indices.copy(), self.indptr.copy()), shape=(self.num_nodes, self.num_classes)
-        )
+        return csr_array((data, self.indices.copy(), self.indptr.copy()), shape=(self.num_nodes, self.num_classes))
 
     def subset(self, nodes: ArrayLike) -> Labels:
         """Labels of the asked nodes, in their order, repeats allowed; the classes stay the same.
@@ -183,13 +179,9 @@ def _check_range(word: str, values: NDArray[np.int64], limit: int) -> None:
 
 def _check_rows(indptr: NDArray[np.int64], indices: NDArray[np.int32], num_classes: int) -> None:
     if not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] != len(indices):
-        raise DataError(
-            f"labels: indptr must start at 0, never fall and end at {len(indices)}; use from_lists"
-        )
+        raise DataError(f"labels: indptr must start at 0, never fall and end at {len(indices)}; use from_lists")
     _check_range("class", indices.astype(np.int64), num_classes)
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     falls = (rows[1:] == rows[:-1]) & (np.diff(indices) <= 0)
     if falls.any():
-        raise DataError(
-            f"labels: classes of node {rows[np.argmax(falls)]} are not sorted and distinct; use from_lists"
-        )
+        raise DataError(f"labels: classes of node {rows[np.argmax(falls)]} are not sorted and distinct; use from_lists")

@@ -50,12 +50,8 @@ def test_a_directed_graph_stores_what_it_is_given() -> None:
         (False, "sum", [[0, 1, 15.0]]),
     ],
 )
-def test_repeated_edges_keep_the_first_weight_or_add_up(
-    directed: bool, duplicates: str, expected: list
-) -> None:
-    graph = Graph.from_edges(
-        [0, 1, 0], [1, 0, 1], weights=[5.0, 7.0, 3.0], directed=directed, duplicates=duplicates
-    )
+def test_repeated_edges_keep_the_first_weight_or_add_up(directed: bool, duplicates: str, expected: list) -> None:
+    graph = Graph.from_edges([0, 1, 0], [1, 0, 1], weights=[5.0, 7.0, 3.0], directed=directed, duplicates=duplicates)
     assert np.column_stack([graph.edges(), graph.edge_weights()]).tolist() == expected
     graph.validate()
 
@@ -93,9 +89,7 @@ def test_dense_ids_stay_as_they_are() -> None:
     assert graph.ids_of([1, 0]).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(
-    "ids", [[1, 2, 3], [10, 30, 70], [5, 2**40, 2**62], ["a", "b", "c"], ["ant", "bee", "über"]]
-)
+@pytest.mark.parametrize("ids", [[1, 2, 3], [10, 30, 70], [5, 2**40, 2**62], ["a", "b", "c"], ["ant", "bee", "über"]])
 def test_other_ids_are_numbered_in_sorted_order_and_kept(ids: list) -> None:
     graph = Graph.from_edges([ids[2], ids[0]], [ids[1], ids[2]], directed=True)
     assert rows_of(graph) == [[2], [], [1]]
@@ -145,9 +139,7 @@ def test_to_scipy_has_the_weights_and_is_a_copy() -> None:
 
 
 def test_reverse_turns_arcs_with_their_weights() -> None:
-    graph = Graph.from_edges(
-        [0, 0, 2], [1, 2, 1], weights=[2.0, 3.0, 4.0], directed=True, node_ids=["a", "b", "c"]
-    )
+    graph = Graph.from_edges([0, 0, 2], [1, 2, 1], weights=[2.0, 3.0, 4.0], directed=True, node_ids=["a", "b", "c"])
     back = graph.reverse()
     assert np.array_equal(back.to_scipy().toarray(), graph.to_scipy().toarray().T)
     assert back.node_ids.tolist() == ["a", "b", "c"]
@@ -232,9 +224,7 @@ def test_any_edge_list_equals_a_dictionary_of_edges(
         ([0], [1], {"self_loops": "kepe"}, ConfigError, "did you mean 'keep'"),
     ],
 )
-def test_bad_edges_are_refused_by_value_and_limit(
-    src: list, dst: list, options: dict, error: type, words: str
-) -> None:
+def test_bad_edges_are_refused_by_value_and_limit(src: list, dst: list, options: dict, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
         Graph.from_edges(src, dst, **options)
 
