@@ -224,7 +224,7 @@ class LinkPredictorResult:
         }
 
 
-def score_pairs(predictor: LinkPredictor, rows: RowSource, pairs: Tensor) -> Tensor:
+def score_links(predictor: LinkPredictor, rows: RowSource, pairs: Tensor) -> Tensor:
     """Logits in float32 without dropout.
 
     Args:
@@ -332,9 +332,9 @@ def _train_epoch(
 def _hits(
     predictor: LinkPredictor, rows: RowSource, pairs: Mapping[str, Tensor], part: str, at: tuple[int, ...]
 ) -> dict[int, float]:
-    edges = score_pairs(predictor, rows, pairs[f"{part}/edge"])
-    others = score_pairs(predictor, rows, pairs[f"{part}/edge_neg"])
-    return {k: hits(edges, others, k) for k in at}
+    edges = score_links(predictor, rows, pairs[f"{part}/edge"])
+    others = score_links(predictor, rows, pairs[f"{part}/edge_neg"])
+    return hits(edges, others, at)
 
 
 def _parts() -> Iterator[tuple[str, str]]:

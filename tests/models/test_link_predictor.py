@@ -19,7 +19,7 @@ from graph_emb.models.link_predictor import (
     LinkPredictor,
     LinkPredictorConfig,
     LinkPredictorResult,
-    score_pairs,
+    score_links,
     train_link_predictor,
 )
 
@@ -86,8 +86,8 @@ def test_the_first_loss_is_ogbs_formula() -> None:
     loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, negatives, config, generator)
     generator.manual_seed(0)
     torch.randperm(len(edges), generator=generator)
-    positive = torch.sigmoid(score_pairs(predictor, rows, edges))
-    negative = torch.sigmoid(score_pairs(predictor, rows, negatives.sample(len(edges), generator)))
+    positive = torch.sigmoid(score_links(predictor, rows, edges))
+    negative = torch.sigmoid(score_links(predictor, rows, negatives.sample(len(edges), generator)))
     expected = -torch.log(positive + 1e-15).mean() - torch.log(1 - negative + 1e-15).mean()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
 
@@ -129,13 +129,13 @@ def test_bfloat16_training_scores_in_float32_and_stays_near() -> None:
     half = train_link_predictor(FrozenRows(embeddings), split, 60, replace(config, precision="bfloat16"))
     assert half.history != single.history
     assert half.history[0].loss == pytest.approx(single.history[0].loss, rel=0.02)
-    scores = score_pairs(half.predictor, FrozenRows(embeddings), torch.as_tensor(split["valid"]["edge"]))
+    scores = score_links(half.predictor, FrozenRows(embeddings), torch.as_tensor(split["valid"]["edge"]))
     assert scores.dtype == torch.float32
 
 
 def test_scoring_leaves_the_training_mode_as_found() -> None:
     predictor = LinkPredictor(8, SMALL)
-    score_pairs(predictor, FrozenRows(torch.ones(3, 8)), torch.tensor([[0, 1]]))
+    score_links(predictor, FrozenRows(torch.ones(3, 8)), torch.tensor([[0, 1]]))
     assert predictor.training
 
 
