@@ -26,16 +26,16 @@ def counting(num: int = 6, dim: int = 2, **kwargs: Any) -> ge.DistEmbedding:
 
 def test_a_call_keeps_order_duplicates_and_shape() -> None:
     emb = counting()
-    assert emb(torch.tensor([4, 0, 4])).tolist() == [[8, 9], [0, 1], [8, 9]]
-    assert emb(torch.tensor([[4, 0], [1, 1]])).shape == (2, 2, 2)
+    assert emb(torch.tensor([4, 0, 4, 2])).tolist() == [[8, 9], [0, 1], [8, 9], [4, 5]]
+    assert emb(torch.tensor([[4, 0], [1, 2]])).tolist() == [[[8, 9], [0, 1]], [[2, 3], [4, 5]]]
     assert emb(torch.tensor([5], dtype=torch.int32), device=torch.device("cpu")).tolist() == [[10, 11]]
 
 
 def test_gradients_are_those_of_torch_embedding() -> None:
     emb, dense = counting(), torch.nn.Embedding(6, 2)
     dense.weight.data.copy_(emb.weight[0:6])
-    ids = torch.tensor([3, 1, 3])
-    factor = torch.tensor([[1.0, 2], [3, 4], [5, 6]])
+    ids = torch.tensor([3, 1, 3, 0])
+    factor = torch.tensor([[1.0, 2], [3, 4], [5, 6], [7, 8]])
     for table in (emb, dense):
         (table(ids).pow(2) * factor).sum().backward()
     ((got_ids, got),) = emb.pending()

@@ -15,7 +15,9 @@ from graph_emb.table import initializers as ini
 SEEDED = [ini.Uniform(-2.0, 3.0, seed=4), ini.Normal(1.0, 2.0, seed=4), ini.XavierUniform(1000, seed=4)]
 
 
-def filled(initializer: Any, first_id: int, rows: int, dim: int = 8, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def filled(
+    initializer: Any, first_id: int, rows: int, dim: int = 8, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     weight = torch.full((rows, dim), math.nan, dtype=dtype)
     initializer.fill_(weight, first_id)
     return weight

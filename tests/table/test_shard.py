@@ -21,7 +21,9 @@ SPECS = (
 
 def shard(dtype: torch.dtype = torch.float32) -> EmbeddingShard:
     rows = torch.arange(12.0).view(4, 3)
-    made = EmbeddingShard(TableSpec("t", 10, 3, RangeBook.even(10), FromArray(torch.cat([rows * 0, rows])), dtype), 4, 4)
+    made = EmbeddingShard(
+        TableSpec("t", 10, 3, RangeBook.even(10), FromArray(torch.cat([rows * 0, rows])), dtype), 4, 4
+    )
     made.allocate_state(SPECS)
     return made
 
