@@ -1,0 +1,186 @@
+"""Link prediction: Hits@K, MRR and ROC-AUC of scores, of embeddings, and by OGB's own Evaluator."""
+
+# N nodes, D width, B positives, M negatives.
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graph_emb.compat.ogb import evaluator
+from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.evaluate.arrays import as_embeddings, as_scores
+from graph_emb.evaluate.ranks import Ranks, TiedValue, rank, warn_of_ties
+from graph_emb.evaluate.scorers import LinkSplit, Scorer, as_scorer, pairs_of, score_pairs
+
+HITS_AT = (10, 20, 30, 50, 100)
+METRICS = (*(f"hits@{k}" for k in HITS_AT), "mrr", "auc")
+
+
+def hits(positive: Any, negative: Any, ks: Sequence[int] = HITS_AT) -> dict[int, float]:
+    """Hits@K by OGB's rule: the share of positives strictly above the K-th best negative.
+
+    It is pessimistic about ties, and 1.0 with fewer than K negatives, as in OGB.
+
+    Args:
+        positive: Logits, shape (B,), float32 or float64, torch or numpy.
+        negative: Shape (M,), shared, or (B, M).
+        ks: The values of K.
+    Raises:
+        ConfigError: a K below 1.
+        ShapeError, DataError: as ``rank``.
+    Warns:
+        TiesWarning: ties decide more than a point.
+    """
+    ranks = rank(positive, negative)
+    return {k: _reported(f"hits@{k}", ranks.hits(k)) for k in ks}
+
+
+def mrr(positive: Any, negative: Any) -> float:
+    """Mean reciprocal rank, realistic about ties as in OGB since 1.3.4. Arguments and errors as ``hits``."""
+    return _reported("mrr", rank(positive, negative).mrr())
+
+
+def roc_auc(positive: Any, negative: Any) -> float:
+    """Area under the ROC curve, a tie counting as half. Arguments and errors as ``hits``."""
+    return _reported("auc", rank(positive, negative).auc())
+
+
+def ogb_metrics(name: str, positive: Any, negative: Any, ks: Sequence[int] | None = None) -> dict[str, float]:
+    """What OGB's Evaluator says, given torch tensors (its MRR fails on numpy arrays, ogb #321).
+
+    Args:
+        name: The data set, such as "ogbl-ddi".
+        positive: Logits, shape (B,).
+        negative: Shape (M,) for Hits@K and ROC-AUC, (B, M) for MRR.
+        ks: The values of K, where the data set's metric is Hits@K; None: its own.
+    Returns:
+        ``{"hits@20": ...}``, ``{"mrr": ..., "hits@1": ..., "hits@3": ..., "hits@10": ...}`` or ``{"rocauc": ...}``.
+    Raises:
+        ConfigError: no link data set of OGB, or ks for one that is not judged by Hits@K.
+        ShapeError, DataError: as ``rank``.
+    """
+    judge = evaluator(name, "link")
+    per_positive = judge.eval_metric == "mrr"
+    scores = {
+        "y_pred_pos": as_scores("positive", positive, (1,)),
+        "y_pred_neg": as_scores("negative", negative, (2,) if per_positive else (1,)),
+    }
+    if not judge.eval_metric.startswith("hits@"):
+        if ks is not None:
+            raise ConfigError(f"{name} is judged by {judge.eval_metric}, not by Hits@K; leave ks out")
+        return {key.removesuffix("_list"): float(torch.as_tensor(v).mean()) for key, v in judge.eval(scores).items()}
+    found: dict[str, float] = {}
+    for k in [judge.K] if ks is None else ks:
+        judge.K = k
+        found.update(judge.eval(scores))
+    return found
+
+
+@dataclass(frozen=True)
+class LinkScores:
+    """Metrics of some parts of a split.
+
+    Attributes:
+        scorer: Name of the scorer.
+        parts: ``parts["test"]["hits@20"]`` under the three readings of a tie.
+        num_pairs: ``num_pairs["test"]``: positives, and negatives for each of them.
+    """
+
+    scorer: str
+    parts: dict[str, dict[str, TiedValue]]
+    num_pairs: dict[str, tuple[int, int]]
+
+    def value(self, part: str, metric: str) -> float:
+        """The value to report: OGB's, thus pessimistic for Hits@K and realistic otherwise."""
+        return _choose(metric, self.parts[part][metric])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file."""
+        return {
+            "scorer": self.scorer,
+            "parts": {
+                part: {
+                    "num_positives": self.num_pairs[part][0],
+                    "num_negatives": self.num_pairs[part][1],
+                    "metrics": {name: {"value": _choose(name, v), **v._asdict()} for name, v in metrics.items()},
+                }
+                for part, metrics in self.parts.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        rows = [
+            [part, name, self.value(part, name), *value]
+            for part, metrics in self.parts.items()
+            for name, value in metrics.items()
+        ]
+        head = ["part", "metric", "value", "realistic", "optimistic", "pessimistic"]
+        return tabulate(rows, head, floatfmt=".4f")
+
+
+def evaluate_link(
+    embeddings: Any,
+    link_split: LinkSplit,
+    metrics: Sequence[str] = METRICS,
+    scorer: str | Scorer = "dot",
+    parts: Sequence[str] = ("valid", "test"),
+) -> LinkScores:
+    """How well scores of embeddings tell held-out edges from non-edges.
+
+    Args:
+        embeddings: Shape (N, D), floating, torch or numpy; 16-bit rows are scored in float32.
+        link_split: Row numbers by part and kind: "edge" (B, 2) and "edge_neg" (M, 2), shared, or (B, M, 2); of the
+            training part "edge" alone, for scorers that learn.
+        metrics: Of "hits@K", "mrr", "auc"; ranks among the given negatives only.
+        scorer: "dot", "cosine", "hadamard-logreg", or an object of ``graph_emb.evaluate.scorers``.
+        parts: Parts of the split to judge.
+    Raises:
+        ConfigError: an unknown metric or scorer.
+        DataError: values that are not finite; a part that is missing, empty or names unknown nodes.
+    Warns:
+        TiesWarning: ties decide more than a point of a metric.
+    """
+    measures = {name: _measure(name) for name in metrics}
+    judge = as_scorer(scorer)
+    table = torch.from_numpy(as_embeddings(embeddings))
+    pair_score = judge.fit(table, link_split)
+    found: dict[str, dict[str, TiedValue]] = {}
+    num_pairs = {}
+    for part in parts:
+        positive = score_pairs(table, pairs_of(link_split, part, "edge", len(table)), pair_score)
+        negative = score_pairs(table, pairs_of(link_split, part, "edge_neg", len(table)), pair_score)
+        ranks = rank(positive, negative)
+        found[part] = {name: measure(ranks) for name, measure in measures.items()}
+        num_pairs[part] = len(positive), ranks.num_negatives
+        for name, value in found[part].items():
+            warn_of_ties(f"{part} {name}", value)
+    return LinkScores(judge.name, found, num_pairs)
+
+
+_BY_NAME: Mapping[str, Callable[[Ranks], TiedValue]] = {"mrr": Ranks.mrr, "auc": Ranks.auc}
+
+
+def _measure(name: str) -> Callable[[Ranks], TiedValue]:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    found = re.fullmatch(r"hits@([1-9]\d*)", name)
+    if not found:
+        raise unknown_name("metric", name, METRICS)
+    k = int(found[1])
+    return lambda ranks: ranks.hits(k)
+
+
+def _choose(metric: str, value: TiedValue) -> float:
+    return value.pessimistic if metric.startswith("hits@") else value.realistic
+
+
+def _reported(metric: str, value: TiedValue) -> float:
+    warn_of_ties(metric, value)
+    return _choose(metric, value)

@@ -1,0 +1,144 @@
+"""A small network that reads classes off frozen embeddings: OGB's ``mlp.py`` of ogbn-arxiv."""
+
+# N nodes, n training nodes, D width, H hidden width, C classes.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from graph_emb.errors import ConfigError
+
+_JUDGED_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True)
+class MLPConfig:
+    """The recipe; the defaults are OGB's.
+
+    Attributes:
+        hidden_dim: H.
+        num_layers: Linear layers, at least 2; each but the last is followed by batch norm, ReLU and dropout.
+        dropout: At least 0 and below 1.
+        lr: Adam's learning rate.
+        epochs: Passes over the training nodes.
+        batch_size: Nodes of a step, at least 2; None: all of them. A last batch of one node is left out of its epoch,
+            since one row has no variance.
+        eval_every: Epochs between evaluations.
+    """
+
+    hidden_dim: int = 256
+    num_layers: int = 3
+    dropout: float = 0.5
+    lr: float = 0.01
+    epochs: int = 500
+    batch_size: int | None = None
+    eval_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (("hidden_dim", 1), ("num_layers", 2), ("epochs", 1), ("batch_size", 2), ("eval_every", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} is {value}; give at least {least}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ConfigError(f"lr is {self.lr}; it must be positive and finite")
+        if self.epochs < self.eval_every:
+            raise ConfigError(f"epochs={self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
+
+
+@dataclass(frozen=True)
+class MLPRun:
+    """One trained network.
+
+    Attributes:
+        epoch: Of the highest validation accuracy, the first of equals; 1-based.
+        accuracy: By part ("train", "valid", "test"), at that epoch.
+        num_parameters: Of the network.
+    """
+
+    epoch: int
+    accuracy: dict[str, float]
+    num_parameters: int
+
+
+def build_mlp(in_dim: int, num_classes: int, config: MLPConfig) -> nn.Sequential:
+    """The network with torch's default initial values, drawn from its global generator."""
+    layers: list[nn.Module] = []
+    width = in_dim
+    for _ in range(config.num_layers - 1):
+        hidden = nn.Linear(width, config.hidden_dim)
+        layers += [hidden, nn.BatchNorm1d(config.hidden_dim), nn.ReLU(), nn.Dropout(config.dropout)]
+        width = config.hidden_dim
+    return nn.Sequential(*layers, nn.Linear(width, num_classes))
+
+
+def train_mlp(
+    parts: Mapping[str, tuple[Tensor, Tensor]],
+    num_classes: int,
+    config: MLPConfig | None = None,
+    *,
+    seed: int = 0,
+    progress: bool = False,
+) -> MLPRun:
+    """Trains on one part with cross entropy and Adam; the epoch is chosen by the validation accuracy alone.
+
+    The global random state of torch is left as found.
+
+    Args:
+        parts: "train", "valid" and "test": features (n, D), float32, and classes (n,), int64. Two training nodes
+            at least.
+        num_classes: C.
+        config: The recipe.
+        seed: Of the initial values, the batches and dropout.
+        progress: Shows a bar.
+    """
+    config = config or MLPConfig()
+    features, classes = parts["train"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_mlp(features.shape[1], num_classes, config)
+        optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
+        best_epoch, best = 0, {"valid": -1.0}
+        bar = tqdm(range(1, config.epochs + 1), desc=f"mlp, seed {seed}", unit="epoch", disable=not progress)
+        for epoch in bar:
+            _train_epoch(model, optimizer, features, classes, config.batch_size)
+            if epoch % config.eval_every:
+                continue
+            valid = _accuracy(model, *parts["valid"])
+            if valid > best["valid"]:
+                best_epoch = epoch
+                best = {name: valid if name == "valid" else _accuracy(model, *part) for name, part in parts.items()}
+            bar.set_postfix({"valid": f"{valid:.4f}", "best": f"{best['valid']:.4f}"})
+    return MLPRun(best_epoch, best, sum(parameter.numel() for parameter in model.parameters()))
+
+
+def _train_epoch(
+    model: nn.Module, optimizer: torch.optim.Optimizer, features: Tensor, classes: Tensor, batch_size: int | None
+) -> None:
+    model.train()
+    # A full batch needs no order, and no copy of the features.
+    batches = [slice(None)] if batch_size is None else torch.randperm(len(features)).split(batch_size)
+    for batch in batches:
+        if not isinstance(batch, slice) and len(batch) == 1:
+            continue
+        optimizer.zero_grad()
+        F.cross_entropy(model(features[batch]), classes[batch]).backward()
+        optimizer.step()
+
+
+def _accuracy(model: nn.Module, features: Tensor, classes: Tensor) -> float:
+    model.eval()
+    with torch.no_grad():
+        right = sum(
+            int((model(rows).argmax(dim=1) == truth).sum())
+            for rows, truth in zip(features.split(_JUDGED_AT_ONCE), classes.split(_JUDGED_AT_ONCE), strict=True)
+        )
+    return right / len(classes)

@@ -1,0 +1,182 @@
+"""Node classification from embeddings, by DeepWalk's protocol."""
+
+# N nodes, D width, C classes, B judged nodes.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from graph_emb.errors import ConfigError, DataError
+from graph_emb.evaluate.arrays import as_embeddings
+from graph_emb.evaluate.one_vs_rest import fit_one_vs_rest
+from graph_emb.graph.labels import Labels
+
+RATIOS = tuple(tenth / 10 for tenth in range(1, 10))
+
+
+class RatioScores(NamedTuple):
+    """F1 at one share of training nodes; means and unbiased standard deviations (NaN of one shuffle) over shuffles."""
+
+    ratio: float
+    num_train: int
+    micro_mean: float
+    micro_std: float
+    macro_mean: float
+    macro_std: float
+
+
+@dataclass(frozen=True, eq=False)
+class NodeClassification:
+    """F1 scores by ratio and shuffle.
+
+    Attributes:
+        ratios: The R shares of training nodes.
+        num_train: Training nodes at each of them.
+        num_nodes: Labelled nodes.
+        num_classes: C.
+        micro, macro: Shape (R, shuffles), in [0, 1].
+    """
+
+    ratios: tuple[float, ...]
+    num_train: tuple[int, ...]
+    num_nodes: int
+    num_classes: int
+    micro: NDArray[np.float64]
+    macro: NDArray[np.float64]
+
+    @property
+    def table(self) -> list[RatioScores]:
+        """A row for each ratio."""
+        columns = [f(x) for x in (self.micro, self.macro) for f in (_means, _stds)]
+        return [RatioScores(*row) for row in zip(self.ratios, self.num_train, *columns, strict=True)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file."""
+        return {
+            "num_nodes": self.num_nodes,
+            "num_classes": self.num_classes,
+            "shuffles": self.micro.shape[1],
+            "ratios": [row._asdict() for row in self.table],
+        }
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        rows = [
+            [f"{row.ratio:.0%}", row.num_train, *(100 * value for value in row[2:])]  # in percent, as papers print
+            for row in self.table
+        ]
+        return tabulate(rows, ["train", "nodes", "micro-F1 %", "std", "macro-F1 %", "std"], floatfmt=".2f")
+
+
+def node_classification(
+    embeddings: Any,
+    labels: Labels,
+    ratios: Sequence[float] = RATIOS,
+    shuffles: int = 10,
+    seed: int = 0,
+    *,
+    threads: int | None = None,
+    progress: bool = False,
+) -> NodeClassification:
+    """One-vs-rest logistic regression on a share of the labelled nodes, judged on the others.
+
+    The protocol of DeepWalk's ``scoring.py`` (Perozzi et al. 2014): liblinear with C=1; a judged node gets its k
+    likeliest classes, k being the number of labels it has. The shuffles are the same at every ratio. ``f1`` says how
+    classes count.
+
+    Args:
+        embeddings: Shape (N, D), floating, torch or numpy.
+        labels: Of the same N nodes; nodes without a label are left out.
+        ratios: Shares of training nodes, in (0, 1).
+        shuffles: Random orders of the nodes.
+        seed: Of the orders.
+        threads: Classes fitted at a time; None: all cores.
+        progress: Shows a bar.
+    Raises:
+        ConfigError: a ratio outside (0, 1) or one that leaves no node to train on; shuffles or threads below 1.
+        DataError: labels of another number of nodes, or of fewer than two classes; embeddings that are not finite.
+        ShapeError: embeddings is no floating matrix.
+    """
+    matrix = as_embeddings(embeddings)
+    nodes = labelled_nodes(labels, len(matrix))
+    cuts = tuple(_cut(ratio, len(nodes)) for ratio in ratios)
+    if shuffles < 1 or not cuts:
+        raise ConfigError(f"{shuffles} shuffles at {len(cuts)} ratios; give at least one of each")
+    features = matrix[nodes].astype(np.float64)
+    targets = labels.subset(nodes).to_matrix().toarray()
+    micro, macro = np.empty((len(cuts), shuffles)), np.empty((len(cuts), shuffles))
+    with tqdm(total=micro.size, desc="node classification", unit="split", disable=not progress) as bar:
+        for shuffle in range(shuffles):
+            order = np.random.default_rng([seed, shuffle]).permutation(len(nodes))
+            for place, cut in enumerate(cuts):
+                train, test = order[:cut], order[cut:]
+                model = fit_one_vs_rest(features[train], targets[train], threads=threads)
+                predicted = top_k(model.decide(features[test]), targets[test].sum(axis=1))
+                micro[place, shuffle], macro[place, shuffle] = f1(targets[test], predicted)
+                bar.update()
+    return NodeClassification(tuple(ratios), cuts, len(nodes), labels.num_classes, micro, macro)
+
+
+def top_k(scores: NDArray[np.float64], counts: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """The ``counts[i]`` classes of highest score for each node; of equal scores, the lower class.
+
+    Args:
+        scores: Shape (B, C).
+        counts: Shape (B,), in [0, C].
+    Returns:
+        Shape (B, C).
+    """
+    order = np.argsort(-scores, axis=1, kind="stable")
+    places = np.empty_like(order)
+    np.put_along_axis(places, order, np.broadcast_to(np.arange(scores.shape[1]), scores.shape), axis=1)
+    return places < np.asarray(counts)[:, None]
+
+
+def f1(truth: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> tuple[float, float]:
+    """Micro and macro F1 of indicator matrices (B, C).
+
+    Macro is the mean over all C classes; a class that is neither present nor predicted counts 0. Both are what
+    scikit-learn's ``f1_score`` gives for these matrices with ``zero_division=0``.
+    """
+    hit = (truth & predicted).sum(axis=0)
+    all_of = truth.sum(axis=0) + predicted.sum(axis=0)
+    micro = 2 * hit.sum() / max(all_of.sum(), 1)
+    return float(micro), float((2 * hit / np.maximum(all_of, 1)).mean())
+
+
+def labelled_nodes(labels: Labels, num_nodes: int) -> NDArray[np.int64]:
+    """Nodes with a label, where labels fit embeddings of ``num_nodes`` rows.
+
+    Raises:
+        DataError: another number of nodes, or fewer than two classes in use.
+    """
+    if labels.num_nodes != num_nodes:
+        raise DataError(f"labels are of {labels.num_nodes} nodes, embeddings of {num_nodes}; are they of one graph?")
+    used = int((labels.class_counts() > 0).sum())
+    if used < 2:
+        raise DataError(f"labels use {used} of {labels.num_classes} classes; at least 2 are needed to tell apart")
+    return labels.labelled()
+
+
+def _cut(ratio: float, num_nodes: int) -> int:
+    cut = int(ratio * num_nodes) if 0 < ratio < 1 else 0
+    if cut < 1:  # the other side has a node whenever the ratio is below 1
+        raise ConfigError(f"ratio {ratio} of {num_nodes} labelled nodes trains on none; give one in (0, 1)")
+    return cut
+
+
+def _means(scores: NDArray[np.float64]) -> list[float]:
+    return scores.mean(axis=1).tolist()
+
+
+def _stds(scores: NDArray[np.float64]) -> list[float]:
+    if scores.shape[1] == 1:
+        return [float("nan")] * len(scores)
+    return scores.std(axis=1, ddof=1).tolist()

@@ -1,0 +1,155 @@
+"""From the embeddings of two nodes to the score of their edge."""
+
+# N nodes, D width, B pairs.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graph_emb.data.non_edges import NonEdges
+from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.registry import Registry
+
+# Numbers gathered at once for one side of the pairs: 16 MiB of float32.
+GATHERED_AT_ONCE = 1 << 22
+
+PairScore = Callable[[Tensor, Tensor], Tensor]
+LinkSplit = Mapping[str, Mapping[str, Any]]
+
+
+class Scorer(Protocol):
+    """A way of scoring that may learn from the training edges."""
+
+    name: ClassVar[str]
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """A function of the left and right rows, (B, D) each, that gives B scores; higher means likelier."""
+
+
+SCORERS: Registry[type[Scorer]] = Registry("scorer")
+
+
+@SCORERS.register("dot")
+@dataclass(frozen=True)
+class Dot:
+    """The inner product: the logit that skip-gram trains."""
+
+    name: ClassVar[str] = "dot"
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Nothing to learn."""
+        return lambda left, right: (left * right).sum(dim=1)
+
+
+@SCORERS.register("cosine")
+@dataclass(frozen=True)
+class Cosine:
+    """The cosine of the angle; 0 for a row of zeros."""
+
+    name: ClassVar[str] = "cosine"
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Nothing to learn."""
+        return lambda left, right: F.cosine_similarity(left, right)
+
+
+@SCORERS.register("hadamard-logreg")
+@dataclass(frozen=True)
+class HadamardLogistic:
+    """Logistic regression (scikit-learn, C=1) on the element-wise product: node2vec's protocol (Grover 2016, 4.4).
+
+    It learns from training edges and as many non-edges: the split's own, else uniform ones that are no training edge.
+
+    Args:
+        seed: Of the edges that are taken and of the non-edges.
+        max_edges: Training edges that are used at most; their products lie in memory.
+    """
+
+    name: ClassVar[str] = "hadamard-logreg"
+    seed: int = 0
+    max_edges: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.max_edges < 1:
+            raise ConfigError(f"max_edges is {self.max_edges}; give at least 1")
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Learns D weights and a bias.
+
+        Raises:
+            DataError: the split has no training edges.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        edges = pairs_of(link_split, "train", "edge", len(embeddings))
+        generator = torch.Generator().manual_seed(self.seed)
+        if "edge_neg" in link_split["train"]:
+            others = self._take(pairs_of(link_split, "train", "edge_neg", len(embeddings)).view(-1, 2), generator)
+        else:
+            non_edges = NonEdges(edges, len(embeddings))
+            others = non_edges.sample(min(len(edges), self.max_edges), generator)
+        pairs = torch.cat([self._take(edges, generator), others])
+        products = embeddings.index_select(0, pairs[:, 0]) * embeddings.index_select(0, pairs[:, 1])
+        truth = np.arange(len(pairs)) < len(pairs) - len(others)
+        model = LogisticRegression(solver="newton-cholesky").fit(products.numpy(), truth)
+        weight = torch.from_numpy(model.coef_[0]).to(embeddings.dtype)
+        bias = float(model.intercept_[0])
+        return lambda left, right: (left * right) @ weight + bias
+
+    def _take(self, pairs: Tensor, generator: torch.Generator) -> Tensor:
+        return pairs[torch.randperm(len(pairs), generator=generator)[: self.max_edges]]
+
+
+def as_scorer(scorer: str | Scorer) -> Scorer:
+    """A scorer by its name, with default settings, or as given.
+
+    Raises:
+        ConfigError: no scorer of that name.
+    """
+    return SCORERS[scorer]() if isinstance(scorer, str) else scorer
+
+
+def pairs_of(link_split: LinkSplit, part: str, kind: str, num_nodes: int) -> Tensor:
+    """Pairs of a split, shape (..., 2), int64, all in [0, ``num_nodes``).
+
+    Raises:
+        DataError: absent, empty, or a node out of range.
+        ShapeError: not integers (..., 2).
+    """
+    if part not in link_split or kind not in link_split[part] or len(link_split[part][kind]) == 0:
+        raise DataError(f"the link split has no {part} {kind!r}; known parts: {', '.join(link_split) or 'none'}")
+    pairs = torch.as_tensor(link_split[part][kind])
+    if pairs.dim() < 2 or pairs.shape[-1] != 2 or pairs.is_floating_point():
+        raise ShapeError(
+            f"{part} {kind!r} has shape {tuple(pairs.shape)} and dtype {pairs.dtype}; give integers (E, 2)"
+        )
+    pairs = pairs.long()
+    if int(pairs.min()) < 0 or int(pairs.max()) >= num_nodes:
+        wrong = int(pairs[(pairs < 0) | (pairs >= num_nodes)][0])
+        raise DataError(f"{part} {kind!r} names node {wrong}, outside [0, {num_nodes}), the embeddings' rows")
+    return pairs
+
+
+def score_pairs(embeddings: Tensor, pairs: Tensor, pair_score: PairScore) -> Tensor:
+    """Scores of pairs, gathered in pieces of bounded size.
+
+    Args:
+        embeddings: Shape (N, D).
+        pairs: Node numbers, shape (..., 2), int64.
+        pair_score: What ``Scorer.fit`` returned.
+    Returns:
+        Shape (...), the embeddings' dtype.
+    """
+    step = max(1, GATHERED_AT_ONCE // embeddings.shape[1])
+    scores = [
+        pair_score(embeddings.index_select(0, piece[:, 0]), embeddings.index_select(0, piece[:, 1]))
+        for piece in pairs.reshape(-1, 2).split(step)
+    ]
+    return torch.cat(scores).view(pairs.shape[:-1])

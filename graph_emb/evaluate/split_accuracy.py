@@ -1,0 +1,175 @@
+"""Accuracy on a given train, valid and test split of nodes with one class each."""
+
+# N nodes, D width, C classes, S seeds.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.evaluate.arrays import as_embeddings
+from graph_emb.evaluate.mlp import MLPConfig, train_mlp
+from graph_emb.evaluate.node_classification import labelled_nodes
+from graph_emb.evaluate.one_vs_rest import fit_one_vs_rest
+from graph_emb.graph.labels import Labels
+
+PARTS = ("train", "valid", "test")
+CLASSIFIERS = ("logreg", "mlp")
+
+
+@dataclass(frozen=True)
+class SplitAccuracy:
+    """Accuracies by part and seed.
+
+    Attributes:
+        classifier: "logreg" or "mlp".
+        seeds: S seeds; one None for logreg, which draws nothing.
+        accuracy: ``accuracy["test"]`` holds S values in [0, 1].
+        epochs: S epochs chosen by the validation accuracy; None for logreg.
+        num_parameters: Of the classifier, the embeddings not included; OGB counts both.
+    """
+
+    classifier: str
+    seeds: tuple[int | None, ...]
+    accuracy: dict[str, tuple[float, ...]]
+    epochs: tuple[int, ...] | None
+    num_parameters: int
+
+    def mean(self, part: str) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.accuracy[part]))
+
+    def std(self, part: str) -> float:
+        """Unbiased standard deviation over seeds, as OGB asks; NaN of one."""
+        return float(np.std(self.accuracy[part], ddof=1)) if len(self.seeds) > 1 else float("nan")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file."""
+        return {
+            "classifier": self.classifier,
+            "seeds": list(self.seeds),
+            "num_parameters": self.num_parameters,
+            "epochs": self.epochs,
+            "accuracy": {
+                part: {"mean": self.mean(part), "std": self.std(part), "values": list(values)}
+                for part, values in self.accuracy.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        rows = [[part, 100 * self.mean(part), 100 * self.std(part)] for part in self.accuracy]
+        return tabulate(rows, ["part", "accuracy %", "std"], floatfmt=".2f")
+
+
+def split_accuracy(
+    embeddings: Any,
+    labels: Labels,
+    split: Mapping[str, NDArray[np.integer]],
+    classifier: str = "logreg",
+    *,
+    seeds: Sequence[int] | None = None,
+    mlp: MLPConfig | None = None,
+    threads: int | None = None,
+    progress: bool = False,
+) -> SplitAccuracy:
+    """Share of nodes whose class is found, on each part of a split.
+
+    "logreg" is the one-vs-rest regression of ``node_classification``: nothing is chosen, so the validation part is
+    only reported, and may be absent. "mlp" is OGB's network: its epoch is the best on the validation part.
+
+    Args:
+        embeddings: Shape (N, D), floating, torch or numpy.
+        labels: Of the same N nodes, one class for each node of the split.
+        split: Node numbers of "train", "valid" and "test", disjoint.
+        classifier: "logreg" or "mlp".
+        seeds: Of the networks; default 0. Not for logreg, which draws nothing.
+        mlp: The network's recipe. Not for logreg.
+        threads: Classes that logreg fits at a time; None: all cores. Not for mlp, which follows torch's setting.
+        progress: Shows a bar for each fit.
+    Raises:
+        ConfigError: an unknown classifier, or an argument that it does not use.
+        DataError: a node with several labels or none; parts that are missing, overlap or name unknown nodes.
+        ShapeError: embeddings is no floating matrix.
+    """
+    if classifier not in CLASSIFIERS:
+        raise unknown_name("classifier", classifier, CLASSIFIERS)
+    unused = {"threads": threads} if classifier == "mlp" else {"seeds": seeds, "mlp": mlp}
+    for name, value in unused.items():
+        if value is not None:
+            raise ConfigError(f"{name}={value!r} has no effect on classifier {classifier!r}; leave it out")
+    matrix = as_embeddings(embeddings)
+    nodes = _nodes_of(split, len(matrix), classifier)
+    classes = _single_classes(labels, len(matrix), nodes)
+    if classifier == "logreg":
+        return _by_regression(matrix, classes, nodes, labels.num_classes, threads, progress)
+    chosen = (0,) if seeds is None else tuple(seeds)
+    if not chosen:
+        raise ConfigError("seeds is empty; give at least one")
+    parts = {
+        name: (torch.from_numpy(matrix[part].astype(np.float32)), torch.from_numpy(classes[part]))
+        for name, part in nodes.items()
+    }
+    runs = [train_mlp(parts, labels.num_classes, mlp, seed=seed, progress=progress) for seed in chosen]
+    accuracy = {name: tuple(run.accuracy[name] for run in runs) for name in parts}
+    return SplitAccuracy(classifier, chosen, accuracy, tuple(run.epoch for run in runs), runs[0].num_parameters)
+
+
+def _by_regression(
+    matrix: NDArray[np.floating],
+    classes: NDArray[np.int64],
+    nodes: Mapping[str, NDArray[np.int64]],
+    num_classes: int,
+    threads: int | None,
+    progress: bool,
+) -> SplitAccuracy:
+    targets = classes[nodes["train"]][:, None] == np.arange(num_classes)
+    model = fit_one_vs_rest(matrix[nodes["train"]].astype(np.float64), targets, threads=threads, progress=progress)
+    accuracy: dict[str, tuple[float, ...]] = {
+        name: (float((model.decide(matrix[part].astype(np.float64)).argmax(axis=1) == classes[part]).mean()),)
+        for name, part in nodes.items()
+    }
+    return SplitAccuracy("logreg", (None,), accuracy, None, model.num_parameters)
+
+
+def _nodes_of(
+    split: Mapping[str, NDArray[np.integer]], num_nodes: int, classifier: str
+) -> dict[str, NDArray[np.int64]]:
+    """The parts in order, checked."""
+    needed = PARTS if classifier == "mlp" else ("train", "test")
+    nodes = {name: np.asarray(split[name], dtype=np.int64) for name in PARTS if name in split}
+    for name in needed:
+        if name not in nodes or not len(nodes[name]):
+            raise DataError(f"the split has no {name} nodes; {classifier} needs {', '.join(needed)}")
+    if len(nodes["train"]) < 2:
+        raise DataError("the split has one train node; at least 2 are needed to tell classes apart")
+    seen = np.zeros(num_nodes, dtype=bool)
+    for name, part in nodes.items():
+        if len(part) and (part.min() < 0 or part.max() >= num_nodes):
+            raise DataError(f"{name} node {_first(part, (part < 0) | (part >= num_nodes))} is outside [0, {num_nodes})")
+        if seen[part].any():
+            raise DataError(f"{name} node {_first(part, seen[part])} is in an earlier part too; parts must be disjoint")
+        seen[part] = True
+    return {name: part for name, part in nodes.items() if len(part)}
+
+
+def _single_classes(labels: Labels, num_nodes: int, nodes: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    labelled_nodes(labels, num_nodes)
+    if not labels.is_single:
+        raise DataError("labels: some nodes have several; accuracy needs one each, use node_classification (F1)")
+    classes = labels.to_single()
+    for name, part in nodes.items():
+        if (classes[part] < 0).any():
+            raise DataError(f"{name} node {_first(part, classes[part] < 0)} has no label; take it out of the split")
+    return classes
+
+
+def _first(part: NDArray[np.int64], bad: NDArray[np.bool_]) -> int:
+    return int(part[np.argmax(bad)])
