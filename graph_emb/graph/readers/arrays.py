@@ -99,6 +99,8 @@ def _matrix_of_rows(
     num_nodes = len(indptr) - 1
     if weights is None:
         weights = np.ones(len(indices), dtype=np.int8)
+    if weights.dtype.kind not in "biuf":
+        raise DataError(f"{file}: weights holds {weights.dtype} values; expected real numbers")
     if weights.shape != indices.shape:
         raise DataError(f"{file}: weights has shape {weights.shape}, but indices has {indices.shape}")
     rows = np.repeat(np.arange(num_nodes, dtype=np.int32), np.diff(indptr))

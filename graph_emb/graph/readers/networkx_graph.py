@@ -35,7 +35,7 @@ _OTHERS = {
     ("numpy", "dtype"),
     ("numpy", "ndarray"),
 }
-_NUMPY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+_NUMPY = {"multiarray._reconstruct", "multiarray.scalar", "numeric._frombuffer"}
 
 
 class _GraphUnpickler(pickle.Unpickler):
@@ -49,13 +49,15 @@ class _GraphUnpickler(pickle.Unpickler):
 
 
 def _is_allowed(module: str, name: str) -> bool:
+    if "." in name:  # an attribute of something allowed
+        return False
     if module == "builtins":
         return name in _BUILTINS
     if module.startswith("networkx.classes."):
         kind = module.removeprefix("networkx.classes.")
         return f"{kind}.{name}" in _GRAPHS or (kind in _VIEWS and name.endswith(("View", "Atlas")))
-    if module in _NUMPY_MODULES:
-        return name in ("_reconstruct", "scalar")
+    if module.startswith(("numpy.core.", "numpy._core.")):  # before and after numpy 2
+        return f"{module.rpartition('.')[2]}.{name}" in _NUMPY
     return (module, name) in _OTHERS
 
 
