@@ -1,0 +1,100 @@
+"""What skip-gram training may be told, with the limit of every value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from graph_emb.errors import ConfigError, unknown_name
+
+DEFAULT_LR = {"sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "row_adam": 0.01}
+"""Learning rate of each rule where none is given: word2vec's for SGD, OGB's node2vec examples' for Adam."""
+
+WEIGHTINGS = ("linear", "uniform")
+DECAYS = ("linear", "none")
+PATHS = ("auto", "fused", "autograd")
+
+
+@dataclass(frozen=True)
+class SkipGramConfig:
+    """The recipe of skip-gram with negative sampling.
+
+    Attributes:
+        dim: D, width of a row.
+        window: Largest distance of a context in the walk.
+        window_weighting: ``linear`` weighs a context at distance d by (window + 1 - d) / window, the chance that
+            word2vec's randomly reduced window contains it; ``uniform`` by 1.
+        num_negatives: Weight of the negative part: negatives per context pair, as word2vec counts them.
+        shared_negatives: K, negatives that are drawn for each block of a walk and shared by its tokens, each
+            counted ``num_negatives / K`` times. More of them lower the variance and cost time.
+        negative_power: Negatives follow degree ** power; 0 is uniform.
+        subsample: word2vec's threshold t: a node with share f of all visits is kept with min(1, sqrt(t/f) + t/f);
+            0 keeps all.
+        tables: 2, a row as token and another as context; 1, one row for both.
+        rule: A name in ``DEFAULT_LR``.
+        lr: Learning rate; None takes the rule's in ``DEFAULT_LR``.
+        lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
+        epochs: Passes over the sampler's walks, each with walks of its own.
+        block: T, tokens of a walk that are updated together and share negatives.
+        batch_size: Walks of one step of a rule on the autograd path. The fused path steps after every block.
+        path: ``fused``, the compiled kernel on the rows, for sgd on float32 tables of one process; ``autograd``,
+            through ``DistEmbedding`` and the sparse optimizers; ``auto`` takes the first that can be taken.
+    Raises:
+        ConfigError: a value is outside its limits.
+    """
+
+    dim: int = 128
+    window: int = 10
+    window_weighting: str = "linear"
+    num_negatives: float = 5.0
+    shared_negatives: int = 32
+    negative_power: float = 0.75
+    subsample: float = 0.0
+    tables: int = 2
+    rule: str = "sgd"
+    lr: float | None = None
+    lr_decay: str | None = None
+    epochs: int = 1
+    block: int = 20
+    batch_size: int = 64
+    path: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "window", "shared_negatives", "epochs", "block", "batch_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is {value!r}; it must be an integer of at least 1")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{field.name} is {value}; it must be finite")
+        if self.num_negatives <= 0:
+            raise ConfigError(f"num_negatives is {self.num_negatives}; it must be above 0, or all rows collapse")
+        for name in ("negative_power", "subsample"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if self.tables not in (1, 2):
+            raise ConfigError(f"tables is {self.tables!r}; it must be 1 or 2")
+        if self.lr is not None and self.lr <= 0:
+            raise ConfigError(f"lr is {self.lr}; it must be above 0")
+        for name, known in (
+            ("window_weighting", WEIGHTINGS),
+            ("rule", DEFAULT_LR),
+            ("lr_decay", DECAYS),
+            ("path", PATHS),
+        ):
+            value = getattr(self, name)
+            if value not in known and not (name == "lr_decay" and value is None):
+                raise unknown_name(name, value, known)
+        if self.path == "fused" and self.rule != "sgd":
+            raise ConfigError(f"path is 'fused' and rule is {self.rule!r}; the fused kernel is sgd, use path='auto'")
+
+    @property
+    def first_lr(self) -> float:
+        """The learning rate at the start."""
+        return DEFAULT_LR[self.rule] if self.lr is None else float(self.lr)
+
+    @property
+    def decays(self) -> bool:
+        """Whether the learning rate falls linearly to zero."""
+        return (self.lr_decay or ("linear" if self.rule == "sgd" else "none")) == "linear"

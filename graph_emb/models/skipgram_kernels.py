@@ -1,0 +1,166 @@
+"""Compiled skip-gram with negative sampling on rows in place; graph_emb/models/skipgram.py explains the formula.
+
+A walk is cut into blocks of tokens. The dot products of a block's tokens with their contexts and with K shared
+negatives are one small matrix product, the gradients are two more: three BLAS calls a block instead of a loop over
+pairs, which is what makes the kernel run at the speed of the processor's multipliers (the idea of pWord2Vec,
+Ji et al. 2016, with a block of the walk in the place of one window).
+"""
+
+# N nodes, D width, B walks, L tokens of a walk, T tokens of a block, M its contexts, K shared negatives, W window.
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from graph_emb.data.walk_kernels import GOLDEN, PAD, mix64, pick, unit_draw
+
+# Sums may be reordered and fused; NaN keeps its meaning, so that a diverged run shows.
+FAST = {"cache": True, "nogil": True, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "error_model": "numpy"}
+LOSS_EVERY = 64  # walks; the loss of one in so many is enough for a progress bar
+TINY = np.float32(1e-30)
+f4 = np.float32
+
+
+@njit(**FAST)
+def sigmoid_in_place(values):
+    """1 / (1 + exp(-x)) within 1e-6, by Eigen's rational form of tanh: no call of exp, so the loop is vectorised."""
+    for i in range(len(values)):
+        x = min(max(f4(0.5) * values[i], f4(-7.9)), f4(7.9))
+        y = x * x
+        p = f4(-2.76076847742355e-16)
+        p = p * y + f4(2.00018790482477e-13)
+        p = p * y + f4(-8.60467152213735e-11)
+        p = p * y + f4(5.12229709037114e-08)
+        p = p * y + f4(1.48572235717979e-05)
+        p = p * y + f4(6.37261928875436e-04)
+        p = p * y + f4(4.89352455891786e-03)
+        q = f4(1.19825839466702e-06)
+        q = q * y + f4(1.18534705686654e-04)
+        q = q * y + f4(2.26843463243900e-03)
+        q = q * y + f4(4.89352518554385e-03)
+        values[i] = f4(0.5) + f4(0.5) * (x * p / q)
+
+
+@njit(**FAST)
+def copy_rows(table, ids, rows):
+    for i in range(len(ids)):
+        node = ids[i]
+        for d in range(table.shape[1]):
+            rows[i, d] = table[node, d]
+
+
+@njit(**FAST)
+def add_rows(table, ids, rows):
+    for i in range(len(ids)):
+        node = ids[i]
+        for d in range(table.shape[1]):
+            table[node, d] += rows[i, d]
+
+
+@njit(**FAST)
+def block_loss(chances, ramp, middle, num_contexts, negative_weight):
+    """Loss and weight of the positive pairs of a block whose sigmoids are ``chances``, as ``step_factors`` reads it."""
+    loss, pairs = 0.0, 0.0
+    for i in range(chances.shape[0]):
+        mass = 0.0
+        for j in range(num_contexts):
+            weight = ramp[middle - i + j]
+            mass += weight
+            loss -= weight * np.log(max(chances[i, j], TINY))
+        for j in range(num_contexts, chances.shape[1]):
+            loss -= negative_weight * mass * np.log(max(f4(1.0) - chances[i, j], TINY))
+        pairs += mass
+    return loss, pairs
+
+
+@njit(**FAST)
+def step_factors(chances, ramp, middle, num_contexts, negative_weight, lr):
+    """Turns sigmoids (T, M + K) into lr times the factors of the rows in the step.
+
+    ramp[middle - i + j] is the weight of context j of token i, 0 outside the window and for the token itself. A
+    negative counts ``negative_weight`` times the summed weight of the token's contexts.
+    """
+    for i in range(chances.shape[0]):
+        weights = ramp[middle - i : middle - i + num_contexts]
+        row = chances[i]
+        mass = f4(0.0)
+        for j in range(num_contexts):
+            mass += weights[j]
+            row[j] = lr * weights[j] * (f4(1.0) - row[j])
+        scale = -lr * negative_weight * mass
+        for j in range(num_contexts, len(row)):
+            row[j] *= scale
+
+
+@njit(**FAST)
+def train_walks(
+    walks, embedding, context, ramp, window, block, accept, other, shared, negative_weight, lr, lr_slope, key, first
+):
+    """One pass of SGD over walks (B, L); both tables (N, D) change in place and may be one table.
+
+    Walk b steps with lr + b * lr_slope and draws its negatives from stream first + b. Threads may run at once on
+    walks of their own: rows are then written without locks (Hogwild, Niu et al. 2011).
+
+    Returns:
+        Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
+    """
+    num_walks, length = walks.shape
+    width = embedding.shape[1]
+    block = min(block, length)
+    most = min(length, block + 2 * window) + shared
+    rows, row_steps = np.empty((block, width), f4), np.empty((block, width), f4)
+    outputs, output_steps = np.empty((most, width), f4), np.empty((most, width), f4)
+    products = np.empty(block * most, f4)
+    ids = np.empty(most, np.int32)
+    middle = len(ramp) // 2
+    loss, pairs = 0.0, 0.0
+    for b in range(num_walks):
+        tokens = walks[b]
+        used = 0
+        while used < length and tokens[used] != PAD:
+            used += 1
+        if used < 2:
+            continue
+        stream = mix64(key + np.uint64(first + b) * GOLDEN)
+        rate = f4(lr + b * lr_slope)
+        for begin in range(0, used, block):
+            end = min(begin + block, used)
+            left, right = max(0, begin - window), min(used, end + window)
+            size, num_contexts = end - begin, right - left
+            count = num_contexts + shared
+            ids[:num_contexts] = tokens[left:right]
+            for k in range(shared):
+                draw = unit_draw(stream, begin // block * shared + k)
+                ids[num_contexts + k] = pick(draw, 0, len(accept), accept, other)
+            copy_rows(embedding, tokens[begin:end], rows)
+            copy_rows(context, ids[:count], outputs)
+            chances = products[: size * count].reshape(size, count)
+            np.dot(rows[:size], outputs[:count].T, chances)
+            sigmoid_in_place(products[: size * count])
+            shift = middle + left - begin
+            if (first + b) % LOSS_EVERY == 0:
+                more = block_loss(chances, ramp, shift, num_contexts, negative_weight)
+                loss, pairs = loss + more[0], pairs + more[1]
+            step_factors(chances, ramp, shift, num_contexts, negative_weight, rate)
+            np.dot(chances, outputs[:count], row_steps[:size])
+            np.dot(chances.T, rows[:size], output_steps[:count])
+            add_rows(embedding, tokens[begin:end], row_steps)
+            add_rows(context, ids[:count], output_steps)
+    return loss, pairs
+
+
+@njit(cache=True, nogil=True)
+def drop_frequent(walks, keep, key, first):
+    """Removes each token with a chance of 1 - keep[token] and closes the gaps; walks (B, L) change in place."""
+    for b in range(walks.shape[0]):
+        stream = mix64(key + np.uint64(first + b) * GOLDEN)
+        used = 0
+        for i in range(walks.shape[1]):
+            node = walks[b, i]
+            if node == PAD:
+                break
+            if unit_draw(stream, i) < keep[node]:
+                walks[b, used] = node
+                used += 1
+        walks[b, used:] = PAD

@@ -1,0 +1,115 @@
+"""Counts, clock, progress bar and history of a skip-gram training."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from tqdm import tqdm
+
+from graph_emb.errors import ConfigError
+from graph_emb.models.skipgram_model import SkipGram
+
+SAMPLED_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class SkipGramProgress:
+    """A line of the training's history.
+
+    Attributes:
+        epoch: The epoch that is running or has just ended, from 0.
+        walks, tokens: Trained so far; a token is a node of a walk.
+        seconds: Spent on walks and training; callbacks do not count.
+        loss: Mean loss per context pair of a sample of the walks since the line before; NaN without a pair.
+        lr: The learning rate of the next walk.
+    """
+
+    epoch: int
+    walks: int
+    tokens: int
+    seconds: float
+    loss: float
+    lr: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a line of JSON; a loss that is not known is None."""
+        return {**asdict(self), "loss": None if math.isnan(self.loss) else self.loss}
+
+
+class TrainingLog:
+    """Collects what the batches report and writes a line every ``interval`` seconds.
+
+    Args:
+        bar: Counts tokens.
+        model: Its rows are checked at every line.
+        lr_at: The learning rate after a number of walks.
+        interval: Seconds between lines; 0 writes one for every batch.
+        on_line: Called with every line.
+    """
+
+    def __init__(
+        self,
+        bar: tqdm,
+        model: SkipGram,
+        lr_at: Callable[[int], float],
+        interval: float,
+        on_line: Callable[[SkipGramProgress], None] | None,
+    ) -> None:
+        self.history: list[SkipGramProgress] = []
+        self.walks, self.tokens = 0, 0
+        self._bar, self._model, self._lr_at, self._interval, self._on_line = bar, model, lr_at, interval, on_line
+        self._loss, self._pairs = 0.0, 0.0
+        self._begin = time.perf_counter()
+        self._paused, self._last_line = 0.0, 0.0
+        self._seen = np.empty(0, np.int32)
+        self._process = psutil.Process()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start, without the time of callbacks."""
+        return time.perf_counter() - self._begin - self._paused
+
+    def add(self, epoch: int, walks: np.ndarray, loss: float, pairs: float) -> None:
+        """Count a batch of walks (B, L) that was trained; loss and pairs are sums over a sample of it."""
+        nodes = walks[walks >= 0]
+        self.walks += len(walks)
+        self.tokens += len(nodes)
+        self._loss, self._pairs = self._loss + loss, self._pairs + pairs
+        self._seen = nodes[:SAMPLED_ROWS]
+        self._bar.update(walks.size)
+        if self.seconds - self._last_line >= self._interval:
+            self.write(epoch)
+
+    def write(self, epoch: int) -> None:
+        """Write a line, unless nothing was trained since the last one."""
+        if self.history and self.history[-1].walks == self.walks:
+            return
+        loss = self._loss / self._pairs if self._pairs else math.nan
+        seconds, lr = self.seconds, self._lr_at(self.walks)
+        line = SkipGramProgress(epoch, self.walks, self.tokens, seconds, loss, lr)
+        self._check_rows(line)
+        self.history.append(line)
+        self._bar.set_postfix_str(f"loss {loss:.4f}, {self._process.memory_info().rss / 2**20:,.0f} MiB")
+        self._loss, self._pairs, self._last_line = 0.0, 0.0, seconds
+        if self._on_line is not None:
+            self.pause(self._on_line, line)
+
+    def pause(self, callback: Callable[[SkipGramProgress], None], line: SkipGramProgress) -> None:
+        """Call back with the clock stopped."""
+        begin = time.perf_counter()
+        callback(line)
+        self._paused += time.perf_counter() - begin
+
+    def _check_rows(self, line: SkipGramProgress) -> None:
+        # The loss cannot tell: the kernel's sigmoid clamps its argument.
+        if len(self._seen) and not torch.isfinite(self._model.embedding.weight[torch.from_numpy(self._seen)]).all():
+            raise ConfigError(
+                f"skip-gram diverged: rows are not finite after {line.tokens} tokens at lr={line.lr:g}; lower lr"
+            )
