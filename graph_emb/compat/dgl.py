@@ -16,7 +16,9 @@ from graph_emb.errors import CompatError
 OLDEST_TORCH = Version("2.4")
 OLDEST_DGL = Version("1.0")
 # dgl 1.1.3 has no build for Python 3.12, dgl 2.1.0 (the last on the public index) none for 3.13.
-WHAT_WORKS = "works: Python 3.10 or 3.11 with dgl 1.1.3 or 2.1.0, Python 3.12 with dgl 2.1.0; torch 2.4 to 2.13 each"
+WHAT_WORKS = (
+    "works: Python 3.10 or 3.11 with dgl 1.1.3 or 2.1.0, Python 3.12 with dgl 2.1.0; torch 2.4 or newer (tested: 2.13)"
+)
 
 
 def check_versions(*, python: str, dgl: str, torch: str) -> None:
