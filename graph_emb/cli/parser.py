@@ -11,6 +11,7 @@ from graph_emb.errors import ConfigError, unknown_name
 
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
+OF_RUN = "default: what the run was trained on"
 DATASET = "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file"
 
 
@@ -107,7 +108,7 @@ def _demo(parser: Parser) -> None:
 def _train(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="deepwalk or node2vec")
     parser.add_argument("--dataset", metavar="NAME", help=DATASET)
-    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
+    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
@@ -119,6 +120,8 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--threads", help="default: all cores")
     parser.add_argument("--formats", metavar="A,B", help="npy, parquet, word2vec; default: npy")
     parser.add_argument("--download", action="store_true", help="fetch a known data set that is missing")
+    parser.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
+    parser.add_argument("--hold-out", metavar="SHARE", help="edges kept out of training to judge link prediction")
     parser.add_argument("--directed", action="store_true", help="read the edges of a file as one-way")
     parser.add_argument("--no-eval", action="store_true", help="do not evaluate after training")
 
@@ -130,20 +133,21 @@ def _judged(parser: Parser) -> None:
 
 def _node_class(parser: Parser) -> None:
     _judged(parser)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--labels", metavar="FILE", help="a line for each node: its id and its classes")
-    source.add_argument("--dataset", metavar="NAME", help="take the labels of a known data set")
-    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
-    parser.add_argument("--ratios", metavar="A,B", help="labelled parts to train on; default: 0.1,0.2,...,0.9")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
+    source.add_argument("--dataset", metavar="NAME", help=f"take the labels of this data set; {OF_RUN}")
+    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
+    parser.add_argument("--ratios", metavar="A,B", help="shares of nodes to train on; default: 0.1,0.2,...,0.9")
     parser.add_argument("--shuffles", help="random splits per ratio; default: 10")
-    parser.add_argument("--seed", default="0", help="default: %(default)s")
+    parser.add_argument("--seed", help="of the splits; default: 0")
 
 
 def _link(parser: Parser) -> None:
     _judged(parser)
-    parser.add_argument("--dataset", metavar="NAME", required=True, help="a data set with held-out edges")
-    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
+    parser.add_argument("--dataset", metavar="NAME", help=f"a data set with held-out edges; {OF_RUN}")
+    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--hits", metavar="K,K", help="the K of Hits@K; default: 10,20,50,100")
+    parser.add_argument("--scorer", help="dot, cosine or hadamard-logreg; default: dot")
 
 
 def _export(parser: Parser) -> None:
@@ -155,4 +159,4 @@ def _export(parser: Parser) -> None:
 
 def _info(parser: Parser) -> None:
     parser.add_argument("target", metavar="WHAT", nargs="?", help="data set name or path, run or embeddings folder")
-    parser.add_argument("--root", metavar="DIR", help="folder that holds known data sets")
+    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")

@@ -70,9 +70,7 @@ def draw_map(
     figure.savefig(path, format="png", facecolor=BACKGROUND)
 
 
-def _name_classes(
-    axes: Axes, points: NDArray[np.float64], classes: NDArray[np.int64], class_names: list[str]
-) -> None:
+def _name_classes(axes: Axes, points: NDArray[np.float64], classes: NDArray[np.int64], class_names: list[str]) -> None:
     """A class's name at its member nearest to the median, so that it stands on dots of the class."""
     from matplotlib.patheffects import withStroke
 

@@ -1,6 +1,6 @@
 """Typed configuration of a run: what may be set, its limits, and how files and overrides combine."""
 
-from graph_emb.config.merge import config_from, config_text, parse_override, place_key, read_config_file
+from graph_emb.config.merge import config_from, config_text, parse_override, place_key, read_config_file, section_from
 from graph_emb.config.schema import (
     DatasetSection,
     DeepWalkSection,
@@ -24,4 +24,5 @@ __all__ = [
     "parse_override",
     "place_key",
     "read_config_file",
+    "section_from",
 ]

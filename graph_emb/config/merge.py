@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -17,6 +17,7 @@ from graph_emb.config.schema import MODELS, RunConfig
 from graph_emb.errors import ConfigError, unknown_name
 
 Nested = dict[str, Any]
+SectionT = TypeVar("SectionT", bound=BaseModel)
 MAX_CONFIG_BYTES = 1 << 20
 SECTIONS = {"dataset": "name", "model": "name", "train": "lr", "evaluate": "shuffles", "output": "formats"}
 """Every section and one of its fields, for the errors."""
@@ -38,12 +39,26 @@ def config_from(*layers: Mapping[str, Any]) -> RunConfig:
     model = merged.get("model")
     if isinstance(model, dict) and "name" in model and str(model["name"]) not in MODELS:
         raise unknown_name("model", model["name"], MODELS)
+    return _checked(RunConfig, merged, merged, ())
+
+
+def section_from(name: str, values: Mapping[str, Any]) -> Any:
+    """One section alone, such as ``evaluate``, of the class that ``RunConfig`` gives it.
+
+    Raises:
+        ConfigError: as ``config_from``.
+    """
+    (section,) = _sections_in(RunConfig.model_fields[name].annotation)
+    return _checked(section, values, {name: values}, (name,))
+
+
+def _checked(section: type[SectionT], values: Any, merged: Nested, where: tuple[str, ...]) -> SectionT:
     try:
-        return RunConfig.model_validate(merged)
+        return section.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False)
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise ConfigError(_describe(details[0], merged) + more) from None
+        raise ConfigError(_describe(details[0], merged, where) + more) from None
 
 
 def config_text(config: RunConfig) -> str:
@@ -174,9 +189,9 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
-def _describe(detail: ErrorDetails, merged: Nested) -> str:
+def _describe(detail: ErrorDetails, merged: Nested, above: tuple[str, ...]) -> str:
     """One line for one finding of pydantic: path, value, limit."""
-    where = [str(part) for part in detail["loc"]]
+    where = [*above, *(str(part) for part in detail["loc"])]
     if len(where) > 1 and where[0] == "model" and where[1] in MODELS:
         del where[1]  # pydantic puts the chosen model's tag into the path
     path = ".".join(where)
@@ -205,14 +220,23 @@ def _nearest_choice(detail: ErrorDetails) -> str:
 
 def _unknown_key(key: str, value: Any, known: set[str]) -> ConfigError:
     section, _, field = key.rpartition(".")
-    siblings = {p for p in known if p.rpartition(".")[0] == section} if section else known
-    near = difflib.get_close_matches(key, siblings, n=1)
-    if not near:  # the right field under the wrong section, or a bare field name with a typing error
-        fields = {p.rpartition(".")[2]: p for p in sorted(known, reverse=True)}
-        near = [fields[name] for name in difflib.get_close_matches(field, fields, n=1)]
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    names = sorted(p.rpartition(".")[2] for p in siblings) if section and siblings else sorted(RunConfig.model_fields)
-    return ConfigError(f"{key} = {_short(value)}: unknown key; known: {', '.join(names)}{hint}")
+    siblings = sorted(p.rpartition(".")[2] for p in known if section and p.rpartition(".")[0] == section)
+    near = _nearest_path(field, section if siblings else "", siblings, known)
+    hint = f" (did you mean {near!r}?)" if near else ""
+    names = ", ".join(siblings or sorted(RunConfig.model_fields))
+    return ConfigError(f"{key} = {_short(value)}: unknown key; known: {names}{hint}")
+
+
+def _nearest_path(field: str, section: str, siblings: list[str], known: set[str]) -> str | None:
+    """The same field of another section, else the nearest of this section, else the nearest of all."""
+    paths = {path.rpartition(".")[2]: path for path in sorted(known, reverse=True)}
+    if field in paths:
+        return paths[field]
+    near = difflib.get_close_matches(field, siblings, n=1)
+    if near:
+        return f"{section}.{near[0]}"
+    near = difflib.get_close_matches(field, paths, n=1)
+    return paths[near[0]] if near else None
 
 
 def _short(value: Any) -> str:

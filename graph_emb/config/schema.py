@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 MAX_SEED = 2**63 - 1
 
@@ -41,29 +41,52 @@ class Section(BaseModel):
 
 
 class DatasetSection(Section):
-    """Which graph is read and how."""
+    """Which graph is read and how. Options of a file format are refused where they mean nothing."""
 
     name: str = Field(min_length=1, description="a known data set or a path to a graph file")
-    root: str | None = Field(default=None, description="folder of data sets; null: $GRAPH_EMB_DATA, else ./data")
-    directed: bool | None = Field(default=None, description="read arcs as directed; null: as the data set says")
-    download: bool = Field(default=False, description="allow the network when files are missing")
+    root: str | None = Field(default=None, description="folder of the known data sets; null: $GRAPH_EMB_DATA")
+    download: bool = Field(default=False, description="fetch an OGB data set that is missing")
+    labels: str | None = Field(default=None, description="a file of node labels, read by the graph's ids")
+    hold_out: Number = Field(
+        default=0.0, ge=0, lt=1, description="share of the edges kept out of training to judge link prediction"
+    )
+    directed: bool | None = Field(default=None, description="null: as the data set or file says")
+    weights: Literal["auto", "require", "ignore"] | None = Field(default=None, description="edge weights")
+    duplicates: Literal["first", "sum"] | None = Field(default=None, description="weight of a repeated edge")
+    self_loops: Literal["keep", "drop"] | None = Field(default=None, description="arcs from a node to itself")
+    format: str | None = Field(default=None, description="suffix that says how to read a file of another name")
+    num_nodes: Count | None = Field(default=None, ge=1, description="ids are node numbers below this")
+    ids: Literal["auto", "int", "str"] | None = Field(default=None, description="how a file's ids are read")
+    header: bool | None = Field(default=None, description="whether a text file begins with column names")
+    separator: str | None = Field(default=None, description="of the columns of a text file")
+    columns: tuple[str, ...] | None = Field(default=None, description="names of source, target [, weight]")
+
+    def read_options(self) -> dict[str, Any]:
+        """The options of the reader that are set."""
+        chosen = self.model_dump(exclude={"name", "root", "download", "labels", "hold_out", "directed"})
+        return {key: value for key, value in chosen.items() if value is not None}
 
 
 class WalkSection(Section):
-    """Fields that DeepWalk and node2vec share."""
+    """Fields that DeepWalk and node2vec share: the walks and the skip-gram loss on them."""
 
     dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding")
-    num_walks: Count = Field(default=10, ge=1, le=100_000, description="walks that start at each node, per epoch")
+    num_walks: Count = Field(default=10, ge=1, le=100_000, description="walks from each node, per epoch")
     walk_length: Count = Field(default=40, ge=2, le=100_000, description="nodes in a walk")
-    window: Count = Field(default=10, ge=1, le=10_000, description="largest distance of a context node in a walk")
-    negatives: Count = Field(default=5, ge=1, le=1_000, description="random nodes per context pair")
-    negative_power: Number = Field(0.75, ge=0, le=1, description="negatives follow degree ** power; 0: uniform")
-    subsample: Number = Field(default=0.0, ge=0, le=1, description="threshold of frequent-node subsampling; 0: off")
-    tables: Literal[1, 2] = Field(default=2, description="2: separate context vectors; 1: one table for both sides")
+    window: Count = Field(default=10, ge=1, le=10_000, description="largest distance of a context in a walk")
+    window_weighting: Literal["linear", "uniform"] = Field(
+        default="linear", description="linear: near contexts count more, as in word2vec"
+    )
+    num_negatives: Number = Field(default=5.0, gt=0, le=1_000, description="negatives per context pair")
+    shared_negatives: Count = Field(default=32, ge=1, le=100_000, description="nodes drawn for a block of a walk")
+    negative_power: Number = Field(default=0.75, ge=0, le=10, description="negatives follow degree ** power")
+    subsample: Number = Field(default=0.0, ge=0, le=1, description="threshold for frequent nodes; 0: off")
+    tables: Literal[1, 2] = Field(default=2, description="2: separate context rows; 1: one row for both")
+    block: Count = Field(default=20, ge=1, le=100_000, description="tokens that are updated together")
 
 
 class DeepWalkSection(WalkSection):
-    """Uniform (weighted) random walks; Perozzi et al. 2014."""
+    """Random walks that follow the edge weights; Perozzi et al. 2014."""
 
     name: Literal["deepwalk"] = "deepwalk"
 
@@ -84,25 +107,48 @@ class TrainSection(Section):
     """How the rows are updated."""
 
     rule: RuleName = Field(default="sgd", description="update rule of the embedding rows")
-    lr: Number = Field(default=0.025, gt=0, le=1e3, description="learning rate; with sgd it decays linearly to zero")
-    epochs: Count = Field(default=1, ge=1, le=1_000_000, description="passes over the walks")
-    threads: Count | None = Field(default=None, ge=1, le=4_096, description="threads; null: all cores")
-    log_interval: Number = Field(default=1.0, ge=0, le=86_400, description="seconds between lines of metrics.jsonl")
+    lr: Number | None = Field(default=None, gt=0, le=1e3, description="learning rate; null: the rule's own")
+    lr_decay: Literal["linear", "none"] | None = Field(
+        default=None, description="to zero over the training, or not; null: linear for sgd"
+    )
+    epochs: Count = Field(default=1, ge=1, le=1_000_000, description="passes, each with walks of its own")
+    path: Literal["auto", "fused", "autograd"] = Field(
+        default="auto", description="fused: compiled kernel, sgd only; autograd: sparse optimizers"
+    )
+    batch_size: Count | None = Field(default=None, ge=1, le=1 << 24, description="walks of an autograd step; null: 64")
+    threads: Count | None = Field(
+        default=None, ge=1, le=4_096, description="null: all cores; 1 with sgd repeats a run exactly"
+    )
+    log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
+
+    @model_validator(mode="after")
+    def _batch_size_has_an_effect(self) -> TrainSection:
+        if self.batch_size is not None and self.rule == "sgd" and self.path != "autograd":
+            raise ValueError("batch_size has no effect on the fused sgd kernel; set path=autograd or leave it out")
+        if self.path == "fused" and self.rule != "sgd":
+            raise ValueError(f"path=fused runs rule=sgd only, not {self.rule}; use path=auto")
+        return self
 
 
 class EvaluateSection(Section):
     """What is measured after training, as far as the data allows it."""
 
     enabled: bool = Field(default=True, description="evaluate after training")
-    ratios: tuple[Ratio, ...] = Field(default=(0.1, 0.5, 0.9), min_length=1, description="labelled parts to train on")
+    ratios: tuple[Ratio, ...] = Field(
+        default=(0.1, 0.5, 0.9), min_length=1, description="shares of labelled nodes to train on"
+    )
     shuffles: Count = Field(default=3, ge=1, le=1_000, description="random label splits per ratio")
     hits: tuple[HitsAt, ...] = Field(default=(10, 20, 50, 100), min_length=1, description="the K of Hits@K")
+    scorer: Literal["dot", "cosine", "hadamard-logreg"] = Field(default="dot", description="score of an edge")
 
 
 class OutputSection(Section):
     """What is written into the run folder."""
 
     formats: tuple[FormatName, ...] = Field(default=("npy",), min_length=1, description="files of the embeddings")
+    context: Literal["none", "add", "concat"] = Field(
+        default="none", description="what becomes of the context rows; none: token rows only"
+    )
 
     @field_validator("formats", mode="after")
     @classmethod
