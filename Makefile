@@ -31,7 +31,7 @@ test: $(VENV)/.test test-dgl2
 
 # The same claims about DGL, on its other version (Python 3.11 installs both).
 test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done
-	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q tests/compat/test_dgl.py
+	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q tests/compat/test_dgl.py tests/compat/test_graphbolt.py
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

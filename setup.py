@@ -27,7 +27,7 @@ INSTALL_REQUIRES = [
     "tabulate>=0.9",
     "matplotlib>=3.8",
     "psutil>=5.9",
-    "requests",  # ogb and dgl import it
+    "threadpoolctl>=3.1",
 ]
 
 EXTRAS_REQUIRE = {
