@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -66,3 +67,11 @@ def peak_memory_mib() -> float:
     """The largest resident set of this process so far."""
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage counts bytes there, KiB elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value

@@ -16,7 +16,7 @@ import torch
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "ogb"
 
 
-@pytest.fixture()
+@pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
     """Imports a script of examples/ogb as running it from the checkout would."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -52,7 +52,7 @@ def group_edges(num_nodes: int, num_groups: int, seed: int = 0) -> tuple[np.ndar
     return pairs[same], pairs[~same]
 
 
-@pytest.fixture()
+@pytest.fixture
 def ddi_root(tmp_path: Path) -> Path:
     """ogbl-ddi with 40 nodes: edges within two groups, negatives across."""
     folder = tmp_path / "data" / "ogbl_ddi"
@@ -75,7 +75,7 @@ def ddi_root(tmp_path: Path) -> Path:
     return folder.parent
 
 
-@pytest.fixture()
+@pytest.fixture
 def arxiv_root(tmp_path: Path) -> Path:
     """ogbn-arxiv with 90 papers of 3 classes, which cite within their class, and no features."""
     folder = tmp_path / "data" / "ogbn_arxiv"
