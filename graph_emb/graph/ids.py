@@ -86,18 +86,18 @@ def number_strings(src: pa.ChunkedArray, dst: pa.ChunkedArray) -> Numbered:
 
 def _number_by_dictionary(src: pa.ChunkedArray, dst: pa.ChunkedArray) -> Numbered:
     import pyarrow as pa
+    from pyarrow import compute
 
     both = pa.chunked_array([*src.chunks, *dst.chunks], type=src.type)
     encoded: Any = both.dictionary_encode().combine_chunks()
-    if isinstance(encoded, pa.ChunkedArray):  # one chunk or several, by Arrow's version
-        encoded = encoded.unify_dictionaries().chunk(0)
-    distinct = encoded.dictionary.to_numpy(zero_copy_only=False)
-    distinct = distinct.astype(np.int64 if distinct.dtype.kind in "iu" else str)
-    order = np.argsort(distinct, kind="stable")
+    order = compute.array_sort_indices(encoded.dictionary)
+    distinct = encoded.dictionary.take(order).to_numpy(zero_copy_only=False)
+    order = order.to_numpy()
     number = np.empty(len(order), dtype=np.int32)
     number[order] = np.arange(len(order), dtype=np.int32)
     codes = number[encoded.indices.to_numpy(zero_copy_only=False)]
-    return codes[: len(src)], codes[len(src) :], distinct[order]
+    ids = distinct.astype(np.int64 if distinct.dtype.kind in "iu" else str)
+    return codes[: len(src)], codes[len(src) :], ids
 
 
 def find_ids(known: NDArray | None, num_nodes: int, asked: NDArray) -> NDArray[np.int64]:

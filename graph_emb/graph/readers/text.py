@@ -192,7 +192,7 @@ class _Block:
             past = header - self.first_line + 1
             lines = text.split(b"\n", past)
             text = lines[past] if len(lines) > past else b""
-        marks = [mark.encode() for mark in self.options.comment]
+        marks = [mark.encode() for mark in self.options.comment if mark.encode() in text]
         if any(text.startswith(mark) or before + mark in text for mark in marks for before in _LINE_STARTS):
             any_mark = b"|".join(re.escape(mark) for mark in marks)
             text = re.sub(rb"(?m)^[ \t]*(?:" + any_mark + rb").*$", b"", text)

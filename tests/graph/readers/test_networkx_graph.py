@@ -107,7 +107,7 @@ def test_a_pickle_that_calls_anything_is_refused(function: Callable, name: str, 
 
 def test_an_attribute_of_an_allowed_type_is_refused(put: Put) -> None:
     """Protocol 4 resolves dotted names: reportviews imports networkx, and all of it hangs below."""
-    stolen = b"\x80\x04\x8c\x1cnetworkx.classes.reportviews\x8c\x0fnx.x.AtlasView\x93."
+    stolen = b"\x80\x04\x8c\x1cnetworkx.classes.reportviews\x8c\x0enx.x.AtlasView\x93."
     with pytest.raises(DataError, match=r"asks for networkx\.classes\.reportviews\.nx\.x\.AtlasView"):
         read_graph(put("g.gpickle", stolen))
 
