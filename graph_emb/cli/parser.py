@@ -100,9 +100,11 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
 
 
 def _demo(parser: Parser) -> None:
-    parser.add_argument("--out", metavar="DIR", default="runs/demo", help="replaced if it holds an earlier demo")
+    parser.add_argument(
+        "--out", metavar="DIR", help="run folder; default: runs/demo, where a new demo replaces the old"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
     parser.add_argument("--seed", default="0", help="default: %(default)s")
-    parser.add_argument("--threads", help="default: all cores")
 
 
 def _train(parser: Parser) -> None:

@@ -16,7 +16,7 @@ MAX_CLASSES = 20
 BACKGROUND, INK = "#ffffff", "#22252b"
 
 
-def project(weights: NDArray[np.float32], seed: int = 0) -> NDArray[np.float64]:
+def project(weights: NDArray[np.floating], seed: int = 0) -> NDArray[np.float64]:
     """Two coordinates for each row by t-SNE (van der Maaten and Hinton 2008) on unit vectors, from a PCA start.
 
     Args:
@@ -62,7 +62,9 @@ def draw_map(
     colours = matplotlib.colormaps["tab10" if len(class_names) <= 10 else "tab20"]
     for label, name in enumerate(class_names):
         chosen = points[classes == label]
-        axes.scatter(*chosen.T, s=13, color=colours(label % colours.N), alpha=0.8, linewidths=0, label=name)
+        axes.scatter(
+            chosen[:, 0], chosen[:, 1], s=13, color=colours(label % colours.N), alpha=0.8, linewidths=0, label=name
+        )
     _name_classes(axes, points, classes, class_names)
     axes.set_axis_off()
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, markerscale=2, labelcolor=INK)

@@ -37,7 +37,7 @@ class Finding:
 
 
 def evaluate(
-    weights: NDArray[np.float32],
+    weights: NDArray[np.floating],
     dataset: Dataset,
     section: EvaluateSection,
     seed: int = 0,
@@ -73,7 +73,7 @@ def evaluate(
 
 
 def judge_classes(
-    weights: NDArray[np.float32],
+    weights: NDArray[np.floating],
     dataset: Dataset,
     section: EvaluateSection,
     seed: int = 0,
@@ -91,7 +91,7 @@ def judge_classes(
     return Finding("node_classification", "node classification, one-vs-rest logistic regression", scores)
 
 
-def judge_links(weights: NDArray[np.float32], dataset: Dataset, section: EvaluateSection) -> Finding:
+def judge_links(weights: NDArray[np.floating], dataset: Dataset, section: EvaluateSection) -> Finding:
     """Hits@K, MRR and ROC-AUC on the held-out parts that the data set has."""
     from graph_emb.evaluate.link_prediction import evaluate_link
 

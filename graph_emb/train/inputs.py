@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from graph_emb.config import DatasetSection
 from graph_emb.data.datasets import Dataset, load
 from graph_emb.data.holdout import hold_out_edges
@@ -58,40 +56,3 @@ def _hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
         raise ConfigError(f"dataset.hold_out = {share}: less than one of {dataset.graph.num_edges} edges; raise it")
     parts = {part: tables for part, tables in split.items() if len(tables["edge"])}
     return replace(dataset, graph=graph, link_split=parts)
-
-
-def same_nodes(dataset: Dataset, num_rows: int, node_ids: np.ndarray | None, source: str) -> np.ndarray:
-    """The embedding row of each node of a data set.
-
-    Args:
-        dataset: N nodes.
-        num_rows: Rows of the embeddings.
-        node_ids: Original ids of the rows; None: 0 .. num_rows - 1.
-        source: What errors call the embeddings.
-    Returns:
-        Shape (N,), int64.
-    Raises:
-        DataError: a node has no row, or a row has no node.
-    """
-    graph = dataset.graph
-    ids = np.arange(num_rows, dtype=np.int64) if node_ids is None else node_ids
-    own = graph.ids_of(np.arange(graph.num_nodes))
-    if len(ids) != len(own) or ids.dtype.kind != own.dtype.kind:
-        raise DataError(
-            f"{source}: {len(ids)} rows with {_kind(ids)} ids, {dataset.name} has {len(own)} nodes with {_kind(own)} "
-            "ids; are they of one graph?"
-        )
-    nodes = graph.find_nodes(ids)
-    if (nodes < 0).any():
-        stranger = ids[np.argmax(nodes < 0)].item()
-        raise DataError(f"{source}: id {stranger!r} is no node of {dataset.name}; are they of one graph?")
-    rows = np.full(len(own), -1, dtype=np.int64)
-    rows[nodes] = np.arange(len(ids))
-    if (rows < 0).any():
-        missing = own[np.argmax(rows < 0)].item()
-        raise DataError(f"{source}: no row for node {missing!r} of {dataset.name}; an id is given twice")
-    return rows
-
-
-def _kind(ids: np.ndarray) -> str:
-    return "string" if ids.dtype.kind == "U" else "integer"

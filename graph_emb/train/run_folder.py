@@ -73,7 +73,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         """Put JSON into the run; numbers that JSON lacks (NaN, infinities) become null."""
-        self.write_text(name, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+        self.write_text(name, json_text(content))
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl; it is on its way to the disk when this returns."""
@@ -144,9 +144,10 @@ def check_place(place: Path, overwrite: bool) -> None:
         raise ConfigError(f"{place} holds {foreign[0]}, which the run did not write; move it before --overwrite")
 
 
-def is_run(folder: Path) -> bool:
+def is_run(folder: str | Path) -> bool:
     """Whether ``folder`` is a run that this library wrote."""
     try:
+        folder = Path(folder)
         return (folder / CONFIG).is_file() and isinstance(read_metrics(folder)["files"], list)
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -176,6 +177,11 @@ def _moved_aside(place: Path) -> Iterator[None]:
 
 def _files(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir() or p.is_symlink()}
+
+
+def json_text(content: Any) -> str:
+    """JSON with null for the numbers that JSON lacks (NaN, infinities); numpy numbers and arrays are fine."""
+    return json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

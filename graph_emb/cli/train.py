@@ -1,0 +1,96 @@
+"""``graph-emb train``: flags and overrides become a configuration, the pipeline does the rest."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from graph_emb.cli.console import listed, say, show_progress
+from graph_emb.config import RunConfig, config_from, parse_override, place_key, read_config_file
+from graph_emb.errors import ConfigError
+
+INTERRUPTED = 130
+TEXT_FLAGS = {
+    "model": "model.name",
+    "dataset": "dataset.name",
+    "root": "dataset.root",
+    "labels": "dataset.labels",
+}
+"""Flags whose text is the value, with the field that they set."""
+VALUE_FLAGS = {
+    "seed": "seed",
+    "dim": "model.dim",
+    "epochs": "train.epochs",
+    "rule": "train.rule",
+    "lr": "train.lr",
+    "threads": "train.threads",
+    "hold_out": "dataset.hold_out",
+}
+"""Flags whose text is read as an override's value is."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, print the tables, name the run folder."""
+    config = config_of(args)
+    out = args.out or default_folder(config)
+    from graph_emb.train.pipeline import run as run_pipeline  # after the configuration: torch takes a second
+
+    result = run_pipeline(config, out=out, overwrite=args.overwrite, progress=show_progress(args))
+    print(summary(result.metrics))
+    for finding in result.findings:
+        print(f"\n{finding}")
+    if result.interrupted:
+        say(args, f"graph-emb: interrupted; what was trained is in {result.folder}")
+        return INTERRUPTED
+    say(args, f"\nrun folder: {result.folder}")
+    return 0
+
+
+def config_of(args: argparse.Namespace) -> RunConfig:
+    """The configuration of a command line: preset < --config < flags < key=value."""
+    layers: list[dict[str, Any]] = [read_config_file(args.config)] if args.config else []
+    for flag, path in TEXT_FLAGS.items():
+        if getattr(args, flag) is not None:
+            layers.append(place_key(path, getattr(args, flag)))
+    for flag, path in VALUE_FLAGS.items():
+        if getattr(args, flag) is not None:
+            layers.append(parse_override(f"{path}={getattr(args, flag)}"))
+    if args.formats is not None:
+        layers.append(place_key("output.formats", listed(args.formats)))
+    for flag, path, value in (
+        ("download", "dataset.download", True),
+        ("directed", "dataset.directed", True),
+        ("no_eval", "evaluate.enabled", False),
+    ):
+        if getattr(args, flag):
+            layers.append(place_key(path, value))
+    layers.extend(parse_override(text) for text in args.overrides)
+    if not any("dataset" in layer for layer in layers):
+        raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
+    if not any("model" in layer for layer in layers):
+        raise ConfigError("no model: write graph-emb train deepwalk or node2vec, or --config FILE")
+    return config_from(*layers)
+
+
+def default_folder(config: RunConfig) -> Path:
+    """``runs/<model>-<data set>``."""
+    name = Path(config.dataset.name).name.removesuffix(".gz")
+    stem = name.rpartition(".")[0] or name
+    return Path("runs") / f"{config.model.name}-{re.sub(r'[^A-Za-z0-9._-]+', '-', stem)}"
+
+
+def summary(metrics: dict[str, Any]) -> str:
+    """A run in a line or two."""
+    data, train = metrics["dataset"], metrics["train"]
+    lines = [
+        f"{metrics['model']} on {data['name']}: {data['nodes']:,} nodes, {data['edges']:,} edges, "
+        f"{train['parameters']:,} parameters"
+    ]
+    if train["tokens_per_second"]:
+        lines.append(
+            f"{train['tokens']:,} tokens in {train['seconds']:.1f} s ({train['tokens_per_second']:,} tokens/s), "
+            f"loss {train['loss']:.4f}, peak memory {train['peak_memory_mib']:,} MiB"
+        )
+    return "\n".join(lines)
