@@ -47,7 +47,7 @@ def test_commands_in_the_docs_parse(page: Path, line: str) -> None:
     from graph_emb.cli.parser import parse
 
     words = shlex.split(line, comments=True)[1:]
-    assert parse(words).command == words[0], f"{page}: {line}"
+    assert parse(words).command.split()[0] == words[0], f"{page}: {line}"
 
 
 def test_there_are_blocks_to_run() -> None:
