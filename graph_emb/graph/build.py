@@ -19,8 +19,8 @@ Rows = tuple[NDArray[np.int64], NDArray[np.int32], "NDArray[np.float32] | None"]
 MAX_NODES = 2**31 - 1
 
 
-def checked_weights(weights: object, num_arcs: int) -> NDArray[np.float32] | None:
-    """Weights as float32, shape (E,), or None where all are 1.
+def checked_weights(weights: object, num_arcs: int) -> NDArray[np.float32]:
+    """Weights as float32, shape (E,).
 
     Raises:
         ShapeError: not one number for each arc.
@@ -38,7 +38,7 @@ def checked_weights(weights: object, num_arcs: int) -> NDArray[np.float32] | Non
             f"weights: value {given[first]} of arc {first} is not finite and above 0 in float32; "
             "drop the arc or rescale the weights"
         )
-    return None if bool((values == 1).all()) else values
+    return values
 
 
 def to_rows(

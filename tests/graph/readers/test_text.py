@@ -51,6 +51,7 @@ def test_every_usual_layout_is_found(content: str, put: Put) -> None:
     [
         ("ann,bob\nbob,carl\n", ["ann", "bob", "carl"]),
         ("source,target\nann,bob\nbob,carl\n", ["ann", "bob", "carl"]),
+        ("ann, bob\n bob ,carl\n", ["ann", "bob", "carl"]),
         ("New York\tRome\nRome\tOslo\n", ["New York", "Oslo", "Rome"]),
         ('"a,b",c\n"c",d\n', ["a,b", "c", "d"]),
         ("x 7\n7 y\n", ["7", "x", "y"]),
