@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from graph_emb.cli.parser import build_parser, parse
 from graph_emb.errors import GraphEmbError
@@ -36,10 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _terminated_as_interrupted():
         _show_own_warnings_only(debug)
         try:
-            return _run(words)
+            code = _run(words)
+            sys.stdout.flush()  # here, where a reader that has left is no error
+            return code
         except BrokenPipeError:  # the reader of our output, such as head, has left
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
@@ -80,6 +85,19 @@ def _run(words: list[str]) -> int:
 def _command(args: argparse.Namespace) -> int:
     args.quiet = getattr(args, "quiet", False)
     return importlib.import_module(COMMANDS[args.command]).run(args)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """A scheduler's SIGTERM keeps what was trained, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show_own_warnings_only(debug: bool) -> None:

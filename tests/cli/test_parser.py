@@ -40,7 +40,7 @@ def test_a_negative_value_is_a_value() -> None:
         ("train --data x", r"unknown flag '--data'"),  # no abbreviations: they would break when a flag is added
         ("info -x", r"unknown flag '-x' \(see graph-emb info --help\)"),
         ("train deepwalk --dataset", r"--dataset: expected one argument"),
-        ("eval link", r"required: --embeddings, --dataset"),
+        ("eval link", r"required: --embeddings;"),
         ("eval node-class --embeddings e --labels l --dataset d", "not allowed with argument"),
         ("export x --out y --format npz", r"unknown --format 'npz'; known: .*did you mean 'npy'"),
         ("info a b", r"unexpected argument 'b'; see graph-emb info --help"),

@@ -1,0 +1,209 @@
+"""What the commands do when all is well: train, eval, export, info and the demo's parts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from graph_emb.cli import demo
+from graph_emb.cli.demo import markdown
+from graph_emb.cli.parser import parse
+from graph_emb.cli.picture import draw_map, project
+from graph_emb.cli.train import config_of, default_folder
+from graph_emb.config import config_from
+from graph_emb.data.export import load_embeddings
+from tests.cli.conftest import CliqueFiles, Outcome
+from tests.cli.test_main import refused
+
+Cli = Callable[..., Outcome]
+TINY = ("model.dim=8", "model.walk_length=10", "model.window=2", "train.threads=1")
+
+
+def train(cli: Cli, cliques: CliqueFiles, *words: str) -> Outcome:
+    graph, labels = cliques
+    flags = ("--dataset", graph, "--labels", labels, "--hold-out", "0.1", "--out", "run")
+    outcome = cli("train", "deepwalk", *flags, *TINY, *words)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+def test_training_writes_a_complete_run(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    outcome = train(cli, cliques, "train.epochs=3", "train.log_interval=1e-9", "--formats", "npy,word2vec")
+    files = ["config.yaml", "embeddings.npy", "embeddings.w2v.txt", "ids.npy", "metrics.json", "metrics.jsonl"]
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == files
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["files"] == files
+    assert metrics["status"] == "finished"
+    assert metrics["dataset"] == {"name": "cliques", "nodes": 16, "edges": 51, "directed": False}  # 6 of 57 held out
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [line["walks"] for line in lines] == [160, 320, 480]  # 10 walks from 16 nodes in each epoch
+    assert metrics["train"]["walks"] == 480
+    assert "micro-F1" in outcome.out
+    assert "score: dot product" in outcome.out
+    assert "run folder" in outcome.err
+
+
+def test_the_written_configuration_repeats_the_run(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    train(cli, cliques, "seed=5")
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
+    assert config["train"]["lr"] == 0.025  # the rule's own rate, filled in
+    assert cli("train", "--config", "run/config.yaml", "--out", "again").code == 0
+    assert cli("train", "--config", "run/config.yaml", "--out", "other", "seed=6").code == 0
+    first, again, other = (load_embeddings(tmp_path / name).weights for name in ("run", "again", "other"))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_quiet_prints_results_only(cli: Cli, cliques: CliqueFiles) -> None:
+    assert train(cli, cliques, "-q").err == ""
+
+
+def test_no_eval_trains_only(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    assert "micro-F1" not in train(cli, cliques, "--no-eval").out
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text("utf-8"))["evaluation"] == {}
+
+
+def test_flags_win_over_the_file_and_overrides_over_flags(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("model: {name: node2vec, dim: 2, p: 3}\ntrain: {lr: 0.2, epochs: 2}\nseed: 2\n", encoding="utf-8")
+    words = ["train", "--config", str(file), "--dataset", "digits", "--dim", "3", "--lr", "0.3", "lr=0.4", "q=1"]
+    config = config_of(parse(words))
+    assert config.dataset.name == "digits"
+    assert config.model.model_dump(include={"name", "dim", "p", "q", "walk_length"}) == {
+        "name": "node2vec", "dim": 3, "p": 3.0, "q": 1.0, "walk_length": 80
+    }  # fmt: skip
+    assert (config.train.lr, config.train.epochs, config.seed) == (0.4, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("ogbl-ddi", "deepwalk-ogbl-ddi"), ("data/my graph.csv.gz", "deepwalk-my-graph"), ("runs/..", "deepwalk-.")],
+)
+def test_the_default_folder_is_named_after_model_and_data(name: str, folder: str) -> None:
+    assert default_folder(config_from({"model": "deepwalk", "dataset": name})) == Path("runs") / folder
+
+
+def test_eval_of_a_run_takes_the_data_that_it_held_out(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    train(cli, cliques)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
+    assert cli("eval", "link", "--embeddings", "run", "--json", "link.json").code == 0
+    found = json.loads((tmp_path / "link.json").read_text(encoding="utf-8"))
+    assert found["parts"] == metrics["evaluation"]["link_prediction"]["parts"]
+    line = ("eval", "node-class", "--embeddings", "run", "--ratios", "0.1,0.5,0.9", "--shuffles", "3")
+    refused(cli(*line, "--seed", "x"), "seed = 'x'")
+    outcome = cli(*line, "--json", "class.json")
+    assert "micro-F1" in outcome.out
+    found = json.loads((tmp_path / "class.json").read_text(encoding="utf-8"))
+    assert found["ratios"] == metrics["evaluation"]["node_classification"]["ratios"]
+
+
+def test_eval_reads_labels_by_original_ids(cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from graph_emb.data.export import save_embeddings
+
+    sides = np.repeat([[-1.0], [1.0]], 10, axis=0).astype(np.float32)  # node i+100 is left for i < 10
+    save_embeddings(tmp_path / "e", sides, np.arange(100, 120))
+    lines = [f"{node},{'left' if node < 110 else 'right'}\n" for node in reversed(range(100, 120))]
+    (tmp_path / "l.csv").write_text("".join(lines), encoding="utf-8")
+    words = ("eval", "node-class", "--embeddings", "e", "--labels", "l.csv", "--ratios", "0.5", "--shuffles", "4")
+    assert cli(*words, "--json", "x.json").code == 0
+    (row,) = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["ratios"]
+    assert (row["num_train"], row["micro_mean"], row["macro_mean"]) == (10, 1.0, 1.0)
+
+
+def test_eval_refuses_what_it_cannot_judge(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    graph, labels = cliques
+    assert cli("train", "deepwalk", "--dataset", graph, "--out", "plain", *TINY).code == 0
+    refused(cli("eval", "link", "--embeddings", "plain"), "cliques has no held-out edges")
+    refused(cli("eval", "node-class", "--embeddings", "plain"), "cliques has no labels; give --labels FILE")
+    refused(cli("eval", "node-class", "--embeddings", "plain", "--dataset", "digits"), "plain has 16 rows, digits has")
+    assert cli("export", "plain", "--format", "npy", "--out", "e").code == 0
+    refused(cli("eval", "link", "--embeddings", "e"), "e is no run folder, so --dataset must say")
+    words = ("eval", "node-class", "--embeddings", "e", "--labels", labels)
+    refused(cli(*words, "--root", "x"), "--root x means nothing with --labels")
+    refused(cli(*words, "--ratios", "2"), "evaluate.ratios.0 = '2': should be less than 1")
+    refused(cli(*words, "--json", "no/folder/x.json"), "No such file or directory")
+    refused(cli("eval", "link", "--embeddings", "plain", "--scorer", "dto"), "did you mean 'dot'?")
+
+
+def test_failed_evaluation_keeps_the_trained_rows(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    graph, labels = cliques
+    labels.write_text("a0,only\n", encoding="utf-8")  # one class: nothing to tell apart
+    outcome = cli("train", "deepwalk", "--dataset", graph, "--labels", labels, "--out", "run", *TINY)
+    assert outcome.code == 2
+    assert "trained, but not evaluated: labels use 1 of 1 classes" in outcome.err
+    assert f"the embeddings are in {tmp_path / 'run'}" in outcome.err
+    assert load_embeddings(tmp_path / "run").weights.shape == (16, 8)
+
+
+@pytest.mark.parametrize("form", ["npy", "parquet", "word2vec"])
+def test_an_export_reads_back_equal(cli: Cli, cliques: CliqueFiles, tmp_path: Path, form: str) -> None:
+    train(cli, cliques, "--no-eval")
+    outcome = cli("export", "run", "--format", form, "--out", "out")
+    assert all(Path(line).is_file() for line in outcome.out.splitlines())
+    run, out = load_embeddings(tmp_path / "run"), load_embeddings(tmp_path / "out")
+    np.testing.assert_array_equal(run.weights, out.weights)
+    assert list(out.node_ids) == [f"{group}{i}" for group in "ab" for i in range(8)]
+    refused(cli("export", "run", "--format", form, "--out", "out"), "exists")
+    assert cli("export", "run", "--format", form, "--out", "out", "--overwrite").code == 0
+    refused(cli("export", "out", "--format", form, "--out", "run", "--overwrite"), "--out run is a run folder")
+
+
+def test_info_describes_each_kind_of_thing(cli: Cli, cliques: CliqueFiles) -> None:
+    train(cli, cliques)
+    assert cli("export", "run", "--format", "parquet", "--out", "e").code == 0
+    assert "threads" in cli("info").out
+    assert "link prediction test auc" in cli("info", "run").out
+    assert "a0 .. b7 (text)" in cli("info", "e").out
+    assert re.search(r"^edges +57$", cli("info", cliques[0]).out, re.MULTILINE)
+    refused(cli("info", "nowhere.csv"), "nowhere.csv: no such file")
+    refused(cli("info", "--root", "x"), "means nothing without the name")
+
+
+def test_the_demo_draws_judges_and_replaces_its_own_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {**demo.CONFIG, "evaluate": {"ratios": [0.5], "shuffles": 1, "scorer": "cosine"}}
+    monkeypatch.setattr(demo, "CONFIG", quick)
+    monkeypatch.setattr("graph_emb.cli.picture.project", lambda weights, seed: weights[:, :2])  # t-SNE takes seconds
+    outcome = cli("demo")
+    assert outcome.code == 0, outcome.err
+    place = tmp_path / "runs" / "demo"
+    assert (place / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert "| auc" in (place / "table.md").read_text(encoding="utf-8")
+    assert "1,234 further edges were held out" in outcome.out
+    metrics = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
+    assert {"map.png", "table.md"} <= set(metrics["files"])
+    assert metrics["evaluation"]["node_classification"]["ratios"][0]["micro_mean"] > 0.9
+    assert metrics["evaluation"]["link_prediction"]["parts"]["test"]["metrics"]["auc"]["value"] > 0.9
+    assert cli("demo").code == 0
+    refused(cli("demo", "--out", "runs/demo", "-q"), "holds a run; give another --out, or --overwrite")
+
+
+def test_the_projection_keeps_groups_apart_and_repeats(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(side, 0.1, (20, 4)) for side in (-1, 1)]).astype(np.float32)
+    points = project(rows, seed=0)
+    assert points.shape == (40, 2)
+    np.testing.assert_array_equal(points, project(rows, seed=0))
+    inside = np.linalg.norm(points[:20] - points[:20].mean(axis=0), axis=1).max()
+    assert np.linalg.norm(points[:20].mean(axis=0) - points[20:].mean(axis=0)) > 2 * inside
+    draw_map(tmp_path / "m.png", points, np.repeat([0, 1], 20), ["left", "right", "empty"], "a title")
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_markdown_holds_both_tables() -> None:
+    scores = {"micro_mean": 0.5, "micro_std": 0.01, "macro_mean": 0.25, "macro_std": 0.02}
+    text = markdown(
+        {
+            "node_classification": {"ratios": [{"ratio": 0.1, **scores}]},
+            "link_prediction": {"parts": {"test": {"metrics": {"auc": {"value": 0.75}}}}},
+        }
+    )
+    assert "| 10%        | 50.0 ± 1.0   | 25.0 ± 2.0   |" in text
+    assert "| auc              | 0.7500 |" in text
