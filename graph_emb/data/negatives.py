@@ -7,21 +7,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from graph_emb.data.walk_kernels import GOLDEN, mix64, pick, unit_draw
+from graph_emb.data.walk_kernels import fill_negatives
 from graph_emb.data.walks import alias_rows, at_least_one, stream_key
 from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph, frozen
-
-
-@njit(cache=True, nogil=True)
-def fill_negatives(accept, other, key, first, out):
-    """out (B, S*K) gets the negatives of walks first, first + 1, ...: the draws of one stream per walk."""
-    for row in range(out.shape[0]):
-        stream = mix64(key + np.uint64(first + row) * GOLDEN)
-        for number in range(out.shape[1]):
-            out[row, number] = pick(unit_draw(stream, number), 0, len(accept), accept, other)
 
 
 class NegativeSampler:

@@ -1,4 +1,4 @@
-"""Compiled loops of the random walks; graph_emb/data/walks.py is their only caller.
+"""Compiled loops of random walks and of negative draws, for graph_emb/data/walks.py and negatives.py.
 
 Every kernel releases the GIL and writes only its own rows of ``out``, so that plain threads can share a batch.
 Randomness is a hash of (key, index of the walk, number of the draw): a walk never depends on its neighbours.
@@ -86,6 +86,15 @@ def pick(x, low, degree, accept, other):
 
 
 @njit(cache=True, nogil=True)
+def fill_negatives(accept, other, key, first, out):
+    """out (B, S*K) gets the negatives of walks first, first + 1, ...: the draws of one stream per walk."""
+    for row in range(out.shape[0]):
+        stream = mix64(key + np.uint64(first + row) * GOLDEN)
+        for number in range(out.shape[1]):
+            out[row, number] = pick(unit_draw(stream, number), 0, len(accept), accept, other)
+
+
+@njit(cache=True, nogil=True)
 def first_order_walks(indptr, indices, accept, other, starts, key, first, out):
     """DeepWalk: every step follows an arc with a probability proportional to its weight; out (B, L) is filled."""
     num_walks, length = out.shape
@@ -155,9 +164,7 @@ def scan_row(indptr, indices, weights, symmetric, previous, v, back, away, x):
 
 
 @njit(cache=True, nogil=True)
-def second_order_walks(
-    indptr, indices, weights, accept, other, total, symmetric, back, away, starts, key, first, out
-):
+def second_order_walks(indptr, indices, weights, accept, other, total, symmetric, back, away, starts, key, first, out):
     """node2vec by rejection (KnightKing, SOSP 2019), exact: a step t -> v -> x has weight w(v, x) * bias with
     bias ``back`` = 1/p for x = t, 1 for an arc t -> x, ``away`` = 1/q otherwise; out (B, L) is filled.
 

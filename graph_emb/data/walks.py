@@ -134,9 +134,7 @@ class WalkSampler:
         stream = np.random.default_rng([self.seed & (2**64 - 1), epoch, round_])
         return stream.permutation(np.arange(self.graph.num_nodes, dtype=np.int32))
 
-    def _walk(
-        self, starts: np.ndarray, epoch: int, first: int, pool: ThreadPoolExecutor, pool_size: int
-    ) -> np.ndarray:
+    def _walk(self, starts: np.ndarray, epoch: int, first: int, pool: ThreadPoolExecutor, pool_size: int) -> np.ndarray:
         out = np.empty((len(starts), self.walk_length), np.int32)
         graph, key = self.graph, stream_key(self.seed, epoch)
         accept, other, total = self._alias

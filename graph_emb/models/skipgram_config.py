@@ -12,7 +12,7 @@ DEFAULT_LR = {"sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, 
 
 WEIGHTINGS = ("linear", "uniform")
 DECAYS = ("linear", "none")
-PATHS = ("auto", "fused", "autograd")
+PATHS = ("auto", "optimizer", "autograd")
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class SkipGramConfig:
         lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
-        batch_size: Walks of one step of a rule on the autograd path. The fused path steps after every block.
-        path: ``fused``, the compiled kernel on the rows, for sgd on float32 tables of one process; ``autograd``,
-            through ``DistEmbedding`` and the sparse optimizers; ``auto`` takes the first that can be taken.
+        batch_size: Walks of one step of an optimizer. SGD in place steps after every block instead.
+        path: ``auto`` trains SGD in place where all rows are float32 in this process, by a compiled kernel, and all
+            else through ``DistEmbedding`` and a sparse optimizer, with gradients from the same kernel;
+            ``optimizer`` takes the second for SGD too; ``autograd`` takes torch's gradients of ``SkipGram.loss``.
     Raises:
         ConfigError: a value is outside its limits.
     """
@@ -56,7 +57,7 @@ class SkipGramConfig:
     lr_decay: str | None = None
     epochs: int = 1
     block: int = 20
-    batch_size: int = 64
+    batch_size: int = 128
     path: str = "auto"
 
     def __post_init__(self) -> None:
@@ -86,8 +87,6 @@ class SkipGramConfig:
             value = getattr(self, name)
             if value not in known and not (name == "lr_decay" and value is None):
                 raise unknown_name(name, value, known)
-        if self.path == "fused" and self.rule != "sgd":
-            raise ConfigError(f"path is 'fused' and rule is {self.rule!r}; the fused kernel is sgd, use path='auto'")
 
     @property
     def first_lr(self) -> float:

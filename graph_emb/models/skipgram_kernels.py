@@ -10,13 +10,20 @@ Ji et al. 2016, with a block of the walk in the place of one window).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
-from graph_emb.data.walk_kernels import GOLDEN, PAD, mix64, pick, unit_draw
+from graph_emb.data.walk_kernels import GOLDEN, PAD, mix64, unit_draw
 
 # Sums may be reordered and fused; NaN keeps its meaning, so that a diverged run shows.
-FAST = {"cache": True, "nogil": True, "fastmath": {"reassoc", "contract", "arcp", "nsz"}, "error_model": "numpy"}
+FAST: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+    "error_model": "numpy",
+}
 LOSS_EVERY = 64  # walks; the loss of one in so many is enough for a progress bar
 TINY = np.float32(1e-30)
 f4 = np.float32
@@ -95,12 +102,26 @@ def step_factors(chances, ramp, middle, num_contexts, negative_weight, lr):
 
 @njit(**FAST)
 def train_walks(
-    walks, embedding, context, ramp, window, block, accept, other, shared, negative_weight, lr, lr_slope, key, first
+    walks,
+    negatives,
+    embedding,
+    context,
+    embedding_out,
+    context_out,
+    ramp,
+    window,
+    block,
+    shared,
+    negative_weight,
+    lr,
+    lr_slope,
+    first,
 ):
-    """One pass of SGD over walks (B, L); both tables (N, D) change in place and may be one table.
+    """Adds the steps of walks (B, L) with negatives (B, S * K), block by block, to rows of the two ``out`` tables.
 
-    Walk b steps with lr + b * lr_slope and draws its negatives from stream first + b. Threads may run at once on
-    walks of their own: rows are then written without locks (Hogwild, Niu et al. 2011).
+    With ``out`` the tables themselves this is SGD in place; threads may then run at once on walks of their own, and
+    rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and lr -1 it sums up the gradients.
+    Both sides may be one table. Walk b steps with lr + b * lr_slope and is number first + b of its epoch.
 
     Returns:
         Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
@@ -122,17 +143,15 @@ def train_walks(
             used += 1
         if used < 2:
             continue
-        stream = mix64(key + np.uint64(first + b) * GOLDEN)
         rate = f4(lr + b * lr_slope)
         for begin in range(0, used, block):
             end = min(begin + block, used)
             left, right = max(0, begin - window), min(used, end + window)
             size, num_contexts = end - begin, right - left
             count = num_contexts + shared
+            drawn = begin // block * shared
             ids[:num_contexts] = tokens[left:right]
-            for k in range(shared):
-                draw = unit_draw(stream, begin // block * shared + k)
-                ids[num_contexts + k] = pick(draw, 0, len(accept), accept, other)
+            ids[num_contexts:count] = negatives[b, drawn : drawn + shared]
             copy_rows(embedding, tokens[begin:end], rows)
             copy_rows(context, ids[:count], outputs)
             chances = products[: size * count].reshape(size, count)
@@ -145,8 +164,8 @@ def train_walks(
             step_factors(chances, ramp, shift, num_contexts, negative_weight, rate)
             np.dot(chances, outputs[:count], row_steps[:size])
             np.dot(chances.T, rows[:size], output_steps[:count])
-            add_rows(embedding, tokens[begin:end], row_steps)
-            add_rows(context, ids[:count], output_steps)
+            add_rows(embedding_out, tokens[begin:end], row_steps)
+            add_rows(context_out, ids[:count], output_steps)
     return loss, pairs
 
 

@@ -108,9 +108,10 @@ class SkipGram:
         far = torch.bmm(x, _take(others, negatives).transpose(1, 2))
         mass = blocks.weights.sum(dim=2)
         scale = self.config.num_negatives / self.config.shared_negatives
-        return -(blocks.weights * functional.logsigmoid(near)).sum() - scale * (
-            mass * functional.logsigmoid(-far).sum(dim=2)
-        ).sum()
+        return (
+            -(blocks.weights * functional.logsigmoid(near)).sum()
+            - scale * (mass * functional.logsigmoid(-far).sum(dim=2)).sum()
+        )
 
 
 @dataclass(frozen=True)

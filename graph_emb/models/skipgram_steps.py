@@ -1,17 +1,19 @@
-"""How walks become updates: the fused kernel on the rows, or autograd and a sparse optimizer."""
+"""How walks become updates: the kernel on the rows in place, or gradients and a sparse optimizer."""
 
-# N nodes, B walks, L nodes of a walk.
+# B walks, L nodes of a walk, S blocks of a walk, K shared negatives, R rows.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graph_emb.data.negatives import NegativeSampler
-from graph_emb.errors import ConfigError
 from graph_emb.models import skipgram_kernels
 from graph_emb.models.skipgram_config import SkipGramConfig
 from graph_emb.models.skipgram_model import SkipGram, cut_blocks, distance_ramp, num_blocks
@@ -24,7 +26,10 @@ from graph_emb.optimizer import (
     SparseSGD,
 )
 
-OPTIMIZERS: dict[str, type[SparseOptimizer]] = {
+Pair = tuple[np.ndarray, np.ndarray]
+PART_WALKS = 32  # of a batch: enough work for a thread, and rows that fit its cache
+
+OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
     "sgd": SparseSGD,
     "adagrad": SparseAdagrad,
     "row_adagrad": SparseRowAdagrad,
@@ -48,6 +53,12 @@ class LinearDecay:
     def at(self, done: int) -> float:
         """The rate of the walk after ``done`` others."""
         return max(0.0, self.first + done * self.slope)
+
+    def apply_to(self, optimizer: SparseOptimizer, done: int) -> None:
+        """Set the rate of all groups, unless it stays as it is."""
+        if self.slope:
+            for group in optimizer.param_groups:
+                group["lr"] = self.at(done)
 
 
 def learning_rate(config: SkipGramConfig, optimizer: SparseOptimizer | None, total_walks: int) -> LinearDecay:
@@ -73,22 +84,53 @@ class Steps(Protocol):
         ...
 
 
-class FusedSteps:
-    """SGD by the compiled kernel; threads share the rows without locks (Hogwild), one thread is deterministic."""
+class Kernel:
+    """The compiled kernel with what stays the same from call to call.
+
+    Args:
+        config: The recipe.
+        negatives: The source of negatives.
+    """
+
+    def __init__(self, config: SkipGramConfig, negatives: NegativeSampler) -> None:
+        self._negatives = negatives
+        self._blocks = (distance_ramp(config), config.window, config.block, config.shared_negatives)
+        self._negative_weight = np.float32(config.num_negatives / config.shared_negatives)
+        self._config = config
+
+    def draw(self, walks: np.ndarray, epoch: int, first: int) -> np.ndarray:
+        """Negatives of walks (B, L), shape (B, S * K)."""
+        per_walk = num_blocks(walks.shape[1], self._config) * self._config.shared_negatives
+        return self._negatives.sample(len(walks), per_walk, epoch=epoch, first=first)
+
+    def run(
+        self,
+        walks: np.ndarray,
+        negatives: np.ndarray,
+        tables: Pair,
+        outs: Pair,
+        lr: float,
+        lr_slope: float,
+        first: int,
+    ) -> tuple[float, float]:
+        """See ``skipgram_kernels.train_walks``."""
+        rate = (self._negative_weight, lr, lr_slope)
+        return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *self._blocks, *rate, first)
+
+
+class InPlaceSteps:
+    """SGD on the rows in place; threads share the rows without locks (Hogwild), one thread is deterministic."""
 
     def __init__(
         self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, pool: ThreadPoolExecutor, threads: int
     ) -> None:
-        config = model.config
-        self._rows = [table.shard.weight.numpy() for table in (model.embedding, model.context)]
-        self._shape = (distance_ramp(config), config.window, config.block)
-        self._shared = config.shared_negatives
-        self._negative_weight = np.float32(config.num_negatives / config.shared_negatives)
-        self._negatives, self._decay, self._pool, self._threads = negatives, decay, pool, threads
+        self._kernel = Kernel(model.config, negatives)
+        self._tables = (model.embedding.shard.weight.numpy(), model.context.shard.weight.numpy())
+        self._decay, self._pool, self._threads = decay, pool, threads
 
     @staticmethod
     def fits(model: SkipGram) -> bool:
-        """Whether the rows of all tables are here, in float32 and on the CPU."""
+        """Whether the rows of all tables are in this process, in float32 and on the CPU."""
         shards = [(table, table.shard) for table in model.tables]
         return all(
             shard.num_rows == table.num_embeddings
@@ -99,47 +141,139 @@ class FusedSteps:
 
     def run(self, walks: np.ndarray, epoch: int, first: int, done: int) -> tuple[float, float]:
         """See ``Steps.run``."""
-        draws = (self._negatives.accept, self._negatives.other, self._shared, self._negative_weight)
-        key = self._negatives.key(epoch)
 
         def part(low: int, high: int) -> tuple[float, float]:
+            own, index = walks[low:high], first + low
+            drawn = self._kernel.draw(own, epoch, index)
             rate = (self._decay.at(done + low), self._decay.slope)
-            return skipgram_kernels.train_walks(
-                walks[low:high], *self._rows, *self._shape, *draws, *rate, key, first + low
-            )
+            return self._kernel.run(own, drawn, self._tables, self._tables, *rate, index)
 
-        edges = [len(walks) * i // self._threads for i in range(self._threads + 1)]
+        parts = min(self._threads, len(walks))
+        edges = [len(walks) * i // parts for i in range(parts + 1)]
         sums = list(self._pool.map(part, edges[:-1], edges[1:]))
         return sum(s[0] for s in sums), sum(s[1] for s in sums)
 
 
+class GradientSteps:
+    """Any rule and mode: rows are pulled, the kernel sums up their gradients, the optimizer applies them.
+
+    A batch is cut into parts of ``PART_WALKS`` walks whatever the number of threads, so that sums do not depend on it.
+    """
+
+    def __init__(
+        self,
+        model: SkipGram,
+        negatives: NegativeSampler,
+        decay: LinearDecay,
+        optimizer: SparseOptimizer,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._kernel = Kernel(model.config, negatives)
+        self._model, self._decay, self._optimizer, self._pool = model, decay, optimizer, pool
+
+    def run(self, walks: np.ndarray, epoch: int, first: int, done: int) -> tuple[float, float]:
+        """See ``Steps.run``."""
+        loss, pairs = 0.0, 0.0
+        size = self._model.config.batch_size
+        for low in range(0, len(walks), size):
+            high = min(low + size, len(walks))
+            parts = [
+                self._start(walks[begin : min(begin + PART_WALKS, high)], epoch, first + begin)
+                for begin in range(low, high, PART_WALKS)
+            ]
+            for pulled, gradients in parts:
+                sums, own = gradients.result()
+                torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in sums])
+                loss, pairs = loss + own[0], pairs + own[1]
+            self._decay.apply_to(self._optimizer, done + low)
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        return loss, pairs
+
+    def _start(self, walks: np.ndarray, epoch: int, first: int) -> tuple[list[Tensor], Future]:
+        """The rows of each table that the walks need, pulled in this thread, and their gradients to come."""
+        rows = localize(walks, self._kernel.draw(walks, epoch, first), self._model.config)
+        ids = torch.from_numpy(rows.ids)
+        pulled = [self._model.context(ids)]
+        if self._model.context is not self._model.embedding:
+            pulled.insert(0, self._model.embedding(ids[: rows.num_tokens]))
+        return pulled, self._pool.submit(self._gradients, rows, pulled, first)
+
+    def _gradients(
+        self, rows: LocalRows, pulled: list[Tensor], first: int
+    ) -> tuple[list[np.ndarray], tuple[float, float]]:
+        values = [table.detach().float().contiguous().numpy() for table in pulled]
+        sums = [np.zeros_like(table) for table in values]
+        tables, outs = (values[0], values[-1]), (sums[0], sums[-1])
+        return sums, self._kernel.run(rows.walks, rows.negatives, tables, outs, -1.0, 0.0, first)
+
+
 class AutogradSteps:
-    """Any rule: ``batch_size`` walks, one backward, one step of the optimizer."""
+    """The reference: ``batch_size`` walks, one backward of ``SkipGram.loss``, one step of the optimizer."""
 
     def __init__(
         self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, optimizer: SparseOptimizer
     ) -> None:
-        self._model, self._negatives, self._decay, self._optimizer = model, negatives, decay, optimizer
+        self._kernel = Kernel(model.config, negatives)
+        self._model, self._decay, self._optimizer = model, decay, optimizer
 
     def run(self, walks: np.ndarray, epoch: int, first: int, done: int) -> tuple[float, float]:
         """See ``Steps.run``."""
         config = self._model.config
-        per_walk = num_blocks(walks.shape[1], config) * config.shared_negatives
         loss_sum, pairs = 0.0, 0.0
         for low in range(0, len(walks), config.batch_size):
             part = walks[low : low + config.batch_size]
-            drawn = self._negatives.sample(len(part), per_walk, epoch=epoch, first=first + low)
-            blocks = cut_blocks(part, drawn, config)
+            blocks = cut_blocks(part, self._kernel.draw(part, epoch, first + low), config)
             loss = self._model.loss(blocks)
             loss.backward()
-            if self._decay.slope:
-                for group in self._optimizer.param_groups:
-                    group["lr"] = self._decay.at(done + low)
+            self._decay.apply_to(self._optimizer, done + low)
             self._optimizer.step()
             self._optimizer.zero_grad()
             loss_sum += float(loss.detach())
             pairs += blocks.num_pairs
         return loss_sum, pairs
+
+
+@dataclass(frozen=True)
+class LocalRows:
+    """Walks in the numbers of the rows that they need.
+
+    Attributes:
+        ids: Distinct nodes, shape (R,), int64: those of walks first, then those that are negatives only.
+        num_tokens: How many are nodes of walks.
+        walks, negatives: As given, with positions in ``ids`` instead of nodes.
+    """
+
+    ids: np.ndarray
+    num_tokens: int
+    walks: np.ndarray
+    negatives: np.ndarray
+
+
+def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig) -> LocalRows:
+    """The rows that get a gradient from walks (B, L) with negatives (B, S * K), and nothing else.
+
+    Walks of one node and the negatives of blocks that hold no token are left out: a rule such as Adam would move
+    their rows even by a gradient of zero.
+    """
+    lengths = (walks >= 0).sum(axis=1)
+    walks = np.where((lengths >= 2)[:, None], walks, -1)
+    used = np.where(lengths >= 2, -(-lengths // config.block), 0) * config.shared_negatives
+    negatives = np.where(np.arange(negatives.shape[1]) < used[:, None], negatives, -1)
+    tokens = np.unique(walks)
+    tokens = tokens[tokens >= 0]
+    others = np.setdiff1d(negatives, tokens)
+    others = others[others >= 0]
+    ids = np.concatenate([tokens, others])
+    order = np.argsort(ids, kind="stable")
+
+    def places(nodes: np.ndarray) -> np.ndarray:
+        if len(ids) == 0:
+            return nodes
+        found = order[np.searchsorted(ids, nodes, sorter=order).clip(max=len(ids) - 1)]
+        return np.where(nodes >= 0, found, -1).astype(np.int32)
+
+    return LocalRows(ids.astype(np.int64), len(tokens), places(walks), places(negatives))
 
 
 def choose_steps(
@@ -150,20 +284,12 @@ def choose_steps(
     pool: ThreadPoolExecutor,
     threads: int,
 ) -> Steps:
-    """The fused kernel where it can be used, else autograd; ``config.path`` may insist.
-
-    Raises:
-        ConfigError: the kernel is insisted on and cannot be used.
-    """
-    config: SkipGramConfig = model.config
-    possible = optimizer is None and config.rule == "sgd" and FusedSteps.fits(model)
-    if config.path == "fused" and not possible:
-        raise ConfigError(
-            "path='fused' needs rule='sgd', no optimizer of your own and float32 tables on the CPU of this process; "
-            "use path='auto'"
-        )
-    if possible and config.path != "autograd":
-        return FusedSteps(model, negatives, decay, pool, threads)
+    """In place for SGD where all rows are here, else the optimizer with the kernel's or autograd's gradients."""
+    config = model.config
+    if optimizer is None and config.rule == "sgd" and config.path == "auto" and InPlaceSteps.fits(model):
+        return InPlaceSteps(model, negatives, decay, pool, threads)
     if optimizer is None:
         optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
-    return AutogradSteps(model, negatives, decay, optimizer)
+    if config.path == "autograd":
+        return AutogradSteps(model, negatives, decay, optimizer)
+    return GradientSteps(model, negatives, decay, optimizer, pool)

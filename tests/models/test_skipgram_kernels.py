@@ -1,0 +1,103 @@
+"""The fused kernel takes the steps that the autograd form takes, block by block."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from graph_emb.data.negatives import NegativeSampler
+from graph_emb.models.skipgram import SkipGram, SkipGramConfig
+from graph_emb.models.skipgram_kernels import LOSS_EVERY, drop_frequent, sigmoid_in_place
+from graph_emb.models.skipgram_model import Blocks, cut_blocks, num_blocks
+from graph_emb.models.skipgram_steps import Kernel
+from graph_emb.optimizer import SparseSGD
+
+WALKS = np.array(
+    [[0, 1, 2, 3, 1, 4, 0], [5, 0, 5, 0, 5, -1, -1], [3, 3, 2, -1, -1, -1, -1], [4, -1, -1, -1, -1, -1, -1]],
+    np.int32,
+)
+DEGREES = np.array([3.0, 2, 5, 1, 4, 2])
+SHARED = 4
+
+
+def trained_by_kernel(config: SkipGramConfig, rows: list[np.ndarray], lr: float, slope: float, first: int) -> list:
+    tables = [row.copy() for row in rows]
+    pair = (tables[0], tables[-1])
+    kernel = Kernel(config, NegativeSampler(DEGREES, seed=1))
+    return [*tables, kernel.run(WALKS, kernel.draw(WALKS, 3, first), pair, pair, lr, slope, first)]
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+@pytest.mark.parametrize("block", [1, 3, 7, 50])
+@pytest.mark.parametrize(("window", "weighting"), [(1, "linear"), (3, "linear"), (3, "uniform"), (20, "linear")])
+def test_the_kernel_takes_the_steps_of_the_autograd_form(tables: int, block: int, window: int, weighting: str) -> None:
+    config = SkipGramConfig(
+        dim=18,
+        window=window,
+        window_weighting=weighting,
+        num_negatives=3,
+        shared_negatives=SHARED,
+        block=block,
+        tables=tables,
+    )
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(0, 0.4, size=(6, 18)).astype(np.float32) for _ in range(tables)]
+    lr, slope, first = 0.1, -0.01, 0
+    model = SkipGram(6, config)
+    for table, values in zip(model.tables, rows, strict=True):
+        table.weight[:] = torch.from_numpy(values)
+    optimizer = SparseSGD(model.tables, lr=lr)
+    drawn = NegativeSampler(DEGREES, seed=1).sample(4, num_blocks(7, config) * SHARED, epoch=3)
+    first_loss, pairs = 0.0, 0.0
+    for b in range(4):
+        blocks = cut_blocks(WALKS[b : b + 1], drawn[b : b + 1], config)
+        optimizer.param_groups[0]["lr"] = lr + b * slope
+        for s in range(len(blocks.tokens)):
+            one = Blocks(*(part[s : s + 1] for part in vars(blocks).values()))
+            loss = model.loss(one)
+            if b == 0:
+                first_loss, pairs = first_loss + float(loss.detach()), pairs + one.num_pairs
+            loss.backward()
+            optimizer.step()
+    *fused, sums = trained_by_kernel(config, rows, lr, slope, first)
+    for table, values, before in zip(model.tables, fused, rows, strict=True):
+        np.testing.assert_allclose(values, table.weight[:].numpy(), rtol=2e-5, atol=2e-6)
+        assert np.abs(values - before).max() > 1e-2
+    np.testing.assert_allclose(sums, (first_loss, pairs), rtol=1e-4)
+
+
+def test_the_loss_is_sampled_by_the_index_of_the_walk() -> None:
+    config = SkipGramConfig(dim=4, window=2, shared_negatives=SHARED)
+    rows = [np.ones((6, 4), np.float32)] * 2
+    at_second = trained_by_kernel(config, rows, 0.0, 0.0, first=LOSS_EVERY - 1)[2]
+    assert at_second[1] == pytest.approx(2 * (4 * 1 + 3 * 0.5))  # walk 1 has 5 tokens
+    assert trained_by_kernel(config, rows, 0.0, 0.0, first=1)[2] == (0.0, 0.0)
+
+
+def test_the_sigmoid_is_exact_to_float32() -> None:
+    x = np.linspace(-30, 30, 4001).astype(np.float32)
+    y = x.copy()
+    sigmoid_in_place(y)
+    np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(np.float64))), atol=3e-7)
+    assert y[2000] == 0.5
+
+
+def test_frequent_tokens_are_dropped_by_their_chance_and_gaps_closed() -> None:
+    keep = np.array([0.25, 1.0, 0.0], np.float32)
+    walks = np.tile(np.array([0, 1, 2, 0, 1, -1], np.int32), (4000, 1))
+    drop_frequent(walks, keep, np.uint64(9), 0)
+    kinds, counts = np.unique(walks, axis=0, return_counts=True)
+    shares = {tuple(kind): count / 4000 for kind, count in zip(kinds, counts, strict=True)}
+    expected = {
+        (1, 1, -1, -1, -1, -1): 0.5625,
+        (0, 1, 1, -1, -1, -1): 0.1875,
+        (1, 0, 1, -1, -1, -1): 0.1875,
+        (0, 1, 0, 1, -1, -1): 0.0625,
+    }
+    assert shares.keys() == expected.keys()
+    for kind, share in expected.items():
+        assert shares[kind] == pytest.approx(share, abs=0.03)
+    later = np.tile(np.array([0, 1, 2, 0, 1, -1], np.int32), (1000, 1))
+    drop_frequent(later, keep, np.uint64(9), 3000)
+    np.testing.assert_array_equal(later, walks[3000:])
