@@ -114,6 +114,36 @@ def test_the_result_holds_config_metrics_rows_and_findings(tmp_path: Path) -> No
     assert again.folder is None
 
 
+def test_one_seed_reaches_data_walks_rows_and_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: dict[str, int] = {}
+
+    def recorded(name: str, place: int | str) -> None:
+        original = getattr(module, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            seeds[name] = options[place] if isinstance(place, str) else args[place]
+            return original(*args, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    recorded("load_dataset", 1)
+    recorded("WalkSampler", "seed")
+    recorded("train_skipgram", "seed")
+    recorded("evaluate", 3)
+    ge.pipeline("deepwalk", "digits", seed=7, **{**TINY, "evaluate": {"ratios": [0.5], "shuffles": 1}})
+    assert seeds == {"load_dataset": 7, "WalkSampler": 7, "train_skipgram": 7, "evaluate": 7}
+
+
+def test_an_interrupt_while_evaluating_keeps_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "evaluate", interrupted)
+    result = ge.pipeline("deepwalk", "digits", out=tmp_path / "run", **tiny("evaluate"))
+    assert result.interrupted
+    assert (tmp_path / "run" / "embeddings.npy").is_file()
+
+
 def tiny(*without: str) -> dict[str, Any]:
     return {key: value for key, value in TINY.items() if key not in without}
 
