@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from graph_emb import compat, initializers
-from graph_emb.embedding import DistEmbedding
+from graph_emb import compat
 from graph_emb.errors import (
     CompatError,
     ConfigError,
@@ -16,33 +15,57 @@ from graph_emb.errors import (
     PartitionError,
     ShapeError,
 )
-from graph_emb.optimizer import (
-    SparseAdagrad,
-    SparseAdam,
-    SparseAdamW,
-    SparseOptimizer,
-    SparseRowAdagrad,
-    SparseRowAdam,
-    SparseSGD,
-)
-from graph_emb.partition_book import PartitionBook, RangeBook
-from graph_emb.transport.active import init, shutdown
 
 if TYPE_CHECKING:
+    from graph_emb import initializers
+    from graph_emb.embedding import DistEmbedding
+    from graph_emb.optimizer import (
+        SparseAdagrad,
+        SparseAdam,
+        SparseAdamW,
+        SparseOptimizer,
+        SparseRowAdagrad,
+        SparseRowAdam,
+        SparseSGD,
+    )
+    from graph_emb.partition_book import PartitionBook, RangeBook
     from graph_emb.train.pipeline import pipeline
+    from graph_emb.transport.active import init, shutdown
 
 __version__ = "0.1.0"
 
 compat.prepare()
 
-# Found on first use, because they bring heavy packages with them.
-_LAZY = {"pipeline": "graph_emb.train.pipeline"}
+# Found on first use: torch and numba take a second to import, and `graph-emb --help` needs neither.
+_LAZY = {
+    "DistEmbedding": "graph_emb.embedding",
+    "PartitionBook": "graph_emb.partition_book",
+    "RangeBook": "graph_emb.partition_book",
+    "SparseAdagrad": "graph_emb.optimizer",
+    "SparseAdam": "graph_emb.optimizer",
+    "SparseAdamW": "graph_emb.optimizer",
+    "SparseOptimizer": "graph_emb.optimizer",
+    "SparseRowAdagrad": "graph_emb.optimizer",
+    "SparseRowAdam": "graph_emb.optimizer",
+    "SparseSGD": "graph_emb.optimizer",
+    "init": "graph_emb.transport.active",
+    "pipeline": "graph_emb.train.pipeline",
+    "shutdown": "graph_emb.transport.active",
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "initializers":
+        return importlib.import_module("graph_emb.initializers")
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module 'graph_emb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -1,0 +1,27 @@
+"""What `import graph_emb` gives, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import graph_emb as ge
+
+
+@pytest.mark.parametrize("name", ge.__all__)
+def test_every_public_name_is_there_and_listed(name: str) -> None:
+    assert getattr(ge, name) is not None
+    assert name in dir(ge)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="SparseAdgrad"):
+        ge.SparseAdgrad  # noqa: B018
+
+
+def test_the_import_brings_no_heavy_package_with_it() -> None:
+    code = "import sys, graph_emb; print(sorted({'torch', 'numba', 'dgl', 'ogb', 'sklearn'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
