@@ -55,6 +55,7 @@ RECIPES = {
         p=1.0,
         q=1.0,
         skipgram=SkipGramConfig(window=2, num_negatives=1, negative_power=0.0, tables=2, lr=0.05),
+        context="add",  # (u + v)_i * (u + v)_j holds u_i * v_j, which is what skip-gram trained for an edge
     ),
     "node2vec": WalkRecipe(
         num_walks=10,

@@ -48,8 +48,7 @@ class LearningRows:
         assert self._traced is not None, "step() before gather()"
         self._traced.backward(rows.grad)
         self._traced = None
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.step()  # and consumes the gradients
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ def test_every_model_gets_a_row_per_k_beside_the_published_one(
         assert set(entry["hits"]) == {"10", "20", "30", "50", "100"}
         runs = [run["hits"]["20"]["test"] for run in entry["runs"]]
         assert entry["hits"]["20"]["test"]["mean"] == pytest.approx(sum(runs) / 2)
+        means = [f"{entry['hits']['20'][part]['mean']:.4f} ±" for part in ("valid", "test")]
+        assert any(means[0] in line.partition(means[1])[0] for line in printed.splitlines() if "Hits@20" in line)
         assert entry["hits"]["20"]["test"]["std"] == pytest.approx(abs(runs[0] - runs[1]) / 2**0.5)
         assert entry["runs"][0]["history"] != entry["runs"][1]["history"]
 
