@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -32,13 +33,15 @@ def test_every_model_gets_a_row_per_k_beside_the_published_one(
     counts = {model: entry["runs"][0]["num_parameters"] for model, entry in numbers["models"].items()}
     network = 8 * 256 + 256 + 256 * 256 + 256 + 256 + 1
     assert counts == {"deepwalk": 2 * 40 * 8 + network, "node2vec": 40 * 8 + network, "mf": 40 * 8 + network}
-    for entry in numbers["models"].values():
+    columns = [re.split(" {2,}", line) for line in printed.splitlines()]
+    for model, entry in numbers["models"].items():
         assert set(entry["hits"]) == {"10", "20", "30", "50", "100"}
         runs = [run["hits"]["20"]["test"] for run in entry["runs"]]
         assert entry["hits"]["20"]["test"]["mean"] == pytest.approx(sum(runs) / 2)
-        means = [f"{entry['hits']['20'][part]['mean']:.4f} ±" for part in ("valid", "test")]
-        assert any(means[0] in line.partition(means[1])[0] for line in printed.splitlines() if "Hits@20" in line)
         assert entry["hits"]["20"]["test"]["std"] == pytest.approx(abs(runs[0] - runs[1]) / 2**0.5)
+        (row,) = [cells for cells in columns if cells[:2] == [model, "Hits@100"]]
+        for cell, part in zip(row[3:5], ("valid", "test"), strict=True):
+            assert cell.startswith(f"{entry['hits']['100'][part]['mean']:.4f} ±")
         assert entry["runs"][0]["history"] != entry["runs"][1]["history"]
 
 
