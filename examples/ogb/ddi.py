@@ -62,7 +62,16 @@ RECIPES = {
         walk_length=40,
         p=1.0,
         q=1.0,
-        skipgram=SkipGramConfig(window=19, num_negatives=1, negative_power=0.0, tables=1, window_weighting="uniform"),
+        # PyG's context of 20 nodes: the start and the 19 after it, all alike, both ways as the table is one.
+        skipgram=SkipGramConfig(
+            window=19,
+            window_weighting="uniform",
+            num_negatives=1,
+            negative_power=0.0,
+            tables=1,
+            lr=0.025,
+            epochs=30,
+        ),
     ),
 }
 PREDICTOR_EPOCHS = {"deepwalk": 100, "node2vec": 200, "mf": 200}  # as published
@@ -180,7 +189,12 @@ def precision(name: str) -> str:
 def with_options(recipe: WalkRecipe, args: argparse.Namespace) -> WalkRecipe:
     """The recipe with what the command line changes."""
     skipgram = recipe.skipgram if args.dim is None else replace(recipe.skipgram, dim=args.dim)
-    return replace(recipe, num_walks=args.num_walks or recipe.num_walks, skipgram=skipgram)
+    return replace(
+        recipe,
+        num_walks=args.num_walks or recipe.num_walks,
+        skipgram=skipgram,
+        context=args.context or recipe.context,
+    )
 
 
 def table(records: dict[str, list[dict[str, Any]]]) -> str:
@@ -227,6 +241,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=positive, default=64 * 1024, help="edges of a predictor step")
     parser.add_argument("--num-walks", type=positive, help="walks from a node; default as the recipe")
     parser.add_argument("--dim", type=positive, help="embedding width; default 128, or 256 for mf")
+    parser.add_argument("--context", choices=("none", "add", "concat"), help="how context rows reach the predictor")
     parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--progress", action="store_true", help="show bars")

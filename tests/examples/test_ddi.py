@@ -82,6 +82,16 @@ def test_a_frozen_embedding_serves_every_predictor_seed(
     assert {path.parent.name for path in tmp_path.rglob("seed-*.json")} == {"node2vec", "node2vec-frozen-5"}
 
 
+def test_the_predictor_is_twice_as_wide_for_both_tables_side_by_side(
+    example: Example, command: list[str], tmp_path: Path
+) -> None:
+    chosen = ["--model", "deepwalk", "--seeds", "0", "--context", "concat"]
+    assert example("ddi").main([*command, *chosen]) == 0
+    record = json.loads((tmp_path / "out" / "deepwalk" / "seed-0.json").read_text())
+    network = 2 * 8 * 256 + 256 + 256 * 256 + 256 + 256 + 1
+    assert record["result"]["num_parameters"] == 2 * 40 * 8 + network
+
+
 def test_missing_data_is_one_line_and_exit_code_2(
     example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
