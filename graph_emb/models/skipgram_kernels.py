@@ -66,6 +66,38 @@ def add_rows(table, ids, rows):
 
 
 @njit(**FAST)
+def mean_square_norm(rows, count):
+    """Mean of the squared lengths of the first ``count`` rows."""
+    total = f4(0.0)
+    for i in range(count):
+        for d in range(rows.shape[1]):
+            total += rows[i, d] * rows[i, d]
+    return total / f4(count)
+
+
+@njit(**FAST)
+def shorten_steps(steps, ids, partners, most):
+    """Shortens each step that could change its row's scores by more than ``most``.
+
+    A score changes by at most the length of the step times that of the partner's row, whose mean square is
+    ``partners``; a row that stands several times in ``ids`` moves by all its steps. Stale by a whole block, the steps
+    of a hub, or of any node of a tiny graph, would otherwise overshoot farther each time.
+    """
+    for i in range(len(ids)):
+        times = 0
+        for j in range(len(ids)):
+            times += ids[j] == ids[i]
+        square = f4(0.0)
+        for d in range(steps.shape[1]):
+            square += steps[i, d] * steps[i, d]
+        change = f4(times) * np.sqrt(square * partners)
+        if change > most:
+            scale = most / change
+            for d in range(steps.shape[1]):
+                steps[i, d] *= scale
+
+
+@njit(**FAST)
 def block_loss(chances, ramp, middle, num_contexts, negative_weight):
     """Loss and weight of the positive pairs of a block whose sigmoids are ``chances``, as ``step_factors`` reads it."""
     loss, pairs = 0.0, 0.0
@@ -115,12 +147,14 @@ def train_walks(
     negative_weight,
     lr,
     lr_slope,
+    most,
     first,
 ):
     """Adds the steps of walks (B, L) with negatives (B, S * K), block by block, to rows of the two ``out`` tables.
 
     With ``out`` the tables themselves this is SGD in place; threads may then run at once on walks of their own, and
     rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and lr -1 it sums up the gradients.
+    No step may change a score by more than about ``most`` (see ``shorten_steps``); infinity leaves them all alone.
     Both sides may be one table. Walk b steps with lr + b * lr_slope and is number first + b of its epoch.
 
     Returns:
@@ -129,11 +163,11 @@ def train_walks(
     num_walks, length = walks.shape
     width = embedding.shape[1]
     block = min(block, length)
-    most = min(length, block + 2 * window) + shared
+    longest = min(length, block + 2 * window) + shared
     rows, row_steps = np.empty((block, width), f4), np.empty((block, width), f4)
-    outputs, output_steps = np.empty((most, width), f4), np.empty((most, width), f4)
-    products = np.empty(block * most, f4)
-    ids = np.empty(most, np.int32)
+    outputs, output_steps = np.empty((longest, width), f4), np.empty((longest, width), f4)
+    products = np.empty(block * longest, f4)
+    ids = np.empty(longest, np.int32)
     middle = len(ramp) // 2
     loss, pairs = 0.0, 0.0
     for b in range(num_walks):
@@ -164,6 +198,8 @@ def train_walks(
             step_factors(chances, ramp, shift, num_contexts, negative_weight, rate)
             np.dot(chances, outputs[:count], row_steps[:size])
             np.dot(chances.T, rows[:size], output_steps[:count])
+            shorten_steps(row_steps, tokens[begin:end], mean_square_norm(outputs, count), most)
+            shorten_steps(output_steps, ids[:count], mean_square_norm(rows, size), most)
             add_rows(embedding_out, tokens[begin:end], row_steps)
             add_rows(context_out, ids[:count], output_steps)
     return loss, pairs

@@ -27,6 +27,7 @@ from graph_emb.optimizer import (
 )
 
 Pair = tuple[np.ndarray, np.ndarray]
+MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
 PART_WALKS = 32  # of a batch: enough work for a thread, and rows that fit its cache
 
 OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
@@ -111,15 +112,20 @@ class Kernel:
         outs: Pair,
         lr: float,
         lr_slope: float,
+        most: float,
         first: int,
     ) -> tuple[float, float]:
         """See ``skipgram_kernels.train_walks``."""
-        rate = (self._negative_weight, lr, lr_slope)
+        rate = (self._negative_weight, lr, lr_slope, np.float32(most))
         return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *self._blocks, *rate, first)
 
 
 class InPlaceSteps:
-    """SGD on the rows in place; threads share the rows without locks (Hogwild), one thread is deterministic."""
+    """SGD on the rows in place; threads share the rows without locks (Hogwild), one thread is deterministic.
+
+    A block's step is shortened for rows whose scores it could change by more than ``MOST_CHANGE``, which bounds what
+    the plain sum over a block does to hubs; ordinary rows of ordinary graphs are not touched by it.
+    """
 
     def __init__(
         self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, pool: ThreadPoolExecutor, threads: int
@@ -145,7 +151,7 @@ class InPlaceSteps:
         def part(low: int, high: int) -> tuple[float, float]:
             own, index = walks[low:high], first + low
             drawn = self._kernel.draw(own, epoch, index)
-            rate = (self._decay.at(done + low), self._decay.slope)
+            rate = (self._decay.at(done + low), self._decay.slope, MOST_CHANGE)
             return self._kernel.run(own, drawn, self._tables, self._tables, *rate, index)
 
         parts = min(self._threads, len(walks))
@@ -205,7 +211,7 @@ class GradientSteps:
         values = [table.detach().float().contiguous().numpy() for table in pulled]
         sums = [np.zeros_like(table) for table in values]
         tables, outs = (values[0], values[-1]), (sums[0], sums[-1])
-        return sums, self._kernel.run(rows.walks, rows.negatives, tables, outs, -1.0, 0.0, first)
+        return sums, self._kernel.run(rows.walks, rows.negatives, tables, outs, -1.0, 0.0, np.inf, first)
 
 
 class AutogradSteps:

@@ -219,7 +219,16 @@ def test_a_walk_of_isolated_nodes_trains_nothing() -> None:
 
 def test_rows_that_diverge_are_an_error() -> None:
     with pytest.raises(ConfigError, match=r"skip-gram diverged: .* lower lr"):
-        train_skipgram(sampler(), SkipGramConfig(**{**vars(SMALL), "lr": 1e30}), progress=False)
+        train_skipgram(sampler(), SkipGramConfig(**{**vars(SMALL), "path": "optimizer", "lr": 1e30}), progress=False)
+
+
+@pytest.mark.parametrize("lr", [0.025, 0.5])
+def test_sgd_stays_finite_where_one_node_is_half_of_every_walk(lr: float) -> None:
+    # The steps of a hub add up within a block; unshortened they overshoot and the rows grow without bound.
+    star = Graph.from_edges(np.zeros(200, int), np.arange(1, 201))
+    walks = WalkSampler(star, num_walks=30, walk_length=40)
+    result = train_skipgram(walks, SkipGramConfig(dim=16, lr=lr), progress=False, num_threads=1)
+    assert result.embeddings().norm(dim=1).max() < 10
 
 
 def test_the_bar_shows_rate_loss_and_memory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from graph_emb.data.negatives import NegativeSampler
 from graph_emb.models.skipgram import SkipGram, SkipGramConfig
-from graph_emb.models.skipgram_kernels import LOSS_EVERY, drop_frequent, sigmoid_in_place
+from graph_emb.models.skipgram_kernels import LOSS_EVERY, drop_frequent, shorten_steps, sigmoid_in_place
 from graph_emb.models.skipgram_model import Blocks, cut_blocks, num_blocks
 from graph_emb.models.skipgram_steps import Kernel
 from graph_emb.optimizer import SparseSGD
@@ -21,11 +21,13 @@ DEGREES = np.array([3.0, 2, 5, 1, 4, 2])
 SHARED = 4
 
 
-def trained_by_kernel(config: SkipGramConfig, rows: list[np.ndarray], lr: float, slope: float, first: int) -> list:
+def trained_by_kernel(
+    config: SkipGramConfig, rows: list[np.ndarray], lr: float, slope: float, first: int, most: float = np.inf
+) -> list:
     tables = [row.copy() for row in rows]
     pair = (tables[0], tables[-1])
     kernel = Kernel(config, NegativeSampler(DEGREES, seed=1))
-    return [*tables, kernel.run(WALKS, kernel.draw(WALKS, 3, first), pair, pair, lr, slope, first)]
+    return [*tables, kernel.run(WALKS, kernel.draw(WALKS, 3, first), pair, pair, lr, slope, most, first)]
 
 
 @pytest.mark.parametrize("tables", [1, 2])
@@ -81,6 +83,23 @@ def test_the_sigmoid_is_exact_to_float32() -> None:
     sigmoid_in_place(y)
     np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(np.float64))), atol=3e-7)
     assert y[2000] == 0.5
+
+
+def test_steps_are_shortened_to_the_change_of_scores_that_is_allowed() -> None:
+    steps = np.array([[3.0, 4.0], [0.3, 0.4], [0.03, 0.04], [0.3, 0.4]], np.float32)
+    # partners of length 2: changes of 10, 1, .1 and, as node 8 stands twice, 2 * 1 where 1.5 is allowed
+    shorten_steps(steps, np.array([5, 8, 6, 8], np.int32), np.float32(4), np.float32(1.5))
+    np.testing.assert_allclose(steps, [[0.45, 0.6], [0.225, 0.3], [0.03, 0.04], [0.225, 0.3]], rtol=1e-6)
+
+
+def test_both_sides_of_a_block_are_shortened() -> None:
+    config = SkipGramConfig(dim=4, window=2, shared_negatives=SHARED, block=50)
+    rows = [np.full((6, 4), 0.5, np.float32), np.full((6, 4), -1.0, np.float32)]
+    most = 0.01
+    x, c, _ = trained_by_kernel(config, rows, lr=1.0, slope=0.0, first=0, most=most)
+    # three blocks, each at most .01 against partners of length 2 and 1
+    assert 0 < np.linalg.norm(x - rows[0], axis=1).max() <= 3 * most / 2 * 1.02
+    assert 0 < np.linalg.norm(c - rows[1], axis=1).max() <= 3 * most / 1 * 1.02
 
 
 def test_frequent_tokens_are_dropped_by_their_chance_and_gaps_closed() -> None:
