@@ -128,6 +128,7 @@ def test_long_text_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def local_mode() -> Iterator[None]:
+    shutdown()  # whatever an earlier test began
     init(mode="local")
     yield
     shutdown()
