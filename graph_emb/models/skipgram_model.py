@@ -28,7 +28,7 @@ class SkipGram:
 
         - sum_ij w_ij [ log sigmoid(x_i . c_j) + k * mean_n log sigmoid(-x_i . c_n) ]
 
-    with w_ij the window's weight of the distance |i - j|, k = ``num_negatives`` and n over ``shared_negatives``
+    with w_ij the window's weight of the distance of i and j, k = ``num_negatives`` and n over ``shared_negatives``
     random nodes that the tokens of a block share. Its expectation is that of word2vec's loss with k negatives per
     pair; a negative that happens to be a neighbour is not left out, as in the analysis of Levy and Goldberg 2014.
 
