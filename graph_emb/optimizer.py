@@ -202,6 +202,8 @@ class SparseAdagrad(SparseOptimizer):
         compat: ``"torch"``, ``"dgl-1.x"`` (mean), ``"dgl-0.5"`` (row-wise, each occurrence squared), ``"fbgemm"``.
     """
 
+    _rule_class: type[Rule] = Adagrad
+
     def __init__(
         self,
         params: Params,
@@ -212,27 +214,15 @@ class SparseAdagrad(SparseOptimizer):
         merge: str | None = None,
         compat: str = "torch",
     ) -> None:
-        rule = OccurrenceRowAdagrad if compat == "dgl-0.5" else Adagrad
+        rule = OccurrenceRowAdagrad if compat == "dgl-0.5" else self._rule_class
         options = {"initial_accumulator_value": initial_accumulator_value}
         super().__init__(params, rule, {"lr": lr, "eps": eps}, options, convention(compat, merge))
 
 
-class SparseRowAdagrad(SparseOptimizer):
+class SparseRowAdagrad(SparseAdagrad):
     """Adagrad with one scalar per row. See ``graph_emb.optim.adagrad.RowAdagrad``; arguments as ``SparseAdagrad``."""
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float,
-        eps: float = 1e-10,
-        *,
-        initial_accumulator_value: float = 0.0,
-        merge: str | None = None,
-        compat: str = "torch",
-    ) -> None:
-        rule = OccurrenceRowAdagrad if compat == "dgl-0.5" else RowAdagrad
-        options = {"initial_accumulator_value": initial_accumulator_value}
-        super().__init__(params, rule, {"lr": lr, "eps": eps}, options, convention(compat, merge))
+    _rule_class = RowAdagrad
 
 
 class SparseAdam(SparseOptimizer):
@@ -249,7 +239,6 @@ class SparseAdam(SparseOptimizer):
     """
 
     _rule_class: type[Rule] = Adam
-    _default_decay = 0.0
 
     def __init__(
         self,
