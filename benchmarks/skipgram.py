@@ -32,8 +32,8 @@ from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress
 TARGET_RATIO = 0.3
 OURS = {"ours": ({}, SkipGramConfig())}
 QUALITY = {
-    "ours, quality": ({}, SkipGramConfig(epochs=2, lr=0.0125)),
-    "ours, node2vec": ({"p": 0.25, "q": 0.25}, SkipGramConfig(epochs=2, lr=0.0125)),
+    "ours, quality": ({}, SkipGramConfig(epochs=2, lr=0.02)),
+    "ours, node2vec": ({"p": 0.25, "q": 0.25}, SkipGramConfig(epochs=2, lr=0.02)),
 }
 GENSIM: dict[str, dict[str, Any]] = {
     "gensim sgns": {"negative": 5, "alpha": 0.025, "epochs": 3},

@@ -11,6 +11,7 @@ import torch
 from graph_emb.data.walks import WalkSampler
 from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph
+from graph_emb.models import skipgram
 from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.models.skipgram_config import DEFAULT_LR
 from graph_emb.models.skipgram_model import cut_blocks
@@ -120,6 +121,25 @@ def test_one_thread_gives_the_same_rows_and_another_seed_others() -> None:
     ]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
+
+
+def test_batches_and_threads_sample_the_same_walks_for_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    still = SkipGramConfig(**{**vars(SMALL), "lr": 1e-12})  # rows as good as fixed, so that losses can be compared
+    lines = []
+    for tokens, threads in ((10**6, 1), (10**6, 3), (12 * 130, 2)):
+        monkeypatch.setattr(skipgram, "TOKENS_PER_BATCH", tokens)
+        model = SkipGram(24, still)
+        for table in model.tables:
+            table.weight[:] = torch.randn(24, 16, generator=torch.Generator().manual_seed(1))
+        lines.append(train_skipgram(sampler(), model=model, num_threads=threads, progress=False).history[-1])
+    assert lines[0].loss == pytest.approx(lines[1].loss, rel=1e-6)
+    assert lines[0].loss == pytest.approx(lines[2].loss, rel=1e-6)
+
+
+def test_the_loss_of_fresh_rows_is_that_of_coin_flips() -> None:
+    still = SkipGramConfig(**{**vars(SMALL), "lr": 1e-12})
+    line = train_skipgram(sampler(), still, progress=False).history[-1]
+    assert line.loss == pytest.approx((1 + 5) * math.log(2), rel=1e-5)  # one pair and five negatives at sigmoid 1/2
 
 
 def test_more_threads_train_the_same_tokens_to_about_the_same_loss() -> None:
