@@ -112,10 +112,12 @@ class TrainSection(Section):
         default=None, description="to zero over the training, or not; null: linear for sgd"
     )
     epochs: Count = Field(default=1, ge=1, le=1_000_000, description="passes, each with walks of its own")
-    path: Literal["auto", "fused", "autograd"] = Field(
-        default="auto", description="fused: compiled kernel, sgd only; autograd: sparse optimizers"
+    path: Literal["auto", "optimizer", "autograd"] = Field(
+        default="auto", description="optimizer: sparse optimizers for sgd too; autograd: torch's gradients"
     )
-    batch_size: Count | None = Field(default=None, ge=1, le=1 << 24, description="walks of an autograd step; null: 64")
+    batch_size: Count | None = Field(
+        default=None, ge=1, le=1 << 24, description="walks of an optimizer step; null: 128"
+    )
     threads: Count | None = Field(
         default=None, ge=1, le=4_096, description="null: all cores; 1 with sgd repeats a run exactly"
     )
@@ -123,10 +125,8 @@ class TrainSection(Section):
 
     @model_validator(mode="after")
     def _batch_size_has_an_effect(self) -> TrainSection:
-        if self.batch_size is not None and self.rule == "sgd" and self.path != "autograd":
-            raise ValueError("batch_size has no effect on the fused sgd kernel; set path=autograd or leave it out")
-        if self.path == "fused" and self.rule != "sgd":
-            raise ValueError(f"path=fused runs rule=sgd only, not {self.rule}; use path=auto")
+        if self.batch_size is not None and self.rule == "sgd" and self.path == "auto":
+            raise ValueError("batch_size has no effect on sgd in place; set path=optimizer or leave it out")
         return self
 
 
