@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import get_num_threads, njit, prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import get_num_threads, njit, prange
 from torch import Tensor
 
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
@@ -24,38 +21,11 @@ from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.merge import Merge, check_merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.sgd import SGD
+from graph_emb.table.gather import SERIAL_ROWS, prefetch
 from graph_emb.table.shard import EmbeddingShard
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
-LINE = 16  # float32 values in a cache line
 AHEAD = 4  # rows whose lines are asked for before they are needed
-SERIAL_ROWS = 256  # below this, starting threads costs more than they save
-
-
-def _emit_prefetch(typingctx, array, row):
-    """Ask for the cache lines of array[row, :] (two-dimensional, C order), for writing."""
-    signature = types.void(array, row)
-
-    def generate(context, builder, sig, args):
-        value = context.make_array(sig.args[0])(context, builder, args[0])
-        width = cgutils.unpack_tuple(builder, value.shape, 2)[1]
-        start = builder.gep(value.data, [builder.mul(args[1], width)])
-        pointer = builder.bitcast(start, ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        with cgutils.for_range_slice(builder, width.type(0), width, width.type(LINE), intp=width.type) as (
-            column,
-            _,
-        ):
-            offset = builder.mul(column, width.type(4))
-            builder.call(function, [builder.gep(pointer, [offset]), i32(1), i32(3), i32(1)])
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-_prefetch: Any = intrinsic(_emit_prefetch)
 
 
 @njit(cache=True, nogil=True)
@@ -134,7 +104,7 @@ def _sgd(weight, distinct, first, following, grads, mean, parts, lr):
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
-                _prefetch(weight, distinct[k + AHEAD])
+                prefetch(weight, distinct[k + AHEAD])
             r = distinct[k]
             _merged(grads, first[k], following, mean, g)
             for d in range(width):
@@ -149,8 +119,8 @@ def _momentum(weight, buffer, distinct, first, following, grads, mean, parts, lr
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
-                _prefetch(weight, distinct[k + AHEAD])
-                _prefetch(buffer, distinct[k + AHEAD])
+                prefetch(weight, distinct[k + AHEAD])
+                prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
             _merged(grads, first[k], following, mean, g)
             for d in range(width):
@@ -167,8 +137,8 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, 
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
-                _prefetch(weight, distinct[k + AHEAD])
-                _prefetch(total, distinct[k + AHEAD])
+                prefetch(weight, distinct[k + AHEAD])
+                prefetch(total, distinct[k + AHEAD])
             r = distinct[k]
             _merged(grads, first[k], following, mean, g)
             for d in range(width):
@@ -185,7 +155,7 @@ def _row_adagrad(weight, total, distinct, first, following, grads, mean, parts, 
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
-                _prefetch(weight, distinct[k + AHEAD])
+                prefetch(weight, distinct[k + AHEAD])
             r = distinct[k]
             _merged(grads, first[k], following, mean, g)
             square = np.float32(0.0)
@@ -219,9 +189,9 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
             if k + AHEAD < high:
-                _prefetch(weight, distinct[k + AHEAD])
-                _prefetch(first_moment, distinct[k + AHEAD])
-                _prefetch(second_moment, distinct[k + AHEAD])
+                prefetch(weight, distinct[k + AHEAD])
+                prefetch(first_moment, distinct[k + AHEAD])
+                prefetch(second_moment, distinct[k + AHEAD])
             r = distinct[k]
             if row_clock:
                 step[r] += 1
@@ -247,8 +217,8 @@ def _row_adam(weight, first_moment, second_moment, step, distinct, first, follow
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
             if k + AHEAD < high:
-                _prefetch(weight, distinct[k + AHEAD])
-                _prefetch(first_moment, distinct[k + AHEAD])
+                prefetch(weight, distinct[k + AHEAD])
+                prefetch(first_moment, distinct[k + AHEAD])
             r = distinct[k]
             if row_clock:
                 step[r] += 1

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graph_emb.errors import ModeError
 from graph_emb.table import memory
+from graph_emb.table.gather import gather
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
 
 
@@ -39,7 +40,7 @@ class EmbeddingShard:
 
     def read(self, rows: Tensor) -> Tensor:
         """A copy of rows, shape (B, D), in the order asked, repeats kept."""
-        return self.weight.index_select(0, rows)
+        return gather(self.weight, rows)
 
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite distinct rows with values, shape (B, D)."""

@@ -1,0 +1,29 @@
+"""Gathering rows equals ``index_select``, on either side of the threshold and for every kind of table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graph_emb.table.gather import SERIAL_ROWS, gather
+
+
+@pytest.mark.parametrize("num", [0, 1, SERIAL_ROWS - 1, SERIAL_ROWS, 3 * SERIAL_ROWS + 1])
+@pytest.mark.parametrize("dim", [1, 15, 16, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_gathered_rows_are_those_asked_for_in_order_with_repeats(num, dim, dtype):
+    weight = torch.arange(50 * dim).reshape(50, dim).to(dtype)
+    rows = torch.randint(0, 50, (num,), generator=torch.Generator().manual_seed(num))
+    assert torch.equal(gather(weight, rows), weight.index_select(0, rows))
+
+
+def test_a_table_that_is_a_column_slice_is_gathered_right():
+    weight = torch.arange(20 * 8, dtype=torch.float32).reshape(20, 8)[:, 2:5]
+    rows = torch.arange(19, -1, -1).repeat(SERIAL_ROWS)
+    assert torch.equal(gather(weight, rows), weight.index_select(0, rows))
+
+
+def test_gathered_rows_are_a_copy():
+    weight = torch.zeros(4, 3)
+    gather(weight, torch.zeros(SERIAL_ROWS, dtype=torch.int64)).fill_(1.0)
+    assert not weight.any()
