@@ -19,7 +19,7 @@ from graph_emb.optim.apply import check_gradient
 from graph_emb.optim.presets import Convention, convention
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
-from graph_emb.transport.base import Transport
+from graph_emb.transport.base import Push, Transport
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
 
@@ -100,13 +100,13 @@ class SparseOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             rule = self._rule(group)
             for table in group["tables"]:
-                if table.touched:
+                if table.touched or self._transport.lockstep:
                     ids, grads = _concatenate(table)
                     check_gradient(table.name, ids, grads, table.embedding_dim)
-                    pushes.append((table, ids, grads, rule))
-        for table, ids, grads, rule in pushes:
-            self._transport.push(table.name, ids, grads, rule, self._convention.merge)
-            table.clear_gradients()
+                    pushes.append(Push(table.name, ids, grads, rule, self._convention.merge, table.touched))
+        self._transport.push(pushes)
+        for push in pushes:
+            self._tables[push.table].clear_gradients()
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -11,6 +12,27 @@ from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
+
+
+class Push(NamedTuple):
+    """The gradients of one table in one step.
+
+    Attributes:
+        table: The table's name.
+        ids: Checked partition-order ids, shape (B,), int64, repeats allowed.
+        grads: Shape (B, D), floating.
+        rule: The arithmetic, with the numbers of this step.
+        merge: The treatment of duplicates.
+        touched: Whether a backward reached the table on this rank. Where the mode is in lockstep, tables that no
+            backward reached are pushed too, with no rows, because another rank may have touched them.
+    """
+
+    table: str
+    ids: Tensor
+    grads: Tensor
+    rule: SparseRule
+    merge: Merge
+    touched: bool = True
 
 
 class Transport(Protocol):
@@ -31,7 +53,7 @@ class Transport(Protocol):
     def attach(self, table: str, rule: SparseRule) -> None: ...
     def detach(self, table: str) -> None: ...
     def pull(self, table: str, ids: Tensor) -> Tensor: ...
-    def push(self, table: str, ids: Tensor, grads: Tensor, rule: SparseRule, merge: Merge) -> None: ...
+    def push(self, pushes: Sequence[Push]) -> None: ...
     def write(self, table: str, ids: Tensor, values: Tensor) -> None: ...
     def flush(self) -> None: ...
     def barrier(self) -> None: ...

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from graph_emb.errors import ConfigError, ModeError
 from graph_emb.names import Rank
 from graph_emb.optim.apply import apply_update
-from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
+from graph_emb.transport.base import Push
 
 
 class LocalTransport:
@@ -67,11 +69,13 @@ class LocalTransport:
         shard = self.shard(table)
         return shard.read(ids.to(shard.weight.device))
 
-    def push(self, table: str, ids: Tensor, grads: Tensor, rule: SparseRule, merge: Merge) -> None:
-        """Apply the gradients of checked ids, shape (B, D), at once."""
-        shard = self.shard(table)
-        device = shard.weight.device
-        apply_update(rule, shard, ids.to(device), grads.to(device), merge)
+    def push(self, pushes: Sequence[Push]) -> None:
+        """Apply the gradients of one step at once, table after table."""
+        for table, ids, grads, rule, merge, touched in pushes:
+            if touched:
+                shard = self.shard(table)
+                device = shard.weight.device
+                apply_update(rule, shard, ids.to(device), grads.to(device), merge)
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows of checked distinct ids."""

@@ -12,6 +12,7 @@ from graph_emb.partition_book import RangeBook
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport import active
+from graph_emb.transport.base import Push
 from graph_emb.transport.local import LocalTransport
 
 ROWS = torch.arange(14.0).view(7, 2)
@@ -36,7 +37,7 @@ def test_pull_keeps_order_and_duplicates_for_any_number_of_parts(num_parts: int)
 
 def test_push_is_an_update_at_the_owner() -> None:
     made = transport()
-    made.push("t", torch.tensor([1, 1]), torch.ones(2, 2), SGD(0.5), "sum")
+    made.push([Push("t", torch.tensor([1, 1]), torch.ones(2, 2), SGD(0.5), "sum")])
     assert made.pull("t", torch.tensor([1]))[0].tolist() == [1.0, 2.0]
     made.flush()
     made.barrier()

@@ -1,0 +1,47 @@
+"""The graph that readers make refuses what does not fit together, and names the row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graph_emb.errors import DataError
+from partition.hetero import HeteroGraph
+
+WRITES = ("author", "writes", "paper")
+
+
+def graph(**changes) -> HeteroGraph:
+    given = {
+        "num_nodes": {"author": 2, "paper": 3},
+        "edges": {WRITES: (np.array([0, 1, 1]), np.array([2, 0, 1]))},
+        **changes,
+    }
+    return HeteroGraph(**given)
+
+
+def test_totals_and_offsets_follow_the_order_of_the_types():
+    made = graph()
+    assert (made.total_nodes, made.total_edges) == (5, 3)
+    assert made.node_offsets == {"author": 0, "paper": 2}
+    assert made.etypes == [WRITES]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edges": {WRITES: (np.array([0, 2]), np.array([0, 0]))}}, r"edge 1: source 2 is outside \[0, 2\)"),
+        ({"edges": {WRITES: (np.array([0, 1]), np.array([0, -1]))}}, r"edge 1: destination -1 is outside \[0, 3\)"),
+        ({"edges": {WRITES: (np.array([0]), np.array([0, 1]))}}, "1 sources but 2 destinations"),
+        ({"edges": {("author", "x", "venue"): (np.array([0]), np.array([0]))}}, "unknown node type 'venue'"),
+        ({"node_data": {"paper": {"feat": np.zeros((2, 4))}}}, r"'feat' has shape \(2, 4\); expected 3 rows"),
+        ({"node_data": {"venue": {}}}, "unknown type 'venue'"),
+        ({"edge_data": {WRITES: {"year": np.zeros(2)}}}, "expected 3 rows"),
+        ({"edge_data": {("a", "b", "c"): {}}}, "unknown type a:b:c"),
+        ({"node_ids": {"author": np.array(["x"])}}, "expected 2 rows"),
+        ({"node_ids": {"venue": np.array(["x"])}}, "unknown type 'venue'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(DataError, match=message):
+        graph(**changes)
