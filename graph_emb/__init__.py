@@ -13,6 +13,7 @@ from graph_emb.errors import (
     GraphEmbError,
     ModeError,
     PartitionError,
+    PeerError,
     ShapeError,
 )
 
@@ -77,6 +78,7 @@ __all__ = [
     "ModeError",
     "PartitionBook",
     "PartitionError",
+    "PeerError",
     "RangeBook",
     "ShapeError",
     "SparseAdagrad",

@@ -34,6 +34,10 @@ class ModeError(GraphEmbError, RuntimeError):
     """A call does not fit the current mode or state of the library."""
 
 
+class PeerError(GraphEmbError, RuntimeError):
+    """Another process of the job died, hangs or does something else than this one."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """An error for a name that is not known, with the nearest known one as the next step."""
     options = sorted(known)

@@ -21,7 +21,15 @@ def check_gradient(table: str, ids: Tensor, grads: Tensor, dim: int) -> None:
         )
 
 
-def apply_update(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, how: Merge = "sum") -> None:
+def apply_update(
+    rule: SparseRule,
+    shard: EmbeddingShard,
+    rows: Tensor,
+    grads: Tensor,
+    how: Merge = "sum",
+    *,
+    prepared: bool = False,
+) -> None:
     """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
 
     float32 tables on the CPU take a fused kernel where the rule has one; it equals the torch form within rounding.
@@ -33,17 +41,28 @@ def apply_update(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: T
         rows: Positions in the shard, shape (B,), int64, checked by the caller, repeats allowed.
         grads: Shape (B, D).
         how: The treatment of duplicates.
+        prepared: Whether the sender has called ``rule.prepare`` and merged already.
     """
-    check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
+    if not prepared:
+        check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
     if kernels.run(rule, shard, rows, grads, how):
         return
-    apply_reference(rule, shard, rows, grads, how)
+    apply_reference(rule, shard, rows, grads, how, prepared=prepared)
 
 
-def apply_reference(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, how: Merge = "sum") -> None:
+def apply_reference(
+    rule: SparseRule,
+    shard: EmbeddingShard,
+    rows: Tensor,
+    grads: Tensor,
+    how: Merge = "sum",
+    *,
+    prepared: bool = False,
+) -> None:
     """``apply_update`` by torch operations alone: any device and floating dtype, and the oracle of the kernels."""
     dtype = accumulation_dtype(shard.weight.dtype)
-    distinct, merged = merge(rows, rule.prepare(grads.to(shard.weight.device, dtype)), how)
+    grads = grads.to(shard.weight.device, dtype)
+    distinct, merged = merge(rows, grads if prepared else rule.prepare(grads), how)
     weight, state = rule.update(shard.read(distinct).to(dtype), merged, shard.read_state(distinct))
     shard.write(distinct, weight)
     shard.write_state(distinct, state)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
+from graph_emb.optim.grouping import group, merged, share
 from graph_emb.optim.merge import Merge, check_merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.sgd import SGD
@@ -28,70 +29,6 @@ FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their mea
 AHEAD = 4  # rows whose lines are asked for before they are needed
 
 
-@njit(cache=True, nogil=True)
-def _group(rows):
-    """Distinct rows in the order of first occurrence, and for each the chain of its occurrences.
-
-    Returns distinct (R,), first (R,) and following (B,): the next occurrence of the same row, or -1.
-    A hash table of at least twice B slots beats a sort, and keeps the gradients in reading order.
-    """
-    num = rows.shape[0]
-    bits = 4
-    while (1 << bits) < 2 * num:
-        bits += 1
-    slots = np.full(1 << bits, -1, np.int32)
-    shift = np.uint64(64 - bits)
-    mask = (1 << bits) - 1
-    distinct = np.empty(num, np.int64)
-    first = np.empty(num, np.int64)
-    last = np.empty(num, np.int64)
-    following = np.full(num, -1, np.int64)
-    found = 0
-    for i in range(num):
-        row = rows[i]
-        slot = np.int64((np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)) >> shift)
-        while slots[slot] >= 0 and distinct[slots[slot]] != row:
-            slot = (slot + 1) & mask
-        k = slots[slot]
-        if k < 0:
-            slots[slot] = found
-            distinct[found] = row
-            first[found] = i
-            last[found] = i
-            found += 1
-        else:
-            following[last[k]] = i
-            last[k] = i
-    return distinct[:found], first[:found], following
-
-
-@njit(inline="always")
-def _merged(grads, start, following, mean, out):
-    """Sum (or average) the gradients of one row's occurrences into out, first to last."""
-    width = out.shape[0]
-    for d in range(width):
-        out[d] = grads[start, d]
-    i = following[start]
-    if i < 0:
-        return
-    count = 1
-    while i >= 0:
-        for d in range(width):
-            out[d] += grads[i, d]
-        count += 1
-        i = following[i]
-    if mean:
-        scale = np.float32(1.0) / np.float32(count)
-        for d in range(width):
-            out[d] *= scale
-
-
-@njit(inline="always")
-def _share(part, parts, num):
-    """The rows [low, high) of one of several equal shares."""
-    return part * num // parts, (part + 1) * num // parts
-
-
 def _fused(function: Callable[..., None]) -> Callable[..., None]:
     return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
 
@@ -100,13 +37,13 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
 def _sgd(weight, distinct, first, following, grads, mean, parts, lr):
     width = weight.shape[1]
     for part in prange(parts):
-        low, high = _share(part, parts, len(distinct))
+        low, high = share(part, parts, len(distinct))
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
             r = distinct[k]
-            _merged(grads, first[k], following, mean, g)
+            merged(grads, first[k], following, mean, g)
             for d in range(width):
                 weight[r, d] -= lr * g[d]
 
@@ -115,14 +52,14 @@ def _sgd(weight, distinct, first, following, grads, mean, parts, lr):
 def _momentum(weight, buffer, distinct, first, following, grads, mean, parts, lr, momentum):
     width = weight.shape[1]
     for part in prange(parts):
-        low, high = _share(part, parts, len(distinct))
+        low, high = share(part, parts, len(distinct))
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
-            _merged(grads, first[k], following, mean, g)
+            merged(grads, first[k], following, mean, g)
             for d in range(width):
                 b = momentum * buffer[r, d] + g[d]
                 buffer[r, d] = b
@@ -133,14 +70,14 @@ def _momentum(weight, buffer, distinct, first, following, grads, mean, parts, lr
 def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, eps):
     width = weight.shape[1]
     for part in prange(parts):
-        low, high = _share(part, parts, len(distinct))
+        low, high = share(part, parts, len(distinct))
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(total, distinct[k + AHEAD])
             r = distinct[k]
-            _merged(grads, first[k], following, mean, g)
+            merged(grads, first[k], following, mean, g)
             for d in range(width):
                 s = total[r, d] + g[d] * g[d]
                 total[r, d] = s
@@ -151,13 +88,13 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, 
 def _row_adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, eps):
     width = weight.shape[1]
     for part in prange(parts):
-        low, high = _share(part, parts, len(distinct))
+        low, high = share(part, parts, len(distinct))
         g = np.empty(width, np.float32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
             r = distinct[k]
-            _merged(grads, first[k], following, mean, g)
+            merged(grads, first[k], following, mean, g)
             square = np.float32(0.0)
             for d in range(width):
                 square += g[d] * g[d]
@@ -184,7 +121,7 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     for part in prange(parts):
-        low, high = _share(part, parts, len(distinct))
+        low, high = share(part, parts, len(distinct))
         g = np.empty(width, np.float32)
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
@@ -196,7 +133,7 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
             if row_clock:
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
-            _merged(grads, first[k], following, mean, g)
+            merged(grads, first[k], following, mean, g)
             for d in range(width):
                 m = b1 * first_moment[r, d] + a1 * g[d]
                 v = b2 * second_moment[r, d] + a2 * g[d] * g[d]
@@ -212,7 +149,7 @@ def _row_adam(weight, first_moment, second_moment, step, distinct, first, follow
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     for part in prange(parts):
-        low, high = _share(part, parts, len(distinct))
+        low, high = share(part, parts, len(distinct))
         g = np.empty(width, np.float32)
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
@@ -223,7 +160,7 @@ def _row_adam(weight, first_moment, second_moment, step, distinct, first, follow
             if row_clock:
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
-            _merged(grads, first[k], following, mean, g)
+            merged(grads, first[k], following, mean, g)
             square = np.float32(0.0)
             for d in range(width):
                 square += g[d] * g[d]
@@ -288,7 +225,7 @@ def run(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, ho
     if fused is None or weight.dtype is not torch.float32 or weight.device.type != "cpu":
         return False
     grads = grads.detach().to("cpu", torch.float32).contiguous()
-    distinct, first, following = _group(rows.detach().cpu().contiguous().numpy())
+    distinct, first, following = group(rows.detach().cpu().contiguous().numpy())
     parts = get_num_threads() if len(distinct) >= SERIAL_ROWS else 1
     batch = (distinct, first, following, grads.numpy(), how == "mean", parts)
     fused(rule, weight.numpy(), {name: tensor.numpy() for name, tensor in shard.state.items()}, batch)

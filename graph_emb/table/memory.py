@@ -17,7 +17,7 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, tabl
     """
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     try:
-        if device.type == "cpu":
+        if device.type == "cpu" and num_bytes:  # torch cannot view an empty buffer as another dtype
             return torch.from_numpy(np.empty(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
         return torch.empty(shape, dtype=dtype, device=device)
     except (MemoryError, RuntimeError) as error:

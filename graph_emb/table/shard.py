@@ -42,6 +42,10 @@ class EmbeddingShard:
         """A copy of rows, shape (B, D), in the order asked, repeats kept."""
         return gather(self.weight, rows)
 
+    def read_into(self, rows: Tensor, out: Tensor) -> None:
+        """``read`` into memory that the caller holds, shape (B, D), contiguous, of the table's dtype."""
+        gather(self.weight, rows.to(self.weight.device), out)
+
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite distinct rows with values, shape (B, D)."""
         self.weight.index_copy_(0, rows, values.to(self.weight.dtype))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from graph_emb.errors import ConfigError
-from graph_emb.optim import kernels
-from graph_emb.optim.merge import merge
+from graph_emb.optim.grouping import group
+from graph_emb.optim.merge import merge, presum
 
 IDS = torch.tensor([5, 2, 5, 9, 2, 5])
 GRADS = torch.tensor([[1.0, 0.0], [2.0, 1.0], [4.0, 0.0], [8.0, 2.0], [16.0, 1.0], [32.0, 3.0]])
@@ -25,15 +27,50 @@ def test_mean_divides_by_the_number_of_occurrences() -> None:
     torch.testing.assert_close(grads, torch.tensor([[9.0, 1.0], [37 / 3, 1.0], [8.0, 2.0]]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_order_of_summation_is_the_position(dtype: torch.dtype) -> None:
+def test_the_order_of_a_float32_sum_is_the_position() -> None:
     # big + small - big loses the small one; any other order keeps it.
-    big = 1e9 if dtype == torch.float32 else 1e18
-    values = torch.tensor([[big], [1.0], [-big]], dtype=dtype)
+    values = torch.tensor([[1e9], [1.0], [-1e9]])
     _, grads = merge(torch.tensor([0, 0, 0]), values, "sum")
     assert grads.item() == 0.0
     _, kept = merge(torch.tensor([0, 0, 0]), values[[0, 2, 1]], "sum")
     assert kept.item() == 1.0
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 1, 0]])
+def test_a_float64_sum_keeps_what_each_addition_rounds_away(order: list[int]) -> None:
+    values = torch.tensor([[1e18], [1.0], [-1e18]], dtype=torch.float64)[order]
+    _, grads = merge(torch.tensor([0, 0, 0]), values, "sum")
+    assert grads.item() == 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_float64_sum_has_the_same_bits_however_senders_grouped_it(seed: int) -> None:
+    gen = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, 7, (200,), generator=gen)
+    grads = torch.randn(200, 3, generator=gen, dtype=torch.float64)
+    whole = merge(rows, grads, "sum")
+    parts = [presum(rows[part], grads[part]) for part in torch.arange(200).chunk(3 + seed)]
+    again = merge(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]), "sum")
+    assert torch.equal(whole[0], again[0])
+    assert torch.equal(whole[1], again[1])
+    naive = torch.zeros(7, 3, dtype=torch.float64)
+    for part in torch.arange(200).chunk(3 + seed):
+        naive += torch.zeros(7, 3, dtype=torch.float64).index_add_(0, rows[part], grads[part])
+    assert not torch.equal(whole[1], naive), "the plain sum must differ, or the test shows nothing"
+
+
+def test_presum_counts_the_occurrences_of_each_row_once() -> None:
+    rows, grads, counts = presum(torch.tensor([4, 4, 4]), torch.tensor([[1e18], [1.0], [1e18]], dtype=torch.float64))
+    assert rows.tolist() == [4, 4]
+    assert grads.flatten().tolist() == [2e18, 1.0]
+    assert counts.tolist() == [3, 0]
+
+
+def test_infinities_stay_infinities_in_a_float64_sum() -> None:
+    values = torch.tensor([[math.inf, math.inf], [1.0, -math.inf]], dtype=torch.float64)
+    _, grads = merge(torch.tensor([0, 0]), values, "sum")
+    assert grads[0, 0].item() == math.inf
+    assert math.isnan(grads[0, 1].item())
 
 
 def test_distinct_rows_come_back_sorted_with_their_own_gradients() -> None:
@@ -55,7 +92,7 @@ def test_an_unknown_merge_names_the_nearest() -> None:
 
 def test_group_chains_occurrences_in_order_even_when_hashes_collide() -> None:
     rows = torch.randint(0, 50, (400,), generator=torch.Generator().manual_seed(0)) * 2**40
-    distinct, first, following = kernels._group(rows.numpy())
+    distinct, first, following = group(rows.numpy())
     assert sorted(distinct.tolist()) == sorted(set(rows.tolist()))
     for row, start in zip(distinct.tolist(), first.tolist(), strict=True):
         chain = []

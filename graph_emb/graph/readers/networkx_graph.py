@@ -64,13 +64,20 @@ def _is_allowed(module: str, name: str) -> bool:
 @register("gpickle", "pkl", "pickle", gzipped=True)
 def read_gpickle(file: Path, options: ReadOptions) -> GraphFile:
     """A pickled networkx graph of any of its four classes; edge attribute ``weight``, 1 where it is absent."""
+    graph = unpickled(file)
+    with parsing(file, "a pickled networkx graph"):
+        return _graph_file(file, graph, options, _typed_ids(file, list(graph)))
+
+
+def unpickled(file: Path) -> Any:
+    """The networkx graph of a pickle file; nothing in it is run."""
     import networkx
 
     with parsing(file, "a pickled networkx graph"), open_bytes(file, split_suffix(file)[1]) as stream:
         graph = _GraphUnpickler(stream).load()
         if not isinstance(graph, networkx.Graph):
             raise DataError(f"holds a {type(graph).__name__}; expected a networkx graph")
-        return _graph_file(file, graph, options, _typed_ids(file, list(graph)))
+        return graph
 
 
 @register("graphml", options=frozenset({"ids"}), gzipped=True)

@@ -93,7 +93,7 @@ def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES
     layout = layout_of(file, options, block_bytes)
     if layout is None:
         return
-    for first_line, text in _line_blocks(file, block_bytes):
+    for first_line, text in line_blocks(file, block_bytes):
         block = _Block(file, text, first_line, layout, options).parse()
         if len(block.src):
             yield block
@@ -105,8 +105,8 @@ def layout_of(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES) 
         islice(
             (
                 numbered
-                for first_line, text in _line_blocks(file, min(block_bytes, _HEAD_BYTES))
-                for numbered in _numbered_lines(file, text, first_line, options.comment)
+                for first_line, text in line_blocks(file, min(block_bytes, _HEAD_BYTES))
+                for numbered in numbered_lines(file, text, first_line, options.comment)
             ),
             2,
         )
@@ -116,7 +116,7 @@ def layout_of(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES) 
     return find_layout(file, [line for _, line in found], found[0][0], options)
 
 
-def _line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+def line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Number of the first line (from 1) and the bytes of each run of whole lines."""
     line, rest = 1, b""
     try:
@@ -145,7 +145,8 @@ def _line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
-def _numbered_lines(file: Path, text: bytes, first_line: int, comment: str) -> Iterator[tuple[int, str]]:
+def numbered_lines(file: Path, text: bytes, first_line: int, comment: str) -> Iterator[tuple[int, str]]:
+    """Number and text of each line of a block that is neither blank nor a comment."""
     start, number = 0, first_line
     while start < len(text):
         end = text.find(b"\n", start)
@@ -263,7 +264,7 @@ class _Block:
 
     def _fault(self, reason: str) -> DataError:
         """The error that names the first line at fault."""
-        lines = _numbered_lines(self.file, self.text, self.first_line, self.options.comment)
+        lines = numbered_lines(self.file, self.text, self.first_line, self.options.comment)
         try:
             for number, line in lines:
                 if number == self.layout.header_line:

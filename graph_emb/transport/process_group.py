@@ -1,0 +1,159 @@
+"""torch.distributed behind five calls, with errors that name the processes that are gone.
+
+Works with a group that the program made already, under torchrun, and alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from graph_emb.errors import ConfigError, ModeError, PeerError
+from graph_emb.names import Rank
+
+ROLL_CALL = timedelta(seconds=5)
+"""How long a survivor waits for the others to say that they live, before it names the silent ones."""
+_WORDS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class ProcessGroup:
+    """The processes that share tables.
+
+    Args:
+        backend: ``"gloo"``, ``"nccl"`` or None: gloo for CPU tensors, and nccl for CUDA tensors where there are any.
+        timeout: Seconds after which a call that a peer does not answer raises.
+    Attributes:
+        rank, world_size: This process, and how many there are.
+        local_rank: This process among those of its machine: the number of its GPU.
+    """
+
+    def __init__(self, backend: str | None = None, timeout: float = 300.0) -> None:
+        if not dist.is_available():
+            raise ModeError("this torch was built without torch.distributed; collective mode needs it")
+        if not timeout > 0:
+            raise ConfigError(f"timeout={timeout!r} must be a positive number of seconds")
+        self.timeout = timedelta(seconds=timeout)
+        chosen = backend or ("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        self.store: Any = None
+        self._made_default = not dist.is_initialized()
+        if self._made_default:
+            self.store = self._start(chosen)
+            self._group: Any = dist.group.WORLD
+        else:  # a group of our own: our timeout, and no mixing with the program's own calls
+            self._group = dist.new_group(backend=chosen, timeout=self.timeout)
+            with contextlib.suppress(AttributeError):  # private in torch; without it errors name no rank
+                self.store = dist.distributed_c10d._get_default_store()
+        self.rank = Rank(dist.get_rank(self._group))
+        self.world_size = dist.get_world_size(self._group)
+        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+
+    def _start(self, backend: str) -> Any:
+        absent = [word for word in _WORDS if word not in os.environ]
+        if len(absent) == len(_WORDS):
+            store: Any = dist.HashStore()
+            dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=self.timeout)
+            return store
+        if absent:
+            raise ModeError(
+                f"collective mode: {', '.join(absent)} not set; start the program with torchrun or with "
+                "graph-emb train --trainers N --mode collective"
+            )
+        try:
+            store, rank, world_size = next(dist.rendezvous("env://", timeout=self.timeout))
+            store = dist.PrefixStore("graph_emb", store)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=self.timeout)
+        except (RuntimeError, ValueError) as error:
+            where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            raise PeerError(
+                f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: the job did not come together at {where} "
+                f"within {self.timeout.total_seconds():g} s: {_first_line(error)}"
+            ) from error
+        return store
+
+    def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
+        """Send pieces of ``send`` to the ranks in order and receive theirs.
+
+        Args:
+            send: Pieces one after the other along the first axis.
+            to_send, to_receive: Rows for and from each rank, (W,).
+            what: The words with which an error names the call.
+        Returns:
+            What came, rank after rank, with the other axes of ``send``.
+        Raises:
+            PeerError: a process is gone or did not answer in time.
+        """
+        out = send.new_empty((sum(to_receive), *send.shape[1:]))
+        # Send even when empty: a rank that skips all_to_all blocks the others.
+        with self._translated(what):
+            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+        return out
+
+    def exchange_into(
+        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
+    ) -> None:
+        """``exchange`` into memory that the caller holds."""
+        with self._translated(what):
+            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+
+    def gather_objects(self, value: Any, what: str) -> list[Any]:
+        """One small picklable value of every rank, in the order of ranks."""
+        found: list[Any] = [None] * self.world_size
+        with self._translated(what):
+            dist.all_gather_object(found, value, group=self._group)
+        return found
+
+    def sum(self, values: Tensor, what: str) -> Tensor:
+        """The sum over all ranks, in place, returned."""
+        with self._translated(what):
+            dist.all_reduce(values, group=self._group)
+        return values
+
+    def barrier(self, what: str = "barrier") -> None:
+        """Return when every rank has come here."""
+        self.sum(torch.zeros(1), what)
+
+    def close(self) -> None:
+        """Leave the group. No call of the others is waited for."""
+        if self._made_default and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextlib.contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            silent = self._roll_call()
+            who = f"rank {', '.join(map(str, silent))} no longer answers" if silent else "every rank still answers"
+            raise PeerError(
+                f"rank {self.rank} of {self.world_size}, in {what}: {who} "
+                f"(timeout {self.timeout.total_seconds():g} s): {_first_line(error)}"
+            ) from error
+
+    def _roll_call(self) -> list[int]:
+        """The ranks that do not say that they live: those that are gone, or that run on without us."""
+        if self.store is None:
+            return []
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        silent = []
+        try:
+            self.store.set(f"alive/{self.rank}", uuid.uuid4().hex)
+            for rank in others:
+                try:
+                    self.store.wait([f"alive/{rank}"], ROLL_CALL)
+                except RuntimeError:
+                    silent.append(rank)
+        except RuntimeError:  # the store lives in rank 0 or in its launcher
+            return [0] if self.rank else []
+        return silent
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
