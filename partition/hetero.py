@@ -31,6 +31,8 @@ class HeteroGraph:
         node_ids: Original ids of the node types that had other ids than 0 .. N - 1, (N,), int64 or numpy strings.
         counts: What the reader dropped, merged or added, for the report, such as ``{"self loops dropped": 3}``.
         name: The graph's name in the files.
+        relation_names: Of a knowledge graph, strings: the relation that each number in the column ``relation`` of the
+            edge data stands for; without that column, what each edge type, in order, was called in the source.
     """
 
     num_nodes: dict[str, int]
@@ -40,6 +42,7 @@ class HeteroGraph:
     node_ids: dict[str, np.ndarray] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     name: str = "graph"
+    relation_names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for etype, (src, dst) in self.edges.items():

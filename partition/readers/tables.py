@@ -1,0 +1,246 @@
+"""Named columns of csv, tsv, txt, gz and Parquet files and arrays of ``.npy`` files, with errors that name the row."""
+
+# R rows of a file
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graph_emb.errors import DataError
+from graph_emb.graph.readers.layout import MAX_ID_LENGTH, split_line
+from graph_emb.graph.readers.source import LARGEST_ID, checked_file, parsing, split_suffix
+from graph_emb.graph.readers.text import BLOCK_BYTES, line_blocks, numbered_lines
+from partition.readers.progress import reading, text_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Table = dict[str, "pa.ChunkedArray"]
+PARQUET = ("parquet", "pq")
+_ROW = re.compile(r"Row #(\d+): ")
+_PARQUET_ROWS = 1 << 20
+
+
+def is_parquet(file: Path) -> bool:
+    return split_suffix(file)[0] in PARQUET
+
+
+def column_names(file: Path, separator: str | None = None) -> list[str]:
+    """Names of the columns: of the Parquet schema, or in the first line of a text file."""
+    if is_parquet(checked_file(file)):
+        from pyarrow import parquet
+
+        with parsing(file, "a Parquet file"):
+            return list(parquet.read_schema(file).names)
+    line = first_line(file)
+    return split_line(line, separator or separator_of(line))
+
+
+def first_line(file: Path) -> str:
+    """The first line of a text file that is not blank.
+
+    Raises:
+        DataError: there is none.
+    """
+    for first, text in line_blocks(checked_file(file), 1 << 16):
+        for _, line in numbered_lines(file, text, first, ""):
+            return line
+    raise DataError(f"{file}: has no line of text")
+
+
+def separator_of(line: str) -> str:
+    """The separator that a line shows: tab, comma, semicolon or blank."""
+    return next((mark for mark in ("\t", ",", ";") if mark in line), " ")
+
+
+def read_columns(
+    file: Path,
+    names: Sequence[str] | None = None,
+    *,
+    separator: str | None = None,
+    header: bool = True,
+    text: Collection[str] = (),
+) -> Table:
+    """Columns of one file, R rows each.
+
+    Args:
+        names: Which; None: all.
+        separator: Of a text file; None: as its first line shows.
+        header: Whether the first line of a text file names the columns; without, they are called ``0``, ``1``, ...
+        text: Columns to read as strings, whatever they look like.
+    Raises:
+        DataError: no such column, or a row that cannot be read; names file, line and value.
+    """
+    checked_file(file)
+    known = column_names(file, separator)
+    if not header and not is_parquet(file):
+        known = [str(place) for place in range(len(known))]
+    names = known if names is None else names
+    for name in names:
+        if name not in known:
+            raise DataError(f"{file}: no column {name!r}; columns: {', '.join(known[:20])}")
+        if known.count(name) > 1:
+            raise DataError(f"{file}: {known.count(name)} columns are called {name!r}; expected one")
+    if is_parquet(file):
+        return _read_parquet(file, names, text)
+    return _read_text(file, names, known, separator or separator_of(first_line(file)), header, text)
+
+
+def _read_parquet(file: Path, names: Sequence[str], text: Collection[str]) -> Table:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with parsing(file, "a Parquet file"), parquet.ParquetFile(file) as table:
+        rows = table.metadata.num_rows
+        with reading(file.name, rows, "rows") as advance:
+            batches = []
+            for batch in table.iter_batches(_PARQUET_ROWS, columns=list(names)):
+                batches.append(batch)
+                advance(batch.num_rows)
+        read = pa.Table.from_batches(batches, schema=_schema_of(table, names))
+    columns: Table = {name: read.column(name) for name in names}
+    return {name: column.cast(pa.string()) if name in text else column for name, column in columns.items()}
+
+
+def _schema_of(table: Any, names: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    whole = table.schema_arrow
+    # iter_batches keeps the order of the file, not the order asked for
+    return pa.schema([field for field in whole if field.name in set(names)])
+
+
+def _read_text(
+    file: Path, names: Sequence[str], known: Sequence[str], separator: str, header: bool, text: Collection[str]
+) -> Table:
+    import pyarrow as pa
+
+    parts: list[Any] = []
+    types: dict[str, Any] = {name: pa.string() for name in text}
+    with reading(file.name, text_bytes(file)) as advance:
+        for first, block in line_blocks(file, BLOCK_BYTES):
+            skip = 1 if header and not parts else 0
+            part = _parse(file, block, first, known, names, separator, skip, types)
+            types = {field.name: field.type for field in part.schema if not pa.types.is_null(field.type)} | types
+            parts.append(part)
+            advance(len(block))
+    whole = pa.concat_tables(parts, promote_options="permissive")
+    return {name: whole.column(name) for name in names}
+
+
+def _parse(
+    file: Path,
+    block: bytes,
+    first: int,
+    known: Sequence[str],
+    names: Sequence[str],
+    separator: str,
+    skip: int,
+    types: dict[str, Any],
+) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        return csv.read_csv(
+            pa.BufferReader(block),
+            read_options=csv.ReadOptions(
+                column_names=list(known), skip_rows=skip, use_threads=False, block_size=max(len(block), 1)
+            ),
+            parse_options=csv.ParseOptions(delimiter=separator, quote_char='"' if separator in ",;" else False),
+            convert_options=csv.ConvertOptions(include_columns=list(names), column_types=types),
+        )
+    except (pa.ArrowException, ValueError) as error:
+        reason = " ".join(str(error).split())
+        row = _ROW.search(reason)
+        line = first + int(row.group(1)) - 1 if row else first
+        reason = _ROW.sub("", reason).removeprefix("CSV parse error: ")
+        raise DataError(f"{file}, line {line}: {reason[:200]}") from error
+
+
+def read_npy(file: Path) -> np.ndarray:
+    """The array of a ``.npy`` file, mapped and not read; none may need a pickle."""
+    with parsing(checked_file(file), "a .npy array"):
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+
+
+def ids_of(file: Path, name: str, column: pa.ChunkedArray, kind: str = "auto", limit: int | None = None) -> Any:
+    """A column as ids: int64 (R,), or an Arrow string column.
+
+    Args:
+        kind: ``int``, ``str`` or ``auto``.
+        limit: Integers are node numbers below this.
+    Raises:
+        DataError: a value is missing, negative, out of range or too long.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    is_integer = pa.types.is_integer(column.type)
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if (not is_integer and not is_text) or (kind == "int" and not is_integer):
+        expected = "integers" if kind == "int" else "integers or strings"
+        raise DataError(f"{file}: column {name!r} holds {column.type}; expected {expected} as ids")
+    _refuse_nulls(file, name, column)
+    if is_integer and kind != "str":
+        values = column.to_numpy()
+        top = min(LARGEST_ID, LARGEST_ID if limit is None else limit - 1)
+        bad = (values < 0) | (values > top)
+        if bad.any():
+            row = int(np.argmax(bad))
+            bound = f"[0, {top + 1})" if limit is not None else f"[0, {LARGEST_ID}]"
+            raise DataError(f"{file}, row {row + 1}: {name} {int(values[row])} is outside {bound}")
+        return values.astype(np.int64, copy=False)
+    names = compute.utf8_trim_whitespace(column.cast(pa.string()))
+    lengths = compute.utf8_length(names).to_numpy()
+    bad = (lengths == 0) | (lengths > MAX_ID_LENGTH)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(f"{file}, row {row + 1}: {name} has {lengths[row]} characters; expected 1 to {MAX_ID_LENGTH}")
+    if limit is not None:
+        raise DataError(f"{file}: column {name!r} holds names, but with num_nodes={limit} ids are node numbers")
+    return names
+
+
+def numbers_of(file: Path, name: str, column: pa.ChunkedArray, missing: int | None = None) -> np.ndarray:
+    """A column as numbers or booleans, (R,), or (R, D) of lists of one length.
+
+    Args:
+        missing: Stands for a value that is not there; None: that is an error.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        _refuse_nulls(file, name, column)
+        return _rows_of_lists(file, name, column)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(f"{file}: column {name!r} holds {kind}; expected numbers")
+    if missing is not None:
+        column = column.fill_null(missing)
+    _refuse_nulls(file, name, column)
+    return column.to_numpy()
+
+
+def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
+    from pyarrow import compute
+
+    lengths = compute.list_value_length(column).to_numpy()
+    if len(lengths) and (lengths != lengths[0]).any():
+        row = int(np.argmax(lengths != lengths[0]))
+        raise DataError(f"{file}, row {row + 1}: {name} has {lengths[row]} values; expected {lengths[0]}")
+    values = compute.list_flatten(column).to_numpy()
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{file}: column {name!r} holds {column.type}; expected lists of numbers")
+    return values.reshape(len(lengths), -1)
+
+
+def _refuse_nulls(file: Path, name: str, column: pa.ChunkedArray) -> None:
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{file}, row {row + 1}: {name} is missing")
