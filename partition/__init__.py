@@ -1,22 +1,11 @@
-"""Graph partitioning for ``graph_emb``. Not built yet: the functions raise until it is."""
+"""Graph partitioning for ``graph_emb``: any graph in, DGL's distributed format out."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+# Imported here, not on demand: a submodule of the same name would otherwise hide the function once it is loaded.
+from partition.build import build
+from partition.hetero import HeteroGraph
+from partition.partitioned import PartitionedGraph, load
+from partition.verify import verify
 
-from graph_emb.errors import ModeError
-
-_ADVICE = "partition/ is not built yet; use dgl.distributed.partition_graph and pass its policies to DistEmbedding"
-
-
-def build(*args: Any, **kwargs: Any) -> NoReturn:
-    """Partition a graph and write it in DGL's format. Raises ModeError until it is built."""
-    raise ModeError(_ADVICE)
-
-
-def load(*args: Any, **kwargs: Any) -> NoReturn:
-    """Open a partition written by ``build`` or by DGL. Raises ModeError until it is built."""
-    raise ModeError(_ADVICE)
-
-
-__all__ = ["build", "load"]
+__all__ = ["HeteroGraph", "PartitionedGraph", "build", "load", "verify"]

@@ -1,0 +1,243 @@
+"""From any graph to a partition on disk: read, assign, relabel, write, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graph_emb.errors import CompatError, ConfigError
+from partition.folder import PendingFolder
+from partition.halo import Halo, PartBuilder
+from partition.hetero import HeteroGraph
+from partition.manifest import FileSet, Manifest
+from partition.partitioned import PartitionedGraph, is_partition, load
+from partition.relabel import EdgeOwner, Relabelled, relabel
+from partition.writer import Writer, check_names, check_no_empty_features, dgl_config, estimated_bytes
+
+if TYPE_CHECKING:
+    from partition.assignment import Assignment
+
+BAR_DELAY_SECONDS = 2
+
+
+def build(
+    graph: Any,
+    num_parts: int | None = None,
+    method: str = "auto",
+    *,
+    out: str | Path,
+    name: str | None = None,
+    assignment: Assignment | None = None,
+    balance: Sequence[str] = ("nodes", "edges"),
+    tolerance: float | Mapping[str, float] = 0.05,
+    seed: int = 0,
+    num_threads: int | None = None,
+    method_options: Mapping[str, Any] | None = None,
+    reader_options: Mapping[str, Any] | None = None,
+    edge_owner: EdgeOwner = "destination",
+    halo: Halo = "dgl",
+    num_hops: int = 1,
+    graphbolt: bool = False,
+    allow_empty: bool = False,
+    report: bool = True,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> PartitionedGraph:
+    """Partition a graph and write it in DGL's distributed format.
+
+    Args:
+        graph: A HeteroGraph, or whatever ``partition.readers.read`` takes: a path, an OGB name, a DGL, networkx or
+            scipy graph.
+        num_parts: Parts to make; taken from ``assignment`` when that is given.
+        method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
+        out: Folder of the partition; it appears when the partition is complete.
+        name: The graph's name in DGL; default: the graph's own.
+        assignment: Use this instead of a method.
+        balance, tolerance, seed, num_threads, method_options: See ``partition.methods.assign``.
+        reader_options: Passed to ``partition.readers.read``.
+        edge_owner: ``"destination"``, ``"source"`` or ``"balanced"``, see ``partition.relabel.relabel``.
+        halo, num_hops: See ``partition.halo.PartBuilder``.
+        graphbolt: Add the sampling graphs of ``dgl.graphbolt``.
+        allow_empty: Accept a part without rows of a type that has data; DGL's servers do not.
+        report: Write report.json and report.html.
+        overwrite: Replace a partition that is in ``out``.
+        progress: Show a bar when it lasts longer than two seconds.
+    Raises:
+        ConfigError: an option is wrong, or ``out`` is taken.
+        DataError: the graph cannot be read or written in DGL's format.
+        PartitionError: the assignment does not fit the graph.
+        CompatError: graphbolt is asked for but is not there.
+        OSError: ``out`` cannot be written or the disk is full; nothing is left behind.
+    """
+    if graphbolt:
+        check_graphbolt()
+    with PendingFolder(out, partial(check_replaceable, overwrite=overwrite)) as folder:
+        graph = _read(graph, name, reader_options)
+        check_names(graph, graph.name)
+        folder.check_space(estimated_bytes(graph))
+        assignment = assignment or _assign(
+            graph,
+            num_parts,
+            method,
+            balance=balance,
+            tolerance=tolerance,
+            seed=seed,
+            num_threads=num_threads,
+            **(method_options or {}),
+        )
+        if num_parts not in (None, assignment.num_parts):
+            raise ConfigError(f"num_parts is {num_parts} but the assignment has {assignment.num_parts} parts")
+        made = relabel(graph, assignment, edge_owner)
+        if not allow_empty:
+            check_no_empty_features(made)
+        builder = PartBuilder(made, halo=halo, num_hops=num_hops)
+        manifest = Manifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
+        write(folder, manifest, builder, report=assignment if report else None, graphbolt=graphbolt, progress=progress)
+        return load(folder.publish())
+
+
+def write(
+    folder: PendingFolder,
+    manifest: Manifest,
+    builder: PartBuilder,
+    *,
+    report: Assignment | None,
+    graphbolt: bool,
+    progress: bool,
+) -> None:
+    """Every file of a partition, into a folder under construction."""
+    made = builder.relabelled
+    files = FileSet(folder, manifest)
+    with edge_bar("writing parts", made.edges.total, progress) as tick:
+        writer = Writer(files, made, tick)
+        writer.write_parts(builder)
+        writer.write_id_maps()
+    if report is not None:
+        _write_report(files, made, report)
+    config = dgl_config(made, made.graph.name, manifest.made["method"], builder.num_hops)
+    if graphbolt:
+        config = _add_graphbolt(folder.path, files, config)
+    writer.finish(config)
+
+
+def facts(graph: HeteroGraph, assignment: Assignment) -> dict[str, Any]:
+    """How a partition was made, for its manifest; no times, so that equal partitions have equal bytes."""
+    return {
+        "method": assignment.method,
+        "why": assignment.why,
+        "seed": assignment.seed,
+        "num_parts": assignment.num_parts,
+        "balance": {key: float(value) for key, value in assignment.balance.items()},
+        "num_nodes": dict(graph.num_nodes),
+        "num_edges": {":".join(etype): len(src) for etype, (src, _) in graph.edges.items()},
+        "reader": dict(graph.counts),
+    }
+
+
+def check_replaceable(place: Path, *, overwrite: bool) -> None:
+    """Raise a ConfigError unless the folder may give way: a partition of ours without foreign files, and asked for."""
+    if not is_partition(place):
+        raise ConfigError(f"{place} holds files but no partition that this library wrote; give another --out")
+    if not overwrite:
+        raise ConfigError(f"{place} holds a partition; give another --out, or --overwrite to replace it")
+    manifest = Manifest.read(place)
+    assert manifest is not None  # is_partition has read it
+    ours = {*manifest.files, "manifest.json"}
+    foreign = sorted(
+        name for p in place.rglob("*") if not p.is_dir() and (name := p.relative_to(place).as_posix()) not in ours
+    )
+    if foreign:
+        raise ConfigError(f"{place} holds {foreign[0]}, which is no part of the partition; move it before --overwrite")
+
+
+def check_graphbolt() -> None:
+    """Raise a CompatError unless ``dgl.graphbolt`` works here."""
+    from graph_emb.compat import dgl as compat_dgl
+
+    dgl = compat_dgl.load()
+    try:
+        from dgl.graphbolt import fused_csc_sampling_graph
+
+        works = callable(getattr(dgl.distributed, "dgl_partition_to_graphbolt", None))
+        reason = "it cannot convert partitions"
+        if isinstance(fused_csc_sampling_graph, type) or not hasattr(fused_csc_sampling_graph, "__code__"):
+            works, reason = False, "its native library does not fit the installed torch"
+    except ImportError as error:
+        works, reason = False, str(error)
+    if not works:
+        raise CompatError(f"graphbolt of dgl {dgl.__version__}: {reason}; build the partition without it")
+
+
+@contextmanager
+def edge_bar(text: str, total: int, show: bool) -> Iterator[Callable[[int], object]]:
+    """A bar of edges with rate, time left and memory; yields what counts them."""
+    import psutil
+    from tqdm import tqdm
+
+    with tqdm(
+        total=total, desc=text, unit=" edges", unit_scale=True, delay=BAR_DELAY_SECONDS, disable=not show, leave=False
+    ) as bar:
+        process = psutil.Process()
+
+        def tick(edges: int) -> None:
+            bar.set_postfix_str(f"{process.memory_info().rss / 2**30:.2f} GiB", refresh=False)
+            bar.update(edges)
+
+        yield tick
+
+
+def _read(graph: Any, name: str | None, options: Mapping[str, Any] | None) -> HeteroGraph:
+    if not isinstance(graph, HeteroGraph):
+        from partition.readers import read
+
+        return read(graph, name=name, **(options or {}))
+    if options:
+        raise ConfigError(f"reader_options {sorted(options)} have no effect on a graph in memory")
+    if name is None or name == graph.name:
+        return graph
+    from dataclasses import replace
+
+    return replace(graph, name=name)
+
+
+def _assign(graph: HeteroGraph, num_parts: int | None, method: str, **options: Any) -> Assignment:
+    if num_parts is None:
+        raise ConfigError("num_parts is missing; give the number of parts or an assignment")
+    if not 1 <= num_parts <= max(1, graph.total_nodes):
+        raise ConfigError(f"num_parts is {num_parts}; the graph has {graph.total_nodes} nodes, so 1 to that many")
+    from partition.methods import assign
+
+    return assign(graph, num_parts, method, **options)
+
+
+def _write_report(files: FileSet, made: Relabelled, assignment: Assignment) -> None:
+    from partition.report import report
+
+    found = report(made.graph, assignment)
+    files.write_text("report.json", found.to_json())
+    files.write_text("report.html", found.to_html())
+
+
+def _add_graphbolt(path: Path, files: FileSet, config: dict[str, Any]) -> dict[str, Any]:
+    """Let DGL add its sampling graphs; returns its version of the JSON."""
+    import json
+
+    from graph_emb.compat import dgl as compat_dgl
+    from partition.manifest import read_json, sha256_of
+
+    dgl = compat_dgl.load()
+    draft = path / ".graphbolt.json"
+    draft.write_text(json.dumps(config), encoding="utf-8")
+    dgl.distributed.dgl_partition_to_graphbolt(
+        str(draft), store_eids=True, store_inner_node=True, store_inner_edge=True
+    )
+    config = read_json(draft)
+    draft.unlink()
+    for part in range(config["num_parts"]):
+        name = config[f"part-{part}"]["part_graph_graphbolt"]
+        made = path / name
+        files.manifest.files[name] = {"bytes": made.stat().st_size, "sha256": sha256_of(made)}
+    return config

@@ -1,0 +1,300 @@
+"""DGL's binary files of tensors and graphs, written and read without DGL.
+
+The layout is that of ``dgl.data.utils.save_tensors`` and ``save_graphs`` (dgl 1.1.3 and 2.1.0,
+``src/graph/serialize``), little-endian throughout. DGL itself leaves 4 kB of uninitialised memory in a graph file; ours
+is zero there, so that the same partition has the same bytes. Legend: N nodes, E edges.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from graph_emb.errors import DataError
+
+TENSORS_MAGIC = 0xDD5A9FBE3FA2443F
+FILE_MAGIC = 0xDD2E4FF046B4A13F
+ARRAY_MAGIC = 0xDD5E40F096B4A13F
+HETERO_MAGIC = 0xDD589FBE35224ABF
+META_MAGIC = 0xDD3C5FFE20046ABF
+CSR_MAGIC = 0xDD6CD31205DFF127
+COO_MAGIC = 0xDD61FFD305DFF127
+UNIT_MAGIC = 0xDD2E60F0F6B4A127
+
+HEADER_BYTES = 4096
+VERSION, HETERO_GRAPH = 2, 2
+COO, CSR, CSC, ALL_FORMATS = 1, 2, 4, 7
+FLAGGED = 1 << 32
+"""Set beside a format code since DGL 0.6; older files hold the enum instead."""
+
+CODES = {"i": 0, "u": 1, "f": 2}
+DTYPES = tuple(np.dtype(name) for name in ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8"))
+"""What both DGL and torch know."""
+CHUNK_BYTES = 8 << 20
+
+
+class Sink(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of an array at some positions, gathered a few megabytes at a time while they are written."""
+
+    values: np.ndarray
+    positions: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.positions), *self.values.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.values.dtype
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        width = max(1, self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64)))
+        step = max(1, CHUNK_BYTES // width)
+        for start in range(0, len(self.positions), step):
+            yield self.values[self.positions[start : start + step]]
+
+
+Column = np.ndarray | Rows
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """A graph of one node type and one edge type with its data, as a file holds it.
+
+    Attributes:
+        num_nodes: N.
+        src, dst: Local node ids in the order of the local edge ids, each (E,).
+        node_data, edge_data: Columns by name, first axis N or E.
+    """
+
+    num_nodes: int
+    src: np.ndarray
+    dst: np.ndarray
+    node_data: dict[str, np.ndarray]
+    edge_data: dict[str, np.ndarray]
+
+
+def storable(dtype: np.dtype) -> np.dtype:
+    """The dtype under which DGL keeps values: booleans become uint8, the rest stays.
+
+    Raises:
+        DataError: DGL or torch has no such dtype.
+    """
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_:
+        return np.dtype(np.uint8)
+    if dtype.newbyteorder("=") not in DTYPES:
+        known = ", ".join(str(known) for known in DTYPES)
+        raise DataError(f"dtype {dtype} has no counterpart in DGL; cast to one of: bool, {known}")
+    return dtype.newbyteorder("<")
+
+
+def write_tensors(sink: Sink, tensors: Mapping[str, Column]) -> None:
+    """What ``dgl.data.utils.save_tensors`` writes."""
+    sink.write(_u64(TENSORS_MAGIC, len(tensors)))
+    _write_columns(sink, tensors)
+
+
+def write_graph(sink: Sink, graph: StoredGraph) -> None:
+    """What ``dgl.save_graphs`` writes for one graph without types, stored as a list of edges."""
+    start = HEADER_BYTES + 16  # after the header, this position and an empty list of labels
+    sink.write(_u64(FILE_MAGIC, VERSION, HETERO_GRAPH, 1).ljust(HEADER_BYTES, b"\0"))
+    sink.write(_u64(start, 0))
+    sink.write(_u64(HETERO_MAGIC) + _metagraph() + _u64(1, UNIT_MAGIC, COO | FLAGGED, ALL_FORMATS | FLAGGED))
+    sink.write(_metagraph() + _u64(COO_MAGIC, graph.num_nodes, graph.num_nodes))
+    for array in (graph.src, graph.dst, np.empty(0, np.int64)):
+        _write_array(sink, array)
+    sink.write(b"\0\0")  # neither sorted by source nor by destination, as far as DGL may assume
+    sink.write(_u64(1, graph.num_nodes))
+    for columns in (graph.node_data, graph.edge_data):
+        sink.write(_u64(1))
+        _write_columns(sink, columns)
+    for name in ("_N", "_E"):
+        sink.write(_u64(1) + _string(name))
+    sink.write(_u64(16, 1, start, 16))
+
+
+def _metagraph() -> bytes:
+    """One node type with one edge type, in DGL's own format."""
+    one = np.array([0, 1], np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    arrays = b"".join(_array_header(array.shape, array.dtype) + array.tobytes() for array in one)
+    return _u64(META_MAGIC, CSR_MAGIC, 1, 1) + arrays + b"\0"
+
+
+def _write_columns(sink: Sink, columns: Mapping[str, Column]) -> None:
+    sink.write(_u64(len(columns)))
+    for name, values in columns.items():
+        sink.write(_string(name))
+        _write_array(sink, values)
+
+
+def _write_array(sink: Sink, values: Column) -> None:
+    dtype = storable(values.dtype)
+    sink.write(_array_header(values.shape, dtype))
+    for chunk in values.chunks() if isinstance(values, Rows) else [values]:
+        if chunk.size:
+            sink.write(np.ascontiguousarray(chunk, dtype).reshape(-1).view(np.uint8).data)
+
+
+def _array_header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    num_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    # reserved; device (CPU, 0); dimensions; DLPack's type code, bits and lanes; shape; bytes
+    fixed = struct.pack("<QQiiIBBH", ARRAY_MAGIC, 0, 1, 0, len(shape), CODES[dtype.kind], dtype.itemsize * 8, 1)
+    return fixed + _u64(*shape, num_bytes)
+
+
+def _u64(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _u64(len(data)) + data
+
+
+def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
+    """The tensors of a file by name: read-only views of the mapped file.
+
+    Raises:
+        DataError: the file is no DGL tensor file or is cut short.
+    """
+    source = _Source(path)
+    source.expect(TENSORS_MAGIC, "DGL tensor file")
+    source.u64()  # the number of tensors, which the list repeats
+    return source.columns()
+
+
+def read_graph(path: str | Path) -> StoredGraph:
+    """The first graph of a file: read-only views of the mapped file where it stores a list of edges.
+
+    Raises:
+        DataError: the file is no DGL graph file, is cut short, or holds several node or edge types.
+    """
+    source = _Source(path)
+    source.expect(FILE_MAGIC, "DGL graph file")
+    version, kind = source.u64(), source.u64()
+    if (version, kind) != (VERSION, HETERO_GRAPH):
+        raise DataError(
+            f"{path}: DGL graph file of version {version}, kind {kind}; save it again with dgl 0.5 or newer"
+        )
+    source.position = HEADER_BYTES
+    source.position = source.u64()
+    source.expect(HETERO_MAGIC, "DGL graph file")
+    source.metagraph()
+    if source.u64() != 1:
+        raise DataError(f"{path}: the graph has several edge types; the graph of a part has one")
+    src, dst = source.edges()
+    num_nodes = [source.u64() for _ in range(source.u64())]
+    if len(num_nodes) != 1:
+        raise DataError(f"{path}: the graph has {len(num_nodes)} node types; the graph of a part has one")
+    data = []
+    for _ in ("nodes", "edges"):
+        source.u64()
+        data.append(source.columns())
+    return StoredGraph(num_nodes[0], src, dst, data[0], data[1])
+
+
+class _Source:
+    """A position in a mapped file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self.size = Path(path).stat().st_size
+        self.position = 0
+        # a file of no bytes cannot be mapped
+        self.memory = np.memmap(path, np.uint8, mode="r") if self.size else np.empty(0, np.uint8)
+
+    def take(self, num_bytes: int) -> np.ndarray:
+        stop = self.position + num_bytes
+        if num_bytes < 0 or stop > self.size:
+            raise DataError(f"{self.path}: cut short: {stop} bytes are needed, the file has {self.size}")
+        found = self.memory[self.position : stop]
+        self.position = stop
+        return found
+
+    def u64(self) -> int:
+        return int.from_bytes(self.take(8).tobytes(), "little")
+
+    def expect(self, magic: int, what: str) -> None:
+        if self.u64() != magic:
+            raise DataError(f"{self.path}: not a {what} (unknown bytes at {self.position - 8})")
+
+    def string(self) -> str:
+        return self.take(self.u64()).tobytes().decode()
+
+    def columns(self) -> dict[str, np.ndarray]:
+        return {self.string(): self.array() for _ in range(self.u64())}
+
+    def array(self) -> np.ndarray:
+        self.expect(ARRAY_MAGIC, "DGL array")
+        head = self.take(24).tobytes()
+        _, _, _, num_dims, code, bits, _ = struct.unpack("<QiiIBBH", head)
+        shape = tuple(self.u64() for _ in range(num_dims))
+        data = self.take(self.u64())
+        kinds = {number: kind for kind, number in CODES.items()}
+        if code not in kinds or bits % 8:
+            raise DataError(f"{self.path}: an array of DLPack type {code} with {bits} bits, which numpy lacks")
+        return np.ndarray(shape, f"<{kinds[code]}{bits // 8}", data.data if data.size else b"")
+
+    def metagraph(self) -> None:
+        """The graph of types before each graph; a part's has one type of each kind."""
+        self.expect(META_MAGIC, "DGL graph")
+        self.expect(CSR_MAGIC, "DGL graph")
+        self.csr()
+
+    def csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.take(16)  # rows and columns
+        indptr, indices, ids = self.array(), self.array(), self.array()
+        self.take(1)  # whether the indices of each row are sorted
+        return indptr, indices, ids
+
+    def edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """(sources, destinations) by edge id, from whichever format comes first in the file."""
+        self.expect(UNIT_MAGIC, "DGL graph")
+        code = self.u64()
+        self.u64()  # formats that the graph may make later
+        stored = code & 0xFFFFFFFF if code >> 32 else {1: COO, 2: CSR, 3: CSC}.get(code, 0)
+        found: tuple[np.ndarray, np.ndarray] | None = None
+        for layout in (COO, CSR, CSC):
+            if not stored & layout:
+                continue
+            self.metagraph()
+            read = self._coo() if layout == COO else self._compressed(by_source=layout == CSR)
+            found = found or read
+        if found is None:
+            raise DataError(f"{self.path}: unknown sparse format {code}")
+        return found
+
+    def _coo(self) -> tuple[np.ndarray, np.ndarray]:
+        self.expect(COO_MAGIC, "DGL list of edges")
+        self.take(16)
+        src, dst, ids = self.array(), self.array(), self.array()
+        self.take(2)  # whether sorted by source, by destination
+        if not len(ids):
+            return src, dst
+        ordered = np.empty(len(ids), src.dtype), np.empty(len(ids), dst.dtype)
+        ordered[0][ids], ordered[1][ids] = src, dst
+        return ordered
+
+    def _compressed(self, *, by_source: bool) -> tuple[np.ndarray, np.ndarray]:
+        self.expect(CSR_MAGIC, "DGL compressed graph")
+        indptr, near, ids = self.csr()
+        far = np.repeat(np.arange(len(indptr) - 1, dtype=near.dtype), np.diff(indptr))
+        src, dst = (far, near) if by_source else (near, far)
+        if not len(ids):
+            return src, dst
+        ordered = np.empty(len(ids), src.dtype), np.empty(len(ids), dst.dtype)
+        ordered[0][ids], ordered[1][ids] = src, dst
+        return ordered

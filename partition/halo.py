@@ -1,0 +1,208 @@
+"""What one part stores: its own nodes and edges, and those of other parts that it needs to see.
+
+Legend: n inner nodes and h halo nodes of a part, e inner and o outer edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from graph_emb.errors import ConfigError, unknown_name
+from partition.relabel import Relabelled
+
+Halo = Literal["dgl", "inbound"]
+HALOS: tuple[Halo, ...] = ("dgl", "inbound")
+
+
+@dataclass(frozen=True)
+class PartArrays:
+    """The graph of one part, inner nodes and edges first, each in the order of their ids.
+
+    Attributes:
+        num_inner_nodes, num_inner_edges: n and e.
+        src, dst: Local node ids, (e + o,), int64.
+        node_ids: Homogeneous partition-order ids, (n + h,), int64.
+        node_parts: Owner of each node, (n + h,), int64.
+        node_types: Type of each node, (n + h,), int16.
+        edge_ids: Homogeneous partition-order ids, (e + o,), int64.
+        edge_types: Type of each edge, (e + o,), int32.
+    """
+
+    num_inner_nodes: int
+    num_inner_edges: int
+    src: np.ndarray
+    dst: np.ndarray
+    node_ids: np.ndarray
+    node_parts: np.ndarray
+    node_types: np.ndarray
+    edge_ids: np.ndarray
+    edge_types: np.ndarray
+
+
+class PartBuilder:
+    """Makes the parts of a relabelled graph one at a time; memory beside the graph is O(nodes + cut edges + one part).
+
+    Args:
+        relabelled: The graph with its new ids.
+        halo: ``"dgl"``: every edge with an end inside, as ``dgl.distributed.partition_graph``. ``"inbound"``: the
+            edges that the part owns and all in-edges of its nodes, as DGL's ``distpartitioning``.
+        num_hops: In-edges of how many steps away from the part's nodes are kept.
+    Raises:
+        ConfigError: unknown halo, or num_hops below 1.
+    """
+
+    def __init__(self, relabelled: Relabelled, *, halo: Halo = "dgl", num_hops: int = 1) -> None:
+        if halo not in HALOS:
+            raise unknown_name("halo", halo, HALOS)
+        if num_hops < 1:
+            raise ConfigError(f"num_hops is {num_hops}; at least 1, or a part could not see where its edges end")
+        self.relabelled = relabelled
+        self.halo = halo
+        self.num_hops = num_hops
+        self._local = np.full(relabelled.nodes.total, -1, np.int64)
+        self._outer, self._outer_starts = self._cut_edges()
+        self._in_edges = self._by_destination() if num_hops > 1 else None
+
+    def _cut_edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """(homogeneous edge ids by the part that stores them without owning them, start of each part)."""
+        found, starts = np.empty(0, np.int64), np.zeros(self.relabelled.num_parts + 1, np.int64)
+        if self.halo == "inbound" and self.relabelled.edge_owner == "destination":
+            return found, starts
+        counts = np.zeros(self.relabelled.num_parts, np.int64)
+        self._visit_cut_edges(counts, found)
+        np.cumsum(counts, out=starts[1:])
+        if starts[-1]:
+            found = np.empty(starts[-1], np.int64)
+            self._visit_cut_edges(starts[:-1].copy(), found)
+        return found, starts
+
+    def _visit_cut_edges(self, filled: np.ndarray, found: np.ndarray) -> None:
+        from partition.kernels import relabel as kernels
+
+        made = self.relabelled
+        for r, etype in enumerate(made.graph.etypes):
+            src, dst = made.graph.edges[etype]
+            kernels.outer_edges(
+                made.edge_order[etype],
+                src,
+                dst,
+                made.parts[etype[0]],
+                made.parts[etype[2]],
+                np.ascontiguousarray(made.edges.typed_starts[:, r]),
+                np.ascontiguousarray(made.edges.starts[:, r]),
+                self.halo == "dgl",
+                filled,
+                found,
+            )
+
+    def _by_destination(self) -> tuple[np.ndarray, np.ndarray]:
+        """(start of each node's in-edges, homogeneous edge ids) over the whole graph."""
+        from partition.kernels import relabel as kernels
+
+        starts = np.zeros(self.relabelled.nodes.total + 1, np.int64)
+        for part in range(self.relabelled.num_parts):
+            kernels.count_ids(self._owned_ends(part)[1], starts)
+        np.cumsum(starts, out=starts)
+        filled, ids = starts[:-1].copy(), np.empty(self.relabelled.edges.total, np.int64)
+        for part in range(self.relabelled.num_parts):
+            first, _ = self.relabelled.edges.of_part(part)
+            kernels.fill_by_id(self._owned_ends(part)[1], first, filled, ids)
+        return starts, ids
+
+    def build(self, part: int) -> PartArrays:
+        """The arrays of one part."""
+        from partition.kernels import relabel as kernels
+
+        made = self.relabelled
+        start, stop = made.nodes.of_part(part)
+        first_edge, end_edge = made.edges.of_part(part)
+        outer = np.sort(self._outer[self._outer_starts[part] : self._outer_starts[part + 1]])
+        src, dst = self._owned_ends(part, extra=len(outer))
+        self._ends_of(outer, src[end_edge - first_edge :], dst[end_edge - first_edge :])
+        if self.num_hops > 1:
+            outer = self._more_hops(part, outer, src[(dst >= start) & (dst < stop)])
+            num = end_edge - first_edge
+            src, dst = np.resize(src, num + len(outer)), np.resize(dst, num + len(outer))
+            self._ends_of(outer, src[num:], dst[num:])
+        halo = self._halo_of(src, dst, start, stop)
+        self._local[halo] = np.arange(stop - start, stop - start + len(halo))
+        kernels.to_local(src, start, stop, self._local)
+        kernels.to_local(dst, start, stop, self._local)
+        self._local[halo] = -1
+        node_ids = np.concatenate([np.arange(start, stop), halo])
+        edge_ids = np.concatenate([np.arange(first_edge, end_edge), outer])
+        node_parts, node_types, _ = made.nodes.split(node_ids)
+        edge_types = made.edges.split(edge_ids)[1].astype(np.int32)
+        return PartArrays(
+            stop - start,
+            end_edge - first_edge,
+            src,
+            dst,
+            node_ids,
+            node_parts,
+            node_types.astype(np.int16),
+            edge_ids,
+            edge_types,
+        )
+
+    def _owned_ends(self, part: int, extra: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Homogeneous ids of both ends of the part's own edges, with room for more behind them."""
+        from partition.kernels import relabel as kernels
+
+        made = self.relabelled
+        first, stop = made.edges.of_part(part)
+        src, dst = np.empty(stop - first + extra, np.int64), np.empty(stop - first + extra, np.int64)
+        typed = made.edges.typed_starts
+        for r, etype in enumerate(made.graph.etypes):
+            positions = made.edge_order[etype][typed[part, r] : typed[part + 1, r]]
+            begin = int(made.edges.starts[part, r]) - first
+            inside = slice(begin, begin + len(positions))
+            kernels.gather_ends(positions, *made.ends(etype), src[inside], dst[inside])
+        return src, dst
+
+    def _ends_of(self, edge_ids: np.ndarray, out_src: np.ndarray, out_dst: np.ndarray) -> None:
+        """Homogeneous ids of both ends of any edges."""
+        made = self.relabelled
+        _, types, typed_ids = made.edges.split(edge_ids)
+        for r, etype in enumerate(made.graph.etypes):
+            chosen = types == r
+            positions = made.edge_order[etype][typed_ids[chosen]]
+            src, dst, src_ids, dst_ids = made.ends(etype)
+            out_src[chosen], out_dst[chosen] = src_ids[src[positions]], dst_ids[dst[positions]]
+
+    def _halo_of(self, src: np.ndarray, dst: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Nodes outside the part among the ends, each once, ascending."""
+        from partition.kernels import relabel as kernels
+
+        found = np.empty(min(len(src) + len(dst), len(self._local)), np.int64)
+        num_found = kernels.mark_outside(src, start, stop, self._local, found, 0)
+        num_found = kernels.mark_outside(dst, start, stop, self._local, found, num_found)
+        return np.sort(found[:num_found])
+
+    def _more_hops(self, part: int, outer: np.ndarray, sources: np.ndarray) -> np.ndarray:
+        """outer and the in-edges of the nodes up to num_hops - 1 steps upstream of the part, ascending.
+
+        As in DGL, nodes that are only reached along out-edges of the part are not followed further.
+        """
+        from partition.kernels import relabel as kernels
+
+        assert self._in_edges is not None
+        starts, ids = self._in_edges
+        inner, owned = self.relabelled.nodes.of_part(part), self.relabelled.edges.of_part(part)
+        known = frontier = _outside(sources, inner)
+        for _ in range(self.num_hops - 1):
+            incoming = kernels.collect_runs(frontier, starts, ids)
+            outer = np.union1d(outer, _outside(incoming, owned))
+            sources, ignored = np.empty(len(incoming), np.int64), np.empty(len(incoming), np.int64)
+            self._ends_of(incoming, sources, ignored)
+            frontier = np.setdiff1d(_outside(sources, inner), known)
+            known = np.union1d(known, frontier)
+        return outer
+
+
+def _outside(ids: np.ndarray, bounds: tuple[int, int]) -> np.ndarray:
+    """The ids outside [start, stop), each once, ascending."""
+    return np.unique(ids[(ids < bounds[0]) | (ids >= bounds[1])])

@@ -1,0 +1,158 @@
+"""Loops that order edges by the part that owns them, and that find what a part needs of its neighbours.
+
+Legend: E edges of one type, N nodes of all types, P parts. Node ids here are homogeneous partition-order ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+DESTINATION, SOURCE, BALANCED = 0, 1, 2
+UNSEEN, SEEN = -1, -2
+
+
+@njit(cache=True, nogil=True)
+def group(keys, num_groups):
+    """A stable counting sort: (positions by group, (num_groups + 1,) start of each group)."""
+    starts = np.zeros(num_groups + 1, np.int64)
+    for key in keys:
+        starts[key + 1] += 1
+    for i in range(num_groups):
+        starts[i + 1] += starts[i]
+    filled = starts[:-1].copy()
+    order = np.empty(len(keys), np.int64)
+    for i in range(len(keys)):
+        key = keys[i]
+        order[filled[key]] = i
+        filled[key] += 1
+    return order, starts
+
+
+@njit(cache=True, nogil=True)
+def edge_owners(src, dst, src_parts, dst_parts, rule, loads):
+    """The part that owns each edge, (E,), int32.
+
+    BALANCED gives a cut edge to the part of its ends that has fewer edges by then, its destination's on a tie; loads,
+    (P,), holds the edges of earlier types and is added to.
+    """
+    owners = np.empty(len(src), np.int32)
+    for i in range(len(src)):
+        first, second = src_parts[src[i]], dst_parts[dst[i]]
+        owners[i] = first if rule == SOURCE else second
+        if rule != BALANCED or first == second:
+            loads[owners[i]] += 1
+    if rule == BALANCED:
+        for i in range(len(src)):
+            first = src_parts[src[i]]
+            if first != owners[i]:
+                if loads[first] < loads[owners[i]]:
+                    owners[i] = first
+                loads[owners[i]] += 1
+    return owners
+
+
+@njit(cache=True, nogil=True)
+def sort_by_end(order, src, dst, src_ids, dst_ids, start, stop, by_source):
+    """Sort the edges of one part, stably and in place, by their end inside the part.
+
+    Args:
+        order: Positions of the part's edges; at least one end of each is in [start, stop).
+        by_source: Take the source where both ends are inside.
+    """
+    counts = np.zeros(stop - start + 1, np.int64)
+    keys = np.empty(len(order), np.int64)
+    for i in range(len(order)):
+        first, second = src_ids[src[order[i]]], dst_ids[dst[order[i]]]
+        if by_source:
+            first, second = second, first
+        inside = second if start <= second < stop else first
+        keys[i] = inside - start
+        counts[keys[i] + 1] += 1
+    for i in range(stop - start):
+        counts[i + 1] += counts[i]
+    before = order.copy()
+    for i in range(len(order)):
+        order[counts[keys[i]]] = before[i]
+        counts[keys[i]] += 1
+
+
+@njit(cache=True, nogil=True)
+def gather_ends(positions, src, dst, src_ids, dst_ids, out_src, out_dst):
+    """Homogeneous ids of both ends of the edges at some positions."""
+    for i in range(len(positions)):
+        out_src[i] = src_ids[src[positions[i]]]
+        out_dst[i] = dst_ids[dst[positions[i]]]
+
+
+@njit(cache=True, nogil=True)
+def outer_edges(order, src, dst, src_parts, dst_parts, starts, first_ids, both, filled, found):
+    """Edges that a part which does not own them stores as well.
+
+    Args:
+        order, starts: Positions of the edges by owner, and where each owner's begin, (P + 1,).
+        first_ids: Homogeneous id of each owner's first edge of this type, (P,).
+        both: Store cut edges at both ends; False: only where the destination is.
+        filled: Where the next edge of each part goes, (P,); moved on.
+        found: Receives homogeneous edge ids, or is empty when they are only counted.
+    """
+    for owner in range(len(starts) - 1):
+        for i in range(starts[owner], starts[owner + 1]):
+            first, second = src_parts[src[order[i]]], dst_parts[dst[order[i]]]
+            if first == second:
+                continue
+            other = first if second == owner else second
+            if both or other == second:
+                if len(found):
+                    found[filled[other]] = first_ids[owner] + i - starts[owner]
+                filled[other] += 1
+
+
+@njit(cache=True, nogil=True)
+def mark_outside(ids, start, stop, local, found, num_found):
+    """Collect ids outside [start, stop) that were not met before; returns how many found holds now."""
+    for i in range(len(ids)):
+        node = ids[i]
+        if (node < start or node >= stop) and local[node] == UNSEEN:
+            local[node] = SEEN
+            found[num_found] = node
+            num_found += 1
+    return num_found
+
+
+@njit(cache=True, nogil=True)
+def to_local(ids, start, stop, local):
+    """Local ids in place of homogeneous ones: inner nodes by position, others by ``local``."""
+    for i in range(len(ids)):
+        node = ids[i]
+        ids[i] = node - start if start <= node < stop else local[node]
+
+
+@njit(cache=True, nogil=True)
+def count_ids(ids, counts):
+    """counts[id + 1] += 1 for each id."""
+    for i in range(len(ids)):
+        counts[ids[i] + 1] += 1
+
+
+@njit(cache=True, nogil=True)
+def fill_by_id(ids, first_value, filled, out):
+    """Put consecutive values under the id of each."""
+    for i in range(len(ids)):
+        out[filled[ids[i]]] = first_value + i
+        filled[ids[i]] += 1
+
+
+@njit(cache=True, nogil=True)
+def collect_runs(keys, starts, values):
+    """The values of each key, one after the other: those of key k are values[starts[k] : starts[k + 1]]."""
+    total = 0
+    for key in keys:
+        total += starts[key + 1] - starts[key]
+    out = np.empty(total, np.int64)
+    filled = 0
+    for key in keys:
+        for i in range(starts[key], starts[key + 1]):
+            out[filled] = values[i]
+            filled += 1
+    return out

@@ -1,0 +1,122 @@
+"""``manifest.json``: what a partition holds, how it was made, and the checksum of each file.
+
+It is written after every file but the JSON that DGL opens, so a folder with both is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graph_emb.errors import DataError
+from partition.folder import HashedFile, PendingFolder
+
+NAME = "manifest.json"
+FORMAT, VERSION = "graph_emb partition", 1
+CHUNK_BYTES = 8 << 20
+
+
+@dataclass
+class Manifest:
+    """The facts of a partition.
+
+    Attributes:
+        config: Name of the JSON that DGL opens.
+        made: How: method, seed, options, counts of the reader, balance of the assignment.
+        id_maps: Paths of the id maps by kind ("node", "edge"), type and form.
+        files: ``{"bytes": ..., "sha256": ...}`` by path, relative to the folder; all files but the manifest.
+        edge_owner, halo, num_hops: How edges and halo were chosen.
+    """
+
+    config: str
+    edge_owner: str
+    halo: str
+    num_hops: int
+    made: dict[str, Any] = field(default_factory=dict)
+    id_maps: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The file's text."""
+        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest | None:
+        """The manifest of a partition; None for one that somebody else wrote.
+
+        Raises:
+            DataError: the manifest is damaged or of a later version.
+        """
+        path = folder / NAME
+        if not path.is_file():
+            return None
+        content = read_json(path)
+        if content.get("format") != FORMAT:
+            raise DataError(f"{path}: format {content.get('format')!r}; expected {FORMAT!r}")
+        if content.get("version") != VERSION:
+            raise DataError(f"{path}: version {content.get('version')}; this library reads version {VERSION}")
+        fields = {name: value for name, value in content.items() if name not in ("format", "version")}
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise DataError(f"{path}: {error}; the file was changed after it was written") from error
+
+
+class FileSet:
+    """The files of a folder under construction, hashed while they are written.
+
+    Args:
+        folder: Where they go.
+        manifest: Receives the size and checksum of each.
+    """
+
+    def __init__(self, folder: PendingFolder, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    def write(self, name: str, write: Any) -> None:
+        """Make a file by ``write(stream)``, put it on the disk and note its checksum."""
+        path = self.folder.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = HashedFile(path)
+        try:
+            write(stream)
+            self.manifest.files[name] = {"bytes": stream.num_bytes, "sha256": stream.close()}
+        finally:
+            stream.abandon()
+
+    def write_text(self, name: str, text: str) -> None:
+        """Make a text file."""
+        self.write(name, lambda stream: stream.write(text.encode()))
+
+    def expect_text(self, name: str, text: str) -> None:
+        """Note the checksum of a text file that is written later."""
+        data = text.encode()
+        self.manifest.files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        DataError: it is unreadable or no object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: holds a {type(content).__name__}; expected an object")
+    return content
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(CHUNK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

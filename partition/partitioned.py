@@ -1,0 +1,335 @@
+"""A partition on disk: books, policies, id maps and the arrays of each part, read without DGL.
+
+Partitions that DGL wrote open as well; they lack the id maps unless its pipeline saved them.
+Legend: P parts, N and E the ids of one type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graph_emb.errors import ConfigError, DataError, PartitionError, unknown_name
+from partition.dgl_format import read_tensors
+from partition.hetero import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from partition.manifest import Manifest, read_json
+from partition.part import Part
+from partition.relabel import Ranges, inverse
+
+if TYPE_CHECKING:
+    from graph_emb.partition_book import RangeBook
+    from partition.assignment import Assignment
+
+
+@dataclass(frozen=True)
+class PartPolicy:
+    """Which part owns each id of a type; ``DistEmbedding`` takes it as ``part_policy``.
+
+    Attributes:
+        policy_str: DGL's name of it, ``node~<type>`` or ``edge~<source:relation:destination>``.
+        book: The ranges of the parts, in partition order.
+    """
+
+    policy_str: str
+    book: RangeBook
+
+
+class PartitionedGraph:
+    """A partition on disk.
+
+    Args:
+        config: The JSON that DGL opens.
+    Raises:
+        DataError: the JSON or the manifest is damaged.
+        PartitionError: the ranges in the JSON do not fit together.
+    """
+
+    def __init__(self, config: str | Path) -> None:
+        self.config_path = Path(config)
+        self.path = self.config_path.parent
+        self.config = read_json(self.config_path)
+        self.manifest = Manifest.read(self.path)
+        try:
+            self.name = str(self.config["graph_name"])
+            self.num_parts = int(self.config["num_parts"])
+            self.ntypes = _by_id(self.config.get("ntypes", {NODE_TYPE: 0}))
+            names = _by_id(self.config.get("etypes", {":".join(EDGE_TYPE): 0}))
+            self.nodes = _ranges(self.config["node_map"], self.ntypes, self.num_parts)
+            self.edges = _ranges(self.config["edge_map"], names, self.num_parts)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{self.config_path}: no partition of DGL ({type(error).__name__}: {error})") from error
+        self.etypes = [_edge_type(name, self.config_path) for name in names]
+
+    def __repr__(self) -> str:
+        return f"PartitionedGraph({str(self.path)!r}: {self.num_parts} parts, {self.num_nodes()} nodes)"
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Nodes of a type; of all types by default."""
+        return self.nodes.total if ntype is None else int(self.nodes.typed_starts[-1, self.node_type_id(ntype)])
+
+    def num_edges(self, etype: EdgeType | str | None = None) -> int:
+        """Edges of a type; of all types by default."""
+        return self.edges.total if etype is None else int(self.edges.typed_starts[-1, self.edge_type_id(etype)])
+
+    @cached_property
+    def books(self) -> dict[str | EdgeType, RangeBook]:
+        """The book of each node type (by name) and edge type (by triple)."""
+        from graph_emb.partition_book import RangeBook
+
+        found: dict[str | EdgeType, RangeBook] = {}
+        for names, ranges in ((self.ntypes, self.nodes), (self.etypes, self.edges)):
+            for t, name in enumerate(names):
+                found[name] = RangeBook(ranges.typed_starts[:, t].tolist())  # type: ignore[index]
+        return found
+
+    def policy(self, ntype: str | None = None, *, etype: EdgeType | str | None = None) -> PartPolicy:
+        """The policy of a node type or of an edge type; of the only node type by default.
+
+        Args:
+            ntype: A node type.
+            etype: (source, relation, destination), the same joined by ":", or a relation that only one type has.
+        Raises:
+            ConfigError: both are given, the type is unknown, or there are several node types and none is named.
+        """
+        if ntype is not None and etype is not None:
+            raise ConfigError(f"policy(ntype={ntype!r}, etype={etype!r}): give one of both")
+        if etype is not None:
+            edge_type = self.etypes[self.edge_type_id(etype)]
+            return PartPolicy(f"edge~{':'.join(edge_type)}", self.books[edge_type])
+        name = self.ntypes[self.node_type_id(ntype)]
+        return PartPolicy(f"node~{name}", self.books[name])
+
+    def part(self, part: int) -> Part:
+        """The arrays of one part.
+
+        Raises:
+            PartitionError: there is no such part.
+        """
+        if not 0 <= part < self.num_parts:
+            raise PartitionError(f"part {part} is outside [0, {self.num_parts})")
+        return Part(self, part)
+
+    def node_map(self, ntype: str | None = None, *, inverse: bool = False) -> np.ndarray:
+        """Original position of each partition-order id of a node type, (N,), int64; ``inverse``: the other way.
+
+        Raises:
+            DataError: the partition was saved without id maps.
+        """
+        return self._id_map("node", self.ntypes[self.node_type_id(ntype)], inverse)
+
+    def edge_map(self, etype: EdgeType | str | None = None, *, inverse: bool = False) -> np.ndarray:
+        """Original position of each partition-order id of an edge type, (E,), int64; ``inverse``: the other way.
+
+        Raises:
+            DataError: the partition was saved without id maps.
+        """
+        return self._id_map("edge", ":".join(self.etypes[self.edge_type_id(etype)]), inverse)
+
+    def original_ids(self, ntype: str | None = None) -> np.ndarray:
+        """The id that the input gave each node, by partition-order id, (N,): numbers or strings."""
+        name = self.ntypes[self.node_type_id(ntype)]
+        if self.manifest is None:
+            return self.node_map(name)
+        import pyarrow.parquet as pq
+
+        path = self.path / self.manifest.id_maps["node"][name]["parquet"]
+        values = pq.read_table(path, columns=["original_id"]).column(0)
+        return np.array(values.to_pylist(), dtype=str) if values.type == "string" else values.to_numpy()
+
+    @property
+    def has_id_maps(self) -> bool:
+        """Whether ``node_map`` and ``edge_map`` work."""
+        return self.manifest is not None or (self.path / "part0" / "orig_nids.dgl").is_file()
+
+    def to_graph(self) -> HeteroGraph:
+        """The whole graph in its original order, or in partition order when there are no id maps."""
+        positions = {name: self._positions("node", name) for name in self.ntypes}
+        edge_positions = {etype: self._positions("edge", ":".join(etype)) for etype in self.etypes}
+        ends = {etype: (np.empty(len(p), np.int64), np.empty(len(p), np.int64)) for etype, p in edge_positions.items()}
+        node_data: dict[str, dict[str, np.ndarray]] = {}
+        edge_data: dict[EdgeType, dict[str, np.ndarray]] = {}
+        for index in range(self.num_parts):
+            part = self.part(index)
+            for ntype in self.ntypes:
+                _scatter(
+                    node_data.setdefault(ntype, {}), part.node_data(ntype), positions[ntype], part.node_rows(ntype)
+                )
+            for etype in self.etypes:
+                rows = part.edge_rows(etype)
+                places = edge_positions[etype][rows]
+                for out, ids, ntype in zip(ends[etype], part.ends(etype), (etype[0], etype[2]), strict=True):
+                    out[places] = positions[ntype][ids]
+                _scatter(edge_data.setdefault(etype, {}), part.edge_data(etype), edge_positions[etype], rows)
+        return HeteroGraph(
+            {ntype: self.num_nodes(ntype) for ntype in self.ntypes},
+            ends,
+            {ntype: columns for ntype, columns in node_data.items() if columns},
+            {etype: columns for etype, columns in edge_data.items() if columns},
+            self._named_ids(),
+            name=self.name,
+        )
+
+    def assignment(self) -> Assignment:
+        """The part of each node in the order of ``to_graph``."""
+        from partition.assignment import Assignment
+
+        parts = {}
+        for t, ntype in enumerate(self.ntypes):
+            parts[ntype] = np.empty(self.num_nodes(ntype), np.int32)
+            by_id = np.repeat(np.arange(self.num_parts, dtype=np.int32), self.nodes.sizes[:, t])
+            parts[ntype][self._positions("node", ntype)] = by_id
+        made = self.manifest.made if self.manifest else {}
+        return Assignment(
+            parts,
+            self.num_parts,
+            method=str(made.get("method", self.config.get("part_method", "unknown"))),
+            seed=int(made.get("seed", 0)),
+            why=f"read from {self.path}",
+            seconds=0.0,
+            peak_bytes=0,
+            balance=dict(made.get("balance", {})),
+        )
+
+    def _named_ids(self) -> dict[str, np.ndarray]:
+        """Original ids of the types that had others than their positions, in original order."""
+        if self.manifest is None:
+            return {}
+        found = {}
+        for ntype in self.ntypes:
+            ids, order = self.original_ids(ntype), self.node_map(ntype)
+            if ids.dtype.kind == "U" or not np.array_equal(ids, order):
+                found[ntype] = ids[inverse(order)]
+        return found
+
+    def _positions(self, kind: str, name: str) -> np.ndarray:
+        if self.has_id_maps:
+            return self._id_map(kind, name, inverted=False)
+        ranges, types = (
+            (self.nodes, self.ntypes) if kind == "node" else (self.edges, [":".join(e) for e in self.etypes])
+        )
+        return np.arange(int(ranges.typed_starts[-1, types.index(name)]))
+
+    def _id_map(self, kind: str, name: str, inverted: bool) -> np.ndarray:
+        if self.manifest is not None:
+            paths = self.manifest.id_maps[kind][name]
+            return np.load(self.path / paths["to_partition" if inverted else "to_original"], mmap_mode="r")
+        if not self.has_id_maps:
+            raise DataError(
+                f"{self.path}: DGL wrote this partition without original ids; use `python -m partition build`, "
+                "or with dispatch_data.py --save-orig-nids --save-orig-eids"
+            )
+        file = "orig_nids.dgl" if kind == "node" else "orig_eids.dgl"
+        pieces = [read_tensors(self.path / f"part{part}" / file)[name] for part in range(self.num_parts)]
+        order = np.concatenate(pieces).astype(np.int64)
+        return inverse(order) if inverted else order
+
+    def node_type_id(self, ntype: str | None = None) -> int:
+        """The type id of a node type; of the only one by default. Raises ConfigError for an unknown one."""
+        if ntype is None:
+            if len(self.ntypes) != 1:
+                raise ConfigError(f"the graph has {len(self.ntypes)} node types; name one: {', '.join(self.ntypes)}")
+            return 0
+        if ntype not in self.ntypes:
+            raise unknown_name("node type", ntype, self.ntypes)
+        return self.ntypes.index(ntype)
+
+    def edge_type_id(self, etype: EdgeType | str | None = None) -> int:
+        """The type id of an edge type, see ``policy``; of the only one by default. Raises ConfigError."""
+        names = [":".join(known) for known in self.etypes]
+        if etype is None:
+            if len(self.etypes) != 1:
+                raise ConfigError(f"the graph has {len(self.etypes)} edge types; name one: {', '.join(names)}")
+            return 0
+        name = etype if isinstance(etype, str) else ":".join(etype)
+        found = [r for r, known in enumerate(self.etypes) if name in (names[r], known[1])]
+        if len(found) != 1:
+            raise unknown_name("edge type", name, names)
+        return found[0]
+
+
+def load(path: str | Path) -> PartitionedGraph:
+    """Open a partition that ``build`` or DGL wrote.
+
+    Args:
+        path: The folder, or the JSON in it that DGL opens.
+    Raises:
+        DataError: there is no partition.
+        PartitionError: its ranges do not fit together.
+    """
+    path = Path(path).expanduser()
+    if path.is_file():
+        return PartitionedGraph(path)
+    if not path.is_dir():
+        raise DataError(f"{path}: no such partition; give the folder or the JSON file in it")
+    manifest = Manifest.read(path)
+    names = [manifest.config] if manifest else sorted(p.name for p in path.glob("*.json") if _is_config(p))
+    if len(names) != 1 or not (path / names[0]).is_file():
+        what = f"several partitions: {', '.join(names)}; give one of the files" if len(names) > 1 else "no partition"
+        raise DataError(f"{path}: holds {what}")
+    return PartitionedGraph(path / names[0])
+
+
+def is_partition(folder: Path) -> bool:
+    """Whether a folder holds a partition that this library wrote completely."""
+    try:
+        return load(folder).manifest is not None
+    except (DataError, PartitionError, OSError):
+        return False
+
+
+def _is_config(path: Path) -> bool:
+    try:
+        return {"graph_name", "num_parts", "node_map"} <= set(read_json(path))
+    except DataError:
+        return False
+
+
+def _by_id(ids: dict[str, int]) -> list[str]:
+    names = sorted(ids, key=lambda name: ids[name])
+    if [ids[name] for name in names] != list(range(len(names))):
+        raise ValueError(f"type ids {ids} are not 0 .. {len(names) - 1}")
+    return names
+
+
+def _edge_type(name: str, path: Path) -> EdgeType:
+    words = name.split(":")
+    if len(words) != 3:
+        raise DataError(
+            f"{path}: edge type {name!r} is not source:relation:destination, as DGL before 1.0 wrote it; convert the "
+            "file with DGL's tools/change_etype_to_canonical_etype.py"
+        )
+    return words[0], words[1], words[2]
+
+
+def _ranges(maps: Any, names: list[str], num_parts: int) -> Ranges:
+    if isinstance(maps, list):  # DGL before 0.7: one type
+        maps = {names[0]: maps}
+    columns = []
+    for name in names:
+        bounds = maps[name]
+        if bounds and not isinstance(bounds[0], list):  # only ends
+            bounds = [list(pair) for pair in zip([0, *bounds[:-1]], bounds, strict=True)]
+        if len(bounds) != num_parts:
+            raise PartitionError(f"type {name!r}: ranges of {len(bounds)} parts; num_parts is {num_parts}")
+        columns.append(np.asarray(bounds, np.int64).reshape(num_parts, 2))
+    table = np.stack(columns, axis=1) if columns else np.zeros((num_parts, 0, 2), np.int64)
+    ranges = Ranges.of_sizes(table[:, :, 1] - table[:, :, 0])
+    if (table[:, :, 0] != ranges.starts[:, :-1]).any() or (ranges.sizes < 0).any():
+        part, t = np.argwhere((table[:, :, 0] != ranges.starts[:, :-1]) | (ranges.sizes < 0))[0]
+        raise PartitionError(
+            f"type {names[t]!r}, part {part}: range {table[part, t].tolist()} does not begin where the one before ends "
+            f"({ranges.starts[part, t]})"
+        )
+    return ranges
+
+
+def _scatter(into: dict[str, np.ndarray], columns: dict[str, np.ndarray], positions: np.ndarray, rows: slice) -> None:
+    """Put the rows of one part where they were in the input."""
+    for name, values in columns.items():
+        if name not in into:
+            into[name] = np.zeros((len(positions), *values.shape[1:]), values.dtype)
+        into[name][positions[rows]] = values

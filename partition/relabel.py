@@ -1,0 +1,210 @@
+"""New ids: each part owns one contiguous range of every node type and of every edge type.
+
+Homogeneous ids count parts first and types within a part, as DGL's range partition book wants them; the id of a node
+within its type counts its type's nodes of all earlier parts. Legend: P parts, T node types, R edge types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from graph_emb.errors import PartitionError, unknown_name
+from partition.hetero import EdgeType, HeteroGraph
+
+if TYPE_CHECKING:
+    from partition.assignment import Assignment
+
+EdgeOwner = Literal["destination", "source", "balanced"]
+EDGE_OWNERS: tuple[EdgeOwner, ...] = ("destination", "source", "balanced")
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Where the ids of one kind (nodes or edges) of each part and type begin.
+
+    Attributes:
+        starts: (P, T + 1), int64: homogeneous ids of type t in part p are [starts[p, t], starts[p, t + 1]).
+    """
+
+    starts: np.ndarray
+
+    @classmethod
+    def of_sizes(cls, sizes: np.ndarray) -> Ranges:
+        """Ranges one after the other, for (P, T) sizes."""
+        ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
+        first = ends[:, :1] - sizes[:, :1]
+        return cls(np.concatenate([first, ends], axis=1).astype(np.int64))
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(P, T): ids of each type that each part owns."""
+        return np.diff(self.starts, axis=1)
+
+    @property
+    def typed_starts(self) -> np.ndarray:
+        """(P + 1, T): the first id within its type of each part."""
+        first = np.zeros((1, self.starts.shape[1] - 1), np.int64)
+        return np.concatenate([first, np.cumsum(self.sizes, axis=0)])
+
+    @property
+    def total(self) -> int:
+        """Ids of all parts and types."""
+        return int(self.starts[-1, -1])
+
+    def of_part(self, part: int) -> tuple[int, int]:
+        """[start, stop) of all homogeneous ids of a part."""
+        return int(self.starts[part, 0]), int(self.starts[part, -1])
+
+    def owners(self, ids: np.ndarray) -> np.ndarray:
+        """The part of each homogeneous id, int64; ranges without ids own nothing."""
+        return np.searchsorted(self.starts[:, -1], ids, side="right")
+
+    def split(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(part, type, id within the type) of each homogeneous id."""
+        parts = self.owners(ids)
+        num_types = self.starts.shape[1] - 1
+        # all ends in one ascending line: the first end above an id names its part and type
+        types = np.searchsorted(self.starts[:, 1:].ravel(), ids, side="right") - parts * num_types
+        return parts, types, ids - self.starts[parts, types] + self.typed_starts[parts, types]
+
+    def as_json(self, names: list[str]) -> dict[str, list[list[int]]]:
+        """``node_map`` or ``edge_map`` of DGL's JSON: [start, stop) of each part by type."""
+        return {name: self.starts[:, t : t + 2].tolist() for t, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """A graph's new ids.
+
+    Attributes:
+        graph: The graph in its original order.
+        parts: The part of each node by type, original order, int32.
+        nodes, edges: Ranges of homogeneous ids.
+        node_order, edge_order: Original position of each partition-order id, by type.
+        node_ids: Homogeneous id of each original position, by node type.
+        edge_owner: Which end's part owns an edge.
+    """
+
+    graph: HeteroGraph
+    parts: dict[str, np.ndarray]
+    nodes: Ranges
+    edges: Ranges
+    node_order: dict[str, np.ndarray]
+    edge_order: dict[EdgeType, np.ndarray]
+    node_ids: dict[str, np.ndarray]
+    edge_owner: EdgeOwner
+
+    @property
+    def num_parts(self) -> int:
+        """P."""
+        return len(self.nodes.starts)
+
+    def ends(self, etype: EdgeType) -> tuple[np.ndarray, ...]:
+        """(sources, destinations, homogeneous ids of the source type, of the destination type) of an edge type."""
+        src, dst = self.graph.edges[etype]
+        return src, dst, self.node_ids[etype[0]], self.node_ids[etype[2]]
+
+
+def inverse(order: np.ndarray) -> np.ndarray:
+    """The permutation that undoes another: inverse(order)[order[i]] == i."""
+    out = np.empty_like(order)
+    out[order] = np.arange(len(order), dtype=order.dtype)
+    return out
+
+
+def relabel(graph: HeteroGraph, assignment: Assignment, edge_owner: EdgeOwner = "destination") -> Relabelled:
+    """Give the nodes and edges of each part contiguous ids.
+
+    Nodes of one part and type keep their original order. Edges lie in the order of their end inside the part (the
+    owning end first), so that the in-edges of a node are neighbours in the file; ties keep the original order.
+
+    Args:
+        graph: Any graph; its arrays are not copied.
+        assignment: The part of each node.
+        edge_owner: ``"destination"`` (DGL's rule), ``"source"``, or ``"balanced"``: a cut edge goes to the part of its
+            ends that has fewer edges so far.
+    Raises:
+        PartitionError: the assignment does not fit the graph.
+        ConfigError: unknown edge_owner.
+    """
+    if edge_owner not in EDGE_OWNERS:
+        raise unknown_name("edge owner", edge_owner, EDGE_OWNERS)
+    parts = checked_parts(graph, assignment)
+    nodes, node_order, node_ids = _relabel_nodes(graph, parts, assignment.num_parts)
+    edges, edge_order = _relabel_edges(graph, parts, nodes, node_ids, edge_owner)
+    return Relabelled(graph, parts, nodes, edges, node_order, edge_order, node_ids, edge_owner)
+
+
+def checked_parts(graph: HeteroGraph, assignment: Assignment) -> dict[str, np.ndarray]:
+    """The part of each node by type, int32, in the order of the graph's types.
+
+    Raises:
+        PartitionError: a type is missing, has another length, or a part is out of range.
+    """
+    if assignment.num_parts < 1:
+        raise PartitionError(f"{assignment.num_parts} parts; at least 1 is needed")
+    found = {}
+    for ntype, num in graph.num_nodes.items():
+        if ntype not in assignment.parts:
+            raise PartitionError(f"the assignment has no node type {ntype!r}; it has {', '.join(assignment.parts)}")
+        values = np.asarray(assignment.parts[ntype])
+        if values.shape != (num,):
+            raise PartitionError(f"node type {ntype!r}: the assignment has shape {values.shape}; expected ({num},)")
+        bad = np.flatnonzero((values < 0) | (values >= assignment.num_parts))
+        if len(bad):
+            raise PartitionError(
+                f"node type {ntype!r}, node {bad[0]}: part {values[bad[0]]} is outside [0, {assignment.num_parts})"
+            )
+        found[ntype] = np.ascontiguousarray(values, np.int32)
+    return found
+
+
+def _relabel_nodes(graph: HeteroGraph, parts: dict[str, np.ndarray], num_parts: int) -> tuple[Ranges, Any, Any]:
+    from partition.kernels import relabel as kernels
+
+    order, starts = {}, {}
+    for ntype in graph.ntypes:
+        order[ntype], starts[ntype] = kernels.group(parts[ntype], num_parts)
+    sizes = [np.diff(starts[ntype]) for ntype in graph.ntypes]
+    nodes = Ranges.of_sizes(np.stack(sizes, axis=1) if sizes else np.zeros((num_parts, 0), np.int64))
+    ids = {}
+    for t, ntype in enumerate(graph.ntypes):
+        ids[ntype] = np.empty(graph.num_nodes[ntype], np.int64)
+        for part in range(num_parts):
+            inside = order[ntype][starts[ntype][part] : starts[ntype][part + 1]]
+            ids[ntype][inside] = np.arange(nodes.starts[part, t], nodes.starts[part, t + 1])
+    return nodes, order, ids
+
+
+def _relabel_edges(
+    graph: HeteroGraph,
+    parts: dict[str, np.ndarray],
+    nodes: Ranges,
+    node_ids: dict[str, np.ndarray],
+    edge_owner: EdgeOwner,
+) -> tuple[Ranges, dict[EdgeType, np.ndarray]]:
+    from partition.kernels import relabel as kernels
+
+    num_parts, rule = len(nodes.starts), EDGE_OWNERS.index(edge_owner)
+    loads = np.zeros(num_parts, np.int64)
+    orders, sizes = {}, []
+    for etype, (src, dst) in graph.edges.items():
+        owners = kernels.edge_owners(src, dst, parts[etype[0]], parts[etype[2]], rule, loads)
+        order, starts = kernels.group(owners, num_parts)
+        del owners
+        for part in range(num_parts):
+            kernels.sort_by_end(
+                order[starts[part] : starts[part + 1]],
+                src,
+                dst,
+                node_ids[etype[0]],
+                node_ids[etype[2]],
+                *nodes.of_part(part),
+                rule == kernels.SOURCE,
+            )
+        orders[etype] = order
+        sizes.append(np.diff(starts))
+    return Ranges.of_sizes(np.stack(sizes, axis=1) if sizes else np.zeros((num_parts, 0), np.int64)), orders

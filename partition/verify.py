@@ -1,0 +1,300 @@
+"""Is a partition whole and true? Checksums, ranges, halo, every edge once, data beside its nodes, id maps.
+
+Everything is checked from the files, by other code than the writer's. Legend: N nodes of all types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from graph_emb.errors import DataError, GraphEmbError
+from partition.dgl_format import storable
+from partition.hetero import HeteroGraph
+from partition.manifest import NAME as MANIFEST
+from partition.manifest import Manifest, sha256_of
+from partition.partitioned import Part, PartitionedGraph, load
+
+
+@dataclass
+class Verification:
+    """What was checked and what is wrong.
+
+    Attributes:
+        checked: How many things of each kind were looked at.
+        problems: One line each; empty when the partition is sound.
+    """
+
+    checked: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Note that something was looked at."""
+        self.checked[what] = self.checked.get(what, 0) + int(number)
+
+    def expect(self, truth: bool | np.bool_, problem: str) -> bool:
+        """Note a problem unless something holds; returns whether it does."""
+        if not truth:
+            self.problems.append(problem)
+        return bool(truth)
+
+    def raise_problems(self) -> None:
+        """Raise a DataError with the first problem and the number of the others."""
+        if self.problems:
+            more = f" (and {len(self.problems) - 1} more problems)" if len(self.problems) > 1 else ""
+            raise DataError(f"{self.problems[0]}{more}")
+
+
+def verify(path: str | Path, graph: HeteroGraph | None = None, *, checksums: bool = True) -> Verification:
+    """Check a partition that ``build`` or DGL wrote.
+
+    Args:
+        path: The folder or the JSON in it.
+        graph: The graph that was partitioned; every edge, column and id is then compared with it.
+        checksums: Read every file again to compare its checksum; False: compare sizes only.
+    Raises:
+        DataError, PartitionError: the folder holds no partition, or its JSON is damaged.
+    """
+    whole = load(path)
+    found = Verification()
+    if whole.manifest is not None:
+        _check_files(found, whole.path, whole.manifest, checksums)
+        if not found.sound:
+            return found  # what follows would trip over the same damage
+    try:
+        parts = [whole.part(index) for index in range(whole.num_parts)]
+        for part in parts:
+            _check_part(found, whole, part)
+        if found.sound:
+            _check_halo(found, whole, parts)
+            _check_outer_edges(found, whole, parts)
+        if whole.has_id_maps:
+            _check_id_maps(found, whole)
+        if graph is not None and found.sound:
+            _check_against(found, whole, parts, graph)
+    except (GraphEmbError, OSError, KeyError) as error:
+        found.problems.append(f"{whole.path}: {type(error).__name__}: {error}")
+    return found
+
+
+def _check_files(found: Verification, folder: Path, manifest: Manifest, checksums: bool) -> None:
+    for name, facts in manifest.files.items():
+        path = folder / name
+        found.count("files")
+        if not found.expect(path.is_file(), f"{path}: missing"):
+            continue
+        size = path.stat().st_size
+        if not found.expect(size == facts["bytes"], f"{path}: {size} bytes; the manifest says {facts['bytes']}"):
+            continue
+        if checksums:
+            found.count("checksums")
+            found.expect(sha256_of(path) == facts["sha256"], f"{path}: its sha256 differs from the manifest's")
+    present = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
+    extra = sorted(present - set(manifest.files) - {MANIFEST})
+    found.expect(not extra, f"{folder}: {len(extra)} files that the manifest does not know: {', '.join(extra[:3])}")
+
+
+def _check_part(found: Verification, whole: PartitionedGraph, part: Part) -> None:
+    """Shapes, ids, types and owners inside one part."""
+    where, graph = f"part {part.index}", part.graph
+    num_nodes, num_edges = graph.num_nodes, len(graph.src)
+    for kind, data, length, names in (
+        ("node", graph.node_data, num_nodes, ("_ID", "inner_node")),
+        ("edge", graph.edge_data, num_edges, ("_ID", "inner_edge")),
+    ):
+        for name in names:
+            present = found.expect(name in data, f"{where}: the graph has no {kind} data {name!r}")
+            if not present or not found.expect(
+                len(data[name]) == length, f"{where}: {kind} data {name!r} has {len(data[name])} rows for {length}"
+            ):
+                return
+    if num_edges:
+        low = min(graph.src.min(), graph.dst.min())
+        high = max(graph.src.max(), graph.dst.max())
+        if not found.expect(low >= 0 and high < num_nodes, f"{where}: an edge ends outside its {num_nodes} nodes"):
+            return
+    for kind, ids, ranges, mask in (
+        ("node", part.node_ids, whole.nodes, graph.node_data["inner_node"]),
+        ("edge", part.edge_ids, whole.edges, graph.edge_data["inner_edge"]),
+    ):
+        start, stop = ranges.of_part(part.index)
+        inside = np.arange(len(ids)) < stop - start
+        found.count(f"inner {kind}s", stop - start)
+        found.count(f"halo {kind}s", len(ids) - (stop - start))
+        found.expect(
+            len(ids) >= stop - start and np.array_equal(ids[: stop - start], np.arange(start, stop)),
+            f"{where}: its own {kind} ids are not {start} .. {stop - 1} in this order",
+        )
+        found.expect(np.array_equal(mask != 0, inside), f"{where}: inner_{kind} does not mark the first {stop - start}")
+        outside = ids[stop - start :]
+        found.expect(
+            not len(outside) or (outside.min() >= 0 and outside.max() < ranges.total),
+            f"{where}: an id of another part's {kind} is outside [0, {ranges.total})",
+        )
+        found.expect(
+            not ((outside >= start) & (outside < stop)).any() and len(np.unique(outside)) == len(outside),
+            f"{where}: a {kind} is stored twice",
+        )
+    if found.sound:
+        _check_types(found, whole, part)
+        _check_columns(found, whole, part)
+
+
+def _check_types(found: Verification, whole: PartitionedGraph, part: Part) -> None:
+    where, graph = f"part {part.index}", part.graph
+    owners, node_types, _ = whole.nodes.split(part.node_ids)
+    edge_types = whole.edges.split(part.edge_ids)[1]
+    if "part_id" in graph.node_data:
+        found.expect(np.array_equal(graph.node_data["part_id"], owners), f"{where}: part_id names a wrong owner")
+    typed = len(whole.ntypes) > 1 or len(whole.etypes) > 1
+    for data, types in ((graph.node_data, node_types), (graph.edge_data, edge_types)):
+        if typed or "_TYPE" in data:
+            found.expect("_TYPE" in data and np.array_equal(data["_TYPE"], types), f"{where}: a wrong _TYPE")
+    ends = np.array([[whole.ntypes.index(e[0]), whole.ntypes.index(e[2])] for e in whole.etypes], np.int64)
+    found.expect(
+        np.array_equal(node_types[graph.src], ends[edge_types, 0])
+        and np.array_equal(node_types[graph.dst], ends[edge_types, 1]),
+        f"{where}: an edge ends at a node of a type that its relation does not have",
+    )
+    first, stop = whole.edges.of_part(part.index)
+    inner = part.num_inner_nodes
+    src, dst = graph.src[: stop - first] < inner, graph.dst[: stop - first] < inner
+    rule = whole.manifest.edge_owner if whole.manifest else "destination"
+    owned = {"destination": dst, "source": src, "balanced": src | dst}[rule]
+    found.expect(
+        owned.all(), f"{where}: owns an edge whose {'ends are' if rule == 'balanced' else rule + ' is'} elsewhere"
+    )
+
+
+def _check_columns(found: Verification, whole: PartitionedGraph, part: Part) -> None:
+    owned = [(ntype, part.node_rows(ntype), part.node_data(ntype)) for ntype in whole.ntypes]
+    owned += [(":".join(etype), part.edge_rows(etype), part.edge_data(etype)) for etype in whole.etypes]
+    for kind, rows, columns in owned:
+        num = rows.stop - rows.start
+        for name, values in columns.items():
+            found.count("columns")
+            found.expect(
+                len(values) == num, f"part {part.index}: column {name!r} of {kind} has {len(values)} rows for {num}"
+            )
+
+
+def _check_halo(found: Verification, whole: PartitionedGraph, parts: list[Part]) -> None:
+    """Every node that the layout promises to show whole has all its in-edges (and, inside, its out-edges)."""
+    in_degree, out_degree = np.zeros(whole.nodes.total, np.int64), np.zeros(whole.nodes.total, np.int64)
+    for part in parts:
+        graph, num = part.graph, part.num_inner_edges
+        in_degree[part.node_ids] += np.bincount(graph.dst[:num], minlength=graph.num_nodes)
+        out_degree[part.node_ids] += np.bincount(graph.src[:num], minlength=graph.num_nodes)
+    hops = whole.manifest.num_hops if whole.manifest else int(whole.config.get("halo_hops", 1))
+    outward = whole.manifest is not None and whole.manifest.halo == "dgl"
+    for part in parts:
+        graph = part.graph
+        whole_here = np.arange(graph.num_nodes) < part.num_inner_nodes
+        for _ in range(hops - 1):
+            reached = graph.src[whole_here[graph.dst]]
+            whole_here[reached] = True
+        nodes = np.flatnonzero(whole_here if hops else np.zeros(0, bool))
+        found.count("neighbourhoods", len(nodes))
+        stored = np.bincount(graph.dst, minlength=graph.num_nodes)
+        lacking = nodes[stored[nodes] != in_degree[part.node_ids[nodes]]]
+        found.expect(
+            not len(lacking),
+            f"part {part.index}: {len(lacking)} nodes lack in-edges, such as local node {lacking[:1]}",
+        )
+        if outward:
+            stored = np.bincount(graph.src, minlength=graph.num_nodes)[: part.num_inner_nodes]
+            own = out_degree[part.node_ids[: part.num_inner_nodes]]
+            found.expect(np.array_equal(stored, own), f"part {part.index}: a node of its own lacks out-edges")
+
+
+def _check_outer_edges(found: Verification, whole: PartitionedGraph, parts: list[Part]) -> None:
+    """An edge that a part stores without owning it is the owner's edge."""
+    for part in parts:
+        outer = slice(part.num_inner_edges, None)
+        ids = part.edge_ids[outer]
+        ends = part.node_ids[part.graph.src[outer]], part.node_ids[part.graph.dst[outer]]
+        owners = whole.edges.owners(ids)
+        for other in np.unique(owners):
+            chosen, home = owners == other, parts[other]
+            local = ids[chosen] - whole.edges.of_part(int(other))[0]
+            theirs = home.node_ids[home.graph.src[local]], home.node_ids[home.graph.dst[local]]
+            found.expect(
+                np.array_equal(ends[0][chosen], theirs[0]) and np.array_equal(ends[1][chosen], theirs[1]),
+                f"part {part.index}: an edge of part {other} has other ends than there",
+            )
+
+
+def _check_id_maps(found: Verification, whole: PartitionedGraph) -> None:
+    for kind, names in (("node", whole.ntypes), ("edge", whole.etypes)):
+        for name in names:
+            forward = whole.node_map(name) if kind == "node" else whole.edge_map(name)  # type: ignore[arg-type]
+            back = (
+                whole.node_map(name, inverse=True)  # type: ignore[arg-type]
+                if kind == "node"
+                else whole.edge_map(name, inverse=True)
+            )
+            num = whole.num_nodes(name) if kind == "node" else whole.num_edges(name)  # type: ignore[arg-type]
+            found.count("id maps", 2)
+            inside = len(forward) == num and (not num or (forward.min() >= 0 and forward.max() < num))
+            if found.expect(inside, f"{kind} type {name}: an id map is not over 0 .. {num - 1}"):
+                found.expect(
+                    len(back) == num and np.array_equal(back[forward], np.arange(num)),
+                    f"{kind} type {name}: the id maps do not undo each other",
+                )
+
+
+def _check_against(found: Verification, whole: PartitionedGraph, parts: list[Part], graph: HeteroGraph) -> None:
+    """Everything equals the graph that was partitioned."""
+    if not found.expect(
+        graph.num_nodes == {n: whole.num_nodes(n) for n in whole.ntypes}
+        and {e: len(graph.edges[e][0]) for e in graph.edges} == {e: whole.num_edges(e) for e in whole.etypes},
+        f"{whole.path}: types or counts differ from the graph's",
+    ):
+        return
+    node_order = {ntype: whole.node_map(ntype) for ntype in whole.ntypes}
+    edge_order = {etype: whole.edge_map(etype) for etype in whole.etypes}
+    for ntype, ids in graph.node_ids.items():
+        found.expect(
+            np.array_equal(whole.original_ids(ntype), ids[node_order[ntype]]), f"node type {ntype}: other original ids"
+        )
+    for part in parts:
+        for ntype in whole.ntypes:
+            positions = node_order[ntype][part.node_rows(ntype)]
+            _same_columns(
+                found, f"part {part.index}, {ntype}", graph.node_data.get(ntype, {}), positions, part.node_data(ntype)
+            )
+        for etype in whole.etypes:
+            name, positions = ":".join(etype), edge_order[etype][part.edge_rows(etype)]
+            for side, ends, original in zip((0, 2), part.ends(etype), graph.edges[etype], strict=True):
+                found.expect(
+                    np.array_equal(node_order[etype[side]][ends], original[positions]),
+                    f"part {part.index}: edges of {name} end elsewhere than in the graph",
+                )
+            _same_columns(
+                found, f"part {part.index}, {name}", graph.edge_data.get(etype, {}), positions, part.edge_data(etype)
+            )
+    found.count("edges compared with the graph", graph.total_edges)
+
+
+def _same_columns(
+    found: Verification,
+    where: str,
+    expected: dict[str, np.ndarray],
+    positions: np.ndarray,
+    stored: dict[str, np.ndarray],
+) -> None:
+    from partition.writer import RESERVED_DATA
+
+    names = sorted(set(expected) - RESERVED_DATA)
+    found.expect(sorted(stored) == names, f"{where}: columns {sorted(stored)}; the graph has {names}")
+    for name in set(names) & set(stored):
+        values = expected[name][positions].astype(storable(expected[name].dtype))
+        same = np.array_equal(values, stored[name], equal_nan=values.dtype.kind == "f")
+        found.expect(same, f"{where}: column {name!r} differs from the graph's")

@@ -1,0 +1,264 @@
+"""Writes a relabelled graph in DGL's distributed format, one part at a time.
+
+    <name>.json                       what ``dgl.distributed`` opens
+    part<i>/graph.dgl, node_feat.dgl, edge_feat.dgl
+    id_maps/                          partition ids <-> original positions and ids, npy and Parquet
+    report.json, report.html, manifest.json
+
+Legend: P parts, N and E the ids of one type.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from graph_emb.errors import DataError, PartitionError
+from partition.dgl_format import Rows, StoredGraph, storable, write_graph, write_tensors
+from partition.halo import PartArrays, PartBuilder
+from partition.hetero import EdgeType, HeteroGraph
+from partition.manifest import NAME as MANIFEST
+from partition.manifest import FileSet
+from partition.relabel import Ranges, Relabelled, inverse
+
+RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
+"""Columns that DGL itself leaves out of a partition, as their meaning is its own."""
+PARQUET_ROWS = 1 << 20
+
+
+def type_name(kind: str | EdgeType) -> str:
+    """A node type as it is, an edge type as ``source:relation:destination``."""
+    return kind if isinstance(kind, str) else ":".join(kind)
+
+
+def check_names(graph: HeteroGraph, name: str) -> None:
+    """Refuse names that DGL's files and servers cannot hold, and columns of dtypes it lacks.
+
+    Raises:
+        DataError: a name or dtype, with the thing that has it.
+    """
+    if not name or "/" in name or name.startswith("."):
+        raise DataError(f"graph name {name!r}: it becomes a file name; use letters, digits, '-' and '_'")
+    for text in {*graph.ntypes, *(word for etype in graph.etypes for word in etype)}:
+        if not text or "/" in text or ":" in text:
+            raise DataError(f"type name {text!r}: DGL joins names by ':' and '/', so neither may be inside; rename it")
+    owners: list[tuple[str, dict[str, np.ndarray]]] = [
+        *((f"node type {ntype!r}", columns) for ntype, columns in graph.node_data.items()),
+        *((f"edge type {type_name(etype)!r}", columns) for etype, columns in graph.edge_data.items()),
+    ]
+    for owner, columns in owners:
+        for column, values in columns.items():
+            if not column or "/" in column:
+                raise DataError(
+                    f"{owner}: column {column!r}: DGL joins names by '/', so it may not be inside; rename it"
+                )
+            try:
+                storable(values.dtype)
+            except DataError as error:
+                raise DataError(f"{owner}, column {column!r}: {error}") from None
+
+
+def check_no_empty_features(relabelled: Relabelled) -> None:
+    """Refuse a part without rows of a type that has data: DGL's server of that part would fail to map no bytes.
+
+    Raises:
+        PartitionError: the part and the type.
+    """
+    graph = relabelled.graph
+    kinds: list[tuple[Ranges, int, str, dict[str, np.ndarray]]] = [
+        *((relabelled.nodes, t, n, graph.node_data.get(n, {})) for t, n in enumerate(graph.ntypes)),
+        *((relabelled.edges, r, type_name(e), graph.edge_data.get(e, {})) for r, e in enumerate(graph.etypes)),
+    ]
+    for ranges, t, name, data in kinds:
+        empty = np.flatnonzero(ranges.sizes[:, t] == 0)
+        columns = sorted(set(data) - RESERVED_DATA)
+        if len(empty) and columns:
+            raise PartitionError(
+                f"part {empty[0]} has no row of type {name!r}, which has data ({columns[0]!r}): DGL's servers die on "
+                "that; use fewer parts, another assignment, or --allow-empty for other readers"
+            )
+
+
+def dgl_config(relabelled: Relabelled, name: str, method: str, num_hops: int) -> dict[str, Any]:
+    """The JSON that ``dgl.distributed`` opens."""
+    graph = relabelled.graph
+    etypes = [type_name(etype) for etype in graph.etypes]
+    config: dict[str, Any] = {
+        "graph_name": name,
+        "num_nodes": graph.total_nodes,
+        "num_edges": graph.total_edges,
+        "part_method": method,
+        "num_parts": relabelled.num_parts,
+        "halo_hops": num_hops,
+        "node_map": relabelled.nodes.as_json(graph.ntypes),
+        "edge_map": relabelled.edges.as_json(etypes),
+        "ntypes": {ntype: t for t, ntype in enumerate(graph.ntypes)},
+        "etypes": {etype: r for r, etype in enumerate(etypes)},
+    }
+    for part in range(relabelled.num_parts):
+        config[f"part-{part}"] = {
+            "node_feats": f"part{part}/node_feat.dgl",
+            "edge_feats": f"part{part}/edge_feat.dgl",
+            "part_graph": f"part{part}/graph.dgl",
+        }
+    return config
+
+
+class Writer:
+    """Writes the files of a partition into a folder under construction.
+
+    A thread of its own hashes and writes one part while the next is made, so at most two parts are in memory.
+
+    Args:
+        files: Where they go.
+        relabelled: The graph and its new ids.
+        tick: Called with the edges that were dealt with, for a progress bar.
+    """
+
+    def __init__(self, files: FileSet, relabelled: Relabelled, tick: Callable[[int], object]) -> None:
+        self.files = files
+        self.relabelled = relabelled
+        self.tick = tick
+
+    def write_parts(self, builder: PartBuilder) -> None:
+        """``part<i>/`` of every part."""
+        with _in_background() as submit:
+            for part in range(self.relabelled.num_parts):
+                submit(self._write_part, part, builder.build(part))
+
+    def _write_part(self, part: int, arrays: PartArrays) -> None:
+        graph = self.relabelled.graph
+        typed = len(graph.ntypes) > 1 or len(graph.etypes) > 1
+        num_nodes, num_edges = len(arrays.node_ids), len(arrays.edge_ids)
+        node_data = {
+            "_ID": arrays.node_ids,
+            "inner_node": (np.arange(num_nodes) < arrays.num_inner_nodes).astype(np.uint8),
+            "part_id": arrays.node_parts,
+        }
+        edge_data = {
+            "_ID": arrays.edge_ids,
+            "inner_edge": (np.arange(num_edges) < arrays.num_inner_edges).astype(np.uint8),
+        }
+        if typed:
+            node_data["_TYPE"], edge_data["_TYPE"] = arrays.node_types, arrays.edge_types
+        stored = StoredGraph(num_nodes, arrays.src, arrays.dst, node_data, edge_data)
+        self.files.write(f"part{part}/graph.dgl", lambda stream: write_graph(stream, stored))
+        for name, columns in (("node_feat", self.node_columns(part)), ("edge_feat", self.edge_columns(part))):
+            self.files.write(f"part{part}/{name}.dgl", lambda stream, c=columns: write_tensors(stream, c))
+        self.tick(arrays.num_inner_edges)
+
+    def node_columns(self, part: int) -> dict[str, Rows]:
+        """Data of the part's inner nodes by ``type/name``, in the order of their ids."""
+        made = self.relabelled
+        starts = made.nodes.typed_starts
+        return {
+            f"{ntype}/{name}": Rows(values, made.node_order[ntype][starts[part, t] : starts[part + 1, t]])
+            for t, ntype in enumerate(made.graph.ntypes)
+            for name, values in made.graph.node_data.get(ntype, {}).items()
+            if name not in RESERVED_DATA
+        }
+
+    def edge_columns(self, part: int) -> dict[str, Rows]:
+        """Data of the part's inner edges by ``source:relation:destination/name``, in the order of their ids."""
+        made = self.relabelled
+        starts = made.edges.typed_starts
+        return {
+            f"{type_name(etype)}/{name}": Rows(values, made.edge_order[etype][starts[part, r] : starts[part + 1, r]])
+            for r, etype in enumerate(made.graph.etypes)
+            for name, values in made.graph.edge_data.get(etype, {}).items()
+            if name not in RESERVED_DATA
+        }
+
+    def write_id_maps(self) -> None:
+        """Both directions of every type's id map, as npy and, with the original ids, as Parquet."""
+        made = self.relabelled
+        node_sizes, edge_sizes = made.nodes.sizes, made.edges.sizes
+        with _in_background() as submit:
+            for t, (ntype, order) in enumerate(made.node_order.items()):
+                submit(self._write_id_map, "node", ntype, order, node_sizes[:, t], made.graph.node_ids.get(ntype))
+            for r, (etype, order) in enumerate(made.edge_order.items()):
+                submit(self._write_id_map, "edge", type_name(etype), order, edge_sizes[:, r], None)
+
+    def _write_id_map(
+        self, kind: str, name: str, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None
+    ) -> None:
+        stem = f"id_maps/{kind}.{quote(name, safe=':')}"
+        paths = {
+            "to_original": f"{stem}.to_original.npy",
+            "to_partition": f"{stem}.to_partition.npy",
+            "parquet": f"{stem}.parquet",
+        }
+        self.files.manifest.id_maps.setdefault(kind, {})[name] = paths
+        self.files.write(paths["to_original"], lambda stream: _write_npy(stream, order))
+        self.files.write(paths["to_partition"], lambda stream: _write_npy(stream, inverse(order)))
+        self.files.write(paths["parquet"], lambda stream: _write_parquet(stream, order, sizes, original_ids))
+
+    def finish(self, config: dict[str, Any]) -> None:
+        """The manifest, then the JSON without which nobody opens the folder."""
+        text = json.dumps(config, indent=2) + "\n"
+        self.files.expect_text(self.files.manifest.config, text)
+        (self.files.folder.path / MANIFEST).write_text(self.files.manifest.to_json(), encoding="utf-8")
+        self.files.write_text(self.files.manifest.config, text)
+
+
+def estimated_bytes(graph: HeteroGraph) -> int:
+    """What the files of a partition need at least: no halo, no Parquet."""
+    edges = graph.total_edges * (8 + 8 + 8 + 1 + 16)
+    nodes = graph.total_nodes * (8 + 1 + 8 + 16)
+    columns = [*graph.node_data.values(), *graph.edge_data.values()]
+    return edges + nodes + sum(values.nbytes for data in columns for values in data.values())
+
+
+def _write_npy(stream: Any, values: np.ndarray) -> None:
+    header = np.lib.format.header_data_from_array_1_0(values)
+    np.lib.format.write_array_header_1_0(stream, header)
+    stream.write(np.ascontiguousarray(values).view(np.uint8).data)
+
+
+def _write_parquet(stream: Any, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None) -> None:
+    """Columns partition_id, part, position (in the input) and original_id; a row for each partition id."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ends = np.cumsum(sizes)
+    ids = order if original_ids is None else original_ids
+    original = pa.string() if ids.dtype.kind in "USO" else pa.int64()
+    schema = pa.schema(
+        [("partition_id", pa.int64()), ("part", pa.int32()), ("position", pa.int64()), ("original_id", original)]
+    )
+    # ascending numbers take next to nothing as differences, and permutations take no dictionary
+    encodings = {"partition_id": "DELTA_BINARY_PACKED", "position": "PLAIN"}
+    with pq.ParquetWriter(
+        stream, schema, compression="zstd", use_dictionary=["part"], column_encoding=encodings
+    ) as writer:
+        for start in range(0, len(order), PARQUET_ROWS):
+            rows = np.arange(start, min(start + PARQUET_ROWS, len(order)))
+            positions = order[rows]
+            values = positions if original_ids is None else original_ids[positions]
+            columns = [rows, np.searchsorted(ends, rows, side="right").astype(np.int32), positions]
+            arrays = [pa.array(column) for column in columns]
+            arrays.append(pa.array(values.tolist() if values.dtype.kind in "USO" else values, original))
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+@contextmanager
+def _in_background() -> Iterator[Callable[..., None]]:
+    """``submit(function, *args)`` to one thread, at most one call ahead; its errors are raised here."""
+    with ThreadPoolExecutor(1) as pool:
+        pending: Future[None] | None = None
+
+        def submit(function: Callable[..., None], *args: Any) -> None:
+            nonlocal pending
+            if pending is not None:
+                pending.result()
+            pending = pool.submit(function, *args)
+
+        yield submit
+        if pending is not None:
+            pending.result()
