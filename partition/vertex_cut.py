@@ -1,0 +1,252 @@
+"""Who owns an edge: its destination, its source, the lighter of both, or a part of a vertex-cut; and PBG's buckets."""
+
+# N nodes and E edges of all types, P parts
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numba
+import numpy as np
+
+from graph_emb.errors import ConfigError, DataError, unknown_name
+from partition.hetero import EdgeType, HeteroGraph
+
+if TYPE_CHECKING:
+    from partition.assignment import Assignment
+
+OwnerRule = Literal["destination", "source", "balanced"]
+EdgeParts = dict[EdgeType, np.ndarray]
+
+_PASSES = 20
+_WORD = 64
+
+
+def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: OwnerRule = "destination") -> EdgeParts:
+    """The part that owns each edge, by edge type, each (E,), int32.
+
+    Args:
+        rule: ``destination``: the part of the destination, as DGL does; ``source``: that of the source; ``balanced``:
+            begins with the destination and moves cut edges to their source's part while that has fewer edges, so the
+            largest part never grows.
+    Raises:
+        ConfigError: an unknown rule.
+        PartitionError: the assignment does not fit the graph.
+    """
+    if rule not in get_args(OwnerRule):
+        raise unknown_name("rule of edge owners", rule, get_args(OwnerRule))
+    assignment.check(graph)
+    sides = {etype: _part_ends(assignment, etype, ends) for etype, ends in graph.edges.items()}
+    if rule == "source":
+        return {etype: source for etype, (source, _) in sides.items()}
+    owners = {etype: destination.copy() for etype, (_, destination) in sides.items()}
+    if rule == "balanced":
+        load = sum((np.bincount(own, minlength=assignment.num_parts) for own in owners.values()), np.zeros(1, np.int64))
+        for _ in range(_PASSES):
+            moved = sum(_move_to_lighter(*sides[etype], owners[etype], load) for etype in owners)
+            if not moved:
+                break
+    return owners
+
+
+def _part_ends(
+    assignment: Assignment, etype: EdgeType, ends: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    source, _, destination = etype
+    return (
+        assignment.parts[source][ends[0]].astype(np.int32, copy=False),
+        assignment.parts[destination][ends[1]].astype(np.int32, copy=False),
+    )
+
+
+@numba.njit(cache=True)
+def _move_to_lighter(source: np.ndarray, destination: np.ndarray, owner: np.ndarray, load: np.ndarray) -> int:
+    """One pass over the cut edges in order; every move lowers the sum of squared loads, so passes end."""
+    moved = 0
+    for edge in range(len(owner)):
+        here = owner[edge]
+        there = source[edge] if here == destination[edge] else destination[edge]
+        if load[here] > load[there] + 1:
+            owner[edge] = there
+            load[here] -= 1
+            load[there] += 1
+            moved += 1
+    return moved
+
+
+@dataclass(frozen=True)
+class VertexCut:
+    """Edges by part; a node has a replica in every part that holds one of its edges.
+
+    Attributes:
+        parts: For each edge type the part of each edge, (E,), int32.
+        num_replicas: Of each node, types one after the other as in ``graph.node_offsets``, (N,), int32; 0: no edge.
+        num_parts: P.
+        seconds: Time of the assignment.
+    """
+
+    parts: EdgeParts
+    num_replicas: np.ndarray
+    num_parts: int
+    seconds: float
+
+    @property
+    def replication_factor(self) -> float:
+        """Replicas of a node that has edges, on average."""
+        active = self.num_replicas[self.num_replicas > 0]
+        return float(active.mean())
+
+    @property
+    def edge_balance(self) -> float:
+        """Edges of the largest part over the mean."""
+        sizes = sum((np.bincount(own, minlength=self.num_parts) for own in self.parts.values()), np.zeros(1, np.int64))
+        return float(sizes.max() / sizes.mean())
+
+
+def vertex_cut(
+    graph: HeteroGraph,
+    num_parts: int,
+    *,
+    seed: int | None = 0,
+    balance_weight: float = 1.0,
+    tolerance: float = 0.05,
+) -> VertexCut:
+    """HDRF, a streaming vertex-cut (Petroni et al., CIKM 2015): it replicates the nodes of high degree first.
+
+    An edge (u, v) with the degrees d seen so far goes to the part with the highest
+    ``g(u) + g(v) + balance_weight * (largest - size) / (1 + largest - smallest)``, where ``g(u)`` is
+    ``1 + d(v) / (d(u) + d(v))`` if u has a replica there, else 0; the lowest part of equals. State is N * P bits.
+
+    Args:
+        seed: Of the order of the stream; None: the graph's own order, type after type.
+        balance_weight: Above 1 it outweighs replicas; orders that follow one node after another may need that.
+        tolerance: No part gets more than ``(1 + tolerance) * E / P`` edges, rounded up.
+    Raises:
+        ConfigError: an option is outside its limits.
+        DataError: the graph has no edges.
+    """
+    if not 1 <= num_parts <= 2**15:
+        raise ConfigError(f"num_parts={num_parts}: expected 1 to {2**15}")
+    if not (np.isfinite(balance_weight) and balance_weight >= 0 and np.isfinite(tolerance) and tolerance >= 0):
+        raise ConfigError(f"balance_weight={balance_weight}, tolerance={tolerance}: expected finite and at least 0")
+    if graph.total_edges == 0:
+        raise DataError("a vertex-cut of a graph without edges; expected at least 1 edge")
+    began = time.perf_counter()
+    offsets = graph.node_offsets
+    src = np.concatenate([src + offsets[etype[0]] for etype, (src, _) in graph.edges.items()])
+    dst = np.concatenate([dst + offsets[etype[2]] for etype, (_, dst) in graph.edges.items()])
+    order = np.arange(len(src)) if seed is None else np.random.default_rng(seed).permutation(len(src))
+    limit = int(np.ceil((1 + tolerance) * len(src) / num_parts))
+    owner, num_replicas = _hdrf(src, dst, order, graph.total_nodes, num_parts, float(balance_weight), limit)
+    ends = np.cumsum([len(pair[0]) for pair in graph.edges.values()])
+    parts = dict(zip(graph.edges, np.split(owner, ends[:-1]), strict=True))
+    return VertexCut(parts, num_replicas, num_parts, time.perf_counter() - began)
+
+
+@numba.njit(cache=True)
+def _hdrf(
+    src: np.ndarray,
+    dst: np.ndarray,
+    order: np.ndarray,
+    num_nodes: int,
+    num_parts: int,
+    balance_weight: float,
+    limit: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The part of each edge, (E,), and the replicas of each node, (N,)."""
+    held = np.zeros((num_nodes, (num_parts + _WORD - 1) // _WORD), np.uint64)
+    degree = np.zeros(num_nodes, np.int64)
+    size = np.zeros(num_parts, np.int64)
+    owner = np.empty(len(src), np.int32)
+    num_replicas = np.zeros(num_nodes, np.int32)
+    one = np.uint64(1)
+    for edge in order:
+        u, v = src[edge], dst[edge]
+        degree[u] += 1
+        degree[v] += 1
+        share = degree[u] / (degree[u] + degree[v])
+        largest, smallest = size.max(), size.min()
+        best, best_score = -1, -1.0
+        for part in range(num_parts):
+            if size[part] >= limit:
+                continue
+            word, bit = part // _WORD, np.uint64(part % _WORD)
+            score = balance_weight * (largest - size[part]) / (1.0 + largest - smallest)
+            if (held[u, word] >> bit) & one:
+                score += 2.0 - share
+            if (held[v, word] >> bit) & one:
+                score += 1.0 + share
+            if score > best_score:
+                best, best_score = part, score
+        owner[edge] = best
+        size[best] += 1
+        word, bit = best // _WORD, np.uint64(best % _WORD)
+        for node in (u, v):
+            if not (held[node, word] >> bit) & one:
+                held[node, word] |= one << bit
+                num_replicas[node] += 1
+    return owner, num_replicas
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Edges by (part of the source, part of the destination), as PyTorch-BigGraph trains them (Lerer et al. 2019).
+
+    While bucket (i, j) trains, only the rows of parts i and j are needed.
+
+    Attributes:
+        counts: Edges of each bucket, all types, (P, P), int64.
+        order: For each edge type its edge ids, bucket after bucket, (E,), int64.
+        starts: For each edge type where each bucket begins in ``order``, (P * P + 1,), int64.
+    """
+
+    counts: np.ndarray
+    order: EdgeParts
+    starts: dict[EdgeType, np.ndarray]
+
+    def edges(self, etype: EdgeType, source_part: int, destination_part: int) -> np.ndarray:
+        """Ids of the edges of one type in one bucket, ascending, int64."""
+        num_parts = len(self.counts)
+        for part in (source_part, destination_part):
+            if not 0 <= part < num_parts:
+                raise ConfigError(
+                    f"bucket ({source_part}, {destination_part}): part {part} is outside [0, {num_parts})"
+                )
+        bucket = source_part * num_parts + destination_part
+        return self.order[etype][self.starts[etype][bucket] : self.starts[etype][bucket + 1]]
+
+    @property
+    def balance(self) -> float:
+        """Edges of the largest bucket over the mean; parts of a good cut make the diagonal heavy."""
+        return float(self.counts.max() / self.counts.mean())
+
+    @property
+    def diagonal(self) -> float:
+        """Share of the edges inside one part."""
+        return float(np.trace(self.counts) / self.counts.sum())
+
+
+def buckets(graph: HeteroGraph, assignment: Assignment) -> Buckets:
+    """The bucket view of an assignment of nodes.
+
+    Raises:
+        PartitionError: the assignment does not fit the graph.
+        DataError: the graph has no edges.
+    """
+    assignment.check(graph)
+    if graph.total_edges == 0:
+        raise DataError("buckets of a graph without edges; expected at least 1 edge")
+    num = assignment.num_parts
+    key_type = np.uint16 if num <= 256 else np.int64  # numpy sorts 16-bit keys by radix
+    counts = np.zeros(num * num, np.int64)
+    order, starts = {}, {}
+    for etype, ends in graph.edges.items():
+        source, destination = _part_ends(assignment, etype, ends)
+        key = (source.astype(np.int64) * num + destination).astype(key_type)
+        sizes = np.bincount(key, minlength=num * num)
+        counts += sizes
+        order[etype] = np.argsort(key, kind="stable")
+        starts[etype] = np.concatenate([[0], np.cumsum(sizes)])
+    return Buckets(counts.reshape(num, num), order, starts)
