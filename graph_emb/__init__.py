@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from graph_emb.partition_book import PartitionBook, RangeBook
     from graph_emb.train.pipeline import pipeline
-    from graph_emb.transport.active import init, shutdown
+    from graph_emb.transport.active import in_step, init, shutdown
 
 __version__ = "0.1.0"
 
@@ -49,6 +49,7 @@ _LAZY = {
     "SparseRowAdagrad": "graph_emb.optimizer",
     "SparseRowAdam": "graph_emb.optimizer",
     "SparseSGD": "graph_emb.optimizer",
+    "in_step": "graph_emb.transport.active",
     "init": "graph_emb.transport.active",
     "pipeline": "graph_emb.train.pipeline",
     "shutdown": "graph_emb.transport.active",
@@ -90,6 +91,7 @@ __all__ = [
     "SparseSGD",
     "__version__",
     "compat",
+    "in_step",
     "init",
     "initializers",
     "pipeline",

@@ -121,6 +121,18 @@ class DistEmbedding:
 
     forward = __call__
 
+    def prefetch(self, idx: Tensor) -> None:
+        """Start to fetch rows that the next call will ask for, while this process goes on.
+
+        In collective mode every rank calls it, and the next call of the table must ask for the same ids. In local mode
+        the rows are here already.
+
+        Raises:
+            PartitionError: an id is out of range.
+            ShapeError: idx is no integer tensor.
+        """
+        self._transport.prefetch(self._name, check_ids(idx, self.num_embeddings, self._name).flatten())
+
     def reset_trace(self) -> None:
         """Forget every gradient that has come back, and those still to come from earlier calls."""
         self._live_trace = _Trace()

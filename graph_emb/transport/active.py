@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from graph_emb.errors import ModeError, unknown_name
 from graph_emb.transport.base import Transport
 from graph_emb.transport.local import LocalTransport
 
 MODES = ("local", "collective", "kvstore")
-OPTIONS: dict[str, tuple[str, ...]] = {"local": (), "collective": ("backend", "timeout", "part"), "kvstore": ()}
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "local": (),
+    "collective": ("backend", "timeout", "part", "staleness"),
+    "kvstore": (),
+}
 _active: Transport | None = None
+T = TypeVar("T")
+_END = object()
 
 
 def init(mode: str = "local", **options: Any) -> Transport:
@@ -19,8 +26,9 @@ def init(mode: str = "local", **options: Any) -> Transport:
     Args:
         mode: ``"local"``, ``"collective"`` or ``"kvstore"``.
         options: Of the collective mode: ``backend`` (``"gloo"``, ``"nccl"``; None chooses by device), ``timeout``
-            (seconds until a silent process becomes an error, 300) and ``part`` (the part at which this rank sits; None
-            puts the ranks at the parts in order). Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
+            (seconds until a silent process becomes an error, 300), ``part`` (the part at which this rank sits; None
+            puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one step old).
+            Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
     Returns:
         The transport, for those who want its rank, world_size, flush and barrier.
     Raises:
@@ -49,10 +57,10 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
     from graph_emb.transport.collective import CollectiveTransport
     from graph_emb.transport.process_group import ProcessGroup
 
-    part = options.pop("part", None)
+    own = {name: options.pop(name) for name in ("part", "staleness") if name in options}
     group = ProcessGroup(**options)
     try:
-        return CollectiveTransport(group, part)
+        return CollectiveTransport(group, **own)
     except BaseException:
         group.close()
         raise
@@ -69,3 +77,25 @@ def shutdown() -> None:
     if _active is not None:
         _active.close()
         _active = None
+
+
+def in_step(batches: Iterable[T], empty: T) -> Iterator[T]:
+    """Batches, then ``empty`` until every rank is at the end of its own: keeps loops of unequal length together.
+
+    In a mode without lockstep these are the batches alone. Leave the loop by its end only, on every rank.
+
+    Args:
+        batches: This rank's, any number.
+        empty: What the loop's body gets when this rank has no more, such as ids of shape (0,).
+    Example:
+        >>> for ids in ge.in_step(my_batches, torch.empty(0, dtype=torch.int64)):
+        ...     loss = model(emb(ids)).sum()
+    """
+    transport = current()
+    own = iter(batches)
+    while True:
+        batch = next(own, _END)
+        more = transport.votes(batch is not _END)
+        if not more:
+            return
+        yield empty if batch is _END else batch  # type: ignore[misc]

@@ -5,8 +5,8 @@ Legend: B asked ids, R distinct ids, D width, W ranks, T tables of a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,9 +22,32 @@ from graph_emb.transport.base import Push
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 
-PULL, PUSH, WRITE = 1, 2, 3
+PULL, PUSH, WRITE, PREFETCH, REPAIR = 1, 2, 3, 4, 5
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
+
+
+@dataclass
+class Early:
+    """A prefetch on its way.
+
+    Attributes:
+        ids, route, rows: What was asked, where it goes, and the memory for the answer, (R, D).
+        asks, wanted: Rows that come from and go to each rank, (W,).
+        asked, served: The own rows that the others asked for, and the copies that were sent.
+        changed: Which rows of the shard a push has changed since; None where nobody minds.
+        wait: Returns when the rows are here.
+    """
+
+    ids: Tensor
+    route: Route
+    rows: Tensor
+    asks: list[int] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
+    asked: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    served: Tensor | None = None
+    changed: Tensor | None = None
+    wait: Callable[[], None] = lambda: None
 
 
 @dataclass
@@ -36,6 +59,7 @@ class _Table:
     shard: EmbeddingShard
     number: int
     attached: bool = False
+    early: Early | None = None
 
 
 @dataclass
@@ -68,13 +92,17 @@ class CollectiveTransport:
     Args:
         group: The processes.
         part: The part at which this rank sits (its machine's part), or None: ranks sit at the parts in order.
+        staleness: 0: prefetched rows that a step changed are sent again; 1: they may be one step old.
     Raises:
-        ConfigError: some ranks name a part and others do not.
+        ConfigError: some ranks name a part and others do not, or staleness is neither 0 nor 1.
     """
 
     lockstep = True
 
-    def __init__(self, group: ProcessGroup, part: int | None = None) -> None:
+    def __init__(self, group: ProcessGroup, part: int | None = None, staleness: int = 0) -> None:
+        if staleness not in (0, 1):
+            raise ConfigError(f"staleness={staleness!r} must be 0 (prefetched rows are exact) or 1 (one step old)")
+        self.staleness = staleness
         self.group = group
         self.rank = group.rank
         self.world_size = group.world_size
@@ -137,27 +165,85 @@ class CollectiveTransport:
             PeerError: a process is gone, or is in another call.
         """
         found = self._table(table)
+        if found.early is not None:
+            rows, route = self._finish(found, ids), found.early.route
+            found.early = None
+            return gather(rows, route.place.to(rows.device))
         route = found.layout.route(ids, self.rank)
         self._count(route, len(ids), found.spec)
-        rows = self._fetch(found, route)
+        rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
+        if self.world_size > 1:
+            asks, wanted, asked = self._ask(PULL, found, route)
+            served = found.shard.read(asked)
+            what = f"pull of table {table!r}"
+            self.group.exchange_into(rows[: sum(asks)], served, wanted, asks, what)
+        own = len(route.ids) - route.counts[self.rank]
+        found.shard.read_into(route.ids[own:] - found.shard.first_id, rows[own:])
         return gather(rows, route.place.to(rows.device))
 
-    def _fetch(self, found: _Table, route: Route) -> Tensor:
-        """The rows of a route's ids, shape (R, D), in the route's order."""
-        own, shard = route.counts[self.rank], found.shard
-        rows = shard.weight.new_empty((len(route.ids), found.spec.dim))
-        remote = len(route.ids) - own
-        shard.read_into(route.ids[remote:] - shard.first_id, rows[remote:])
+    def _ask(self, call: int, found: _Table, route: Route) -> tuple[list[int], list[int], Tensor]:
+        """Send the remote ids to their owners: counts that this rank asks for, is asked for, and the rows wanted."""
+        asks = list(route.counts)
+        asks[self.rank] = 0
+        what = f"{'pull' if call == PULL else 'prefetch'} of table {found.spec.name!r}"
+        wanted = self._agree_counts(call, found.number, asks, what)
+        asked = self.group.exchange(route.ids[: sum(asks)], asks, wanted, what)
+        self.traffic.bytes_sent += sum(asks) * 8 + len(asked) * found.spec.dim * found.spec.dtype.itemsize
+        return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
+
+    def prefetch(self, table: str, ids: Tensor) -> None:
+        """Start to fetch the rows of checked ids, while this process goes on; the next pull of the table takes them.
+
+        Every rank must call it. With staleness 0 the rows that a push changes in between are sent again by the pull.
+
+        Raises:
+            ModeError: the rows of an earlier prefetch were not pulled.
+        """
+        found = self._table(table)
+        if found.early is not None:
+            raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
+        route = found.layout.route(ids, self.rank)
+        self._count(route, len(ids), found.spec)
+        rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
+        early = Early(ids.clone(), route, rows)
         if self.world_size > 1:
-            asks = list(route.counts)
-            asks[self.rank] = 0
-            what = f"pull of table {found.spec.name!r}"
-            wanted = self._agree_counts(PULL, found.number, asks, what)
-            asked = self.group.exchange(route.ids[:remote], asks, wanted, what)
-            served = shard.read(asked.to(shard.weight.device) - shard.first_id)
-            self.group.exchange_into(rows[:remote], served, wanted, asks, what)
-            self.traffic.bytes_sent += remote * 8 + served.numel() * served.element_size()
-        return rows
+            asks, wanted, early.asked = self._ask(PREFETCH, found, route)
+            early.asks, early.wanted = asks, wanted
+            early.served = found.shard.read(early.asked)
+            what = f"prefetch of table {table!r}"
+            early.wait = self.group.start_exchange(rows[: sum(asks)], early.served, wanted, asks, what)
+            if not self.staleness:
+                early.changed = torch.zeros(found.shard.num_rows, dtype=torch.bool, device=rows.device)
+        found.early = early
+
+    def _finish(self, found: _Table, ids: Tensor) -> Tensor:
+        """The rows of a prefetch, (R, D), with those that a push changed sent again."""
+        early, shard = found.early, found.shard
+        assert early is not None
+        if not torch.equal(early.ids, ids):
+            raise ModeError(f"table {found.spec.name!r}: other ids are pulled than were prefetched; pull those first")
+        own = len(early.route.ids) - early.route.counts[self.rank]
+        shard.read_into(early.route.ids[own:] - shard.first_id, early.rows[own:])
+        if self.world_size > 1:
+            early.wait()
+            if not self.staleness:
+                self._repair(found, early)
+        return early.rows
+
+    def _repair(self, found: _Table, early: Early) -> None:
+        """Send again the served rows that a push changed since, and put those that come into their places."""
+        assert early.changed is not None
+        what = f"pull of prefetched rows of table {found.spec.name!r}"
+        stale = early.changed[early.asked].cpu()
+        pieces = [piece.nonzero().flatten() for piece in stale.split(early.wanted)]
+        counts = [len(piece) for piece in pieces]
+        coming = self._agree_counts(REPAIR, found.number, counts, what)
+        places = self.group.exchange(torch.cat(pieces), counts, coming, what)
+        fresh = found.shard.read(early.asked[stale.nonzero().flatten().to(early.asked.device)])
+        got = self.group.exchange(fresh, counts, coming, what)
+        starts = torch.tensor([0, *early.asks]).cumsum(0)[:-1].repeat_interleave(torch.tensor(coming))
+        early.rows.index_copy_(0, (places + starts).to(got.device), got)
+        self.traffic.bytes_sent += len(places) * 8 + fresh.numel() * fresh.element_size()
 
     def push(self, pushes: Sequence[Push]) -> None:
         """Merge, send to the owners, merge there in the order (id, source rank, position), apply. Every rank calls it.
@@ -175,6 +261,8 @@ class CollectiveTransport:
             if parcel.touched:
                 ids, grads = sending.unpack(parcel, push)
                 rows = ids.to(grads.device) - table.shard.first_id
+                if table.early is not None and table.early.changed is not None:
+                    table.early.changed[rows] = True
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
         self.traffic.steps += 1
 
@@ -236,7 +324,15 @@ class CollectiveTransport:
             others = list(zip(got_ids, got, strict=True))
             blocks = [*others[: self.rank], blocks[0], *others[self.rank + 1 :]]
         for block_ids, block in blocks:
-            shard.write(block_ids.to(shard.weight.device) - shard.first_id, block)
+            rows = block_ids.to(shard.weight.device) - shard.first_id
+            shard.write(rows, block)
+            if found.early is not None and found.early.changed is not None:
+                found.early.changed[rows] = True
+
+    def votes(self, yes: bool) -> int:
+        """How many ranks say yes. Every rank must call it."""
+        self._check_open()
+        return int(self.group.sum(torch.tensor([int(yes)]), "votes"))
 
     def flush(self) -> None:
         """Nothing is ever pending: a push returns when this rank's rows are updated."""

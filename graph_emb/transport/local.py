@@ -64,6 +64,10 @@ class LocalTransport:
             self._shards[table].free_state()
             self._attached.discard(table)
 
+    def prefetch(self, table: str, ids: Tensor) -> None:
+        """All rows are here already."""
+        self.shard(table)
+
     def pull(self, table: str, ids: Tensor) -> Tensor:
         """Rows of checked ids, shape (B, D), in request order, duplicates kept."""
         shard = self.shard(table)
@@ -81,6 +85,11 @@ class LocalTransport:
         """Overwrite rows of checked distinct ids."""
         shard = self.shard(table)
         shard.write(ids.to(shard.weight.device), values.to(shard.weight.device))
+
+    def votes(self, yes: bool) -> int:
+        """How many processes say yes: this one, or none."""
+        self._check_open()
+        return int(yes)
 
     def flush(self) -> None:
         """Nothing is ever pending here."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -102,6 +102,19 @@ class ProcessGroup:
         """``exchange`` into memory that the caller holds."""
         with self._translated(what):
             dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+
+    def start_exchange(
+        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
+    ) -> Callable[[], None]:
+        """``exchange_into`` in the background; call what it returns before ``out`` is read or ``send`` freed."""
+        with self._translated(what):
+            work = dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group, async_op=True)
+
+        def wait() -> None:
+            with self._translated(what):
+                work.wait()
+
+        return wait
 
     def gather_objects(self, value: Any, what: str) -> list[Any]:
         """One small picklable value of every rank, in the order of ranks."""

@@ -155,6 +155,110 @@ def test_each_distinct_id_is_asked_for_once(ranks: Ranks) -> None:
     assert ranks.run(pull_one_id_often, 2, 1000) == [row_and_id] * 2
 
 
+def train_with_prefetch(staleness: int) -> tuple[int, Tensor, list[Tensor]]:
+    """Train, each batch's rows fetched before the step of the batch before it."""
+    transport = ge.init(mode="collective", timeout=60, staleness=staleness)
+    try:
+        first, _ = tables(torch.float64, 2)
+        opt = ge.SparseAdagrad([first], lr=0.1)
+        seen = []
+        first.prefetch(batch(0, transport.rank)[0])
+        for step in range(STEPS):
+            ids, grad = batch(step, transport.rank)
+            rows = first(ids)
+            seen.append(rows.detach().clone())
+            if step + 1 < STEPS:
+                first.prefetch(batch(step + 1, transport.rank)[0])
+            rows.backward(grad)
+            opt.step()
+        return first.shard.first_id, first.shard.weight.clone(), seen
+    finally:
+        ge.shutdown()
+
+
+def train_in_one_process(world_size: int) -> tuple[Tensor, list[list[Tensor]]]:
+    ge.init()
+    first, _ = tables(torch.float64, 2)
+    opt = ge.SparseAdagrad([first], lr=0.1)
+    seen = []
+    for step in range(STEPS):
+        found = []
+        for rank in range(world_size):
+            ids, grad = batch(step, rank)
+            rows = first(ids)
+            found.append(rows.detach().clone())
+            rows.backward(grad)
+        seen.append(found)
+        opt.step()
+    return first.shard.weight, seen
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_prefetched_rows_are_exact(ranks: Ranks, world_size: int) -> None:
+    found = ranks.run(train_with_prefetch, world_size, 0)
+    weight, seen = train_in_one_process(world_size)
+    assert torch.equal(joined(found, 1), weight)
+    for rank, (_, _, rows) in enumerate(found):
+        assert all(torch.equal(mine, all_[rank]) for mine, all_ in zip(rows, seen, strict=True))
+
+
+def test_staleness_one_gives_remote_rows_of_the_step_before(ranks: Ranks) -> None:
+    found = ranks.run(train_with_prefetch, 2, 1)
+    _, seen = train_in_one_process(2)
+    ids, own = batch(1, 0)[0], BOOKS[2][1]
+    assert not torch.equal(found[0][2][1], seen[1][0])
+    expected = torch.where((ids < own).unsqueeze(1), seen[1][0], initial_rows(ids))
+    assert torch.equal(found[0][2][1], expected)
+
+
+def initial_rows(ids: Tensor) -> Tensor:
+    ge.shutdown()
+    ge.init()
+    return tables(torch.float64, 2)[0].weight[ids]
+
+
+def prefetch_wrongly() -> list[str]:
+    ge.init(mode="collective", timeout=60)
+    said = []
+    try:
+        first, _ = tables(torch.float32, 2)
+        first.prefetch(torch.tensor([1, 2]))
+        for call in (lambda: first.prefetch(torch.tensor([3])), lambda: first(torch.tensor([2, 1]))):
+            try:
+                call()
+            except ge.ModeError as error:
+                said.append(str(error))
+        return said
+    finally:
+        ge.shutdown()
+
+
+def test_a_prefetch_must_be_pulled_as_it_was(ranks: Ranks) -> None:
+    for said in ranks.run(prefetch_wrongly, 2):
+        assert "pull before the next prefetch" in said[0]
+        assert "other ids are pulled than were prefetched" in said[1]
+
+
+def train_unequal_loops() -> tuple[int, list[int]]:
+    transport = ge.init(mode="collective", timeout=60)
+    try:
+        emb = ge.DistEmbedding(4, 1)
+        opt = ge.SparseSGD([emb], lr=1.0)
+        own = [torch.tensor([transport.rank])] * (3 * transport.rank)
+        steps = 0
+        for ids in ge.in_step(own, torch.empty(0, dtype=torch.int64)):
+            emb(ids).sum().backward()
+            opt.step()
+            steps += 1
+        return steps, emb.weight[:].flatten().tolist()
+    finally:
+        ge.shutdown()
+
+
+def test_ranks_with_fewer_batches_stay_in_step(ranks: Ranks) -> None:
+    assert ranks.run(train_unequal_loops, 3) == [(6, [0.0, -3.0, -6.0, 0.0])] * 3
+
+
 def write_on_a_rank() -> Tensor:
     transport = ge.init(mode="collective", timeout=60)
     try:
