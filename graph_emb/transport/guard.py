@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import select
 import socket
@@ -30,6 +31,8 @@ PROOF = 32
 HELLO_SECONDS = 5.0
 """What a newcomer has for its handshake; a silent one is dropped and holds nobody up."""
 LONGEST_MESSAGE = 1 << 20
+TOKEN_VARIABLE = "GRAPH_EMB_TOKEN"
+SHORTEST_TOKEN = 16
 
 _log = get_logger("guard")
 
@@ -39,6 +42,21 @@ Address = tuple[str, int]
 def new_token() -> str:
     """A token of 256 random bits; give every process of the job the same one."""
     return secrets.token_hex(32)
+
+
+def token_or_environment(token: str | None) -> str:
+    """The token, or $GRAPH_EMB_TOKEN where it is None.
+
+    Raises:
+        ConfigError: there is none, or it is short enough to be guessed.
+    """
+    found = token or os.environ.get(TOKEN_VARIABLE, "")
+    if len(found) < SHORTEST_TOKEN:
+        raise ConfigError(
+            f"the job's token has {len(found)} characters, at least {SHORTEST_TOKEN} are needed; "
+            f"pass token= or set ${TOKEN_VARIABLE} to one value of graph_emb.transport.guard.new_token() everywhere"
+        )
+    return found
 
 
 def _proof(token: str, who: bytes, first: bytes, second: bytes) -> bytes:
@@ -117,16 +135,7 @@ class Channel:
 
     def poll(self) -> list[dict[str, Any]]:
         """At most one message that is here already; never waits. Afterwards ``ended`` tells whether the peer is gone."""
-        if self._ended is None:
-            try:
-                while select.select([self._sock], [], [], 0)[0]:
-                    more = self._sock.recv(65536)
-                    if not more:
-                        self._ended = "ended"
-                        break
-                    self._buffer += more
-            except OSError as error:
-                self._ended = f"is lost: {error}"
+        self._fill()
         if len(self._buffer) < 4:
             return []
         (length,) = struct.unpack("!I", self._buffer[:4])
@@ -137,6 +146,24 @@ class Channel:
             return []
         data, self._buffer = self._buffer[4 : 4 + length], self._buffer[4 + length :]
         return [json.loads(data)]
+
+    def is_lost(self) -> bool:
+        """Whether the peer is gone, with its last messages left to be read."""
+        self._fill()
+        return self._ended is not None
+
+    def _fill(self) -> None:
+        if self._ended is not None:
+            return
+        try:
+            while select.select([self._sock], [], [], 0)[0]:
+                more = self._sock.recv(65536)
+                if not more:
+                    self._ended = "ended"
+                    return
+                self._buffer += more
+        except OSError as error:
+            self._ended = f"is lost ({error})"
 
     @property
     def ended(self) -> str | None:
@@ -169,7 +196,9 @@ class Listener:
         try:
             self._sock = socket.create_server(address, backlog=1024)
         except OSError as error:
-            raise PeerError(f"cannot listen on {address[0]}:{address[1]}: {error.strerror}; give another port") from None
+            raise PeerError(
+                f"cannot listen on {address[0]}:{address[1]}: {error.strerror}; give another port"
+            ) from None
         self.address: Address = self._sock.getsockname()[:2]
         self._open = True
         threading.Thread(target=self._accept, name="graph_emb guard", daemon=True).start()
@@ -311,4 +340,6 @@ def check_accepted(port: int, expected: set[Address]) -> None:
     strangers = connections_to(port) - expected
     if strangers:
         names = ", ".join(f"{host}:{number}" for host, number in sorted(strangers))
-        raise PeerError(f"a stranger connected to DGL's RPC on port {port}: {names}; nothing of it was read; start again")
+        raise PeerError(
+            f"a stranger connected to DGL's RPC on port {port}: {names}; nothing of it was unpickled; start again"
+        )

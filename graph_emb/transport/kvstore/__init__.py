@@ -1,0 +1,114 @@
+"""Kvstore mode: tables in DGL's KVStore servers, trained by processes that do not wait for each other.
+
+``serve`` runs a server, ``connect`` gives a trainer its transport. DGL is imported by the first call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graph_emb.errors import ConfigError
+
+if TYPE_CHECKING:
+    from graph_emb.transport.base import Transport
+
+HOSTS_VARIABLE = "GRAPH_EMB_HOSTS"
+SERVERS_VARIABLE = "GRAPH_EMB_SERVERS_PER_HOST"
+MACHINE_VARIABLE = "GRAPH_EMB_MACHINE"
+RANK_VARIABLE = "RANK"
+
+
+def serve(*args: Any, **options: Any) -> None:
+    """Run one server until every trainer said goodbye; see ``graph_emb.transport.kvstore.server.serve``."""
+    from graph_emb.transport.kvstore.server import serve as run
+
+    run(*args, **options)
+
+
+def connect(
+    *,
+    hosts: str | Path | Sequence[str] | None = None,
+    num_servers: int | None = None,
+    machine: int | None = None,
+    rank: int | None = None,
+    token: str | None = None,
+    timeout: float = 30.0,
+    start_timeout: float = 300.0,
+    answer_timeout: float = 300.0,
+    barrier_timeout: float = 1800.0,
+    staleness: int = 0,
+    hogwild: bool = False,
+) -> Transport:
+    """The transport of a trainer in kvstore mode.
+
+    Where ``dgl.distributed.initialize`` was called, its connection is used. Otherwise the servers are those of
+    ``hosts``; without hosts the process stands alone, with the same interface and no server.
+
+    Args:
+        hosts: DGL's ip_config file or ``["address:port", ...]``; None reads $GRAPH_EMB_HOSTS (a file).
+        num_servers: Servers per machine; None reads $GRAPH_EMB_SERVERS_PER_HOST, else 1.
+        machine: The position of this trainer's machine in hosts; None reads $GRAPH_EMB_MACHINE, else 0.
+        rank: This trainer, from 0; None reads $RANK, else 0.
+        token: The job's token; None reads $GRAPH_EMB_TOKEN.
+        timeout: Seconds until an unreachable server or trainer counts as dead.
+        start_timeout: Seconds that the other processes may take to come up.
+        answer_timeout: Seconds that a living server may take for an answer.
+        barrier_timeout: Seconds that a barrier may take where DGL's own servers serve, which see no deaths.
+        staleness: Own pushes of a table that a pull of it may miss; 0: a pull sees all of them.
+        hogwild: Apply rows of this machine in the trainer too; updates can be lost.
+    Raises:
+        ConfigError: an option is outside its limits, or there is no token.
+        PeerError: the servers or the other trainers did not come up.
+    """
+    for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout), ("answer_timeout", answer_timeout),
+                          ("barrier_timeout", barrier_timeout)):  # fmt: skip
+        if not seconds > 0:
+            raise ConfigError(f"{name} {seconds!r} must be a positive number of seconds")
+    if _dgl_is_initialized():
+        from graph_emb.transport.kvstore.client import KVStoreTransport
+        from graph_emb.transport.kvstore.session import AttachedSession, announce
+
+        session = AttachedSession(answer_timeout, barrier_timeout)
+        announce(session)
+        return KVStoreTransport(session, staleness=staleness, hogwild=hogwild)
+    hosts = hosts if hosts is not None else os.environ.get(HOSTS_VARIABLE)
+    if hosts is None:
+        from graph_emb.transport.kvstore.standalone import StandaloneTransport
+
+        return StandaloneTransport()
+    from graph_emb.transport.kvstore.client import KVStoreTransport
+    from graph_emb.transport.kvstore.layout import read_hosts
+    from graph_emb.transport.kvstore.session import GuardedSession
+
+    where = read_hosts(hosts, _number(num_servers, SERVERS_VARIABLE, 1))
+    guarded = GuardedSession(
+        where,
+        _number(machine, MACHINE_VARIABLE, 0),
+        _number(rank, RANK_VARIABLE, 0),
+        token,
+        timeout=timeout,
+        start_timeout=start_timeout,
+        answer_timeout=answer_timeout,
+    )
+    return KVStoreTransport(guarded, staleness=staleness, hogwild=hogwild)
+
+
+def _number(given: int | None, variable: str, default: int) -> int:
+    text = os.environ.get(variable, str(default)) if given is None else str(given)
+    if not text.isdigit():
+        raise ConfigError(f"{variable} is {text!r}; it must be a number from 0")
+    return int(text)
+
+
+def _dgl_is_initialized() -> bool:
+    """Whether this process is a client of DGL's distributed mode; DGL is not imported to find out."""
+    import sys
+
+    context = sys.modules.get("dgl.distributed.dist_context")
+    return context is not None and context.is_initialized()
+
+
+__all__ = ["connect", "serve"]

@@ -1,0 +1,389 @@
+"""``KVStoreTransport``: tables that live in DGL's servers, written by one process per row.
+
+Legend: B asked ids, R distinct ids, D width.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graph_emb.errors import ConfigError, GraphEmbError, ModeError, ShapeError
+from graph_emb.names import Rank
+from graph_emb.optim.apply import apply_update
+from graph_emb.optim.merge import merge
+from graph_emb.optim.rule import SparseRule
+from graph_emb.partition_book import RangeBook
+from graph_emb.table.initializers import FromArray, Initializer
+from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
+from graph_emb.transport.base import Push
+from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.calls import check_picklable, revive
+from graph_emb.transport.kvstore.layout import server_book, slices
+from graph_emb.transport.kvstore.session import Exchange, Session
+
+MOST_PENDING = 16
+"""Pushes that may wait at the servers: a faster trainer is held back instead of filling the queues."""
+
+
+@dataclass
+class _Table:
+    """A table as the trainer sees it: who owns what, and the rows of its own machine."""
+
+    spec: TableSpec
+    book: RangeBook
+    key: tuple[str, int]
+    low: int
+    high: int
+    shard: shared.SharedShard
+    optimizers: int = 0
+    attached: bool = False
+    push_handler: bool = False
+    pull_handler: bool = False
+    pending: int = field(default=0)
+
+
+class KVStoreTransport:
+    """Tables in DGL's servers; each row is written by the server that owns it.
+
+    ``push`` sends merged gradients and returns; ``flush`` returns when they are applied. A pull sees all of this
+    trainer's own pushes but the last ``staleness``; what the others pushed meanwhile may or may not be there.
+
+    Args:
+        session: The way to the servers.
+        staleness: Own pushes of a table that a pull of it may miss.
+        hogwild: Apply rows of this machine in the trainer, without asking the server that also writes them: faster,
+            but updates of two processes to one row at one time can be lost.
+    """
+
+    lockstep = False
+
+    def __init__(self, session: Session, *, staleness: int = 0, hogwild: bool = False) -> None:
+        if staleness < 0:
+            raise ConfigError(f"staleness {staleness} must not be negative")
+        self.rank = Rank(session.rank)
+        self.world_size = len(session.machines)
+        self._session, self._exchange = session, Exchange(session)
+        self._staleness, self._hogwild = staleness, hogwild
+        self._hosts = session.hosts
+        self._servers = self._hosts.servers_of(session.machine)
+        self._locals = {rank for rank, machine in enumerate(session.machines) if machine == session.machine}
+        self._tables: dict[str, _Table] = {}
+        self._made: dict[str, int] = {}
+        self._unflushed: set[int] = set()
+        self._garbage: deque[tuple[tuple[str, int], int]] = deque()
+        self._closed = False
+
+    def create(self, spec: TableSpec) -> None:
+        """Make the table at every server, with initial values that depend on seed and id alone.
+
+        Each trainer calls it; none waits for the others.
+
+        Raises:
+            ConfigError: a live table has the name, the device is no CPU, or the initializer cannot be sent.
+            PartitionError: the book's parts do not fit the hosts.
+        """
+        self._check_open()
+        if spec.name in self._tables:
+            old = self._tables[spec.name].spec
+            raise ConfigError(
+                f"a table {spec.name!r} of shape ({old.num_rows}, {old.dim}) is alive already; "
+                "choose another name or drop the old DistEmbedding first"
+            )
+        if spec.device.type != "cpu":
+            raise ConfigError(f"table {spec.name!r}: device {spec.device}; servers keep rows in host memory, use 'cpu'")
+        check_picklable(spec.initializer, f"table {spec.name!r}: init_func")
+        book = server_book(spec.book, self._hosts, spec.name)
+        key = (spec.name, self._made.get(spec.name, 0))
+        self._collect_garbage()
+
+        def calls(servers: Sequence[int], segment: Callable[[int], str | None]) -> list[Any]:
+            return [(s, "create", (key, _for_server(spec, book, s), self._locals, segment(s)), ()) for s in servers]
+
+        names = self._on_all_servers(calls)
+        low, high = int(book.bounds[self._servers.start]), int(book.bounds[self._servers.stop])
+        weight = shared.open_segment(names[""], (high - low, spec.dim), spec.dtype, create=False)
+        self._exchange.tell(self._servers.start, "mapped", key, 0)
+        self._made[spec.name] = key[1] + 1
+        self._tables[spec.name] = _Table(spec, book, key, low, high, shared.SharedShard(spec, low, weight))
+
+    def _on_all_servers(self, calls: Callable[[Sequence[int], Callable[[int], Any]], list[Any]]) -> dict[str, str]:
+        """First the servers that allocate, then those that map; the names of this machine's segments."""
+        firsts = [self._hosts.servers_of(machine).start for machine in range(self._hosts.num_machines)]
+        names = [answer.value for answer in self._exchange.ask(calls(firsts, lambda server: None))]
+        others = [server for server in range(self._hosts.num_servers) if server not in firsts]
+
+        def known(server: int) -> Any:
+            found = names[self._hosts.machine_of(server)]
+            return found.get("", found)
+
+        self._exchange.ask(calls(others, known))
+        return names[self._session.machine]
+
+    def destroy(self, table: str) -> None:
+        """Forget a table. Sends nothing, because the garbage collector may call it at any moment: the servers hear
+        of it with the next create, flush, barrier or close, and free the memory when every trainer forgot it."""
+        found = self._tables.pop(table, None)
+        if found is not None:
+            if found.attached:
+                self._garbage.append((found.key, found.optimizers))
+            self._garbage.append((found.key, 0))
+
+    def attach(self, table: str, rule: SparseRule) -> None:
+        """Make the rule's state beside the rows, at the servers.
+
+        Raises:
+            ModeError: another optimizer trains the table.
+        """
+        found = self._table(table)
+        if found.attached:
+            raise ModeError(f"table {table!r} is trained by another optimizer; close() that one first")
+        check_picklable(rule, f"table {table!r}: rule")
+        specs, number = tuple(rule.state_specs()), found.optimizers + 1
+        self._collect_garbage()
+
+        def calls(servers: Sequence[int], names: Callable[[int], Any]) -> list[Any]:
+            return [(s, "attach", (found.key, number, specs, self._locals, names(s)), ()) for s in servers]
+
+        names = self._on_all_servers(calls)
+        state = {spec.name: self._open_state(found, spec, names) for spec in specs}
+        self._exchange.tell(self._servers.start, "mapped", found.key, number)
+        found.shard.hold_state({spec.name: spec for spec in specs}, state)
+        found.optimizers, found.attached = number, True
+
+    def _open_state(self, table: _Table, spec: StateSpec, names: dict[str, str]) -> Tensor:
+        weight = table.shard.weight
+        shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
+        if spec.kind == "table":  # this trainer's own clock; it travels with each push
+            return torch.full(shape, spec.initial, dtype=dtype)
+        return shared.open_segment(names[spec.name], shape, dtype, create=False)
+
+    def detach(self, table: str) -> None:
+        """Forget the optimizer state of a table; the servers hear of it as in ``destroy``."""
+        found = self._tables.get(table)
+        if found is not None and found.attached:
+            self._garbage.append((found.key, found.optimizers))
+            found.attached = False
+            found.shard.hold_state({}, {})
+
+    def pull(self, table: str, ids: Tensor) -> Tensor:
+        """Rows of checked ids, shape (B, D), in request order, duplicates kept.
+
+        Rows of this machine are read from shared memory; of the others each distinct id is asked for once, at its
+        owner.
+        """
+        found = self._table(table)
+        if found.pending > self._staleness:
+            self.flush()
+        self._exchange.check()
+        ids = ids.to("cpu")
+        if not found.pull_handler:
+            local = ids - found.low
+            if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
+                return found.shard.read(local)
+        distinct, inverse = torch.unique(ids, return_inverse=True)
+        return self._pull_distinct(found, distinct)[inverse]
+
+    def _pull_distinct(self, table: _Table, ids: Tensor) -> Tensor:
+        own = range(0) if table.pull_handler else self._servers
+        pieces = slices(table.book, ids)
+        calls = [(s, "pull", (table.key,), (ids[start:end],)) for s, start, end in pieces if s not in own]
+        answers = iter(self._exchange.ask(calls))
+        rows = [
+            table.shard.read(ids[start:end] - table.low) if s in own else next(answers).tensors[0]
+            for s, start, end in pieces
+        ]
+        return torch.cat(rows) if rows else table.shard.weight[:0]
+
+    def push(self, pushes: Sequence[Push]) -> None:
+        """Send the gradients of one step to the owners, merged; a failure there is raised at a later flush or pull.
+
+        The learning rate and other numbers travel with each push. A per-table clock is the pushing trainer's own.
+        """
+        for push in pushes:
+            if push.touched:
+                self._push(self._table(push.table), push)
+        if any(self._tables[push.table].pending >= max(MOST_PENDING, self._staleness) for push in pushes):
+            self.flush()
+
+    def _push(self, table: _Table, push: Push) -> None:
+        if not table.attached and push.rule.state_specs():
+            raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
+        ids, grads = push.ids.to("cpu"), push.grads.to("cpu", accumulation_dtype(table.spec.dtype))
+        how = push.merge
+        if push.rule.per_occurrence:
+            ids, order = torch.sort(ids, stable=True)
+            grads = grads[order]
+        else:
+            ids, grads = merge(ids, grads, how)
+            how = "sum"
+        clocks = self._clocks(table)
+        pieces = slices(table.book, ids)
+        if clocks:  # an empty batch still counts as a step of the table
+            pieces += [(s, 0, 0) for s in range(table.book.num_parts) if s not in {piece[0] for piece in pieces}]
+        optimizer = table.optimizers if table.attached else 0
+        for server, start, end in pieces:
+            if self._hogwild and server in self._servers and not table.push_handler:
+                self._apply_here(table, push.rule, how, ids[start:end], grads[start:end], clocks)
+                continue
+            arguments = (table.key, optimizer, push.rule, how, clocks)
+            self._exchange.tell(server, "push", *arguments, tensors=(ids[start:end], grads[start:end]))
+            self._unflushed.add(server)
+        table.pending += 1
+        for name in clocks:
+            table.shard.state[name].add_(1)
+
+    def _clocks(self, table: _Table) -> dict[str, float]:
+        specs = table.shard.state_specs
+        return {name: table.shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
+
+    def _apply_here(
+        self, table: _Table, rule: SparseRule, how: Any, ids: Tensor, grads: Tensor, clocks: dict[str, float]
+    ) -> None:
+        shard = table.shard.narrow(0, table.shard.num_rows)
+        shard.state = {name: t.clone() if name in clocks else t for name, t in shard.state.items()}
+        apply_update(rule, shard, ids - table.low, grads, how)
+
+    def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
+        """DGL's ``push``: values go to the table's push handler at the owners; without one they are assigned.
+
+        Args:
+            table: The table's name.
+            ids: Shape (B,), int64; distinct where no handler is registered.
+            values: Shape (B, ...), handed to the handler as they are.
+        """
+        found = self._table(table)
+        if len(ids) != len(values):
+            raise ShapeError(f"table {table!r}: {len(ids)} ids but {len(values)} rows of values")
+        order = torch.argsort(ids, stable=True)
+        ids, values = ids[order], values[order]
+        for server, start, end in slices(found.book, ids):
+            self._exchange.tell(server, "push_data", found.key, tensors=(ids[start:end], values[start:end]))
+            self._unflushed.add(server)
+        found.pending += 1
+
+    def write(self, table: str, ids: Tensor, values: Tensor) -> None:
+        """Overwrite rows of checked distinct ids; they are there when it returns."""
+        found = self._table(table)
+        ids, order = torch.sort(ids.to("cpu"))
+        values = values.to("cpu", found.spec.dtype)[order]
+        pieces = slices(found.book, ids)
+        self._exchange.ask([(s, "write", (found.key,), (ids[i:j], values[i:j])) for s, i, j in pieces])
+
+    def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
+        """Let ``func(data_store, name, local_offset, data)`` apply what is pushed to a table, at the owners.
+
+        Args:
+            table: The table's name.
+            func: DGL's signature: ``data_store`` maps names to the tensors of the owner's machine (the table's rows
+                under its name, optimizer state under ``<table>_<state>``, DGL's own data); ``local_offset`` are
+                positions in them, shape (R,); ``data`` is what was pushed, shape (R, D). None returns to the rule.
+        Raises:
+            ConfigError: the function cannot be sent.
+        """
+        self._register(table, "push", func)
+
+    def register_pull_handler(self, table: str, func: Callable[..., Tensor] | None) -> None:
+        """Let ``func(data_store, name, local_offset)`` answer the pulls of a table, at the owners; None: plain rows."""
+        self._register(table, "pull", func)
+
+    def _register(self, table: str, kind: str, func: Callable[..., Any] | None) -> None:
+        found = self._table(table)
+        check_picklable(func, f"table {table!r}: {kind} handler")
+        self._exchange.ask([(s, "register", (found.key, kind, func), ()) for s in range(self._hosts.num_servers)])
+        setattr(found, f"{kind}_handler", func is not None)
+
+    def flush(self) -> None:
+        """Return when everything that this trainer pushed is applied.
+
+        Raises:
+            PeerError: a push failed at a server, or a server is gone.
+        """
+        self._check_open()
+        self._collect_garbage()
+        servers = sorted(self._unflushed)
+        answers = self._exchange.ask([(server, "flush", (), ()) for server in servers])
+        self._unflushed.clear()
+        for table in self._tables.values():
+            table.pending = 0
+        for server, answer in zip(servers, answers, strict=True):
+            if answer.value:
+                more = f" (and {len(answer.value) - 1} more)" if len(answer.value) > 1 else ""
+                address = "{}:{}".format(*self._hosts.address(server))
+                raise revive(answer.value[0], f"server {server} ({address}) failed a push of trainer {self.rank}{more}")
+
+    def barrier(self) -> None:
+        """Wait until every trainer is here; ends with an error that names the dead when one is."""
+        self._check_open()
+        self._collect_garbage()
+        self._exchange.barrier()
+
+    def shard(self, table: str) -> shared.SharedShard:
+        """This trainer's share of its machine's rows, in shared memory; the shares of all trainers make the table.
+
+        Raises:
+            ModeError: no such table, or the transport was closed.
+        """
+        found = self._table(table)
+        shares = RangeBook.even(found.high - found.low, len(self._locals))
+        low, high = shares.bounds[sorted(self._locals).index(self.rank) :][:2].tolist()
+        return found.shard.narrow(low, high)
+
+    def close(self) -> None:
+        """Say goodbye to the servers, which end when every trainer did; later calls raise. May be repeated."""
+        if self._closed:
+            return
+        failure: GraphEmbError | None = None
+        try:
+            if not self._exchange.broken:
+                self._unflushed.update(range(self._hosts.num_servers))  # a goodbye must not overtake a push
+                self.flush()
+        except GraphEmbError as error:
+            failure = error
+        self._closed = True
+        self._tables.clear()
+        self._session.close(self._exchange.broken)
+        if failure is not None:
+            raise failure
+
+    def _collect_garbage(self) -> None:
+        while self._garbage:
+            key, optimizer = self._garbage.popleft()
+            for server in range(self._hosts.num_servers):
+                self._exchange.tell(server, "release", key, optimizer)
+
+    def _table(self, name: str) -> _Table:
+        self._check_open()
+        if name not in self._tables:
+            raise ModeError(f"no table {name!r} here; live tables: {', '.join(sorted(self._tables)) or 'none'}")
+        return self._tables[name]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ModeError("graph_emb was shut down; call graph_emb.init() and create the tables again")
+
+
+class _Rows(FromArray):
+    """The rows of an array that one server needs."""
+
+    def __init__(self, array: Tensor, first_id: int) -> None:
+        super().__init__(array)
+        self._first_id = first_id
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Copy the rows of ids first_id, first_id + 1, ... into weight."""
+        super().fill_(weight, first_id - self._first_id)
+
+
+def _for_server(spec: TableSpec, book: RangeBook, server: int) -> TableSpec:
+    """The spec as one server needs it: ranges per server, and of an array the server's own rows."""
+    initializer: Initializer = spec.initializer
+    if isinstance(initializer, FromArray):
+        low, high = book.bounds[server : server + 2].tolist()
+        initializer = _Rows(initializer.array[low:high].clone(), low)
+    return replace(spec, book=book, initializer=initializer)

@@ -1,0 +1,123 @@
+"""Which server owns which rows: plain arithmetic, the same in every process.
+
+Legend: M machines, S servers per machine; server s runs on machine s // S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graph_emb.errors import ConfigError, PartitionError
+from graph_emb.partition_book import PartitionBook, RangeBook
+from graph_emb.transport.guard import Address, check_address
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Machines that run servers: one address each; server j of a machine listens at its port + j.
+
+    Args:
+        addresses: (IP address, first port) per machine.
+        servers_per_machine: S.
+    """
+
+    addresses: tuple[Address, ...]
+    servers_per_machine: int = 1
+
+    def __post_init__(self) -> None:
+        if self.servers_per_machine < 1:
+            raise ConfigError(f"servers per machine {self.servers_per_machine} must be at least 1")
+        if not self.addresses:
+            raise ConfigError("hosts are empty; name at least one as 'address:port'")
+        for host, port in self.addresses:
+            check_address(host)
+            if not 0 < port <= 65536 - self.servers_per_machine:
+                raise ConfigError(f"host {host}: port {port} leaves no room for {self.servers_per_machine} servers")
+
+    @property
+    def num_machines(self) -> int:
+        """M."""
+        return len(self.addresses)
+
+    @property
+    def num_servers(self) -> int:
+        """M * S."""
+        return self.num_machines * self.servers_per_machine
+
+    def machine_of(self, server: int) -> int:
+        """The machine that runs a server."""
+        return server // self.servers_per_machine
+
+    def servers_of(self, machine: int) -> range:
+        """The servers of a machine; the first one allocates the memory that all of them share."""
+        return range(machine * self.servers_per_machine, (machine + 1) * self.servers_per_machine)
+
+    def address(self, server: int) -> Address:
+        """Where a server meets its trainers."""
+        host, port = self.addresses[self.machine_of(server)]
+        return host, port + server % self.servers_per_machine
+
+    def ip_config(self) -> str:
+        """The hosts as DGL's ip_config file: ``address port`` per line."""
+        return "".join(f"{host} {port}\n" for host, port in self.addresses)
+
+
+def read_hosts(hosts: str | Path | Sequence[str], servers_per_machine: int) -> Hosts:
+    """Hosts from DGL's ip_config file (``address port`` per line) or from ``["address:port", ...]``.
+
+    Raises:
+        ConfigError: a line or entry has no port, or the file is missing.
+    """
+    if isinstance(hosts, (str, Path)):
+        path = Path(hosts)
+        if not path.is_file():
+            raise ConfigError(f"hosts file {path} does not exist; write one 'address port' per line")
+        entries = [":".join(line.split()) for line in path.read_text(encoding="utf-8").splitlines() if line.split()]
+    else:
+        entries = list(hosts)
+    return Hosts(tuple(_address(entry) for entry in entries), servers_per_machine)
+
+
+def _address(entry: str) -> Address:
+    host, _, port = entry.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"host {entry!r} must be an IPv4 address and a port, such as 10.0.0.1:30050")
+    return host, int(port)
+
+
+def server_book(book: PartitionBook, hosts: Hosts, table: str) -> RangeBook:
+    """The table's ranges per server: parts follow machines, a machine's rows are split evenly among its servers.
+
+    A book of one part is split evenly among the machines; one of k * M parts gives k neighbours to each machine.
+
+    Raises:
+        PartitionError: parts are not ranges, or do not divide among the machines.
+    """
+    if not isinstance(book, RangeBook):
+        raise PartitionError(f"table {table!r}: kvstore mode needs parts that are ranges, not {type(book).__name__}")
+    machines = hosts.num_machines
+    if book.num_parts == 1:
+        bounds = RangeBook.even(book.num_rows, machines).bounds.tolist()
+    elif book.num_parts % machines == 0:
+        bounds = book.bounds[:: book.num_parts // machines].tolist()
+    else:
+        raise PartitionError(
+            f"table {table!r}: {book.num_parts} parts cannot be divided among {machines} machines; "
+            "partition into as many parts as there are hosts"
+        )
+    sizes: list[int] = []
+    for low, high in zip(bounds, bounds[1:], strict=False):
+        within = RangeBook.even(high - low, hosts.servers_per_machine)
+        sizes += [within.part_size(part) for part in range(within.num_parts)]  # type: ignore[arg-type]
+    return RangeBook.of_sizes(sizes)
+
+
+def slices(book: RangeBook, sorted_ids: Tensor) -> list[tuple[int, int, int]]:
+    """(server, start, end) of the ascending ids that each server owns; servers without ids are left out."""
+    cuts = torch.searchsorted(sorted_ids, book.bounds).tolist()
+    return [(s, cuts[s], cuts[s + 1]) for s in range(book.num_parts) if cuts[s] < cuts[s + 1]]

@@ -1,0 +1,134 @@
+"""DGL's RPC with what it lacks: waits that end, connections that are checked, one call and one answer.
+
+DGL 1.1.3 and 2.1.0 differ in two signatures; both are met here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from graph_emb.compat.dgl import load
+from graph_emb.errors import PeerError
+from graph_emb.transport import guard
+
+load()
+
+from dgl.distributed import rpc  # noqa: E402
+
+QUEUE_BYTES = 20 * 1024**3  # an upper bound, as DGL's: nothing is allocated
+SLICE_MS = 100
+"""How long a wait lasts before the peers are looked at again."""
+_NET_TYPE = "net_type" in inspect.signature(rpc.create_sender).parameters
+
+Check = Callable[[], None]
+
+
+def start() -> None:
+    """Make DGL's sender and receiver of this process."""
+    rpc.reset()
+    for create in (rpc.create_sender, rpc.create_receiver):
+        if _NET_TYPE:
+            create(QUEUE_BYTES, "socket")
+        else:
+            create(QUEUE_BYTES)
+
+
+def stop() -> None:
+    """Close DGL's sender and receiver after everybody said goodbye."""
+    rpc.finalize_sender()
+    rpc.finalize_receiver()
+
+
+class Opening:
+    """DGL's receiver, listening on a free port of one address until a number of peers came in.
+
+    Args:
+        host: The address to bind.
+        num_peers: Connections that DGL accepts; it stops accepting after them.
+    """
+
+    def __init__(self, host: str, num_peers: int) -> None:
+        before = _listening(host)
+        self._failure: Exception | None = None
+        arguments = (host, 0, num_peers, True) if _NET_TYPE else (host, 0, num_peers)
+        # A thread, because the C++ call waits for ever; it releases the interpreter meanwhile.
+        self._thread = threading.Thread(target=self._wait, args=arguments, daemon=True)
+        self._thread.start()
+        until = time.monotonic() + 10
+        while not (mine := _listening(host) - before):
+            if time.monotonic() > until or not self._thread.is_alive():
+                raise PeerError(f"DGL's RPC cannot listen on {host}: {self._failure or 'no port opened'}")
+            time.sleep(0.002)
+        self.address: guard.Address = (host, mine.pop())
+
+    def _wait(self, *arguments: Any) -> None:
+        try:
+            rpc.wait_for_senders(*arguments)
+        except Exception as error:  # reported by the thread that waits
+            self._failure = error
+
+    def join(self, check: Check, timeout: float, who: str) -> None:
+        """Wait until all peers are connected.
+
+        Raises:
+            PeerError: they are not within ``timeout`` seconds, or ``check`` raises.
+        """
+        until = time.monotonic() + timeout
+        while self._thread.is_alive():
+            self._thread.join(SLICE_MS / 1000)
+            check()
+            if time.monotonic() > until:
+                raise PeerError(f"{who} did not connect to {self.address[0]}:{self.address[1]} within {timeout:g} s")
+        if self._failure:
+            raise PeerError(f"DGL's RPC on {self.address[0]}:{self.address[1]}: {self._failure}")
+
+
+def _listening(host: str) -> set[int]:
+    found = psutil.Process().net_connections("tcp4")
+    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN and one.laddr.ip == host}
+
+
+def connect(address: guard.Address, peer: int, group: int = -1) -> None:
+    """Connect DGL's sender to one listening receiver.
+
+    Raises:
+        PeerError: it does not accept.
+    """
+    if not rpc.connect_receiver(*address, peer, group):
+        raise PeerError(f"DGL's RPC cannot connect to {address[0]}:{address[1]}")
+
+
+def finish_connecting(timeout: float) -> None:
+    """Open the connections that ``connect`` named.
+
+    Raises:
+        PeerError: a receiver refuses for about ``timeout`` seconds.
+    """
+    if not rpc.connect_receiver_finalize(max(1, int(timeout / 3))):  # DGL sleeps 3 s between tries
+        raise PeerError(f"DGL's RPC could not connect to its peers within {timeout:g} s")
+
+
+def send(server: int, request: rpc.Request) -> int:
+    """Send a request to one server; returns the number by which its answer is known."""
+    number = rpc.incr_msg_seq()
+    data, tensors = rpc.serialize_to_payload(request)
+    message = rpc.RPCMessage(
+        request.service_id, number, rpc.get_rank(), server, data, tensors, group_id=rpc.get_group_id()
+    )
+    rpc.send_rpc_message(message, server)
+    return number
+
+
+def receive(timeout_ms: int = SLICE_MS) -> tuple[int, Any] | None:
+    """(number of the request, response) of the next message, or None when none comes in time."""
+    message = rpc.recv_rpc_message(timeout_ms)
+    if message is None:
+        return None
+    response = rpc.get_service_property(message.service_id)[1]
+    return message.msg_seq, rpc.deserialize_from_payload(response, message.data, message.tensors)

@@ -1,0 +1,212 @@
+"""``serve``: one server process, from the first handshake to the last goodbye."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from graph_emb.errors import ConfigError, PeerError
+from graph_emb.log import get_logger
+from graph_emb.transport import guard
+from graph_emb.transport.kvstore import rpc
+from graph_emb.transport.kvstore.calls import Answer
+from graph_emb.transport.kvstore.layout import Hosts, read_hosts
+from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
+from graph_emb.transport.kvstore.tables import tables_of
+
+_log = get_logger("kvstore.server")
+
+
+class Trainer(NamedTuple):
+    """A trainer as a server knows it."""
+
+    channel: guard.Channel
+    machine: int
+
+
+Trainers = dict[int, Trainer]
+
+
+def serve(
+    server_id: int,
+    hosts: str | Path | Sequence[str],
+    num_servers: int = 1,
+    num_clients: int = 1,
+    *,
+    part_config: str | Path | None = None,
+    token: str | None = None,
+    timeout: float = 30.0,
+    start_timeout: float = 300.0,
+    graph_formats: Sequence[str] = ("csc", "coo"),
+) -> None:
+    """Run one server until every trainer said goodbye.
+
+    Args:
+        server_id: From 0; servers of one machine have neighbouring ids, machines follow the hosts' order.
+        hosts: DGL's ip_config file (``address port`` per line) or ``["address:port", ...]``, one per machine. Server j
+            of a machine listens at its port + j, on that address only.
+        num_servers: Servers per machine.
+        num_clients: Trainers of the whole job.
+        part_config: DGL's partition JSON, for trainers that use ``dgl.distributed.DistGraph``; None serves tables only.
+        token: The job's token (``guard.new_token()``); None reads $GRAPH_EMB_TOKEN.
+        timeout: Seconds until an unreachable trainer counts as dead.
+        start_timeout: Seconds that the trainers may take to come up.
+        graph_formats: Of the graph in shared memory, with part_config.
+    Raises:
+        ConfigError: an option is outside its limits, or there is no token.
+        PeerError: a trainer died or never came; the other trainers are told before.
+    """
+    where = read_hosts(hosts, num_servers)
+    if not 0 <= server_id < where.num_servers:
+        raise ConfigError(f"server_id {server_id} is outside [0, {where.num_servers})")
+    if num_clients < 1:
+        raise ConfigError(f"num_clients {num_clients} must be at least 1")
+    secret = guard.token_or_environment(token)
+    allowed = {host for host, _ in where.addresses}
+    listener = guard.Listener(where.address(server_id), secret, allowed, timeout)
+    trainers: Trainers = {}
+    try:
+        state = _server_state(server_id, where, num_clients, part_config, graph_formats)
+        trainers = _meet(listener, num_clients, start_timeout)
+        _connect(server_id, where, trainers, state, timeout)
+        _loop(trainers, state)
+        for channel, _ in trainers.values():
+            channel.send({"bye": server_id})
+        rpc.stop()
+    except BaseException as error:
+        _tell(trainers, f"server {server_id}: {error}" if not isinstance(error, PeerError) else str(error))
+        raise
+    finally:
+        listener.close()
+        for channel, _ in trainers.values():
+            channel.close()
+
+
+def _server_state(
+    server_id: int, hosts: Hosts, num_clients: int, part_config: str | Path | None, formats: Sequence[str]
+) -> Any:
+    """DGL's state of a server: a KVServer, with the graph's part where there is one."""
+    from dgl.distributed.dist_graph import DistGraphServer
+    from dgl.distributed.kvstore import KVServer
+    from dgl.distributed.server_state import ServerState
+
+    common = (hosts.servers_per_machine, num_clients)
+    with tempfile.TemporaryDirectory() as folder:  # DGL reads hosts from a file only
+        ip_config = Path(folder, "ip_config.txt")
+        ip_config.write_text(hosts.ip_config(), encoding="utf-8")
+        if part_config is None:
+            return ServerState(KVServer(server_id, str(ip_config), *common), None, None)
+        store = DistGraphServer(server_id, str(ip_config), *common, str(part_config), graph_format=tuple(formats))
+    return ServerState(kv_store=store, local_g=store.client_g, partition_book=store.gpb)
+
+
+def _meet(listener: guard.Listener, num_clients: int, timeout: float) -> Trainers:
+    """The trainers by rank."""
+    found: Trainers = {}
+    until = time.monotonic() + timeout
+    while len(found) < num_clients:
+        channel = listener.accept(max(0.0, until - time.monotonic()))
+        hello = channel.receive(guard.HELLO_SECONDS)
+        rank = hello.get("rank")
+        if not isinstance(rank, int) or not 0 <= rank < num_clients or rank in found:
+            taken = "is taken" if rank in found else f"is outside [0, {num_clients})"
+            channel.send({"dead": f"rank {rank} {taken}; give each trainer its own rank"})
+            raise PeerError(f"a trainer at {channel.name} came with rank {rank}, which {taken}")
+        channel.name = f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
+        found[rank] = Trainer(channel, int(hello["machine"]))
+    return dict(sorted(found.items()))
+
+
+def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeout: float) -> None:
+    """DGL's connections in both directions, each checked before its first message is read."""
+    rpc.start()
+    dgl_rpc.set_rank(server_id)
+    dgl_rpc.set_machine_id(hosts.machine_of(server_id))
+    dgl_rpc.set_num_client(len(trainers))
+    _set_roles(trainers, state)
+    opening = rpc.Opening(hosts.address(server_id)[0], len(trainers))
+    machines = [trainer.machine for trainer in trainers.values()]
+    for channel, _ in trainers.values():
+        channel.send({"listen": opening.address, "machines": machines})
+    opening.join(lambda: _check_alive(trainers), timeout, "the trainers")
+    answers = {rank: trainer.channel.receive(timeout) for rank, trainer in trainers.items()}
+    expected = {(host, port) for answer in answers.values() for host, port in answer["from"]}
+    guard.check_accepted(opening.address[1], expected)
+    addresses = {rank: (answer["listen"][0], answer["listen"][1]) for rank, answer in answers.items()}
+    for rank, address in addresses.items():
+        rpc.connect(address, rank, group=0)
+    rpc.finish_connecting(timeout)
+    for rank, (channel, _) in trainers.items():
+        channel.send({"from": sorted(guard.connections_from(addresses[rank]))})
+
+
+def _set_roles(trainers: Trainers, state: Any) -> None:
+    """What DGL's ``init_role`` would ask every trainer, known already."""
+    state.roles[0] = {"default": {(rank, trainer.machine) for rank, trainer in trainers.items()}}
+    state.kv_store.barrier_count[0] = {"default": 0}
+
+
+def _loop(trainers: Trainers, state: Any) -> None:
+    """Handle requests until every trainer said goodbye."""
+    gone: set[int] = set()
+    looked = time.monotonic()
+    tables = tables_of(state.kv_store)
+    try:
+        while True:
+            request, client, group = dgl_rpc.recv_request(rpc.SLICE_MS)
+            if request is None or time.monotonic() - looked > rpc.SLICE_MS / 1000:
+                _check(trainers, gone)
+                looked = time.monotonic()
+            if request is None:
+                if len(gone) == len(trainers):
+                    return
+                continue
+            response = request.process_request(state)
+            for target, answer in _addressed(response, client):
+                if trainers[target].channel.is_lost():  # DGL's C++ code would abort this process
+                    _check(trainers, gone)
+                dgl_rpc.send_response(target, answer, group)
+    finally:
+        tables.close()
+
+
+def _addressed(response: Any, client: int) -> list[tuple[int, Any]]:
+    if response is None:
+        return []
+    if isinstance(response, list):
+        return response
+    if isinstance(response, str):
+        raise PeerError("a trainer called dgl.distributed.exit_client(); end with graph_emb.shutdown() instead")
+    assert isinstance(response, (Answer, dgl_rpc.Response))
+    return [(client, response)]
+
+
+def _check(trainers: Trainers, gone: set[int]) -> None:
+    """Take goodbyes; raise when a trainer went without one."""
+    for rank, (channel, _) in trainers.items():
+        if rank in gone:
+            continue
+        if any("bye" in message for message in channel.poll()):
+            gone.add(rank)
+        elif channel.ended:
+            raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
+
+
+def _check_alive(trainers: Trainers) -> None:
+    """Raise when a trainer is gone; its messages stay."""
+    for channel, _ in trainers.values():
+        if channel.is_lost():
+            raise PeerError(f"{channel.name} {channel.ended} while the job came up; see its log for the cause")
+
+
+def _tell(trainers: Trainers, why: str) -> None:
+    """Let every trainer that is still there know why the job ends."""
+    for channel, _ in trainers.values():
+        if not channel.is_lost():
+            try:
+                channel.send({"dead": why})
+            except PeerError:
+                _log.warning("%s could not be told: %s", channel.name, why)

@@ -1,0 +1,110 @@
+"""Rows in DGL's shared memory: the first server of a machine makes them, the others and the trainers map them.
+
+A name leaves the file system as soon as everybody mapped it, so that nothing remains however the processes end.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graph_emb.errors import ConfigError, ModeError
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def new_name() -> str:
+    """A name that no other job, part or table on this host has."""
+    return f"graph_emb_{secrets.token_hex(8)}"
+
+
+def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, *, create: bool) -> Tensor:
+    """Shared memory as a tensor; new memory is all zeros.
+
+    Raises:
+        ConfigError: the host's shared memory has no room.
+    """
+    from graph_emb.compat.dgl import load
+
+    load()
+    from dgl._ffi.ndarray import empty_shared_mem
+    from dgl.base import DGLError
+
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if create:
+        _check_room(num_bytes, shape)
+    try:
+        memory = empty_shared_mem(name, create, (max(1, num_bytes),), "uint8")
+    except DGLError as error:
+        raise ConfigError(f"cannot map {num_bytes:,} bytes of shared memory: {str(error).splitlines()[0]}") from None
+    data = torch.utils.dlpack.from_dlpack(memory.to_dlpack())
+    return data[:num_bytes].view(dtype).view(shape)
+
+
+def _check_room(num_bytes: int, shape: tuple[int, ...]) -> None:
+    # Without this, the first write past the end of the file system kills the process with SIGBUS.
+    import shutil
+
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if num_bytes > free:
+        raise ConfigError(
+            f"shape {shape} takes {num_bytes:,} bytes of shared memory but {free:,} are free in {SHARED_MEMORY}; "
+            "enlarge it or use more machines"
+        )
+
+
+def forget_name(name: str) -> None:
+    """Take a segment's name out of the file system; those who mapped it keep it."""
+    (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def state_shape(spec: StateSpec, weight: Tensor) -> tuple[int, ...]:
+    """The shape of a piece of state beside a part's weight."""
+    return {"element": tuple(weight.shape), "row": (weight.shape[0],), "table": (1,)}[spec.kind]
+
+
+def state_dtype(spec: StateSpec, weight: Tensor) -> torch.dtype:
+    """The dtype of a piece of state."""
+    return spec.dtype or accumulation_dtype(weight.dtype)
+
+
+class SharedShard(EmbeddingShard):
+    """A shard over memory that is there already.
+
+    Args:
+        spec: The table.
+        first_id: The id of row 0.
+        weight: Shape (rows, D).
+    """
+
+    def __init__(self, spec: TableSpec, first_id: int, weight: Tensor) -> None:
+        self.spec = spec
+        self.first_id = first_id
+        self.weight = weight
+        self.state_specs: dict[str, StateSpec] = {}
+        self.state: dict[str, Tensor] = {}
+
+    def allocate_state(self, specs: Iterable[StateSpec]) -> None:
+        """Refused: the server allocates (``Transport.attach``)."""
+        raise ModeError(f"table {self.spec.name!r}: state in kvstore mode is made by attach(), on the servers")
+
+    def hold_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
+        """Take state that lies in shared memory; empty mappings drop it."""
+        self.state_specs, self.state = dict(specs), dict(state)
+
+    def narrow(self, low: int, high: int) -> SharedShard:
+        """The rows [low, high) with their state, sharing memory; per-table state is shared whole."""
+        part = SharedShard(self.spec, self.first_id + low, self.weight[low:high])
+        state = {
+            name: tensor if self.state_specs[name].kind == "table" else tensor[low:high]
+            for name, tensor in self.state.items()
+        }
+        part.hold_state(self.state_specs, state)
+        return part

@@ -1,0 +1,77 @@
+"""Kvstore mode without a server: one process, the same interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from graph_emb.errors import ShapeError
+from graph_emb.optim.merge import merge
+from graph_emb.transport.base import Push
+from graph_emb.transport.local import LocalTransport
+
+
+class StandaloneTransport(LocalTransport):
+    """The local transport with the kvstore mode's handlers. Staleness and Hogwild mean nothing here: nobody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._push_handlers: dict[str, Callable[..., None]] = {}
+        self._pull_handlers: dict[str, Callable[..., Tensor]] = {}
+
+    def destroy(self, table: str) -> None:
+        """Free a table with its state and handlers."""
+        super().destroy(table)
+        self._push_handlers.pop(table, None)
+        self._pull_handlers.pop(table, None)
+
+    def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
+        """As ``KVStoreTransport.register_push_handler``."""
+        self.shard(table)
+        _set(self._push_handlers, table, func)
+
+    def register_pull_handler(self, table: str, func: Callable[..., Tensor] | None) -> None:
+        """As ``KVStoreTransport.register_pull_handler``."""
+        self.shard(table)
+        _set(self._pull_handlers, table, func)
+
+    def pull(self, table: str, ids: Tensor) -> Tensor:
+        """Rows of checked ids, shape (B, D), in request order, duplicates kept; through the pull handler."""
+        if table not in self._pull_handlers:
+            return super().pull(table, ids)
+        distinct, inverse = ids.unique(return_inverse=True)
+        return self._pull_handlers[table](self._data(), table, distinct)[inverse]
+
+    def push(self, pushes: Sequence[Push]) -> None:
+        """Apply the gradients of one step at once, by the rule or by the push handler."""
+        for push in pushes:
+            if push.table not in self._push_handlers:
+                super().push([push])
+            elif push.touched:
+                rows, grads = merge(push.ids, push.grads, push.merge)
+                self._push_handlers[push.table](self._data(), push.table, rows, grads)
+
+    def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
+        """As ``KVStoreTransport.push_data``."""
+        shard = self.shard(table)
+        if len(ids) != len(values):
+            raise ShapeError(f"table {table!r}: {len(ids)} ids but {len(values)} rows of values")
+        if table in self._push_handlers:
+            self._push_handlers[table](self._data(), table, ids, values)
+        else:
+            shard.write(ids, values)
+
+    def _data(self) -> dict[str, Tensor]:
+        named: dict[str, Tensor] = {}
+        for table, shard in self._shards.items():
+            named[table] = shard.weight
+            named.update({f"{table}_{name}": tensor for name, tensor in shard.state.items()})
+        return named
+
+
+def _set(handlers: dict[str, Callable[..., object]], table: str, func: Callable[..., object] | None) -> None:
+    if func is None:
+        handlers.pop(table, None)
+    else:
+        handlers[table] = func

@@ -1,0 +1,286 @@
+"""The server's side: tables, optimizer state and handlers, and what each call does to them.
+
+A server reads and writes only the rows that it owns; the memory holds the rows of its whole machine, so that
+trainers there read them without asking.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graph_emb.errors import ConfigError, ModeError
+from graph_emb.log import get_logger
+from graph_emb.optim.apply import apply_update
+from graph_emb.optim.merge import Merge
+from graph_emb.optim.rule import SparseRule
+from graph_emb.partition_book import RangeBook
+from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.calls import Answer, Call, describe
+
+_log = get_logger("kvstore")
+
+Key = tuple[str, int]
+"""A table's name and how many tables of that name each trainer made before."""
+
+
+class Segments(NamedTuple):
+    """The names of a table's shared memory, and the trainers of this machine that must still map it."""
+
+    names: dict[str, str]
+    waiting: set[int]
+
+
+class Table:
+    """One table at one server.
+
+    Args:
+        spec: Its book gives each server a range.
+        server: This server.
+        machine: The servers of this machine.
+    """
+
+    def __init__(self, spec: TableSpec, server: int, machine: range) -> None:
+        assert isinstance(spec.book, RangeBook)
+        bounds = spec.book.bounds.tolist()
+        self.spec = spec
+        self.first_id = bounds[machine.start]
+        self.num_rows = bounds[machine.stop] - self.first_id
+        self.low, self.high = bounds[server] - self.first_id, bounds[server + 1] - self.first_id
+        self.segments: dict[int, Segments] = {}  # 0: the weight; 1, 2, ...: the state of the first, second optimizer
+        self.shards: dict[int, shared.SharedShard] = {}
+        self.users: dict[int, set[int]] = {}
+        self.push_handler: Callable[..., None] | None = None
+        self.pull_handler: Callable[..., Tensor] | None = None
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Positions in the machine's part of ids that this server owns."""
+        rows = ids - self.first_id
+        if len(rows) and not (self.low <= int(rows.min()) and int(rows.max()) < self.high):
+            raise ConfigError(f"table {self.spec.name!r}: a trainer sent ids that this server does not own")
+        return rows
+
+    def data(self) -> dict[str, Tensor]:
+        """Tensors by name, as handlers of users see them: the weight and the newest state."""
+        newest = self.shards[max(self.shards)]
+        named = {f"{self.spec.name}_{name}": tensor for name, tensor in newest.state.items()}
+        return {self.spec.name: newest.weight, **named}
+
+
+class Tables:
+    """All tables of a server.
+
+    Args:
+        server: This server.
+        machine: The servers of its machine.
+        more: What handlers of users see beside our tables: DGL's own data.
+    """
+
+    def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
+        self._server, self._machine, self._more = server, machine, more
+        self._tables: dict[Key, Table] = {}
+        self._failures: dict[int, list[tuple[str, str]]] = {}
+        self._arrived: dict[int, int] = {}
+
+    def handle(self, call: Call) -> Any:
+        """Run a call; errors of calls without an answer wait for the sender's next flush."""
+        method, answered = METHODS[call.method]
+        try:
+            answer = method(self, call.sender, *call.arguments, *call.tensors)
+        except Exception as error:
+            if answered:
+                return Answer(error=describe(error))
+            _log.exception("%s of trainer %d", call.method, call.sender)
+            self._failures.setdefault(call.sender, []).append(describe(error))
+            return None
+        return answer if answered else None
+
+    def create(self, sender: int, key: Key, spec: TableSpec, locals_: set[int], segment: str | None) -> Answer:
+        """Allocate or map the machine's rows and fill this server's own; a repeated call finds them done."""
+        table = self._tables.get(key)
+        if table is None:
+            table = Table(spec, self._server, self._machine)
+            create = segment is None
+            name = segment or shared.new_name()
+            weight = shared.open_segment(name, (table.num_rows, spec.dim), spec.dtype, create=create)
+            spec.initializer.fill_(weight[table.low : table.high], table.first_id + table.low)
+            table.segments[0] = Segments({"": name}, set(locals_) if create else set())
+            table.shards[0] = shared.SharedShard(spec, table.first_id, weight)
+            self._tables[key] = table
+        mine, theirs = table.spec, spec
+        if (mine.num_rows, mine.dim, mine.dtype, mine.book) != (theirs.num_rows, theirs.dim, theirs.dtype, theirs.book):
+            raise ConfigError(
+                f"table {mine.name!r}: trainer {sender} makes it ({theirs.num_rows}, {theirs.dim}) of {theirs.dtype}, "
+                f"another one ({mine.num_rows}, {mine.dim}) of {mine.dtype}; make the same tables on every trainer"
+            )
+        table.users.setdefault(0, set()).add(sender)
+        return Answer(table.segments[0].names)
+
+    def attach(
+        self,
+        sender: int,
+        key: Key,
+        optimizer: int,
+        specs: tuple[StateSpec, ...],
+        locals_: set[int],
+        segments: dict[str, str] | None,
+    ) -> Answer:
+        """Allocate or map the state of an optimizer and fill this server's rows of it."""
+        table = self._table(key)
+        if optimizer not in table.shards:
+            wanted = {spec.name: spec for spec in specs}
+            weight, create = table.shards[0].weight, segments is None
+            names = segments or {name: shared.new_name() for name in wanted if wanted[name].kind != "table"}
+            state: dict[str, Tensor] = {}
+            for name, spec in wanted.items():
+                shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
+                if spec.kind == "table":  # the trainers' clocks; they arrive with each push
+                    state[name] = torch.full(shape, spec.initial, dtype=dtype)
+                    continue
+                state[name] = shared.open_segment(names[name], shape, dtype, create=create)
+                state[name][table.low : table.high] = spec.initial
+            shard = shared.SharedShard(table.spec, table.first_id, weight)
+            shard.hold_state(wanted, state)
+            table.shards[optimizer] = shard
+            table.segments[optimizer] = Segments(names, set(locals_) if create else set())
+        elif tuple(table.shards[optimizer].state_specs.values()) != specs:
+            raise ConfigError(
+                f"table {table.spec.name!r}: the trainers' optimizers keep different state; give all the same rule"
+            )
+        table.users.setdefault(optimizer, set()).add(sender)
+        return Answer(table.segments[optimizer].names)
+
+    def mapped(self, sender: int, key: Key, optimizer: int) -> None:
+        """A trainer of this machine mapped the segments; after the last one their names go."""
+        names, waiting = self._table(key).segments[optimizer]
+        waiting.discard(sender)
+        if not waiting:
+            for name in names.values():
+                shared.forget_name(name)
+
+    def release(self, sender: int, key: Key, optimizer: int) -> None:
+        """A trainer needs the state of an optimizer, or (0) the table, no more; after the last one the memory goes."""
+        table = self._tables.get(key)
+        if table is None:
+            return
+        users = table.users.get(optimizer, set())
+        users.discard(sender)
+        if not users:
+            for name in table.segments[optimizer].names.values():
+                shared.forget_name(name)
+            if optimizer:
+                del table.shards[optimizer], table.segments[optimizer]
+            else:
+                del self._tables[key]
+
+    def push(
+        self,
+        sender: int,
+        key: Key,
+        optimizer: int,
+        rule: SparseRule,
+        how: Merge,
+        clocks: Mapping[str, float],
+        ids: Tensor,
+        grads: Tensor,
+    ) -> None:
+        """Apply gradients of rows that this server owns, by the rule or by the user's handler."""
+        table = self._table(key)
+        rows, shard = table.rows(ids), table.shards[optimizer]
+        if table.push_handler is not None:
+            table.push_handler(self._data(), table.spec.name, rows, grads)
+            return
+        for name, clock in clocks.items():
+            shard.state[name].fill_(clock)
+        apply_update(rule, shard, rows, grads, how)
+
+    def push_data(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> None:
+        """DGL's push: the user's handler, or plain assignment."""
+        table = self._table(key)
+        rows = table.rows(ids)
+        if table.push_handler is not None:
+            table.push_handler(self._data(), table.spec.name, rows, values)
+        else:
+            table.shards[0].write(rows, values)
+
+    def write(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> Answer:
+        """Overwrite rows; plain assignment whatever handlers are registered."""
+        table = self._table(key)
+        table.shards[0].write(table.rows(ids), values)
+        return Answer()
+
+    def pull(self, sender: int, key: Key, ids: Tensor) -> Answer:
+        """Rows that this server owns, in the order asked."""
+        table = self._table(key)
+        rows = table.rows(ids)
+        if table.pull_handler is not None:
+            return Answer(None, table.pull_handler(self._data(), table.spec.name, rows))
+        return Answer(None, table.shards[0].read(rows))
+
+    def register(self, sender: int, key: Key, kind: str, handler: Callable[..., Any] | None) -> Answer:
+        """Set a user's push or pull handler; None returns to ours."""
+        setattr(self._table(key), f"{kind}_handler", handler)
+        return Answer()
+
+    def flush(self, sender: int) -> Answer:
+        """Everything that the sender pushed before has been applied: calls of one sender are handled in order."""
+        return Answer(self._failures.pop(sender, []))
+
+    def barrier(self, sender: int, number: int, client: int, world_size: int) -> list[tuple[int, Answer]] | None:
+        """Answer everybody when the last trainer arrived."""
+        self._arrived[sender] = client
+        if len(self._arrived) < world_size:
+            return None
+        clients, self._arrived = self._arrived, {}
+        return [(client, Answer(("barrier", number))) for client in clients.values()]
+
+    def missing(self, sender: int, world_size: int) -> Answer:
+        """The trainers that have not come to the barrier."""
+        return Answer([rank for rank in range(world_size) if rank not in self._arrived])
+
+    def close(self) -> None:
+        """Free everything, names of segments that were never mapped by all included."""
+        for table in self._tables.values():
+            for names, _ in table.segments.values():
+                for name in names.values():
+                    shared.forget_name(name)
+        self._tables.clear()
+
+    def _data(self) -> ChainMap[str, Tensor]:
+        return ChainMap(*(table.data() for table in self._tables.values()), self._more)
+
+    def _table(self, key: Key) -> Table:
+        if key not in self._tables:
+            raise ModeError(f"no table {key[0]!r} at server {self._server}; create it on every trainer first")
+        return self._tables[key]
+
+
+METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "create": (Tables.create, True),
+    "attach": (Tables.attach, True),
+    "mapped": (Tables.mapped, False),
+    "release": (Tables.release, False),
+    "push": (Tables.push, False),
+    "push_data": (Tables.push_data, False),
+    "write": (Tables.write, True),
+    "pull": (Tables.pull, True),
+    "register": (Tables.register, True),
+    "flush": (Tables.flush, True),
+    "barrier": (Tables.barrier, True),
+    "missing": (Tables.missing, True),
+}
+"""What trainers may call, and whether an answer goes back."""
+
+
+def tables_of(kv_store: Any) -> Tables:
+    """The tables of a DGL ``KVServer``, made at the first call."""
+    if not hasattr(kv_store, "graph_emb_tables"):
+        server, per_machine = kv_store.server_id, kv_store._group_count
+        first = server - server % per_machine
+        kv_store.graph_emb_tables = Tables(server, range(first, first + per_machine), kv_store.data_store)
+    return kv_store.graph_emb_tables
