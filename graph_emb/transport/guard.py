@@ -7,6 +7,7 @@ proved the token, and what it accepted is compared with what the others say they
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -134,7 +135,7 @@ class Channel:
             select.select([self._sock], [], [], min(left, 1.0))
 
     def poll(self) -> list[dict[str, Any]]:
-        """At most one message that is here already; never waits. Afterwards ``ended`` tells whether the peer is gone."""
+        """At most one message that is here already; never waits. Then ``ended`` tells whether the peer is gone."""
         self._fill()
         if len(self._buffer) < 4:
             return []
@@ -221,10 +222,8 @@ class Listener:
     def close(self) -> None:
         """Stop listening; channels that were made stay."""
         self._open = False
-        try:
+        with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread, which close() alone does not
-        except OSError:
-            pass
         self._sock.close()
 
     def _accept(self) -> None:

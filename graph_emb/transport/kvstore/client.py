@@ -171,6 +171,10 @@ class KVStoreTransport:
             found.attached = False
             found.shard.hold_state({}, {})
 
+    def prefetch(self, table: str, ids: Tensor) -> None:
+        """Nothing is fetched early: DGL's samplers in this process would take the answer for theirs."""
+        self._table(table)
+
     def pull(self, table: str, ids: Tensor) -> Tensor:
         """Rows of checked ids, shape (B, D), in request order, duplicates kept.
 
@@ -322,6 +326,11 @@ class KVStoreTransport:
         self._check_open()
         self._collect_garbage()
         self._exchange.barrier()
+
+    def votes(self, yes: bool) -> int:
+        """How many trainers say yes. Every trainer must call it."""
+        self._check_open()
+        return self._exchange.barrier(int(yes))
 
     def shard(self, table: str) -> shared.SharedShard:
         """This trainer's share of its machine's rows, in shared memory; the shares of all trainers make the table.

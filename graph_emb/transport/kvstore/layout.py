@@ -5,6 +5,7 @@ Legend: M machines, S servers per machine; server s runs on machine s // S.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def server_book(book: PartitionBook, hosts: Hosts, table: str) -> RangeBook:
             "partition into as many parts as there are hosts"
         )
     sizes: list[int] = []
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in itertools.pairwise(bounds):
         within = RangeBook.even(high - low, hosts.servers_per_machine)
         sizes += [within.part_size(part) for part in range(within.num_parts)]  # type: ignore[arg-type]
     return RangeBook.of_sizes(sizes)

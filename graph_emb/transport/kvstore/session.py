@@ -28,13 +28,18 @@ class Session(Protocol):
         barrier_timeout: Seconds that a barrier may take; None where the deaths of trainers are seen.
     """
 
-    rank: int
-    machine: int
-    machines: Sequence[int]
-    hosts: Hosts
-    answer_timeout: float
-    barrier_timeout: float | None
-
+    @property
+    def rank(self) -> int: ...
+    @property
+    def machine(self) -> int: ...
+    @property
+    def machines(self) -> Sequence[int]: ...
+    @property
+    def hosts(self) -> Hosts: ...
+    @property
+    def answer_timeout(self) -> float: ...
+    @property
+    def barrier_timeout(self) -> float | None: ...
     def check(self) -> None: ...
     def close(self, broken: bool) -> None: ...
 
@@ -257,20 +262,27 @@ class Exchange:
                 raise revive(answer.error, f"server {server} ({_name(self._session.hosts.address(server))})")
         return answers
 
-    def barrier(self) -> None:
-        """Wait until every trainer called it.
+    def barrier(self, vote: int = 0) -> int:
+        """Wait until every trainer called it; returns the sum of the votes.
 
         Raises:
             PeerError: a peer is gone; where deaths are not seen, somebody is late.
         """
         self._barriers += 1
-        mine, world_size = ("barrier", self._barriers), len(self._session.machines)
-        self.tell(0, "barrier", self._barriers, dgl_rpc.get_rank(), world_size)
+        mine, world_size = self._barriers, len(self._session.machines)
+        self.tell(0, "barrier", mine, vote, dgl_rpc.get_rank(), world_size)
+        total = 0
+
+        def take(_: int, answer: Any) -> bool:  # sent for the last comer's call: its number is not ours
+            nonlocal total
+            number, total = answer.value
+            return number == mine
 
         def late() -> str:
-            return f"the trainers of barrier {self._barriers}"
+            return f"barrier {mine}: {world_size} trainers"
 
-        self._wait(lambda _, answer: tuple(answer.value) == mine, late, self._session.barrier_timeout)
+        self._wait(take, late, self._session.barrier_timeout)
+        return total
 
     def _wait(self, take: Any, late: Any, timeout: float | None) -> None:
         until = None if timeout is None else time.monotonic() + timeout

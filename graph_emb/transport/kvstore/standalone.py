@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -10,6 +11,8 @@ from graph_emb.errors import ShapeError
 from graph_emb.optim.merge import merge
 from graph_emb.transport.base import Push
 from graph_emb.transport.local import LocalTransport
+
+Handler = TypeVar("Handler")
 
 
 class StandaloneTransport(LocalTransport):
@@ -70,7 +73,7 @@ class StandaloneTransport(LocalTransport):
         return named
 
 
-def _set(handlers: dict[str, Callable[..., object]], table: str, func: Callable[..., object] | None) -> None:
+def _set(handlers: dict[str, Handler], table: str, func: Handler | None) -> None:
     if func is None:
         handlers.pop(table, None)
     else:

@@ -85,7 +85,7 @@ class Tables:
         self._server, self._machine, self._more = server, machine, more
         self._tables: dict[Key, Table] = {}
         self._failures: dict[int, list[tuple[str, str]]] = {}
-        self._arrived: dict[int, int] = {}
+        self._arrived: dict[int, tuple[int, int]] = {}
 
     def handle(self, call: Call) -> Any:
         """Run a call; errors of calls without an answer wait for the sender's next flush."""
@@ -231,17 +231,16 @@ class Tables:
         """Everything that the sender pushed before has been applied: calls of one sender are handled in order."""
         return Answer(self._failures.pop(sender, []))
 
-    def barrier(self, sender: int, number: int, client: int, world_size: int) -> list[tuple[int, Answer]] | None:
-        """Answer everybody when the last trainer arrived."""
-        self._arrived[sender] = client
+    def barrier(
+        self, sender: int, number: int, vote: int, client: int, world_size: int
+    ) -> list[tuple[int, Answer]] | None:
+        """Answer everybody, with the sum of the votes, when the last trainer arrived."""
+        self._arrived[sender] = (client, vote)
         if len(self._arrived) < world_size:
             return None
-        clients, self._arrived = self._arrived, {}
-        return [(client, Answer(("barrier", number))) for client in clients.values()]
-
-    def missing(self, sender: int, world_size: int) -> Answer:
-        """The trainers that have not come to the barrier."""
-        return Answer([rank for rank in range(world_size) if rank not in self._arrived])
+        arrived, self._arrived = self._arrived.values(), {}
+        total = sum(vote for _, vote in arrived)
+        return [(client, Answer((number, total))) for client, _ in arrived]
 
     def close(self) -> None:
         """Free everything, names of segments that were never mapped by all included."""
@@ -272,7 +271,6 @@ METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
     "register": (Tables.register, True),
     "flush": (Tables.flush, True),
     "barrier": (Tables.barrier, True),
-    "missing": (Tables.missing, True),
 }
 """What trainers may call, and whether an answer goes back."""
 

@@ -19,6 +19,17 @@ from typing import Any, NamedTuple
 from graph_emb.transport import guard
 
 LIMIT = 90.0  # seconds; a test that hangs fails
+PRELOADED = [
+    "graph_emb.transport.kvstore.client",
+    "graph_emb.transport.kvstore.server",
+    "graph_emb.optimizer",
+    "torch._dynamo",
+]
+    "graph_emb.transport.kvstore.client",
+    "graph_emb.transport.kvstore.server",
+    "graph_emb.optimizer",
+    "torch._dynamo",
+]
 
 
 class Outcome(NamedTuple):
@@ -49,7 +60,7 @@ def free_ports(num: int) -> int:
 def context() -> Any:
     """Forks from a process that imported DGL already: a child starts in milliseconds."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["graph_emb.transport.kvstore.client", "graph_emb.transport.kvstore.server"])
+    made.set_forkserver_preload(PRELOADED)
     return made
 
 
