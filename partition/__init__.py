@@ -1,11 +1,51 @@
-"""Graph partitioning for ``graph_emb``: any graph in, DGL's distributed format out."""
+"""Graph partitioning for ``graph_emb``: any graph in, DGL's distributed format out. Names load when they are used."""
 
 from __future__ import annotations
 
-# Imported here, not on demand: a submodule of the same name would otherwise hide the function once it is loaded.
-from partition.build import build
-from partition.hetero import HeteroGraph
-from partition.partitioned import PartitionedGraph, load
-from partition.verify import verify
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["HeteroGraph", "PartitionedGraph", "build", "load", "verify"]
+if TYPE_CHECKING:
+    from partition.assignment import Assignment
+    from partition.building import build
+    from partition.conversion import convert
+    from partition.hetero import HeteroGraph
+    from partition.partitioned import PartitionedGraph, load
+    from partition.repartitioning import repartition
+    from partition.verification import Verification, verify
+
+# No module is named like a function: importing it would put the module in the function's place.
+_HOMES = {
+    "Assignment": "partition.assignment",
+    "HeteroGraph": "partition.hetero",
+    "PartitionedGraph": "partition.partitioned",
+    "Verification": "partition.verification",
+    "build": "partition.building",
+    "convert": "partition.conversion",
+    "load": "partition.partitioned",
+    "repartition": "partition.repartitioning",
+    "verify": "partition.verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'partition' has no attribute {name!r}; it has {', '.join(_HOMES)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+__all__ = [
+    "Assignment",
+    "HeteroGraph",
+    "PartitionedGraph",
+    "Verification",
+    "build",
+    "convert",
+    "load",
+    "repartition",
+    "verify",
+]

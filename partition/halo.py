@@ -160,7 +160,8 @@ class PartBuilder:
             positions = made.edge_order[etype][typed[part, r] : typed[part + 1, r]]
             begin = int(made.edges.starts[part, r]) - first
             inside = slice(begin, begin + len(positions))
-            kernels.gather_ends(positions, *made.ends(etype), src[inside], dst[inside])
+            ends = made.ends(etype)
+            kernels.gather_ends(positions, *ends, src[inside], dst[inside])
         return src, dst
 
     def _ends_of(self, edge_ids: np.ndarray, out_src: np.ndarray, out_dst: np.ndarray) -> None:

@@ -7,18 +7,15 @@ within its type counts its type's nodes of all earlier parts. Legend: P parts, T
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graph_emb.errors import PartitionError, unknown_name
 from partition.hetero import EdgeType, HeteroGraph
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
-
-EdgeOwner = Literal["destination", "source", "balanced"]
-EDGE_OWNERS: tuple[EdgeOwner, ...] = ("destination", "source", "balanced")
+    from partition.vertex_cut import OwnerRule
 
 
 @dataclass(frozen=True)
@@ -95,14 +92,14 @@ class Relabelled:
     node_order: dict[str, np.ndarray]
     edge_order: dict[EdgeType, np.ndarray]
     node_ids: dict[str, np.ndarray]
-    edge_owner: EdgeOwner
+    edge_owner: OwnerRule
 
     @property
     def num_parts(self) -> int:
         """P."""
         return len(self.nodes.starts)
 
-    def ends(self, etype: EdgeType) -> tuple[np.ndarray, ...]:
+    def ends(self, etype: EdgeType) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(sources, destinations, homogeneous ids of the source type, of the destination type) of an edge type."""
         src, dst = self.graph.edges[etype]
         return src, dst, self.node_ids[etype[0]], self.node_ids[etype[2]]
@@ -115,7 +112,7 @@ def inverse(order: np.ndarray) -> np.ndarray:
     return out
 
 
-def relabel(graph: HeteroGraph, assignment: Assignment, edge_owner: EdgeOwner = "destination") -> Relabelled:
+def relabel(graph: HeteroGraph, assignment: Assignment, edge_owner: OwnerRule = "destination") -> Relabelled:
     """Give the nodes and edges of each part contiguous ids.
 
     Nodes of one part and type keep their original order. Edges lie in the order of their end inside the part (the
@@ -125,41 +122,23 @@ def relabel(graph: HeteroGraph, assignment: Assignment, edge_owner: EdgeOwner = 
         graph: Any graph; its arrays are not copied.
         assignment: The part of each node.
         edge_owner: ``"destination"`` (DGL's rule), ``"source"``, or ``"balanced"``: a cut edge goes to the part of its
-            ends that has fewer edges so far.
+            ends that has fewer edges, see ``partition.vertex_cut.edge_owner``.
     Raises:
         PartitionError: the assignment does not fit the graph.
         ConfigError: unknown edge_owner.
     """
-    if edge_owner not in EDGE_OWNERS:
-        raise unknown_name("edge owner", edge_owner, EDGE_OWNERS)
-    parts = checked_parts(graph, assignment)
+    assignment.check(graph)
+    parts = {ntype: np.ascontiguousarray(assignment.parts[ntype], np.int32) for ntype in graph.ntypes}
     nodes, node_order, node_ids = _relabel_nodes(graph, parts, assignment.num_parts)
-    edges, edge_order = _relabel_edges(graph, parts, nodes, node_ids, edge_owner)
+    owners = None if edge_owner == "destination" else _owners(graph, assignment, edge_owner)
+    edges, edge_order = _relabel_edges(graph, parts, nodes, node_ids, owners, by_source=edge_owner == "source")
     return Relabelled(graph, parts, nodes, edges, node_order, edge_order, node_ids, edge_owner)
 
 
-def checked_parts(graph: HeteroGraph, assignment: Assignment) -> dict[str, np.ndarray]:
-    """The part of each node by type, int32, in the order of the graph's types.
+def _owners(graph: HeteroGraph, assignment: Assignment, rule: OwnerRule) -> dict[EdgeType, np.ndarray]:
+    from partition.vertex_cut import edge_owner
 
-    Raises:
-        PartitionError: a type is missing, has another length, or a part is out of range.
-    """
-    if assignment.num_parts < 1:
-        raise PartitionError(f"{assignment.num_parts} parts; at least 1 is needed")
-    found = {}
-    for ntype, num in graph.num_nodes.items():
-        if ntype not in assignment.parts:
-            raise PartitionError(f"the assignment has no node type {ntype!r}; it has {', '.join(assignment.parts)}")
-        values = np.asarray(assignment.parts[ntype])
-        if values.shape != (num,):
-            raise PartitionError(f"node type {ntype!r}: the assignment has shape {values.shape}; expected ({num},)")
-        bad = np.flatnonzero((values < 0) | (values >= assignment.num_parts))
-        if len(bad):
-            raise PartitionError(
-                f"node type {ntype!r}, node {bad[0]}: part {values[bad[0]]} is outside [0, {assignment.num_parts})"
-            )
-        found[ntype] = np.ascontiguousarray(values, np.int32)
-    return found
+    return edge_owner(graph, assignment, rule)
 
 
 def _relabel_nodes(graph: HeteroGraph, parts: dict[str, np.ndarray], num_parts: int) -> tuple[Ranges, Any, Any]:
@@ -184,27 +163,23 @@ def _relabel_edges(
     parts: dict[str, np.ndarray],
     nodes: Ranges,
     node_ids: dict[str, np.ndarray],
-    edge_owner: EdgeOwner,
+    owners: dict[EdgeType, np.ndarray] | None,
+    *,
+    by_source: bool,
 ) -> tuple[Ranges, dict[EdgeType, np.ndarray]]:
+    """(ranges, original position of each id); owners None: the destination's part, without an array of all of them."""
     from partition.kernels import relabel as kernels
 
-    num_parts, rule = len(nodes.starts), EDGE_OWNERS.index(edge_owner)
-    loads = np.zeros(num_parts, np.int64)
+    num_parts = len(nodes.starts)
     orders, sizes = {}, []
     for etype, (src, dst) in graph.edges.items():
-        owners = kernels.edge_owners(src, dst, parts[etype[0]], parts[etype[2]], rule, loads)
-        order, starts = kernels.group(owners, num_parts)
-        del owners
+        of_type = parts[etype[2]][dst] if owners is None else owners[etype]
+        order, starts = kernels.group(of_type, num_parts)
+        del of_type
         for part in range(num_parts):
-            kernels.sort_by_end(
-                order[starts[part] : starts[part + 1]],
-                src,
-                dst,
-                node_ids[etype[0]],
-                node_ids[etype[2]],
-                *nodes.of_part(part),
-                rule == kernels.SOURCE,
-            )
+            inside = order[starts[part] : starts[part + 1]]
+            start, stop = nodes.of_part(part)
+            kernels.sort_by_end(inside, src, dst, node_ids[etype[0]], node_ids[etype[2]], start, stop, by_source)
         orders[etype] = order
         sizes.append(np.diff(starts))
     return Ranges.of_sizes(np.stack(sizes, axis=1) if sizes else np.zeros((num_parts, 0), np.int64)), orders

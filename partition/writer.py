@@ -195,8 +195,8 @@ class Writer:
             "parquet": f"{stem}.parquet",
         }
         self.files.manifest.id_maps.setdefault(kind, {})[name] = paths
-        self.files.write(paths["to_original"], lambda stream: _write_npy(stream, order))
-        self.files.write(paths["to_partition"], lambda stream: _write_npy(stream, inverse(order)))
+        self.files.write(paths["to_original"], npy_writer(order))
+        self.files.write(paths["to_partition"], npy_writer(inverse(order)))
         self.files.write(paths["parquet"], lambda stream: _write_parquet(stream, order, sizes, original_ids))
 
     def finish(self, config: dict[str, Any]) -> None:
@@ -215,10 +215,15 @@ def estimated_bytes(graph: HeteroGraph) -> int:
     return edges + nodes + sum(values.nbytes for data in columns for values in data.values())
 
 
-def _write_npy(stream: Any, values: np.ndarray) -> None:
-    header = np.lib.format.header_data_from_array_1_0(values)
-    np.lib.format.write_array_header_1_0(stream, header)
-    stream.write(np.ascontiguousarray(values).view(np.uint8).data)
+def npy_writer(values: np.ndarray) -> Callable[[Any], None]:
+    """What writes an array as npy to a stream that cannot seek."""
+
+    def write(stream: Any) -> None:
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
+        if values.size:
+            stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+
+    return write
 
 
 def _write_parquet(stream: Any, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from graph_emb.cli.parser import build_parser, parse
 from graph_emb.errors import GraphEmbError
+from partition.cli import COMMANDS as partition_commands
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -25,6 +26,7 @@ COMMANDS = {
     "eval link": "graph_emb.cli.judge",
     "export": "graph_emb.cli.export",
     "info": "graph_emb.cli.describe",
+    **{f"partition {name}": "graph_emb.cli.partition" for name in partition_commands},
 }
 """Module of each command; its ``run(args)`` returns the exit code. Imported when the command is chosen."""
 

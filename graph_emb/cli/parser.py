@@ -8,6 +8,7 @@ import re
 from typing import Any, NoReturn
 
 from graph_emb.errors import ConfigError, unknown_name
+from partition.cli import COMMANDS as partition_commands
 
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
@@ -96,6 +97,10 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
     _export(leaf(commands, "export", "write embeddings by original id", "export"))
     _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
+    cut = commands.add_parser("partition", help="partition graphs for distributed DGL", description="Partition graphs.")
+    cuts = cut.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
+    for name, (text, add_arguments) in partition_commands.items():
+        add_arguments(leaf(cuts, name, text, f"partition {name}"))
     return top, leaves
 
 

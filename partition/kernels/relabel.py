@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-DESTINATION, SOURCE, BALANCED = 0, 1, 2
 UNSEEN, SEEN = -1, -2
 
 
@@ -27,29 +26,6 @@ def group(keys, num_groups):
         order[filled[key]] = i
         filled[key] += 1
     return order, starts
-
-
-@njit(cache=True, nogil=True)
-def edge_owners(src, dst, src_parts, dst_parts, rule, loads):
-    """The part that owns each edge, (E,), int32.
-
-    BALANCED gives a cut edge to the part of its ends that has fewer edges by then, its destination's on a tie; loads,
-    (P,), holds the edges of earlier types and is added to.
-    """
-    owners = np.empty(len(src), np.int32)
-    for i in range(len(src)):
-        first, second = src_parts[src[i]], dst_parts[dst[i]]
-        owners[i] = first if rule == SOURCE else second
-        if rule != BALANCED or first == second:
-            loads[owners[i]] += 1
-    if rule == BALANCED:
-        for i in range(len(src)):
-            first = src_parts[src[i]]
-            if first != owners[i]:
-                if loads[first] < loads[owners[i]]:
-                    owners[i] = first
-                loads[owners[i]] += 1
-    return owners
 
 
 @njit(cache=True, nogil=True)

@@ -14,11 +14,12 @@ from partition.halo import Halo, PartBuilder
 from partition.hetero import HeteroGraph
 from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, is_partition, load
-from partition.relabel import EdgeOwner, Relabelled, relabel
+from partition.relabel import Relabelled, relabel
 from partition.writer import Writer, check_names, check_no_empty_features, dgl_config, estimated_bytes
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
+    from partition.vertex_cut import OwnerRule
 
 BAR_DELAY_SECONDS = 2
 
@@ -37,7 +38,7 @@ def build(
     num_threads: int | None = None,
     method_options: Mapping[str, Any] | None = None,
     reader_options: Mapping[str, Any] | None = None,
-    edge_owner: EdgeOwner = "destination",
+    edge_owner: OwnerRule = "destination",
     halo: Halo = "dgl",
     num_hops: int = 1,
     graphbolt: bool = False,

@@ -1,0 +1,290 @@
+"""The commands of ``python -m partition`` and ``graph-emb partition``; nothing heavy is imported to parse."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from graph_emb.errors import ConfigError, GraphEmbError
+
+BAD_INPUT, INTERRUPTED = 2, 130
+SOURCE = (
+    "an edge list, a folder, a data set of OGB, a saved DGL or networkx graph, metadata.json of DGL's chunked format"
+)
+PARTITION = "the folder of a partition, or the JSON in it"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises ConfigError instead of ending the process."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments after the program's name; None takes those of the process.
+    Returns:
+        0 on success, 2 on bad input or a full disk or memory, 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parser().parse_args(words)
+        return run(args)
+    except KeyboardInterrupt:
+        print("partition: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (GraphEmbError, OSError, MemoryError) as error:
+        if "--debug" in words:
+            raise
+        print(f"partition: error: {_one_line(error)}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command that ``args.command`` names (its last word)."""
+    return _RUN[args.command.split()[-1]](args)
+
+
+def _parser() -> Parser:
+    everywhere = Parser(add_help=False)
+    everywhere.add_argument("--debug", action="store_true", help="show tracebacks")
+    everywhere.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    top = Parser(prog="python -m partition", description="Partition graphs for distributed DGL.")
+    commands = top.add_subparsers(
+        metavar="COMMAND", title="commands", dest="command", required=True, parser_class=Parser
+    )
+    for name, (text, add_arguments) in COMMANDS.items():
+        add_arguments(commands.add_parser(name, help=text, description=text, parents=[everywhere]))
+    return top
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory; use fewer threads or a machine with more"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename is not None else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the partition")
+    parser.add_argument("--overwrite", action="store_true", help="replace a partition that is in --out")
+
+
+def _add_methods(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--parts", metavar="N", type=int, required=True, help="number of parts")
+    parser.add_argument("--method", default="auto", help="how nodes are assigned; default: auto, which says why")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="an option of the method; may be repeated"
+    )
+    parser.add_argument(
+        "--balance",
+        metavar="A,B",
+        default="nodes,edges",
+        help="nodes, edges, type:<node type>, train, valid, test, weight:<column>; default: nodes,edges",
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=0.05, help="how far a part may exceed the mean; default: 0.05"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
+    parser.add_argument(
+        "--edge-owner",
+        default="destination",
+        help="whose part owns a cut edge: destination (default), source, balanced",
+    )
+    _add_layout(parser)
+    parser.add_argument("--graphbolt", action="store_true", help="add the sampling graphs of dgl.graphbolt")
+    parser.add_argument("--allow-empty", action="store_true", help="accept parts without rows of a type that has data")
+    parser.add_argument("--no-report", action="store_true", help="write no report.json and report.html")
+
+
+def _add_layout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--halo", help="dgl (default): every edge with an end inside; inbound: in-edges only")
+    parser.add_argument("--hops", metavar="N", type=int, help="in-edges of how many steps away are kept; default: 1")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--read", metavar="KEY=VALUE", action="append", default=[], help="an option of the reader; may be repeated"
+    )
+
+
+def _build_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="GRAPH", help=SOURCE)
+    _add_methods(parser)
+    _add_output(parser)
+    parser.add_argument("--name", help="the graph's name in DGL; default: from the source")
+    _add_reading(parser)
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="DIR", help=PARTITION)
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there as well")
+    parser.add_argument("--html", metavar="FILE", help="write the page with charts there")
+
+
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="DIR", help=PARTITION)
+    parser.add_argument("--graph", metavar="GRAPH", help="compare every edge, column and id with this graph")
+    parser.add_argument("--no-checksums", action="store_true", help="compare sizes of files only")
+    _add_reading(parser)
+
+
+def _repartition_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="DIR", help=PARTITION)
+    _add_methods(parser)
+    _add_output(parser)
+
+
+def _convert_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="FROM", help=f"{PARTITION}; for chunked also {SOURCE}")
+    parser.add_argument("out", metavar="TO", help="folder to write")
+    parser.add_argument("--to", required=True, help="dgl, graphbolt, chunked or assignment")
+    _add_layout(parser)
+    parser.add_argument("--chunks", metavar="N", type=int, help="files per type and column of chunked; default: 1")
+    parser.add_argument("--edge-format", help="parquet (default) or csv, for chunked")
+    parser.add_argument("--overwrite", action="store_true", help="replace a partition that is in TO")
+    _add_reading(parser)
+
+
+COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "build": ("partition a graph and write it in DGL's distributed format", _build_arguments),
+    "report": ("cut, balance, halo and expected remote rows of a partition", _report_arguments),
+    "verify": ("check files, ranges, halo, edges, data and id maps of a partition", _verify_arguments),
+    "repartition": ("partition the graph of a partition anew", _repartition_arguments),
+    "convert": ("write a partition or a graph in another form", _convert_arguments),
+}
+"""What each command says of itself, and what adds its arguments to a parser."""
+
+
+def _build(args: argparse.Namespace) -> int:
+    from partition.building import build
+
+    made = build(
+        args.source,
+        args.parts,
+        args.method,
+        out=args.out,
+        name=args.name,
+        reader_options=_options(args.read, "--read"),
+        **_method_arguments(args),
+    )
+    _say_built(args, made)
+    return 0
+
+
+def _repartition(args: argparse.Namespace) -> int:
+    from partition.repartitioning import repartition
+
+    made = repartition(args.source, args.parts, args.method, out=args.out, **_method_arguments(args))
+    _say_built(args, made)
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from partition.partitioned import load
+    from partition.report import report
+
+    whole = load(args.source)
+    found = report(whole.to_graph(), whole.assignment())
+    for path, text in ((args.json, found.to_json), (args.html, found.to_html)):
+        if path:
+            Path(path).write_text(text(), encoding="utf-8")
+    print(found.table())
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from partition.verification import verify
+
+    graph = None
+    if args.graph is not None:
+        from partition.readers import read
+
+        graph = read(args.graph, **_options(args.read, "--read"))
+    elif args.read:
+        raise ConfigError("--read has no effect without --graph")
+    found = verify(args.source, graph, checksums=not args.no_checksums)
+    found.raise_problems()
+    print("sound: " + ", ".join(f"{number:,} {what}" for what, number in found.checked.items()))
+    return 0
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from partition.conversion import convert
+
+    place = convert(
+        args.source,
+        args.out,
+        args.to,
+        halo=args.halo,
+        num_hops=args.hops,
+        num_chunks=args.chunks,
+        edge_format=args.edge_format,
+        reader_options=_options(args.read, "--read"),
+        overwrite=args.overwrite,
+        progress=_progress(args),
+    )
+    print(place)
+    return 0
+
+
+_RUN = {"build": _build, "report": _report, "verify": _verify, "repartition": _repartition, "convert": _convert}
+
+
+def _method_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "balance": tuple(word.strip() for word in args.balance.split(",") if word.strip()),
+        "tolerance": args.tolerance,
+        "seed": args.seed,
+        "num_threads": args.threads,
+        "method_options": _options(args.set, "--set"),
+        "edge_owner": args.edge_owner,
+        "halo": args.halo or "dgl",
+        "num_hops": 1 if args.hops is None else args.hops,
+        "graphbolt": args.graphbolt,
+        "allow_empty": args.allow_empty,
+        "report": not args.no_report,
+        "overwrite": args.overwrite,
+        "progress": _progress(args),
+    }
+
+
+def _options(words: list[str], flag: str) -> dict[str, Any]:
+    """``key=value`` words; a value is read as YAML, so numbers, true, null and [lists] are what they look like."""
+    import yaml
+
+    found = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{flag} {word!r}: write key=value")
+        try:
+            found[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{flag} {word!r}: no YAML value ({error})") from error
+    return found
+
+
+def _progress(args: argparse.Namespace) -> bool:
+    return not args.quiet and sys.stderr.isatty()
+
+
+def _say_built(args: argparse.Namespace, made: Any) -> None:
+    """The facts of a new partition, on stdout."""
+    method = made.manifest.made
+    why = f" ({method['why']})" if method["why"] else ""
+    print(f"{made.path}: {made.num_nodes():,} nodes and {made.num_edges():,} edges in {made.num_parts} parts")
+    print(f"method: {method['method']}{why}, seed {method['seed']}")
+    if not args.no_report:
+        print(f"report: {made.path / 'report.html'}")
