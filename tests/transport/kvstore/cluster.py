@@ -25,11 +25,6 @@ PRELOADED = [
     "graph_emb.optimizer",
     "torch._dynamo",
 ]
-    "graph_emb.transport.kvstore.client",
-    "graph_emb.transport.kvstore.server",
-    "graph_emb.optimizer",
-    "torch._dynamo",
-]
 
 
 class Outcome(NamedTuple):
