@@ -1,0 +1,95 @@
+"""What an assignment does to a graph: cut, balance, halo, replication, edges between parts."""
+
+# N nodes and E edges of all types, P parts
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from partition.hetero import EdgeType
+from partition.report.flat import FlatGraph
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Counts of one assignment; an edge belongs to the part of its destination.
+
+    Attributes:
+        edge_matrix: Edges from part i to part j, (P, P), int64.
+        cut_by_relation: Cut share of each edge type's edges; types without edges are left out.
+        nodes: Nodes of each part, (P,), int64.
+        balance: Largest part over the mean: ``nodes``, ``edges``, ``type:T`` of each of several node types, and the masks
+            ``train``, ``valid``, ``test``. Kinds without a member are left out.
+        halo: Nodes of other parts that a part of DGL's layout (one hop) holds copies of, (P,), int64: the other
+            ends of the edges that enter and of those that leave it.
+        halo_inbound: The same of the inbound-only layout: sources of entering edges.
+    """
+
+    edge_matrix: np.ndarray
+    cut_by_relation: dict[EdgeType, float]
+    nodes: np.ndarray
+    balance: dict[str, float]
+    halo: np.ndarray
+    halo_inbound: np.ndarray
+
+    @property
+    def num_parts(self) -> int:
+        """P."""
+        return len(self.nodes)
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Edges that each part owns, (P,), int64."""
+        return self.edge_matrix.sum(axis=0)
+
+    @property
+    def cut(self) -> float:
+        """Share of the edges with ends in two parts; 0 of a graph without edges."""
+        total = int(self.edge_matrix.sum())
+        return 1.0 - float(np.trace(self.edge_matrix)) / total if total else 0.0
+
+    @property
+    def replication_factor(self) -> float:
+        """Copies of a node on average, its own part's included, in DGL's layout."""
+        return 1.0 + float(self.halo.sum() / self.nodes.sum())
+
+    @property
+    def replication_factor_inbound(self) -> float:
+        """The same in the inbound-only layout."""
+        return 1.0 + float(self.halo_inbound.sum() / self.nodes.sum())
+
+
+def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int) -> Cut:
+    """All counts in one pass over the edges of each type.
+
+    Args:
+        parts: The part of each node, (N,).
+    """
+    matrix = np.zeros(num_parts * num_parts, np.int64)
+    by_relation: dict[EdgeType, float] = {}
+    inbound = np.zeros((flat.num_nodes, num_parts), dtype=bool)
+    outbound = np.zeros_like(inbound)
+    for etype, src, dst in flat.edges():
+        source, destination = parts[src], parts[dst]
+        cut = source != destination
+        if len(src):
+            by_relation[etype] = float(cut.mean())
+        matrix += np.bincount(source.astype(np.int64) * num_parts + destination, minlength=num_parts * num_parts)
+        inbound[src[cut], destination[cut]] = True
+        outbound[dst[cut], source[cut]] = True
+    edges = matrix.reshape(num_parts, num_parts)
+    nodes = np.bincount(parts, minlength=num_parts)
+    sizes = {"nodes": nodes, "edges": edges.sum(axis=0)}
+    if len(flat.types) > 1:
+        sizes |= {f"type:{t}": np.bincount(parts[own], minlength=num_parts) for t, own in flat.types.items()}
+    sizes |= {part: np.bincount(parts[mask], minlength=num_parts) for part, mask in flat.masks.items()}
+    return Cut(
+        edge_matrix=edges,
+        cut_by_relation=by_relation,
+        nodes=nodes,
+        balance={kind: float(size.max() / size.mean()) for kind, size in sizes.items() if size.any()},
+        halo=(inbound | outbound).sum(axis=0),
+        halo_inbound=inbound.sum(axis=0),
+    )

@@ -1,0 +1,130 @@
+"""Forecasts equal their formulas in plain Python, and what real walks and real sampling pull within ten per cent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graph_emb.data.walks import WalkSampler
+from graph_emb.graph.csr import Graph
+from partition.assignment import Assignment
+from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from partition.report import forecast
+from partition.report.flat import FlatGraph
+from partition.report.forecast import forecast_samples, forecast_walks
+from tests.partition.report.graphs import communities, random_typed
+
+TOLERANCE = 0.10
+
+
+def homogeneous_edges(graph: HeteroGraph, assignment: Assignment) -> list[tuple[int, int, float, tuple]]:
+    offsets = graph.node_offsets
+    return [
+        (int(u) + offsets[etype[0]], int(v) + offsets[etype[2]], float(w), etype)
+        for etype, ends in graph.edges.items()
+        for u, v, w in zip(*ends, graph.edge_data[etype]["weight"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("seed", "num_parts"), [(0, 2), (1, 3), (2, 5), (3, 1)])
+def test_walks_equal_brute_force(seed: int, num_parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "PARTS_AT_ONCE", 2)
+    graph, assignment = random_typed(seed, num_parts)
+    parts, edges, length = assignment.homogeneous(), homogeneous_edges(graph, assignment), 5
+    visits, remote = np.zeros(length), np.zeros(length)
+    by_part = np.zeros((num_parts, 2))
+    for start in range(20):
+        mass = {start: 1 / 20}
+        for step in range(length):
+            here, away = sum(mass.values()), sum(m for node, m in mass.items() if parts[node] != parts[start])
+            visits[step] += here
+            remote[step] += away
+            by_part[parts[start]] += here, away
+            after: dict[int, float] = {}
+            for node, m in mass.items():
+                out = [(v, w) for u, v, w, _ in edges if u == node]
+                for v, w in out:
+                    after[v] = after.get(v, 0.0) + m * w / sum(weight for _, weight in out)
+            mass = after
+    got = forecast_walks(FlatGraph(graph), parts, num_parts, length)
+    np.testing.assert_allclose(got.visits, visits, atol=1e-12)
+    np.testing.assert_allclose(got.remote, remote, atol=1e-12)
+    np.testing.assert_allclose(got.by_part, by_part[:, 1] / by_part[:, 0], atol=1e-12)
+    assert got.share == pytest.approx(remote.sum() / visits.sum())
+
+
+@pytest.mark.parametrize(("seed", "num_parts"), [(0, 2), (1, 3), (2, 5)])
+def test_samples_equal_the_formula_in_plain_python(seed: int, num_parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "PARTS_AT_ONCE", 2)
+    graph, assignment = random_typed(seed, num_parts)
+    parts, edges = assignment.homogeneous(), homogeneous_edges(graph, assignment)
+    train = np.concatenate([np.zeros(7, bool), graph.node_data["paper"]["train_mask"], np.zeros(2, bool)])
+    got = forecast_samples(FlatGraph(graph), parts, num_parts, (2, 1), batch_size=2)
+    for part in range(num_parts):
+        seeds = np.flatnonzero(train & (parts == part))
+        chance = [min(2, len(seeds)) / len(seeds) if node in seeds else 0.0 for node in range(20)]
+        for hop, fanout in enumerate((2, 1)):
+            absent = [1 - c for c in chance]
+            for u, v, _, etype in edges:
+                degree = sum(1 for _, other, _, kind in edges if other == v and kind == etype)
+                absent[u] *= 1 - chance[v] * min(1.0, fanout / degree)
+            chance = [1 - a for a in absent]
+            assert got[hop].rows[part] == pytest.approx(sum(chance))
+            assert got[hop].remote[part] == pytest.approx(
+                sum(c for c, p in zip(chance, parts, strict=True) if p != part)
+            )
+            assert got[hop].batches[part] == pytest.approx(len(seeds) / 2 if len(seeds) > 2 else float(len(seeds) > 0))
+
+
+def test_samples_of_all_neighbours_are_counted_exactly() -> None:
+    # 0 -> 1 -> 2 and 3 -> 2; parts {2}, {0, 1, 3}: the seed 2 needs 1 and 3, then 0
+    ends = (np.array([0, 1, 3]), np.array([1, 2, 2]))
+    graph = HeteroGraph({NODE_TYPE: 4}, {EDGE_TYPE: ends}, {NODE_TYPE: {"train_mask": np.arange(4) == 2}})
+    one, two = forecast_samples(FlatGraph(graph), np.array([1, 1, 0, 1]), 2, (9, 9), batch_size=5)
+    assert (one.rows.tolist(), one.remote.tolist()) == ([pytest.approx(3), 0], [pytest.approx(2), 0])
+    assert (two.rows.tolist(), two.remote.tolist()) == ([pytest.approx(4), 0], [pytest.approx(3), 0])
+    assert two.share == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_deepwalk_really_pulls_what_is_forecast(seed: int) -> None:
+    graph, assignment = communities(seed)
+    (ends,) = graph.edges.values()
+    parts = assignment.homogeneous()
+    sampler = WalkSampler(
+        Graph.from_edges(*ends, num_nodes=graph.total_nodes, directed=True), num_walks=2, walk_length=20, seed=seed
+    )
+    walks = np.concatenate(list(sampler.batches(num_threads=1)))
+    visited = walks >= 0
+    really = (visited & (parts[walks] != parts[walks[:, :1]])).sum() / visited.sum()
+    expected = forecast_walks(FlatGraph(graph), parts, 4, 20).share
+    assert 0.05 < expected < 0.75
+    assert abs(expected - really) <= TOLERANCE * really
+
+
+@pytest.mark.parametrize("fanouts", [(25, 10), (5, 5), (3, 2)])
+def test_two_hop_sampling_really_needs_what_is_forecast(fanouts: tuple[int, int]) -> None:
+    import torch
+
+    from graph_emb.compat.dgl import load
+
+    dgl = load()
+    graph, assignment = communities(seed=5)
+    (ends,) = graph.edges.values()
+    parts = torch.from_numpy(assignment.homogeneous())
+    whole = dgl.graph(ends, num_nodes=graph.total_nodes)
+    expected = forecast_samples(FlatGraph(graph), parts.numpy(), 4, fanouts, batch_size=125)
+    dgl.seed(0)
+    torch.manual_seed(0)
+    rows, remote = np.zeros(2), np.zeros(2)
+    for part in range(4):
+        own = torch.nonzero(parts == part).flatten()
+        for seeds in own[torch.randperm(len(own))].split(125):
+            for hop in (1, 2):
+                sampler = dgl.dataloading.NeighborSampler(list(fanouts[:hop][::-1]))
+                needed, _, _ = sampler.sample_blocks(whole, seeds)
+                rows[hop - 1] += len(needed)
+                remote[hop - 1] += int((parts[needed] != part).sum())
+    for hop in range(2):
+        assert abs(expected[hop].share - remote[hop] / rows[hop]) <= TOLERANCE * remote[hop] / rows[hop]
+        assert abs((expected[hop].rows * 8).sum() - rows[hop]) <= TOLERANCE * rows[hop]

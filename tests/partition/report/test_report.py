@@ -1,0 +1,124 @@
+"""One report tells the same numbers as a table, as JSON and as a page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graph_emb.errors import ConfigError, PartitionError
+from partition.report import Recipe, Report, report
+from partition.report.build import random_parts
+from partition.report.flat import FlatGraph
+from tests.partition.report.graphs import communities, random_typed
+
+SMALL = Recipe(walk_length=4, fanouts=(2, 3), batch_size=5, vertex_cut=True)
+
+
+@pytest.fixture(scope="module")
+def made() -> Report:
+    graph, assignment = random_typed(seed=1, num_parts=3)
+    assignment.method, assignment.why, assignment.seconds = "fennel", "<asked for>", 1.5
+    graph.counts["self loops dropped"] = 1234
+    return report(graph, assignment, SMALL)
+
+
+def test_the_table_shows_given_beside_random(made: Report) -> None:
+    table = made.table()
+    lines = {line.strip().split("  ")[0]: line.split() for line in table.splitlines() if line.strip()}
+    assert lines["cut edges"][-4:] == [
+        f"{100 * made.given.cut.cut:.2f}",
+        "%",
+        f"{100 * made.random.cut.cut:.2f}",
+        "%",
+    ]
+    assert lines["balance of train nodes"][-2] == f"{made.given.cut.balance['train']:.3f}"
+    assert "author:writes:paper" in lines
+    assert "remote rows of 2-hop samples (2, 3)" in table
+    assert "1,234" in table
+    assert "1.50 s" in table
+    assert "fennel, seed 0" in table
+
+
+def test_json_holds_every_number(made: Report, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    text = made.to_json(path)
+    read = json.loads(path.read_text())
+    assert json.loads(text) == read
+    assert read["given"]["cut_ratio"] == made.given.cut.cut
+    assert read["given"]["edge_matrix"] == made.given.cut.edge_matrix.tolist()
+    assert read["given"]["walks"]["remote_share"] == made.given.walks.share
+    assert len(read["random"]["walks"]["remote_share_by_step"]) == 4
+    assert [entry["remote_share"] for entry in read["given"]["sampling"]] == [hop.share for hop in made.given.hops]
+    assert read["vertex_cut"]["replication_factor"] >= 1
+    assert (read["method"], read["num_parts"], read["fanouts"], read["seconds"]) == ("fennel", 3, [2, 3], 1.5)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_the_page_is_whole_in_itself_and_escapes_texts(made: Report, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    text = made.to_html(path)
+    assert path.read_text() == text
+    images = re.findall(r'src="data:image/png;base64,([^"]+)"', text)
+    assert len(images) == 5
+    assert all(b64decode(image).startswith(b"\x89PNG\r\n") for image in images)
+    assert not re.findall(r'(?:src|href)="(?!data:)', text)
+    assert "&lt;asked for&gt;" in text
+    assert "<asked for>" not in text
+    assert f"{100 * made.given.cut.cut:.2f} %" in text
+
+
+def test_a_graph_of_one_type_has_no_chart_of_relations() -> None:
+    graph, assignment = communities(seed=0, num_nodes=200, groups=4)
+    made = report(graph, assignment, SMALL)
+    assert made.to_html().count("<img") == 4
+    assert not any(label.startswith(" ") for label, _, _ in made.rows())
+
+
+def test_a_failed_write_leaves_nothing(made: Report, tmp_path: Path) -> None:
+    (tmp_path / "report.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        made.to_json(tmp_path / "report.json")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_random_parts_have_equal_sizes_in_each_type() -> None:
+    graph, _ = random_typed(seed=1, num_parts=3)
+    parts = random_parts(FlatGraph(graph), 3, seed=7)
+    assert sorted(np.bincount(parts[:7], minlength=3).tolist()) == [2, 2, 3]
+    assert sorted(np.bincount(parts[7:18], minlength=3).tolist()) == [3, 4, 4]
+    assert np.array_equal(parts, random_parts(FlatGraph(graph), 3, seed=7))
+    assert not np.array_equal(parts, random_parts(FlatGraph(graph), 3, seed=8))
+
+
+def test_the_same_input_makes_the_same_report() -> None:
+    graph, assignment = random_typed(seed=2, num_parts=2)
+    first, second = (report(graph, assignment, SMALL).to_dict() for _ in range(2))
+    first.pop("report_seconds")
+    second.pop("report_seconds")
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"walk_length": 0}, "walk_length = 0"),
+        ({"batch_size": 2.5}, "batch_size = 2.5"),
+        ({"fanouts": (3, 0)}, r"fanouts\[1\] = 0"),
+        ({"fanouts": ()}, "fanouts is empty"),
+    ],
+)
+def test_a_recipe_outside_its_limits_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Recipe(**changes)
+
+
+def test_an_assignment_of_another_graph_is_refused() -> None:
+    graph, assignment = random_typed(seed=2, num_parts=2)
+    assignment.parts["paper"] = assignment.parts["paper"][:-1]
+    with pytest.raises(PartitionError, match="paper"):
+        report(graph, assignment, SMALL)
