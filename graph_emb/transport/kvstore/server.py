@@ -130,7 +130,13 @@ def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeo
     opening = rpc.Opening(hosts.address(server_id)[0], len(trainers))
     machines = [trainer.machine for trainer in trainers.values()]
     for channel, _ in trainers.values():
-        channel.send({"listen": opening.address, "machines": machines})
+        channel.send(
+            {
+                "listen": opening.address,
+                "machines": machines,
+                "graph": state.graph is not None or state.partition_book is not None,
+            }
+        )
     opening.join(lambda: _check_alive(trainers), timeout, "the trainers")
     answers = {rank: trainer.channel.receive(timeout) for rank, trainer in trainers.items()}
     expected = {(host, port) for answer in answers.values() for host, port in answer["from"]}

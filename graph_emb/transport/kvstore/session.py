@@ -12,6 +12,7 @@ from graph_emb.errors import ConfigError, GraphEmbError, PeerError
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.calls import Announce, Answer, Call, revive
+from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 
@@ -76,6 +77,7 @@ class GuardedSession:
             raise ConfigError(f"machine {machine} is outside [0, {hosts.num_machines}); hosts name that many")
         secret = guard.token_or_environment(token)
         self._channels: list[guard.Channel] = []
+        self._context: DGLContext | None = None
         try:
             for server in range(hosts.num_servers):
                 channel = guard.dial(hosts.address(server), secret, timeout, start_timeout)
@@ -109,6 +111,8 @@ class GuardedSession:
         opening.join(self.check_alive, self._timeout, "the servers")
         opened = [self._expect(channel, "from")["from"] for channel in self._channels]
         guard.check_accepted(opening.address[1], {(host, port) for ends in opened for host, port in ends})
+        if welcome[0]["graph"]:
+            self._context = DGLContext(self.rank, self.machines, self.hosts, self.check)
 
     def _expect(self, channel: guard.Channel, key: str) -> dict[str, Any]:
         message = channel.receive(self._start_timeout)
@@ -134,6 +138,8 @@ class GuardedSession:
 
     def close(self, broken: bool) -> None:
         """Say goodbye; the servers end when every trainer did. After an error, only the connections are closed."""
+        if self._context is not None:
+            self._context.leave()
         if not broken:
             try:
                 for channel in self._channels:
