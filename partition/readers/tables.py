@@ -96,23 +96,15 @@ def _read_parquet(file: Path, names: Sequence[str], text: Collection[str]) -> Ta
     from pyarrow import parquet
 
     with parsing(file, "a Parquet file"), parquet.ParquetFile(file) as table:
-        rows = table.metadata.num_rows
-        with reading(file.name, rows, "rows") as advance:
-            batches = []
+        chunks: dict[str, list[Any]] = {name: [] for name in names}
+        with reading(file.name, table.metadata.num_rows, "rows") as advance:
             for batch in table.iter_batches(_PARQUET_ROWS, columns=list(names)):
-                batches.append(batch)
+                for name, own in chunks.items():
+                    own.append(batch.column(name))
                 advance(batch.num_rows)
-        read = pa.Table.from_batches(batches, schema=_schema_of(table, names))
-    columns: Table = {name: read.column(name) for name in names}
+        types = {name: table.schema_arrow.field(name).type for name in names}
+    columns = {name: pa.chunked_array(own, type=types[name]) for name, own in chunks.items()}
     return {name: column.cast(pa.string()) if name in text else column for name, column in columns.items()}
-
-
-def _schema_of(table: Any, names: Sequence[str]) -> Any:
-    import pyarrow as pa
-
-    whole = table.schema_arrow
-    # iter_batches keeps the order of the file, not the order asked for
-    return pa.schema([field for field in whole if field.name in set(names)])
 
 
 def _read_text(
