@@ -1,0 +1,212 @@
+"""Size-constrained label propagation: nodes join the label that most of their edge weight leads to.
+
+The same two steps cluster (a label is a node, few may be full) and refine (a label is a part). Proposals of one batch
+read the labels as they were before it, so that threads may share a batch; the batch is then applied in order.
+Legend: N nodes, L labels, C constraints.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def mixed(value):
+    """A bijective hash of 64 bits (the finaliser of SplitMix64)."""
+    x = np.uint64(value)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def fits(loads, label, node_weights, node, limits):
+    """Whether a label can take a node under every constraint."""
+    for c in range(len(limits)):  # noqa: SIM110 - numba has no generators
+        if loads[label, c] + node_weights[node, c] > limits[c]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def propose(
+    nodes, indptr, indices, weights, node_weights, labels, loads, limits, groups, seed, ratings, seen, targets, favoured
+):
+    """The label that each node would move to.
+
+    Args:
+        nodes: Ids of this thread's share of the batch.
+        groups: (N,), or empty: only neighbours of the same group count.
+        ratings, seen: Scratch, (L,) zeros and at least the largest degree.
+        targets: (len(nodes),), gets the label; its own where nothing better has room.
+        favoured: (N,) or empty, gets the best label whether or not it has room; -1 without neighbours.
+    """
+    weighted, grouped = len(weights) > 0, len(groups) > 0
+    for i in range(len(nodes)):
+        v = nodes[i]
+        own, num_seen = labels[v], 0
+        for e in range(indptr[v], indptr[v + 1]):
+            u = indices[e]
+            if grouped and groups[u] != groups[v]:
+                continue
+            label = labels[u]
+            if ratings[label] == 0:
+                seen[num_seen] = label
+                num_seen += 1
+            ratings[label] += weights[e] if weighted else 1
+        best, best_rating, best_tie = own, ratings[own], np.uint64(0xFFFFFFFFFFFFFFFF)
+        top, top_rating = -1, 0
+        for j in range(num_seen):
+            label = seen[j]
+            rating = ratings[label]
+            ratings[label] = 0
+            if label == own:
+                continue
+            if rating > top_rating:
+                top, top_rating = label, rating
+            if rating < best_rating:
+                continue
+            tie = mixed(np.uint64(label) ^ mixed(np.uint64(v) ^ seed))
+            if (rating > best_rating or tie > best_tie) and fits(loads, label, node_weights, v, limits):
+                best, best_rating, best_tie = label, rating, tie
+        ratings[own] = 0
+        targets[i] = best
+        if len(favoured) > 0:
+            favoured[v] = top
+
+
+@njit(cache=True, nogil=True)
+def apply(nodes, targets, labels, node_weights, loads, limits, sizes):
+    """Move the nodes of a batch, in order, where their label still has room: (moved, labels left without a node).
+
+    sizes counts the nodes of each label; empty: not asked for.
+    """
+    moved, emptied = 0, 0
+    for i in range(len(nodes)):
+        v, target = nodes[i], targets[i]
+        own = labels[v]
+        if target == own or not fits(loads, target, node_weights, v, limits):
+            continue
+        for c in range(len(limits)):
+            loads[own, c] -= node_weights[v, c]
+            loads[target, c] += node_weights[v, c]
+        labels[v] = target
+        moved += 1
+        if len(sizes) > 0:
+            sizes[own] -= 1
+            sizes[target] += 1
+            if sizes[own] == 0:
+                emptied += 1
+            if sizes[target] == 1:
+                emptied -= 1
+    return moved, emptied
+
+
+@njit(cache=True, nogil=True)
+def pair_up(labels, sizes, favoured, groups, node_weights, loads, limits):
+    """Join nodes alone in their label that favour the same full label, and nodes without neighbours, up to the limit.
+
+    Returns how many labels went away. Without it the leaves of a hub and isolated nodes never coarsen.
+    """
+    num_nodes = len(labels)
+    host = np.full(num_nodes + 1, -1, np.int32)
+    gone = 0
+    for v in range(num_nodes):
+        if sizes[labels[v]] != 1:
+            continue
+        key = num_nodes if favoured[v] < 0 else labels[favoured[v]]
+        first = host[key]
+        alike = first >= 0 and (len(groups) == 0 or groups[first] == groups[v])
+        if alike and fits(loads, labels[first], node_weights, v, limits):
+            own, target = labels[v], labels[first]
+            for c in range(len(limits)):
+                loads[own, c] -= node_weights[v, c]
+                loads[target, c] += node_weights[v, c]
+            sizes[own] -= 1
+            sizes[target] += 1
+            labels[v] = target
+            gone += 1
+        else:
+            host[key] = v
+    return gone
+
+
+@njit(cache=True, nogil=True)
+def number(labels):
+    """Labels 0 .. in the order of their first node: (label of each node, how many)."""
+    new = np.full(len(labels), -1, np.int32)
+    out = np.empty(len(labels), np.int32)
+    count = 0
+    for v in range(len(labels)):
+        label = labels[v]
+        if new[label] < 0:
+            new[label] = count
+            count += 1
+        out[v] = new[label]
+    return out, count
+
+
+@njit(cache=True, nogil=True)
+def members(labels, num_labels):
+    """Nodes by label: (order, starts)."""
+    starts = np.zeros(num_labels + 1, np.int64)
+    for label in labels:
+        starts[label + 1] += 1
+    for i in range(num_labels):
+        starts[i + 1] += starts[i]
+    filled = starts[:-1].copy()
+    order = np.empty(len(labels), np.int32)
+    for v in range(len(labels)):
+        order[filled[labels[v]]] = v
+        filled[labels[v]] += 1
+    return order, starts
+
+
+@njit(cache=True, nogil=True)
+def bounds(order, starts, indptr):
+    """(L + 1,): where each label's row may begin, if no edge were merged."""
+    out = np.zeros(len(starts), np.int64)
+    for label in range(len(starts) - 1):
+        size = 0
+        for i in range(starts[label], starts[label + 1]):
+            size += indptr[order[i] + 1] - indptr[order[i]]
+        out[label + 1] = out[label] + size
+    return out
+
+
+@njit(cache=True, nogil=True)
+def contract(
+    order, starts, low, high, begin, indptr, indices, weights, labels, ratings, seen, out_indices, out_weights, degrees
+):
+    """Rows low .. high - 1 of the graph whose nodes are labels, written from ``begin`` on; returns where they end."""
+    weighted = len(weights) > 0
+    write = begin
+    for label in range(low, high):
+        num_seen = 0
+        for i in range(starts[label], starts[label + 1]):
+            v = order[i]
+            for e in range(indptr[v], indptr[v + 1]):
+                other = labels[indices[e]]
+                if other == label:
+                    continue
+                if ratings[other] == 0:
+                    seen[num_seen] = other
+                    num_seen += 1
+                ratings[other] += weights[e] if weighted else 1
+        for j in range(num_seen):
+            other = seen[j]
+            out_indices[write] = other
+            out_weights[write] = ratings[other]
+            ratings[other] = 0
+            write += 1
+        degrees[label] = num_seen
+    return write
+
+
+@njit(cache=True, nogil=True)
+def add_weights(labels, node_weights, out):
+    """out[label] += the weights of its nodes."""
+    for v in range(len(labels)):
+        for c in range(node_weights.shape[1]):
+            out[labels[v], c] += node_weights[v, c]

@@ -1,0 +1,418 @@
+"""Local search on the parts: k-way Fiduccia-Mattheyses under several limits, rebalancing, and greedy growing.
+
+Legend: N nodes, P parts, C constraints. ``table`` is (N, P): the edge weight from each node into each part.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+FREE, QUEUED, LOCKED = 0, 1, 2
+
+
+@njit(cache=True, nogil=True)
+def sift_up(heap, places, keys, at):
+    """Restore the order of a binary heap whose greatest key comes first, after the key at a place rose."""
+    node = heap[at]
+    while at > 0:
+        above = (at - 1) >> 1
+        if keys[heap[above]] >= keys[node]:
+            break
+        heap[at] = heap[above]
+        places[heap[at]] = at
+        at = above
+    heap[at] = node
+    places[node] = at
+
+
+@njit(cache=True, nogil=True)
+def sift_down(heap, places, keys, at, size):
+    """The same after the key at a place fell."""
+    node = heap[at]
+    while True:
+        below = 2 * at + 1
+        if below >= size:
+            break
+        if below + 1 < size and keys[heap[below + 1]] > keys[heap[below]]:
+            below += 1
+        if keys[heap[below]] <= keys[node]:
+            break
+        heap[at] = heap[below]
+        places[heap[at]] = at
+        at = below
+    heap[at] = node
+    places[node] = at
+
+
+@njit(cache=True, nogil=True)
+def pop(heap, places, keys, size):
+    """Remove the first node of a heap of at least one: the new size."""
+    size -= 1
+    if size > 0:
+        heap[0] = heap[size]
+        places[heap[0]] = 0
+        sift_down(heap, places, keys, 0, size)
+    return size
+
+
+@njit(cache=True, nogil=True)
+def connect(indptr, indices, weights, parts, low, high, table):
+    """Fill the rows low .. high - 1 of the table."""
+    weighted = len(weights) > 0
+    for v in range(low, high):
+        table[v, :] = 0
+        for e in range(indptr[v], indptr[v + 1]):
+            table[v, parts[indices[e]]] += weights[e] if weighted else 1
+
+
+@njit(cache=True, nogil=True)
+def boundary(table, parts, nodes):
+    """Those of the nodes that have a neighbour in another part, in their order."""
+    out = np.empty(len(nodes), np.int32)
+    count = 0
+    for v in nodes:
+        for p in range(table.shape[1]):
+            if p != parts[v] and table[v, p] > 0:
+                out[count] = v
+                count += 1
+                break
+    return out[:count]
+
+
+@njit(cache=True, nogil=True)
+def has_room(loads, part, node_weights, node, limits):
+    """Whether a part can take a node under its limits, (P, C)."""
+    for c in range(limits.shape[1]):  # noqa: SIM110 - numba has no generators
+        if loads[part, c] + node_weights[node, c] > limits[part, c]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def overload(loads, part, limits, scales):
+    """How far a part is above its limits: a sum over the constraints in units of their scale."""
+    total = 0.0
+    for c in range(limits.shape[1]):
+        if loads[part, c] > limits[part, c]:
+            total += (loads[part, c] - limits[part, c]) * scales[c]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def move(loads, node_weights, node, source, target):
+    """Take a node's weights from one part to another."""
+    for c in range(loads.shape[1]):
+        loads[source, c] -= node_weights[node, c]
+        loads[target, c] += node_weights[node, c]
+
+
+@njit(cache=True, nogil=True)
+def best_target(table, parts, node, loads, node_weights, limits):
+    """(gain, part) of the best move with room; part -1 where there is none. Ties go to the emptier part."""
+    own = parts[node]
+    best, best_weight = -1, -1
+    for p in range(table.shape[1]):
+        weight = table[node, p]
+        if p == own or weight < best_weight:
+            continue
+        if weight == best_weight and loads[p, 0] >= loads[best, 0]:
+            continue
+        if has_room(loads, p, node_weights, node, limits):
+            best, best_weight = p, weight
+    return best_weight - table[node, own], best
+
+
+@njit(cache=True, nogil=True)
+def search(
+    indptr, indices, weights, node_weights, parts, loads, hard, soft, scales, table, seeds, per_search, patience
+):
+    """One round of localised k-way FM: searches from a few seeds each, every node moves at most once.
+
+    A search moves the node of greatest gain, losses included, and queues its neighbours; it ends after ``patience``
+    moves without a better state, and goes back to its best one. Inside a search parts may fill up to ``soft``; a state
+    counts as better only if it exceeds ``hard`` by no more than the best so far.
+
+    Returns the gain.
+    """
+    weighted = len(weights) > 0
+    num_nodes = len(parts)
+    status = np.zeros(num_nodes, np.int8)
+    heap, places = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
+    keys = np.empty(num_nodes, np.int64)
+    moved, sources = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
+    excess = 0.0
+    for p in range(hard.shape[0]):
+        excess += overload(loads, p, hard, scales)
+    total = 0
+    first = 0
+    while first < len(seeds):
+        size = 0
+        while first < len(seeds) and size < per_search:
+            v = seeds[first]
+            first += 1
+            if status[v] != FREE:
+                continue
+            gain, target = best_target(table, parts, v, loads, node_weights, soft)
+            if target < 0:
+                continue
+            keys[v], status[v], heap[size] = gain, QUEUED, v
+            size += 1
+            sift_up(heap, places, keys, size - 1)
+        num_moved, num_kept, gained, best_gain, best_excess = 0, 0, 0, 0, excess
+        while size > 0 and num_moved - num_kept < patience:
+            v = heap[0]
+            gain, target = best_target(table, parts, v, loads, node_weights, soft)
+            if target < 0:
+                size = pop(heap, places, keys, size)
+                status[v] = FREE
+                continue
+            if gain < keys[v]:  # keys are upper bounds
+                keys[v] = gain
+                sift_down(heap, places, keys, 0, size)
+                if heap[0] != v:
+                    continue
+            size = pop(heap, places, keys, size)
+            status[v] = LOCKED
+            own = parts[v]
+            excess -= overload(loads, own, hard, scales) + overload(loads, target, hard, scales)
+            move(loads, node_weights, v, own, target)
+            excess += overload(loads, own, hard, scales) + overload(loads, target, hard, scales)
+            parts[v] = target
+            moved[num_moved], sources[num_moved] = v, own
+            num_moved += 1
+            gained += gain
+            for e in range(indptr[v], indptr[v + 1]):
+                u = indices[e]
+                weight = weights[e] if weighted else 1
+                table[u, own] -= weight
+                table[u, target] += weight
+                if status[u] == LOCKED:
+                    continue
+                at = parts[u]
+                if status[u] == QUEUED:
+                    key = keys[u] + (weight if at == own else 0)
+                    if at == target:
+                        keys[u] -= weight
+                        sift_down(heap, places, keys, places[u], size)
+                        continue
+                    key = max(key, table[u, target] - table[u, at])
+                    if key > keys[u]:
+                        keys[u] = key
+                        sift_up(heap, places, keys, places[u])
+                elif at != target:
+                    key, other = best_target(table, parts, u, loads, node_weights, soft)
+                    if other >= 0:
+                        keys[u], status[u], heap[size] = key, QUEUED, u
+                        size += 1
+                        sift_up(heap, places, keys, size - 1)
+            if excess < best_excess or (excess == best_excess and gained > best_gain):
+                best_gain, best_excess, num_kept = gained, excess, num_moved
+        for i in range(num_moved - 1, num_kept - 1, -1):
+            v, own = moved[i], sources[i]
+            target = parts[v]
+            move(loads, node_weights, v, target, own)
+            parts[v] = own
+            for e in range(indptr[v], indptr[v + 1]):
+                weight = weights[e] if weighted else 1
+                table[indices[e], target] -= weight
+                table[indices[e], own] += weight
+        for i in range(size):
+            status[heap[i]] = FREE
+        excess = best_excess
+        total += best_gain
+    return total
+
+
+@njit(cache=True, nogil=True)
+def best_relief(indptr, indices, weights, node, node_weights, parts, loads, limits, scales, row):
+    """The move of a node that loses least cut for the overload that it takes away: (priority, part or -1).
+
+    row: Scratch, (P,).
+    """
+    own = parts[node]
+    row[:] = 0
+    weighted = len(weights) > 0
+    for e in range(indptr[node], indptr[node + 1]):
+        row[parts[indices[e]]] += weights[e] if weighted else 1
+    before = overload(loads, own, limits, scales)
+    best, best_priority = -1, -np.inf
+    if before == 0.0:
+        return best_priority, best
+    for p in range(limits.shape[0]):
+        if p == own:
+            continue
+        there = overload(loads, p, limits, scales)
+        move(loads, node_weights, node, own, p)
+        relief = before + there - overload(loads, own, limits, scales) - overload(loads, p, limits, scales)
+        move(loads, node_weights, node, p, own)
+        if relief <= 0.0:
+            continue
+        gain = row[p] - row[own]
+        priority = gain * relief if gain > 0 else gain / relief
+        if priority > best_priority or (priority == best_priority and loads[p, 0] < loads[best, 0]):
+            best, best_priority = p, priority
+    return best_priority, best
+
+
+@njit(cache=True, nogil=True)
+def rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scales, order):
+    """Move nodes out of overloaded parts, the cheapest first, until none is overloaded or no move helps.
+
+    order: (N,), every node, which decides between equals. Returns the overload that is left.
+    """
+    num_nodes, num_parts = len(parts), limits.shape[0]
+    row = np.zeros(num_parts, np.int64)
+    heap, places = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
+    keys = np.empty(num_nodes, np.float64)
+    while True:
+        excess, num_moved, size = 0.0, 0, 0
+        for p in range(num_parts):
+            excess += overload(loads, p, limits, scales)
+        if excess == 0.0:
+            return excess
+        for v in order:
+            priority, target = best_relief(
+                indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row
+            )
+            if target >= 0:
+                keys[v], heap[size] = priority, v
+                size += 1
+                sift_up(heap, places, keys, size - 1)
+        while size > 0:
+            v = heap[0]
+            priority, target = best_relief(
+                indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row
+            )
+            if target < 0:
+                size = pop(heap, places, keys, size)
+                continue
+            if priority < keys[v]:
+                keys[v] = priority
+                sift_down(heap, places, keys, 0, size)
+                if heap[0] != v:
+                    continue
+            size = pop(heap, places, keys, size)
+            move(loads, node_weights, v, parts[v], target)
+            parts[v] = target
+            num_moved += 1
+        if num_moved == 0:
+            return excess
+
+
+@njit(cache=True, nogil=True)
+def swap(node_weights, parts, loads, limits, scales, order, tries):
+    """Exchange nodes of overloaded parts with nodes elsewhere where that lowers the overload: what is left of it.
+
+    For limits so tight that no single node fits anywhere: each node meets up to ``tries`` others.
+    """
+    num_nodes = len(order)
+    excess = 0.0
+    for p in range(limits.shape[0]):
+        excess += overload(loads, p, limits, scales)
+    for i in range(num_nodes):
+        if excess == 0.0:
+            break
+        v = order[i]
+        own = parts[v]
+        if overload(loads, own, limits, scales) == 0.0:
+            continue
+        for step in range(1, min(tries, num_nodes)):
+            u = order[(i + step) % num_nodes]
+            other = parts[u]
+            if other == own:
+                continue
+            before = overload(loads, own, limits, scales) + overload(loads, other, limits, scales)
+            move(loads, node_weights, v, own, other)
+            move(loads, node_weights, u, other, own)
+            after = overload(loads, own, limits, scales) + overload(loads, other, limits, scales)
+            if after < before:
+                parts[v], parts[u] = other, own
+                excess += after - before
+                break
+            move(loads, node_weights, v, other, own)
+            move(loads, node_weights, u, own, other)
+    return excess
+
+
+@njit(cache=True, nogil=True)
+def grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, loads):
+    """Split in two: part 1 grows from the first node of ``order`` by the strongest tie until it holds ``wanted``.
+
+    Args:
+        wanted: (C,): what part 1 should hold; it stops at the mean of its shares.
+        limits: (2, C).
+        order: (N,), every node; where the next seed comes from when a component is used up.
+        parts, loads: (N,) zeros and (2, C) zeros; filled.
+    """
+    num_nodes = len(parts)
+    weighted = len(weights) > 0
+    num_limits = limits.shape[1]
+    heap, places = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
+    keys = np.empty(num_nodes, np.int64)
+    status = np.zeros(num_nodes, np.int8)
+    for v in range(num_nodes):
+        for c in range(num_limits):
+            loads[0, c] += node_weights[v, c]
+    size, first = 0, 0
+    while True:
+        share = 0.0
+        for c in range(num_limits):
+            share += loads[1, c] / wanted[c] if wanted[c] > 0 else 1.0
+        if share >= num_limits:
+            return
+        while size == 0 and first < num_nodes:
+            v = order[first]
+            first += 1
+            if status[v] == FREE:
+                status[v], keys[v], heap[0], places[v], size = QUEUED, 0, v, 0, 1
+        if size == 0:
+            return
+        v = heap[0]
+        size = pop(heap, places, keys, size)
+        status[v] = LOCKED
+        if not has_room(loads, 1, node_weights, v, limits):
+            continue
+        move(loads, node_weights, v, 0, 1)
+        parts[v] = 1
+        for e in range(indptr[v], indptr[v + 1]):
+            u = indices[e]
+            if status[u] == LOCKED:
+                continue
+            weight = weights[e] if weighted else 1
+            if status[u] == FREE:
+                key = 0
+                for f in range(indptr[u], indptr[u + 1]):
+                    key -= weights[f] if weighted else 1
+                status[u], keys[u], heap[size] = QUEUED, key + 2 * weight, u
+                size += 1
+                sift_up(heap, places, keys, size - 1)
+            else:
+                keys[u] += 2 * weight
+                sift_up(heap, places, keys, places[u])
+
+
+@njit(cache=True, nogil=True)
+def induced(indptr, indices, weights, nodes, local):
+    """The graph of some nodes: (indptr, indices, weights). local: (N,), all -1 before and after."""
+    for i in range(len(nodes)):
+        local[nodes[i]] = i
+    out_indptr = np.zeros(len(nodes) + 1, np.int64)
+    for i in range(len(nodes)):
+        kept = 0
+        for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
+            if local[indices[e]] >= 0:
+                kept += 1
+        out_indptr[i + 1] = out_indptr[i] + kept
+    out_indices = np.empty(out_indptr[-1], np.int32)
+    out_weights = np.empty(out_indptr[-1], weights.dtype)
+    at = 0
+    for v in nodes:
+        for e in range(indptr[v], indptr[v + 1]):
+            if local[indices[e]] >= 0:
+                out_indices[at] = local[indices[e]]
+                out_weights[at] = weights[e] if len(weights) > 0 else 1
+                at += 1
+    for v in nodes:
+        local[v] = -1
+    return out_indptr, out_indices, out_weights

@@ -1,0 +1,61 @@
+"""Compiled loops on several threads, with results that do not depend on their number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba
+import numpy as np
+
+from graph_emb.errors import ConfigError
+
+
+def thread_count(num_threads: int | None) -> int:
+    """Threads to use: as asked, else what numba may use and the process can have.
+
+    Raises:
+        ConfigError: fewer than 1.
+    """
+    if num_threads is None:
+        return max(1, min(int(numba.config.NUMBA_NUM_THREADS), len(os.sched_getaffinity(0))))
+    if num_threads < 1:
+        raise ConfigError(f"num_threads is {num_threads}; at least 1 is needed")
+    return num_threads
+
+
+class Threads:
+    """A pool for loops that release the interpreter lock and write disjoint ranges.
+
+    Args:
+        num_threads: At least 1; with 1 everything runs in the caller.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def ranges(self, size: int, weights: np.ndarray | None = None) -> list[tuple[int, int]]:
+        """[0, size) in one range a thread, even by length or by ascending cumulative ``weights``, (size + 1,)."""
+        if weights is None:
+            cuts = np.linspace(0, size, self.num_threads + 1).astype(np.int64)
+        else:
+            cuts = np.searchsorted(weights, np.linspace(0, weights[-1], self.num_threads + 1)[1:-1])
+            cuts = np.concatenate([[0], np.minimum(cuts, size), [size]])
+        return [(int(a), int(b)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+
+    def run(self, calls: list[Callable[[], Any]]) -> list[Any]:
+        """Run all calls; results in their order. The first error is raised once all have ended."""
+        if self._pool is None or len(calls) == 1:
+            return [call() for call in calls]
+        futures = [self._pool.submit(call) for call in calls]
+        return [future.result() for future in futures]
