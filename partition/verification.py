@@ -140,7 +140,7 @@ def _check_part(found: Verification, whole: PartitionedGraph, part: Part) -> Non
         )
         found.expect(
             not ((outside >= start) & (outside < stop)).any() and len(np.unique(outside)) == len(outside),
-            f"{where}: a {kind} is stored twice",
+            f"{where}: stores the same {kind} twice",
         )
     if found.sound:
         _check_types(found, whole, part)

@@ -1,0 +1,204 @@
+"""build: DGL opens what it writes and finds the input in it; what is wrong is refused and leaves nothing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import partition
+from graph_emb.compat import dgl as compat_dgl
+from graph_emb.compat import graphbolt
+from graph_emb.errors import CompatError, ConfigError, DataError, PartitionError
+from partition.hetero import HeteroGraph
+from partition.verification import verify
+from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
+
+dgl = compat_dgl.load()
+importlib.import_module("dgl.distributed")
+
+
+def built(graph: HeteroGraph, out: Path, num_parts: int = 2, **options: Any) -> partition.PartitionedGraph:
+    return partition.build(graph, out=out, assignment=random_parts(graph, num_parts), **{"report": False, **options})
+
+
+def check_in_dgl(config: Path, part: int, graph: HeteroGraph, whole: partition.PartitionedGraph) -> dict[str, int]:
+    """Every node, edge, column and id of a part as DGL sees it equals the input; returns the inner edges by type."""
+    stored, node_feats, edge_feats, book, name, ntypes, etypes = dgl.distributed.load_partition(str(config), part)
+    assert (name, ntypes, etypes) == (graph.name, graph.ntypes, graph.etypes)
+    assert {k: str(stored.ndata[k].dtype) for k in ("_ID", "inner_node", "part_id")} == {
+        "_ID": "torch.int64",
+        "inner_node": "torch.uint8",
+        "part_id": "torch.int64",
+    }
+    assert torch.equal(book.nid2partid(stored.ndata[dgl.NID]), stored.ndata["part_id"])
+    types, typed = book.map_to_per_ntype(stored.ndata[dgl.NID])
+    inner = stored.ndata["inner_node"].bool()
+    for t, ntype in enumerate(ntypes):
+        rows = typed[inner & (types == t)].numpy()
+        expected = graph.node_data.get(ntype, {})
+        assert {k for k in node_feats if k.startswith(f"{ntype}/")} == {f"{ntype}/{column}" for column in expected}
+        for column, values in expected.items():
+            found = node_feats[f"{ntype}/{column}"].numpy()
+            assert np.array_equal(found, values[whole.node_map(ntype)[rows]])
+    edge_types, edge_typed = book.map_to_per_etype(stored.edata[dgl.EID])
+    owned = stored.edata["inner_edge"].bool()
+    src, dst = stored.edges(order="eid")
+    counts = {}
+    for r, etype in enumerate(etypes):
+        chosen = edge_types == r
+        positions = whole.edge_map(etype)[edge_typed[chosen].numpy()]
+        for ends, ntype, original in ((src, etype[0], graph.edges[etype][0]), (dst, etype[2], graph.edges[etype][1])):
+            assert set(types[ends[chosen]].tolist()) <= {ntypes.index(ntype)}
+            assert np.array_equal(whole.node_map(ntype)[typed[ends[chosen]].numpy()], original[positions])
+        own = whole.edge_map(etype)[edge_typed[owned & chosen].numpy()]
+        counts[":".join(etype)] = len(own)
+        for column, values in graph.edge_data.get(etype, {}).items():
+            assert np.array_equal(edge_feats[f"{':'.join(etype)}/{column}"].numpy(), values[own])
+    if len(etypes) > 1:
+        assert torch.equal(stored.ndata["_TYPE"], types.to(torch.int16))
+        assert torch.equal(stored.edata["_TYPE"], edge_types.to(torch.int32))
+    return counts
+
+
+@pytest.mark.parametrize("halo", ["dgl", "inbound"])
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("make", [homogeneous, heterogeneous])
+def test_dgl_opens_every_part_and_finds_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, num_parts: int, halo: Any
+) -> None:
+    monkeypatch.setenv("DGL_DIST_DEBUG", "1")
+    graph = make()
+    whole = built(graph, tmp_path / "out", num_parts, halo=halo)
+    config = tmp_path / "out" / f"{graph.name}.json"
+    counts = [check_in_dgl(config, part, graph, whole) for part in range(num_parts)]
+    for etype, (src, _) in graph.edges.items():
+        assert sum(count[":".join(etype)] for count in counts) == len(src)  # with the ranges: each exactly once
+    assert verify(tmp_path / "out", graph).problems == []
+
+
+def test_dgl_passes_messages_over_the_parts_as_over_the_whole(tmp_path: Path) -> None:
+    """DGL's own test of its partitions: the sum over in-neighbours of inner nodes equals the whole graph's."""
+    graph = homogeneous()
+    src, dst = graph.edges[graph.etypes[0]]
+    feat = graph.node_data["_N"]["feat"]
+    expected = np.zeros_like(feat)
+    np.add.at(expected, dst, feat[src])
+    whole = built(graph, tmp_path / "out", 3)
+    for part in range(3):
+        stored, *_ = dgl.distributed.load_partition(str(whole.config_path), part)
+        original = whole.node_map()[stored.ndata[dgl.NID].numpy()]
+        stored.ndata["x"] = torch.tensor(feat[original])
+        stored.update_all(dgl.function.copy_u("x", "m"), dgl.function.sum("m", "y"))
+        inner = stored.ndata["inner_node"].bool().numpy()
+        assert np.allclose(stored.ndata["y"].numpy()[inner], expected[original[inner]], atol=1e-6)
+
+
+def test_the_ranges_are_those_of_dgls_book(tmp_path: Path) -> None:
+    graph = heterogeneous()
+    whole = built(graph, tmp_path / "out", 3)
+    book, *_ = dgl.distributed.load_partition_book(str(whole.config_path), 1)
+    ids = torch.arange(graph.num_nodes["paper"])
+    assert torch.equal(book.nid2partid(ids, "paper"), whole.books["paper"].owner(ids))
+    edges = torch.arange(200)
+    assert torch.equal(book.eid2partid(edges, graph.etypes[1]), whole.books[graph.etypes[1]].owner(edges))
+
+
+def test_the_name_and_the_parts_can_be_given(tmp_path: Path) -> None:
+    graph = homogeneous()
+    whole = built(graph, tmp_path / "out", 2, name="other")
+    assert (whole.name, whole.config_path.name, graph.name) == ("other", "other.json", "homo")
+    with pytest.raises(ConfigError, match="num_parts is 3 but the assignment has 2 parts"):
+        partition.build(graph, 3, out=tmp_path / "b", assignment=random_parts(graph, 2))
+
+
+def test_a_taken_place_is_refused_and_replaced_only_when_asked(tmp_path: Path) -> None:
+    graph, out = homogeneous(), tmp_path / "out"
+    built(graph, out, 2)
+    with pytest.raises(ConfigError, match=r"holds a partition; give another --out, or --overwrite"):
+        built(graph, out, 3)
+    assert built(graph, out, 3, overwrite=True).num_parts == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds notes\.txt, which is no part of the partition"):
+        built(graph, out, 2, overwrite=True)
+
+
+def test_a_folder_of_others_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ConfigError, match="holds files but no partition that this library wrote"):
+        built(homogeneous(), tmp_path, 2, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_parts": None}, ConfigError, "num_parts is missing"),
+        ({"num_parts": 0}, ConfigError, "num_parts is 0; the graph has 40 nodes"),
+        ({"num_parts": 41}, ConfigError, "num_parts is 41; the graph has 40 nodes"),
+        ({"num_parts": 2, "name": "a/b"}, DataError, "graph name 'a/b'"),
+        ({"num_parts": 2, "reader_options": {"x": 1}}, ConfigError, r"reader_options \['x'\] have no effect"),
+    ],
+)
+def test_wrong_options_leave_nothing(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        partition.build(homogeneous(), out=tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_type_with_data_is_refused_unless_allowed(tmp_path: Path) -> None:
+    graph = heterogeneous()
+    graph.node_data["venue"] = {"name": np.zeros(2)}
+    with pytest.raises(PartitionError, match="DGL's servers die"):
+        built(graph, tmp_path / "out", 3)
+    assert list(tmp_path.iterdir()) == []
+    built(graph, tmp_path / "out", 3, allow_empty=True)
+    assert verify(tmp_path / "out", graph).sound
+
+
+def test_graphbolt_is_a_clear_error_where_its_library_is_absent(tmp_path: Path) -> None:
+    stub = sys.modules.get("dgl.graphbolt")
+    if stub is not None and not isinstance(stub, graphbolt.StubModule):
+        pytest.skip("the installed dgl and torch have a working graphbolt")
+    with pytest.raises(CompatError, match=f"graphbolt of dgl {dgl.__version__}"):
+        built(homogeneous(), tmp_path / "out", 2, graphbolt=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """The limit on a file's size makes a real write fail half-way, as a full disk does."""
+    script = f"""
+import resource, signal
+import partition
+from tests.partition.made_graphs import homogeneous, random_parts
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+graph = homogeneous()
+try:
+    partition.build(graph, out={str(tmp_path / "out")!r}, assignment=random_parts(graph, 2), report=False)
+except OSError as error:
+    print("OSError", error.strerror, error.filename)
+"""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}  # the cache of compiled code is larger than the limit
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.startswith("OSError File too large ")
+    assert "part0/graph.dgl" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_public_face_is_functions_whatever_was_imported_first() -> None:
+    script = "import partition.building, partition.verification, partition; print(callable(partition.build))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+    with pytest.raises(AttributeError, match="module 'partition' has no attribute 'bild'"):
+        partition.bild  # noqa: B018
+    assert set(partition.__all__) <= set(dir(partition))

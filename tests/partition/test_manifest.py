@@ -1,0 +1,60 @@
+"""The manifest says what a partition holds and refuses what it does not know."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from graph_emb.errors import DataError
+from partition.manifest import NAME, FileSet, Manifest, read_json, sha256_of
+from tests.partition.test_folder import PendingFolder, refuse
+
+
+def a_manifest() -> Manifest:
+    return Manifest("g.json", "destination", "dgl", 1, {"method": "random"})
+
+
+def test_a_manifest_comes_back(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(a_manifest().to_json())
+    assert Manifest.read(tmp_path) == a_manifest()
+
+
+def test_others_have_none(tmp_path: Path) -> None:
+    assert Manifest.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "zip"}, "format 'zip'; expected 'graph_emb partition'"),
+        ({"version": 2}, "version 2; this library reads version 1"),
+        ({"more": 1}, "unexpected keyword argument 'more'"),
+    ],
+)
+def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    (tmp_path / NAME).write_text(json.dumps({**json.loads(a_manifest().to_json()), **change}))
+    with pytest.raises(DataError, match=message):
+        Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "no valid JSON"), ("[1]", "holds a list"), ("\xff", "no valid")])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=rf"x\.json: {message}"):
+        read_json(path)
+
+
+def test_files_are_noted_with_size_and_sum(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    with PendingFolder(tmp_path / "out", refuse) as folder:
+        files = FileSet(folder, manifest)
+        files.write_text("deep/er/x", "abc")
+        files.expect_text("y", "é")
+        place = folder.publish()
+    assert manifest.files["deep/er/x"] == {"bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}
+    assert manifest.files["y"]["bytes"] == 2
+    assert sha256_of(place / "deep/er/x") == manifest.files["deep/er/x"]["sha256"]
