@@ -59,7 +59,7 @@ class NegativeSampler:
             Shape (B, per_walk), int32.
         """
         out = np.empty((at_least_one("num_walks", num_walks), at_least_one("per_walk", per_walk)), np.int32)
-        fill_negatives(self.accept, self.other, self.key(epoch), first, out)
+        fill_negatives(self.accept, self.other, self.key(epoch), np.arange(first, first + num_walks), 0, out)
         return out
 
 

@@ -1,10 +1,12 @@
-"""Compiled loops of random walks and of negative draws, for graph_emb/data/walks.py and negatives.py.
+"""Compiled loops of random walks and of negative draws, for graph_emb/data/walkers.py and negatives.py.
 
 Every kernel releases the GIL and writes only its own rows of ``out``, so that plain threads can share a batch.
-Randomness is a hash of (key, index of the walk, number of the draw): a walk never depends on its neighbours.
+Randomness is a hash of (key, index of the walk, number of the draw): a walk never depends on its neighbours, nor on
+where it is interrupted. The rows of a graph may be a range of its nodes, from ``low`` on; a walker that steps out of
+them stops, and goes on where its node's row is.
 """
 
-# N nodes, E arcs, B walks of a batch, L nodes of a walk.
+# N nodes with rows here, E arcs, B walks of a batch, L nodes of a walk.
 
 from __future__ import annotations
 
@@ -86,48 +88,67 @@ def pick(x, low, degree, accept, other):
 
 
 @njit(cache=True, nogil=True)
-def fill_negatives(accept, other, key, first, out):
-    """out (B, S*K) gets the negatives of walks first, first + 1, ...: the draws of one stream per walk."""
+def fill_negatives(accept, other, key, index, low, out):
+    """out (B, S*K) gets the negatives, counted from ``low``, of walks index (B,): the draws of one stream per walk."""
     for row in range(out.shape[0]):
-        stream = mix64(key + np.uint64(first + row) * GOLDEN)
+        stream = mix64(key + np.uint64(index[row]) * GOLDEN)
         for number in range(out.shape[1]):
-            out[row, number] = pick(unit_draw(stream, number), 0, len(accept), accept, other)
+            out[row, number] = low + pick(unit_draw(stream, number), 0, len(accept), accept, other)
 
 
 @njit(cache=True, nogil=True)
-def first_order_walks(indptr, indices, accept, other, starts, key, first, out):
-    """DeepWalk: every step follows an arc with a probability proportional to its weight; out (B, L) is filled."""
+def first_order_walks(indptr, indices, accept, other, low, key, walkers, out):
+    """DeepWalk: every step follows an arc with a probability proportional to its weight.
+
+    Walkers (B,) go on until their walk has L nodes, ends (node -1, the rest of the row is PAD) or leaves the rows
+    here; the nodes that they reach are written to out (B, L).
+    """
     num_walks, length = out.shape
-    here = np.empty(INTERLEAVED, np.int64)
+    num_rows = np.uint64(len(indptr) - 1)
+    lane_walk = np.empty(INTERLEAVED, np.int64)
+    lane_row = np.empty(INTERLEAVED, np.int64)
+    lane_step = np.empty(INTERLEAVED, np.int64)
     keys = np.empty(INTERLEAVED, np.uint64)
-    for group in range(0, num_walks, INTERLEAVED):
-        size = min(INTERLEAVED, num_walks - group)
-        for i in range(size):
-            here[i] = starts[group + i]
-            out[group + i, 0] = starts[group + i]
-            keys[i] = mix64(key + np.uint64(first + group + i) * GOLDEN)
-        for step in range(1, length):
-            for i in range(size):
-                v = here[i]
-                if v < 0:
-                    out[group + i, step] = PAD
-                    continue
-                low = indptr[v]
-                degree = indptr[v + 1] - low
-                if degree == 0:
-                    here[i] = -1
-                    out[group + i, step] = PAD
-                    continue
-                node = indices[low + pick(unit_draw(keys[i], step), low, degree, accept, other)]
-                here[i] = node
-                out[group + i, step] = node
+    coming, lanes = 0, 0
+    while True:
+        while lanes < INTERLEAVED and coming < num_walks:
+            if walkers[coming].step < length:
+                lane_walk[lanes] = coming
+                lane_row[lanes] = walkers[coming].node - low
+                lane_step[lanes] = walkers[coming].step
+                keys[lanes] = mix64(key + np.uint64(walkers[coming].index) * GOLDEN)
+                lanes += 1
+            coming += 1
+        if lanes == 0:
+            return
+        i = 0
+        while i < lanes:
+            w, v, step = lane_walk[i], lane_row[i], lane_step[i]
+            start = indptr[v]
+            degree = indptr[v + 1] - start
+            node = np.int32(-1)
+            if degree > 0:
+                node = indices[start + pick(unit_draw(keys[i], step), start, degree, accept, other)]
+                out[w, step] = node
+                step += 1
+            row = np.int64(node) - low
+            if degree > 0 and step < length and np.uint64(row) < num_rows:
+                lane_row[i] = row
+                lane_step[i] = step
+                i += 1
+                continue
+            walkers[w].node = node
+            walkers[w].step = step
+            if degree == 0:
+                out[w, step:] = PAD
+            lanes -= 1
+            lane_walk[i], lane_row[i] = lane_walk[lanes], lane_row[lanes]
+            lane_step[i], keys[i] = lane_step[lanes], keys[lanes]
 
 
 @njit(cache=True, nogil=True, inline="always")
-def find_arc(indptr, indices, source, target):
-    """Position of the arc source -> target in ``indices``, or -1; rows are sorted."""
-    low = indptr[source]
-    size = indptr[source + 1] - low
+def find(indices, low, size, target):
+    """Position of ``target`` in the sorted piece indices[low:low + size], or -1."""
     while size > 1:  # the comparison moves data, not control: no branch is mispredicted
         half = size >> 1
         low = low + half if indices[low + half] <= target else low
@@ -138,73 +159,89 @@ def find_arc(indptr, indices, source, target):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def is_arc(indptr, indices, symmetric, source, target):
-    """Whether source -> target is stored; a symmetric graph is asked at its shorter row."""
-    if symmetric and indptr[target + 1] - indptr[target] < indptr[source + 1] - indptr[source]:
-        return find_arc(indptr, indices, target, source) >= 0
-    return find_arc(indptr, indices, source, target) >= 0
+def is_arc(indptr, indices, low, far, far_start, far_size, symmetric, source, target):
+    """Whether source -> target is stored; a symmetric graph is asked at its shorter row.
+
+    The row of a source that has none here is far[far_start:far_start + far_size].
+    """
+    s, t = source - low, target - low
+    num_rows = np.uint64(len(indptr) - 1)
+    if np.uint64(s) >= num_rows:
+        return find(far, far_start, far_size, target) >= 0
+    size = indptr[s + 1] - indptr[s]
+    if symmetric and np.uint64(t) < num_rows and indptr[t + 1] - indptr[t] < size:
+        return find(indices, indptr[t], indptr[t + 1] - indptr[t], source) >= 0
+    return find(indices, indptr[s], size, target) >= 0
 
 
 @njit(cache=True, nogil=True)
-def scan_row(indptr, indices, weights, symmetric, previous, v, back, away, x):
-    """The neighbour of ``v`` at fraction x of the exact cumulative second-order weights of its row."""
-    low, high = indptr[v], indptr[v + 1]
-    cumulative = np.empty(high - low, np.float64)
+def scan_row(indptr, indices, weights, low, far, far_start, far_size, symmetric, previous, v, back, away, x):
+    """The neighbour of row ``v`` at fraction x of the exact cumulative second-order weights of the row."""
+    start, end = indptr[v], indptr[v + 1]
+    cumulative = np.empty(end - start, np.float64)
     mass = 0.0
-    for k in range(low, high):
-        node = indices[k]
+    for k in range(start, end):
+        node = np.int64(indices[k])
         bias = 1.0
         if node == previous:
             bias = back
-        elif not is_arc(indptr, indices, symmetric, previous, node):
+        elif away != 1.0 and not is_arc(
+            indptr, indices, low, far, far_start, far_size, symmetric, previous, node
+        ):  # where away is 1, nobody asks, and no rows travel
             bias = away
         mass += bias * weights[k] if len(weights) > 0 else bias
-        cumulative[k - low] = mass
-    return indices[low + min(np.searchsorted(cumulative, x * mass, side="right"), high - low - 1)]
+        cumulative[k - start] = mass
+    return indices[start + min(np.searchsorted(cumulative, x * mass, side="right"), end - start - 1)]
 
 
 @njit(cache=True, nogil=True)
-def second_order_walks(indptr, indices, weights, accept, other, total, symmetric, back, away, starts, key, first, out):
+def second_order_walks(
+    indptr, indices, weights, accept, other, total, low, far, symmetric, back, away, key, walkers, out
+):
     """node2vec by rejection (KnightKing, SOSP 2019), exact: a step t -> v -> x has weight w(v, x) * bias with
-    bias ``back`` = 1/p for x = t, 1 for an arc t -> x, ``away`` = 1/q otherwise; out (B, L) is filled.
+    bias ``back`` = 1/p for x = t, 1 for an arc t -> x, ``away`` = 1/q otherwise. Walkers go on, and ``out`` is filled,
+    as in ``first_order_walks``; ``far`` holds the rows of previous nodes that have none here.
 
     Proposals follow w alone under a ceiling that ignores the return arc; what the return arc has above the
     ceiling is drawn as a piece of its own, so that a small p costs no rejections.
     """
     num_walks, length = out.shape
+    num_rows = np.uint64(len(indptr) - 1)
     ceiling = max(1.0, away)
     sure = min(1.0, away)
-    for row in range(num_walks):
-        stream = mix64(key + np.uint64(first + row) * GOLDEN)
-        draw = 0
-        previous = np.int64(-1)
-        v = np.int64(starts[row])
-        out[row, 0] = starts[row]
-        for step in range(1, length):
-            low = indptr[v]
-            degree = indptr[v + 1] - low
+    for w in range(num_walks):
+        stream = mix64(key + np.uint64(walkers[w].index) * GOLDEN)
+        draw = np.int64(walkers[w].draw)
+        previous = np.int64(walkers[w].previous)
+        node = np.int64(walkers[w].node)
+        step = np.int64(walkers[w].step)
+        far_start, far_size = walkers[w].far, np.int64(walkers[w].far_size)
+        v = node - low
+        while step < length and np.uint64(v) < num_rows:
+            start = indptr[v]
+            degree = indptr[v + 1] - start
             if degree == 0:
-                for rest in range(step, length):
-                    out[row, rest] = PAD
+                out[w, step:] = PAD
+                node = np.int64(-1)
                 break
             excess = 0.0
             if back > ceiling and previous >= 0:
                 share = 1.0 / degree
                 if not symmetric or len(weights) > 0:
-                    arc = find_arc(indptr, indices, v, previous)
+                    arc = find(indices, start, degree, previous)
                     share = 0.0
                     if arc >= 0:
                         share = weights[arc] / total[v] if len(weights) > 0 else 1.0 / degree
                 excess = share * (back - ceiling) / ceiling
-            node = np.int64(-1)
+            following = np.int64(-1)
             for _ in range(REJECTIONS):
                 x = unit_draw(stream, draw) * (1.0 + excess)
                 height = unit_draw(stream, draw + 1) * ceiling
                 draw += 2
                 if x >= 1.0:
-                    node = previous
+                    following = previous
                     break
-                proposal = np.int64(indices[low + pick(x, low, degree, accept, other)])
+                proposal = np.int64(indices[start + pick(x, start, degree, accept, other)])
                 if previous < 0:
                     kept = True
                 elif proposal == previous:
@@ -212,14 +249,26 @@ def second_order_walks(indptr, indices, weights, accept, other, total, symmetric
                 else:
                     kept = height < sure
                     if not kept:
-                        kept = is_arc(indptr, indices, symmetric, previous, proposal) == (away < 1.0)
+                        kept = is_arc(
+                            indptr, indices, low, far, far_start, far_size, symmetric, previous, proposal
+                        ) == (away < 1.0)
                 if kept:
-                    node = proposal
+                    following = proposal
                     break
-            if node < 0:
+            if following < 0:
                 x = unit_draw(stream, draw)
                 draw += 1
-                node = np.int64(scan_row(indptr, indices, weights, symmetric, previous, v, back, away, x))
-            out[row, step] = node
-            previous = v
-            v = node
+                following = np.int64(
+                    scan_row(
+                        indptr, indices, weights, low, far, far_start, far_size, symmetric, previous, v, back, away, x
+                    )
+                )
+            out[w, step] = following
+            step += 1
+            previous = node
+            node = following
+            v = node - low
+        walkers[w].draw = draw
+        walkers[w].previous = previous
+        walkers[w].node = node
+        walkers[w].step = step

@@ -4,19 +4,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import torch
 
-from graph_emb.data import walk_kernels
-from graph_emb.errors import ConfigError, PartitionError, ShapeError
-from graph_emb.graph.csr import Graph, frozen
+from graph_emb.data.walkers import (
+    Stepper,
+    alias_rows,
+    at_least_one,
+    check_num_nodes,
+    start_batches,
+    stream_key,
+    thread_count,
+    walkers_at,
+)
+from graph_emb.errors import PartitionError, ShapeError
+from graph_emb.graph.csr import Graph
 
-MAX_NODES = 2**31 - 1
-THREAD_SHARE = 64  # walks below which a further thread costs more than it brings
+__all__ = ["WalkSampler", "alias_rows", "at_least_one", "stream_key", "thread_count"]
 
 
 class WalkSampler:
@@ -53,18 +59,11 @@ class WalkSampler:
     ) -> None:
         self.graph = graph
         self.num_walks = at_least_one("num_walks", num_walks)
-        self.walk_length = at_least_one("walk_length", walk_length)
-        self.p = _positive("p", p)
-        self.q = _positive("q", q)
         self.seed = int(seed)
-        if not 0 < graph.num_nodes <= MAX_NODES:
-            raise ConfigError(
-                f"walks over {graph.num_nodes} nodes: the limit is 1 to {MAX_NODES}; node ids of walks are int32"
-            )
-        # Empty arrays stand for "no weights": the compiled loops have one type, and no branch costs more than a test.
-        weights = np.empty(0, np.float32) if graph.weights is None else graph.weights
-        self._weights = frozen(weights)
-        self._alias = alias_rows(graph.indptr, self._weights)
+        check_num_nodes(graph.num_nodes)
+        rows = (graph.indptr, graph.indices, graph.weights, graph.directed)
+        self._stepper = Stepper(*rows, 0, walk_length, p, q)
+        self.walk_length, self.p, self.q = self._stepper.walk_length, self._stepper.p, self._stepper.q
 
     @property
     def num_nodes(self) -> int:
@@ -88,20 +87,21 @@ class WalkSampler:
         Yields:
             Shape (B, L), int32 nodes, -1 after a dead end.
         """
+        for walks, _ in self.numbered_batches(batch_size, epoch=epoch, num_threads=num_threads):
+            yield walks
+
+    def numbered_batches(
+        self, batch_size: int = 8192, *, epoch: int = 0, num_threads: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """``batches`` with the index of each walk in its epoch, shape (B,), int64; a walk's draws depend on it."""
         batch_size = at_least_one("batch_size", batch_size)
         pool_size = thread_count(num_threads)
-        num_nodes = self.graph.num_nodes
-        order, order_of = np.empty(0, np.int32), -1
+        first = 0
         with ThreadPoolExecutor(pool_size) as pool:
-            for low in range(0, self.num_walks_per_epoch, batch_size):
-                high = min(low + batch_size, self.num_walks_per_epoch)
-                starts = np.empty(high - low, np.int32)
-                for round_ in range(low // num_nodes, (high - 1) // num_nodes + 1):
-                    if round_ != order_of:
-                        order, order_of = self._start_order(epoch, round_), round_
-                    a, b = max(low, round_ * num_nodes), min(high, (round_ + 1) * num_nodes)
-                    starts[a - low : b - low] = order[a - round_ * num_nodes : b - round_ * num_nodes]
-                yield self._walk(starts, epoch, low, pool, pool_size)
+            for starts in start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size):
+                index = np.arange(first, first + len(starts))
+                yield self._walk(starts, epoch, index, pool, pool_size), index
+                first += len(starts)
 
     def walks_from(
         self, nodes: np.ndarray, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
@@ -127,73 +127,13 @@ class WalkSampler:
             raise PartitionError(f"start node {wrong} is outside [0, {self.graph.num_nodes}); pass row numbers")
         pool_size = thread_count(num_threads)
         with ThreadPoolExecutor(pool_size) as pool:
-            return self._walk(nodes.astype(np.int32), epoch, first, pool, pool_size)
+            index = np.arange(first, first + len(nodes))
+            return self._walk(nodes.astype(np.int32), epoch, index, pool, pool_size)
 
-    def _start_order(self, epoch: int, round_: int) -> np.ndarray:
-        """The start nodes of pass ``round_``: a permutation of all nodes, shape (N,), int32."""
-        stream = np.random.default_rng([self.seed & (2**64 - 1), epoch, round_])
-        return stream.permutation(np.arange(self.graph.num_nodes, dtype=np.int32))
-
-    def _walk(self, starts: np.ndarray, epoch: int, first: int, pool: ThreadPoolExecutor, pool_size: int) -> np.ndarray:
+    def _walk(
+        self, starts: np.ndarray, epoch: int, index: np.ndarray, pool: ThreadPoolExecutor, pool_size: int
+    ) -> np.ndarray:
         out = np.empty((len(starts), self.walk_length), np.int32)
-        graph, key = self.graph, stream_key(self.seed, epoch)
-        accept, other, total = self._alias
-
-        def walk_part(low: int, high: int) -> None:
-            rest = (starts[low:high], key, first + low, out[low:high])
-            if self.p == 1.0 and self.q == 1.0:
-                walk_kernels.first_order_walks(graph.indptr, graph.indices, accept, other, *rest)
-            else:
-                biases = (not graph.directed, 1.0 / self.p, 1.0 / self.q)
-                walk_kernels.second_order_walks(
-                    graph.indptr, graph.indices, self._weights, accept, other, total, *biases, *rest
-                )
-
-        parts = max(1, min(pool_size, len(starts) // THREAD_SHARE))
-        edges = [len(starts) * part // parts for part in range(parts + 1)]
-        list(pool.map(walk_part, edges[:-1], edges[1:]))
+        out[:, 0] = starts
+        self._stepper.advance(walkers_at(starts, index), stream_key(self.seed, epoch), out, pool, pool_size)
         return out
-
-
-def alias_rows(indptr: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Alias tables of all rows of weights, for draws in constant time.
-
-    Args:
-        indptr: Shape (N+1,), int64.
-        weights: Shape (E,), float32, at least 0 with a positive sum in every row that is not empty; or empty.
-    Returns:
-        The chance to keep an arc, shape (E,), float32; the offset in its row that is taken otherwise, shape (E,),
-        int32; the sum of each row, shape (N,), float64. All are empty where ``weights`` is.
-    """
-    accept, other = np.empty(len(weights), np.float32), np.empty(len(weights), np.int32)
-    total = np.empty(len(indptr) - 1 if len(weights) else 0, np.float64)
-    if len(weights):
-        walk_kernels.fill_alias_rows(indptr, weights, accept, other, total)
-    return accept, other, total
-
-
-def stream_key(*words: int) -> np.uint64:
-    """One 64-bit key from several integers; any change of any of them changes all its bits."""
-    key = 0
-    for word in words:
-        key = int(walk_kernels.mix64(np.uint64((key + word * int(walk_kernels.GOLDEN)) % 2**64)))
-    return np.uint64(key)
-
-
-def thread_count(num_threads: int | None) -> int:
-    """Threads to use; None takes as many as torch."""
-    return at_least_one("num_threads", torch.get_num_threads() if num_threads is None else num_threads)
-
-
-def at_least_one(option: str, value: int) -> int:
-    """``value`` as an integer, or a ConfigError that names ``option``."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{option} = {value!r}: must be an integer of at least 1")
-    return int(value)
-
-
-def _positive(option: str, value: float) -> float:
-    value = float(value)
-    if not (0.0 < value < math.inf and 1.0 / value < math.inf):
-        raise ConfigError(f"{option} = {value}: must be finite and above 0; 1 means no bias")
-    return value
