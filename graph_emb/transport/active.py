@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -45,6 +46,7 @@ def init(mode: str = "local", **options: Any) -> Transport:
         if option not in OPTIONS[mode]:
             raise unknown_name(f"option of mode {mode!r}", option, OPTIONS[mode])
     _active = _start(mode, options)
+    atexit.register(shutdown)  # a process group that is left to the interpreter's exit aborts it
     return _active
 
 
@@ -75,6 +77,7 @@ def shutdown() -> None:
     """Free every table and end the mode. Tables made before raise ModeError when they are used. May be repeated."""
     global _active
     if _active is not None:
+        atexit.unregister(shutdown)
         _active.close()
         _active = None
 

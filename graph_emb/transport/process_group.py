@@ -134,9 +134,13 @@ class ProcessGroup:
         self.sum(torch.zeros(1), what)
 
     def close(self) -> None:
-        """Leave the group. No call of the others is waited for."""
+        """Leave the group; later calls fail. No call of the others is waited for."""
+        # torch 2.13 aborts at exit ("terminate called without an active exception") where a gloo group outlives
+        # destroy_process_group() through a reference, or is never destroyed.
+        self._group = None
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
+        self.store = None
 
     @contextlib.contextmanager
     def _translated(self, what: str) -> Iterator[None]:

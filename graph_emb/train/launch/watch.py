@@ -1,0 +1,203 @@
+"""Starts the processes of a machine, watches them all, and ends all when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO
+
+from graph_emb.errors import PeerError
+from graph_emb.train.launch.plan import LAUNCHED, Process
+
+GRACE = 10.0
+"""Seconds that a process gets to end after SIGTERM, before it is killed."""
+POLL = 0.05
+TAIL = 16_384
+
+
+class ProcessFailure(PeerError):
+    """A process of the job failed; the others were ended.
+
+    Attributes:
+        exit_code: Its exit code; 128 + the signal where one killed it.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass
+class _Running:
+    plan: Process
+    popen: subprocess.Popen[bytes]
+    copiers: list[threading.Thread] = field(default_factory=list)
+    log: BinaryIO | None = field(default=None, repr=False)
+
+
+def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda: None) -> None:
+    """Start processes and return when all have ended with exit code 0.
+
+    When one fails, or this process is interrupted, all the others get SIGTERM and, ten seconds later, SIGKILL.
+    Processes also end when this one is killed.
+
+    Args:
+        processes: What to start; those that are ``shown`` also write to this terminal.
+        stop: Asked while waiting; a text ends everything with it as the reason (another machine failed).
+    Raises:
+        ProcessFailure: one failed; the message names it, its exit and its last line.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when everything has ended.
+    """
+    running: list[_Running] = []
+    try:
+        with _terminated_as_interrupted():
+            for process in processes:
+                running.append(_start(process))
+            _wait(running, stop)
+    finally:
+        end(running)
+
+
+def _start(process: Process) -> _Running:
+    process.log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, **process.environment, LAUNCHED: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+    log = process.log.open("wb")
+    try:
+        popen = subprocess.Popen(
+            process.command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if process.shown else log,
+            stderr=subprocess.STDOUT if not process.shown else subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the others in order
+        )
+    except BaseException:
+        log.close()
+        raise
+    if not process.shown:
+        log.close()
+        return _Running(process, popen)
+    copiers = [
+        threading.Thread(target=_copy, args=(source, target, log), daemon=True)
+        for source, target in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr))
+    ]
+    for copier in copiers:
+        copier.start()
+    return _Running(process, popen, copiers, log)
+
+
+def _copy(source: Any, target: Any, log: BinaryIO) -> None:
+    """Everything that comes from source, as it comes, to the terminal and to the log."""
+    while chunk := source.read1(65_536):
+        log.write(chunk)
+        log.flush()
+        with contextlib.suppress(BrokenPipeError):
+            target.write(chunk.decode("utf-8", "replace"))
+            target.flush()
+
+
+def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
+    left = list(running)
+    while left:
+        failed = [one for one in left if one.popen.poll() not in (None, 0)]
+        if failed:
+            raise _failure(_first(failed))
+        left = [one for one in left if one.popen.poll() is None]
+        reason = stop()
+        if reason is not None:
+            raise ProcessFailure(reason, 1)
+        if left:
+            time.sleep(POLL)
+    for one in running:
+        for copier in one.copiers:
+            copier.join(GRACE)
+
+
+def _first(failed: list[_Running]) -> _Running:
+    """The one to blame: what a signal killed before what ended with an error because its peer was gone."""
+    return min(failed, key=lambda one: (one.popen.returncode > 0, one.plan.rank))
+
+
+def _failure(one: _Running) -> ProcessFailure:
+    code = one.popen.returncode
+    for copier in one.copiers:
+        copier.join(GRACE)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    line = last_line(one.plan.log)
+    said = f"; its last line: {line}" if line else "; it wrote nothing"
+    return ProcessFailure(
+        f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}", 128 - code if code < 0 else code
+    )
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty, at most 300 characters; progress bars count as lines."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    return next((line for line in reversed(lines) if line), "")[:300]
+
+
+def end(running: Sequence[_Running]) -> None:
+    """End what still runs: SIGTERM, ten seconds, SIGKILL. Every process is reaped, with the children it left."""
+    for one in running:
+        _signal(one, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE
+    for one in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.popen.wait(max(0.0, deadline - time.monotonic()))
+        _signal(one, signal.SIGKILL)  # the session: a loader's worker may outlive its trainer
+        one.popen.wait()
+        for copier in one.copiers:
+            copier.join(GRACE)
+        for stream in (one.popen.stdout, one.popen.stderr, one.log):
+            if stream is not None:
+                stream.close()
+
+
+def _signal(one: _Running, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(one.popen.pid, number)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM to the launcher ends the job as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def end_with_launcher() -> None:
+    """Called first in a process that a launcher started: it ends when the launcher is killed. Linux only."""
+    launcher = os.environ.get(LAUNCHED)
+    if launcher is None or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(launcher):  # it died before the call
+        os.kill(os.getpid(), signal.SIGKILL)
