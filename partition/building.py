@@ -14,8 +14,8 @@ from partition.halo import Halo, PartBuilder
 from partition.hetero import HeteroGraph
 from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, is_partition, load
-from partition.relabel import Relabelled, relabel
-from partition.writer import Writer, check_names, check_no_empty_features, dgl_config, estimated_bytes
+from partition.relabel import relabel
+from partition.writer import Writer, check_names, check_no_empty_features, dgl_config, estimated_bytes, finish
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
@@ -91,37 +91,29 @@ def build(
         )
         if num_parts not in (None, assignment.num_parts):
             raise ConfigError(f"num_parts is {num_parts} but the assignment has {assignment.num_parts} parts")
+        manifest = Manifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
+        files = FileSet(folder, manifest)
         made = relabel(graph, assignment, edge_owner)
         if not allow_empty:
             check_no_empty_features(made)
-        builder = PartBuilder(made, halo=halo, num_hops=num_hops)
-        manifest = Manifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
-        write(folder, manifest, builder, report=assignment if report else None, graphbolt=graphbolt, progress=progress)
+        write_parts(files, PartBuilder(made, halo=halo, num_hops=num_hops), progress=progress)
+        config = dgl_config(made, graph.name, assignment.method, num_hops)
+        del made  # the report needs memory of its own
+        if report:
+            _write_report(files, graph, assignment)
+        if graphbolt:
+            config = _add_graphbolt(folder.path, files, config)
+        finish(files, config)
         return load(folder.publish())
 
 
-def write(
-    folder: PendingFolder,
-    manifest: Manifest,
-    builder: PartBuilder,
-    *,
-    report: Assignment | None,
-    graphbolt: bool,
-    progress: bool,
-) -> None:
-    """Every file of a partition, into a folder under construction."""
+def write_parts(files: FileSet, builder: PartBuilder, *, progress: bool) -> None:
+    """The files of every part and the id maps."""
     made = builder.relabelled
-    files = FileSet(folder, manifest)
     with edge_bar("writing parts", made.edges.total, progress) as tick:
         writer = Writer(files, made, tick)
         writer.write_parts(builder)
         writer.write_id_maps()
-    if report is not None:
-        _write_report(files, made, report)
-    config = dgl_config(made, made.graph.name, manifest.made["method"], builder.num_hops)
-    if graphbolt:
-        config = _add_graphbolt(folder.path, files, config)
-    writer.finish(config)
 
 
 def facts(graph: HeteroGraph, assignment: Assignment) -> dict[str, Any]:
@@ -214,10 +206,10 @@ def _assign(graph: HeteroGraph, num_parts: int | None, method: str, **options: A
     return assign(graph, num_parts, method, **options)
 
 
-def _write_report(files: FileSet, made: Relabelled, assignment: Assignment) -> None:
+def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment) -> None:
     from partition.report import report
 
-    found = report(made.graph, assignment)
+    found = report(graph, assignment)
     files.write_text("report.json", found.to_json())
     files.write_text("report.html", found.to_html())
 

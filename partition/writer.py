@@ -199,12 +199,13 @@ class Writer:
         self.files.write(paths["to_partition"], npy_writer(inverse(order)))
         self.files.write(paths["parquet"], lambda stream: _write_parquet(stream, order, sizes, original_ids))
 
-    def finish(self, config: dict[str, Any]) -> None:
-        """The manifest, then the JSON without which nobody opens the folder."""
-        text = json.dumps(config, indent=2) + "\n"
-        self.files.expect_text(self.files.manifest.config, text)
-        (self.files.folder.path / MANIFEST).write_text(self.files.manifest.to_json(), encoding="utf-8")
-        self.files.write_text(self.files.manifest.config, text)
+
+def finish(files: FileSet, config: dict[str, Any]) -> None:
+    """Write the manifest, then the JSON without which nobody opens the folder."""
+    text = json.dumps(config, indent=2) + "\n"
+    files.expect_text(files.manifest.config, text)
+    (files.folder.path / MANIFEST).write_text(files.manifest.to_json(), encoding="utf-8")
+    files.write_text(files.manifest.config, text)
 
 
 def estimated_bytes(graph: HeteroGraph) -> int:
