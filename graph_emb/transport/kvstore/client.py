@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,16 +16,18 @@ from torch import Tensor
 from graph_emb.errors import ConfigError, GraphEmbError, ModeError, ShapeError
 from graph_emb.names import Rank
 from graph_emb.optim.apply import apply_update
-from graph_emb.optim.merge import merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import RangeBook
-from graph_emb.table.initializers import FromArray, Initializer
+from graph_emb.table.gather import gather
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import check_picklable, revive
+from graph_emb.transport.kvstore.first_rows import for_server
 from graph_emb.transport.kvstore.layout import server_book, slices
+from graph_emb.transport.kvstore.outbox import Outbox, Place, cut, pack
 from graph_emb.transport.kvstore.session import Exchange, Session
+from graph_emb.transport.routing import Layout
 
 MOST_PENDING = 16
 """Pushes that may wait at the servers: a faster trainer is held back instead of filling the queues."""
@@ -37,6 +39,7 @@ class _Table:
 
     spec: TableSpec
     book: RangeBook
+    owners: Layout
     key: tuple[str, int]
     low: int
     high: int
@@ -45,7 +48,7 @@ class _Table:
     attached: bool = False
     push_handler: bool = False
     pull_handler: bool = False
-    pending: int = field(default=0)
+    pending: int = 0
 
 
 class KVStoreTransport:
@@ -77,6 +80,7 @@ class KVStoreTransport:
         self._made: dict[str, int] = {}
         self._unflushed: set[int] = set()
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
+        self._outbox: Outbox | None = None
         self._closed = False
 
     def create(self, spec: TableSpec) -> None:
@@ -103,14 +107,15 @@ class KVStoreTransport:
         self._collect_garbage()
 
         def calls(servers: Sequence[int], segment: Callable[[int], str | None]) -> list[Any]:
-            return [(s, "create", (key, _for_server(spec, book, s), self._locals, segment(s)), ()) for s in servers]
+            return [(s, "create", (key, for_server(spec, book, s), self._locals, segment(s)), ()) for s in servers]
 
         names = self._on_all_servers(calls)
         low, high = int(book.bounds[self._servers.start]), int(book.bounds[self._servers.stop])
         weight = shared.open_segment(names[""], (high - low, spec.dim), spec.dtype, create=False)
         self._exchange.tell(self._servers.start, "mapped", key, 0)
         self._made[spec.name] = key[1] + 1
-        self._tables[spec.name] = _Table(spec, book, key, low, high, shared.SharedShard(spec, low, weight))
+        owners = Layout(book.bounds.tolist(), range(book.num_parts), book.num_parts)
+        self._tables[spec.name] = _Table(spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight))
 
     def _on_all_servers(self, calls: Callable[[Sequence[int], Callable[[int], Any]], list[Any]]) -> dict[str, str]:
         """First the servers that allocate, then those that map; the names of this machine's segments."""
@@ -190,19 +195,21 @@ class KVStoreTransport:
             local = ids - found.low
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
                 return found.shard.read(local)
-        distinct, inverse = torch.unique(ids, return_inverse=True)
-        return self._pull_distinct(found, distinct)[inverse]
+        return self._pull_routed(found, ids)
 
-    def _pull_distinct(self, table: _Table, ids: Tensor) -> Tensor:
+    def _pull_routed(self, table: _Table, ids: Tensor) -> Tensor:
         own = range(0) if table.pull_handler else self._servers
-        pieces = slices(table.book, ids)
-        calls = [(s, "pull", (table.key,), (ids[start:end],)) for s, start, end in pieces if s not in own]
-        answers = iter(self._exchange.ask(calls))
-        rows = [
-            table.shard.read(ids[start:end] - table.low) if s in own else next(answers).tensors[0]
-            for s, start, end in pieces
-        ]
-        return torch.cat(rows) if rows else table.shard.weight[:0]
+        route = table.owners.route(ids)
+        pieces = cut(route.counts)
+        away = [piece for piece in pieces if piece[0] not in own]
+        numbers = self._exchange.start([(s, "pull", (table.key,), (route.ids[i:j],)) for s, i, j in away])
+        out = torch.empty((len(route.ids), table.spec.dim), dtype=table.spec.dtype)
+        for server, start, end in pieces:
+            if server in own:
+                table.shard.read_into(route.ids[start:end] - table.low, out[start:end])
+        for (_, start, end), answer in zip(away, self._exchange.finish(numbers), strict=True):
+            out[start:end] = answer.tensors[0]
+        return gather(out, route.place)
 
     def push(self, pushes: Sequence[Push]) -> None:
         """Send the gradients of one step to the owners, merged; a failure there is raised at a later flush or pull.
@@ -218,29 +225,41 @@ class KVStoreTransport:
     def _push(self, table: _Table, push: Push) -> None:
         if not table.attached and push.rule.state_specs():
             raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
-        ids, grads = push.ids.to("cpu"), push.grads.to("cpu", accumulation_dtype(table.spec.dtype))
-        how = push.merge
-        if push.rule.per_occurrence:
-            ids, order = torch.sort(ids, stable=True)
-            grads = grads[order]
-        else:
-            ids, grads = merge(ids, grads, how)
-            how = "sum"
+        packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), self._room)
         clocks = self._clocks(table)
-        pieces = slices(table.book, ids)
-        if clocks:  # an empty batch still counts as a step of the table
-            pieces += [(s, 0, 0) for s in range(table.book.num_parts) if s not in {piece[0] for piece in pieces}]
         optimizer = table.optimizers if table.attached else 0
+        pieces = packed.pieces
+        if clocks:  # an empty batch still counts as a step of the table
+            owning = {piece[0] for piece in pieces}
+            pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in owning]
         for server, start, end in pieces:
-            if self._hogwild and server in self._servers and not table.push_handler:
-                self._apply_here(table, push.rule, how, ids[start:end], grads[start:end], clocks)
+            ids, grads = packed.ids[start:end], packed.grads[start:end]
+            if server in self._servers and self._hogwild and not table.push_handler:
+                self._apply_here(table, push.rule, packed.how, ids, grads, clocks)
                 continue
-            arguments = (table.key, optimizer, push.rule, how, clocks)
-            self._exchange.tell(server, "push", *arguments, tensors=(ids[start:end], grads[start:end]))
+            arguments = (table.key, optimizer, push.rule, packed.how, clocks)
+            if server in self._servers:
+                self._exchange.tell(server, "push_placed", *arguments, packed.place, start, end)
+            else:
+                self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
             self._unflushed.add(server)
         table.pending += 1
         for name in clocks:
             table.shard.state[name].add_(1)
+
+    def _room(self, num_rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Place]:
+        """A place in the outbox, emptied or enlarged where it is full."""
+        if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
+            self.flush()
+        if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
+            fresh = Outbox(Outbox.size_for(num_rows, width, dtype))
+            try:
+                named = (fresh.name, len(fresh.memory))
+                self._exchange.ask([(server, "outbox", named, ()) for server in self._servers])
+            finally:
+                shared.forget_name(fresh.name)
+            self._outbox = fresh
+        return self._outbox.memory, self._outbox.reserve(num_rows, width, dtype)
 
     def _clocks(self, table: _Table) -> dict[str, float]:
         specs = table.shard.state_specs
@@ -313,6 +332,8 @@ class KVStoreTransport:
         servers = sorted(self._unflushed)
         answers = self._exchange.ask([(server, "flush", (), ()) for server in servers])
         self._unflushed.clear()
+        if self._outbox is not None:
+            self._outbox.clear()
         for table in self._tables.values():
             table.pending = 0
         for server, answer in zip(servers, answers, strict=True):
@@ -375,24 +396,3 @@ class KVStoreTransport:
     def _check_open(self) -> None:
         if self._closed:
             raise ModeError("graph_emb was shut down; call graph_emb.init() and create the tables again")
-
-
-class _Rows(FromArray):
-    """The rows of an array that one server needs."""
-
-    def __init__(self, array: Tensor, first_id: int) -> None:
-        super().__init__(array)
-        self._first_id = first_id
-
-    def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Copy the rows of ids first_id, first_id + 1, ... into weight."""
-        super().fill_(weight, first_id - self._first_id)
-
-
-def _for_server(spec: TableSpec, book: RangeBook, server: int) -> TableSpec:
-    """The spec as one server needs it: ranges per server, and of an array the server's own rows."""
-    initializer: Initializer = spec.initializer
-    if isinstance(initializer, FromArray):
-        low, high = book.bounds[server : server + 2].tolist()
-        initializer = _Rows(initializer.array[low:high].clone(), low)
-    return replace(spec, book=book, initializer=initializer)

@@ -5,7 +5,9 @@ Legend: M machines, S servers per machine; server s runs on machine s // S.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,3 +124,24 @@ def slices(book: RangeBook, sorted_ids: Tensor) -> list[tuple[int, int, int]]:
     """(server, start, end) of the ascending ids that each server owns; servers without ids are left out."""
     cuts = torch.searchsorted(sorted_ids, book.bounds).tolist()
     return [(s, cuts[s], cuts[s + 1]) for s in range(book.num_parts) if cuts[s] < cuts[s + 1]]
+
+
+def free_ports(num: int, host: str = "127.0.0.1") -> int:
+    """The first of ``num`` neighbouring ports that were free a moment ago: for the servers of one machine.
+
+    Raises:
+        ConfigError: the address is no address of this host, or nothing was found.
+    """
+    for _ in range(100):
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            try:
+                first.bind((host, 0))
+            except OSError as error:
+                raise ConfigError(f"host {host!r} is no address of this machine: {error.strerror}") from None
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for offset in range(1, num):
+                    stack.enter_context(socket.socket()).bind((host, port + offset))
+                return port
+    raise ConfigError(f"no {num} neighbouring free ports on {host}; name a port in the hosts file")

@@ -210,6 +210,10 @@ def _role_members() -> list[tuple[int, int]]:
     return list(dgl_rpc.recv_response().role["default"])
 
 
+Asked = tuple[int, str, tuple[Any, ...], tuple[Any, ...]]
+"""(server, method, arguments, tensors) of a call."""
+
+
 class Exchange:
     """Calls and their answers over a session. After an error of a peer every later call raises the same error."""
 
@@ -238,35 +242,46 @@ class Exchange:
             self._broken = error
             raise
 
-    def ask(self, calls: Sequence[tuple[int, str, tuple[Any, ...], tuple[Any, ...]]]) -> list[Answer]:
-        """The answers to (server, method, arguments, tensors), in the order of the calls.
+    def ask(self, calls: Sequence[Asked]) -> list[Answer]:
+        """The answers to calls, in their order.
 
         Raises:
             PeerError: a server is gone or silent.
             GraphEmbError: a call failed there.
         """
-        numbers = {
-            self.tell(server, method, *arguments, tensors=tensors): position
-            for position, (server, method, arguments, tensors) in enumerate(calls)
-        }
-        answers: list[Any] = [None] * len(calls)
-        waiting = set(numbers)
+        return self.finish(self.start(calls))
 
-        def take(number: int, answer: Any) -> bool:
-            waiting.discard(number)
-            answers[numbers[number]] = answer
+    def start(self, calls: Sequence[Asked]) -> list[tuple[int, int]]:
+        """Send calls; ``finish`` takes what it returns and must follow before any other call."""
+        return [
+            (server, self.tell(server, method, *arguments, tensors=tensors))
+            for server, method, arguments, tensors in calls
+        ]
+
+    def finish(self, started: Sequence[tuple[int, int]]) -> list[Answer]:
+        """The answers to started calls; raises as ``ask``."""
+        answers: dict[int, Answer] = {}
+        waiting = {number: server for server, number in started}
+
+        def take(number: int, answer: Answer) -> bool:
+            if waiting.pop(number, None) is not None:
+                answers[number] = answer
             return not waiting
 
         def late() -> str:
-            servers = sorted({calls[numbers[number]][0] for number in waiting})
-            return ", ".join(f"server {s} ({_name(self._session.hosts.address(s))})" for s in servers)
+            return ", ".join(self._where(server) for server in sorted(set(waiting.values())))
 
         if waiting:
             self._wait(take, late, self._session.answer_timeout)
-        for (server, *_), answer in zip(calls, answers, strict=True):
-            if answer.error:
-                raise revive(answer.error, f"server {server} ({_name(self._session.hosts.address(server))})")
-        return answers
+        for server, number in started:
+            error = answers[number].error
+            if error:
+                raise revive(error, self._where(server))
+        return [answers[number] for _, number in started]
+
+    def _where(self, server: int) -> str:
+        host, port = self._session.hosts.address(server)
+        return f"server {server} ({host}:{port})"
 
     def barrier(self, vote: int = 0) -> int:
         """Wait until every trainer called it; returns the sum of the votes.
@@ -305,7 +320,3 @@ class Exchange:
             if isinstance(error, PeerError):
                 self._broken = error
             raise
-
-
-def _name(address: guard.Address) -> str:
-    return f"{address[0]}:{address[1]}"

@@ -22,6 +22,7 @@ from graph_emb.partition_book import RangeBook
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Answer, Call, describe
+from graph_emb.transport.kvstore.outbox import Place, at
 
 _log = get_logger("kvstore")
 
@@ -84,6 +85,7 @@ class Tables:
     def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
         self._server, self._machine, self._more = server, machine, more
         self._tables: dict[Key, Table] = {}
+        self._outboxes: dict[int, Tensor] = {}
         self._failures: dict[int, list[tuple[str, str]]] = {}
         self._arrived: dict[int, tuple[int, int]] = {}
 
@@ -199,6 +201,27 @@ class Tables:
             shard.state[name].fill_(clock)
         apply_update(rule, shard, rows, grads, how)
 
+    def push_placed(
+        self,
+        sender: int,
+        key: Key,
+        optimizer: int,
+        rule: SparseRule,
+        how: Merge,
+        clocks: Mapping[str, float],
+        place: Place,
+        start: int,
+        end: int,
+    ) -> None:
+        """``push`` of rows [start, end) that lie in the sender's outbox."""
+        ids, grads = at(self._outboxes[sender], place)
+        self.push(sender, key, optimizer, rule, how, clocks, ids[start:end], grads[start:end])
+
+    def outbox(self, sender: int, name: str, num_bytes: int) -> Answer:
+        """Map the memory in which a trainer of this machine leaves its gradients."""
+        self._outboxes[sender] = shared.open_segment(name, (num_bytes,), torch.uint8, create=False)
+        return Answer()
+
     def push_data(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> None:
         """DGL's push: the user's handler, or plain assignment."""
         table = self._table(key)
@@ -265,6 +288,8 @@ METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
     "mapped": (Tables.mapped, False),
     "release": (Tables.release, False),
     "push": (Tables.push, False),
+    "push_placed": (Tables.push_placed, False),
+    "outbox": (Tables.outbox, True),
     "push_data": (Tables.push_data, False),
     "write": (Tables.write, True),
     "pull": (Tables.pull, True),

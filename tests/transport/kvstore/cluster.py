@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import socket
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graph_emb.transport import guard
+from graph_emb.transport.kvstore.layout import free_ports
 
 LIMIT = 90.0  # seconds; a test that hangs fails
 PRELOADED = [
@@ -34,22 +34,6 @@ class Outcome(NamedTuple):
     exit_code: int
     value: Any
     error: str
-
-
-def free_ports(num: int) -> int:
-    """The first of num neighbouring free ports."""
-    for _ in range(100):
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                for offset in range(1, num):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError(f"no {num} neighbouring free ports")
 
 
 def context() -> Any:
