@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ranks import Ranks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
@@ -17,3 +20,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}; set GRAPH_EMB_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Processes that stand for ranks, shared by all tests that need several."""
+    made = Ranks()
+    yield made
+    made.close()

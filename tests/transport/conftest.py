@@ -1,4 +1,4 @@
-"""Processes shared by the tests of the transports."""
+"""What the tests of the transports share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 import graph_emb as ge
-from tests.ranks import Ranks
-
-
-@pytest.fixture(scope="session")
-def ranks() -> Iterator[Ranks]:
-    made = Ranks()
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)
