@@ -82,6 +82,6 @@ def _masks(file: Path, arrays: dict[str, np.ndarray], num_nodes: int) -> dict[st
             continue
         if nodes.ndim != 1 or nodes.dtype.kind not in "iu":
             raise DataError(f"{file}: {names[0]} has shape {nodes.shape}, dtype {nodes.dtype}; expected integers")
-        check_ids(file, names[0], nodes, num_nodes)
+        check_ids(file, names[0], nodes, num_nodes, first_row=0)
         masks[MASKS[part]] = mask_of(nodes, num_nodes)
     return masks

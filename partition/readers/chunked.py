@@ -84,9 +84,27 @@ def read_chunked(source: Any) -> Contents:
             edges,
             node_data={ntype: columns for ntype, columns in node_data.items() if columns},
             edge_data={etype: columns for etype, columns in edge_data.items() if columns},
+            node_ids=_original_ids(file, num_nodes),
             name=meta.graph_name,
         )
     return Contents(graph)
+
+
+def _original_ids(file: Path, num_nodes: dict[str, int]) -> dict[str, np.ndarray]:
+    """What our own writer adds to the format: ``node_ids/<type>.parquet`` with ``position`` and ``original_id``."""
+    found = {}
+    for ntype, num in num_nodes.items():
+        path = file.parent / "node_ids" / f"{ntype}.parquet"
+        if not path.is_file():
+            continue
+        read = tables.read_columns(path, ["position", "original_id"])
+        position = tables.numbers_of(path, "position", read["position"])
+        ids = tables.ids_of(path, "original_id", read["original_id"])
+        if not np.array_equal(np.sort(position), np.arange(num)):
+            raise DataError(f"{path}: positions are not each of 0 .. {num - 1} once; does it belong to this graph?")
+        names = ids if isinstance(ids, np.ndarray) else ids.to_numpy(zero_copy_only=False).astype(str)
+        found[ntype] = names[np.argsort(position)]
+    return found
 
 
 def _metadata(file: Path) -> _Metadata:

@@ -158,6 +158,6 @@ def read_description(file: Path) -> Description:
         limit = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "extra_forbidden":
             limit = "unknown key"
-        shown = repr(detail["input"])
-        shown = "" if detail["type"] == "missing" or len(shown) > 60 else f" = {shown}"
+        is_value = detail["type"] != "missing" and not isinstance(detail["input"], dict | list)
+        shown = f" = {str(detail['input'])[:60]!r}" if is_value else ""
         raise ConfigError(f"{file}: {path}{shown}: {limit}") from None

@@ -81,12 +81,13 @@ def read_edges(
     )
     blocks: list[EdgeBlock] = []
     for file in edge_files(path):
-        found = list(_blocks(checked_file(file), options))
-        for block in found:
+        rows = 0
+        for block in _blocks(checked_file(file), options):
             _check_like(file, block, blocks)
             if not same:
-                _check_limits(file, block, etype, limits)
-        blocks += found
+                _check_limits(file, block, etype, limits, rows + 1)
+            rows += len(block.src)
+            blocks.append(block)
     if not blocks:
         raise DataError(f"{path}: has no edges; expected at least 1")
     return Contents(_graph(blocks, etype, limits, split_name(path)))
@@ -164,14 +165,14 @@ def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock]) -> None:
         raise DataError(f"{file}: has {has}, unlike the files before; add them or say weights='ignore'")
 
 
-def _check_limits(file: Path, block: EdgeBlock, etype: EdgeType, limits: dict[str, int | None]) -> None:
+def _check_limits(file: Path, block: EdgeBlock, etype: EdgeType, limits: dict[str, int | None], first_row: int) -> None:
     for word, ntype, ends in (("source", etype[0], block.src), ("target", etype[2], block.dst)):
         limit = limits[ntype]
         if limit is None:
             continue
         if not isinstance(ends, np.ndarray):
             raise ConfigError(f"num_nodes of {ntype!r} needs ids 0 .. N-1, but the ids of {file} are names")
-        check_ids(file, word, ends, limit)
+        check_ids(file, word, ends, limit, first_row=first_row)
 
 
 def _graph(blocks: list[EdgeBlock], etype: EdgeType, limits: dict[str, int | None], name: str) -> HeteroGraph:
@@ -195,7 +196,7 @@ def _graph(blocks: list[EdgeBlock], etype: EdgeType, limits: dict[str, int | Non
         for ntype, column in ((etype[0], src), (etype[2], dst)):
             limit, kept = limits[ntype], None
             if limit is None:
-                column, _, kept = _numbered(column, column[:0])
+                column, _, kept = _numbered(column, column[:1])
                 limit = len(kept) if kept is not None else 1 + int(column.max())
             if kept is not None:
                 node_ids[ntype] = kept

@@ -123,7 +123,7 @@ class _Nodes:
         """Node numbers of the ids in a split file."""
         rows = Rows([(file, {}, len(ids))])
         if isinstance(ids, np.ndarray) and self.ids is None:
-            check_ids(file, "id", ids, self.num, first_row=1)
+            check_ids(file, "id", ids, self.num)
             return ids
         return self.numbers("id", rows, ids)
 
@@ -182,7 +182,7 @@ def _number_all(
 def _number_open(columns: list[Ids]) -> tuple[np.ndarray, np.ndarray | None]:
     if isinstance(columns[0], np.ndarray):
         joined = np.concatenate(columns)
-        numbers, _, kept = number_ids(joined, joined[:0])
+        numbers, _, kept = number_ids(joined, joined[:1])
         return numbers, kept
     import pyarrow as pa
 

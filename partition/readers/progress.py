@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 SILENT_S = 2.0
 """A read that ends within this many seconds shows nothing."""
+REFRESH_S, REFRESH_LOG_S = 0.5, 10.0
+"""Seconds between two states of a bar, on a terminal and in a file, where each one is a line that stays."""
 _GIGABYTE = 1 << 30
 Advance = Callable[[int], None]
 
@@ -25,7 +28,10 @@ def reading(what: str, total: int | None, unit: str = "B") -> Iterator[Advance]:
     from tqdm import tqdm
 
     process = psutil.Process()
-    with tqdm(total=total, desc=what, unit=unit, unit_scale=True, delay=SILENT_S, leave=False) as bar:
+    refresh = REFRESH_S if sys.stderr.isatty() else REFRESH_LOG_S
+    with tqdm(
+        total=total, desc=what, unit=unit, unit_scale=True, delay=SILENT_S, mininterval=refresh, miniters=1, leave=False
+    ) as bar:
 
         def advance(units: int) -> None:
             if bar.total is not None:  # estimates of a gzipped file's text may run over

@@ -124,8 +124,8 @@ def checked_type_name(name: str) -> str:
     return name
 
 
-def check_ids(file: Path, word: str, ids: np.ndarray, limit: int, *, first_row: int = 0) -> None:
-    """Ids lie in [0, limit); the error names the file, row and value."""
+def check_ids(file: Path, word: str, ids: np.ndarray, limit: int, *, first_row: int = 1) -> None:
+    """Ids lie in [0, limit); the error names the file, row (``first_row`` is that of the first id) and value."""
     if len(ids) and (ids.min() < 0 or ids.max() >= limit):
         row = int(np.flatnonzero((ids < 0) | (ids >= limit))[0])
         raise DataError(f"{file}, row {first_row + row}: {word} {int(ids[row])} is outside [0, {limit})")

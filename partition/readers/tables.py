@@ -173,12 +173,12 @@ def ids_of(file: Path, name: str, column: pa.ChunkedArray, kind: str = "auto", l
     import pyarrow as pa
     from pyarrow import compute
 
+    _refuse_nulls(file, name, column)
     is_integer = pa.types.is_integer(column.type)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if (not is_integer and not is_text) or (kind == "int" and not is_integer):
         expected = "integers" if kind == "int" else "integers or strings"
         raise DataError(f"{file}: column {name!r} holds {column.type}; expected {expected} as ids")
-    _refuse_nulls(file, name, column)
     if is_integer and kind != "str":
         values = column.to_numpy()
         top = min(LARGEST_ID, LARGEST_ID if limit is None else limit - 1)
