@@ -24,6 +24,7 @@ from partition.readers import (  # they register
     triples,  # noqa: F401
 )
 from partition.readers.clean import CleanOptions, Duplicates, KeepOrDrop, cleaned
+from partition.readers.progress import progress_shown
 from partition.readers.source import READERS, Contents, Reader, as_path
 
 __all__ = ["READERS", "Contents", "Reader", "read"]
@@ -39,6 +40,7 @@ def read(
     undirected: bool | None = None,
     isolated: KeepOrDrop = "keep",
     reverse_types: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> HeteroGraph:
     """The graph of a file, a folder, an OGB data set or an object in memory.
@@ -73,6 +75,7 @@ def read(
         isolated: Nodes that no edge touches: ``keep``, or ``drop`` and keep the ids of the rest in ``node_ids``.
         reverse_types: Add a type ``rev_R`` with the edges of each type ``R`` turned round (and their data), except
             to types that hold both directions already.
+        progress: Whether a read of more than two seconds shows a bar; None: where standard error is a terminal.
         options: Of the format; ``docs/guides/partition-inputs.md`` lists them. An unknown one is refused.
     Returns:
         The graph; ``counts`` says what was dropped, merged or added.
@@ -86,7 +89,9 @@ def read(
         if option not in reader.options:
             kind = next(known for known, entry in READERS.items() if entry is reader)
             raise unknown_name(f"option of format {kind!r}", option, reader.options)
-    graph = cleaned(reader.read(source, **options), cleaning)
+    with progress_shown(progress):
+        contents = reader.read(source, **options)
+    graph = cleaned(contents, cleaning)
     if graph.total_nodes == 0:
         raise DataError(f"{_shown(source)}: has no nodes; expected at least 1")
     return graph if name is None else replace(graph, name=checked_name(name))

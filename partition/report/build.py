@@ -12,6 +12,7 @@ import numpy as np
 from graph_emb.errors import ConfigError
 from partition.assignment import Assignment
 from partition.hetero import HeteroGraph
+from partition.readers.progress import progress_shown
 from partition.report.flat import FlatGraph
 from partition.report.forecast import forecast_samples, forecast_walks
 from partition.report.metrics import measure_cut
@@ -50,19 +51,26 @@ class Recipe:
 RECIPE = Recipe()
 
 
-def report(graph: HeteroGraph, assignment: Assignment, recipe: Recipe = RECIPE) -> Report:
+def report(
+    graph: HeteroGraph, assignment: Assignment, recipe: Recipe = RECIPE, *, progress: bool | None = None
+) -> Report:
     """Measures an assignment of a graph, and a random one with parts of equal size beside it.
 
     Memory: two booleans for each node and part, the edges once more as a sparse matrix, and some 64 bytes a node.
 
+    Args:
+        progress: Whether forecasts of more than two seconds show a bar; None: where standard error is a terminal.
     Raises:
         PartitionError: the assignment does not fit the graph.
     """
     assignment.check(graph)
     began = time.perf_counter()
     flat = FlatGraph(graph)
-    given = measure(flat, flat.parts_of(assignment), assignment.num_parts, recipe)
-    random = measure(flat, random_parts(flat, assignment.num_parts, assignment.seed), assignment.num_parts, recipe)
+    dealt = random_parts(flat, assignment.num_parts, assignment.seed)
+    with progress_shown(progress):
+        given, random = (
+            measure(flat, parts, assignment.num_parts, recipe) for parts in (flat.parts_of(assignment), dealt)
+        )
     streamed = vertex_cut(graph, assignment.num_parts) if recipe.vertex_cut and graph.total_edges else None
     return Report(
         name=graph.name,

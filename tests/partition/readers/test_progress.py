@@ -12,7 +12,7 @@ from partition.readers import progress, read
 
 def test_a_short_read_shows_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g.csv").write_text("0,1\n")
-    read(tmp_path / "g.csv")
+    read(tmp_path / "g.csv", progress=True)
     assert capfd.readouterr() == ("", "")
 
 
@@ -21,7 +21,7 @@ def test_a_long_read_shows_rate_time_left_and_memory(
 ) -> None:
     monkeypatch.setattr(progress, "SILENT_S", 0.0)
     monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
-    with progress.reading("edges.csv", 4000) as advance:
+    with progress.progress_shown(True), progress.reading("edges.csv", 4000) as advance:
         advance(1000)
     shown = capfd.readouterr().err
     assert "edges.csv:  25%" in shown
@@ -31,12 +31,27 @@ def test_a_long_read_shows_rate_time_left_and_memory(
     assert "<" in shown  # elapsed < left
 
 
+@pytest.mark.parametrize(("asked", "seen"), [(True, True), (False, False), (None, False)])
+def test_a_reader_shows_it_when_asked_or_on_a_terminal(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: bool | None,
+    seen: bool,
+) -> None:
+    monkeypatch.setattr(progress, "SILENT_S", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
+    (tmp_path / "g.csv").write_text("0,1\n")
+    read(tmp_path / "g.csv", progress=asked)
+    assert ("g.csv:" in capfd.readouterr().err) == seen
+
+
 def test_an_estimate_that_is_too_low_ends_at_the_total(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SILENT_S", 0.0)
     monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
-    with progress.reading("edges.csv.gz", 100) as advance:
+    with progress.progress_shown(True), progress.reading("edges.csv.gz", 100) as advance:
         advance(80)
         advance(80)
     assert "100/100" in capfd.readouterr().err
