@@ -125,13 +125,15 @@ def pack(push: Push, owners: Layout, dtype: torch.dtype, room: Room) -> Packed:
     """
     check_merge(push.merge)
     ids, grads = push.ids.detach().cpu(), push.grads.detach().to("cpu", dtype)
-    if push.merge == "sum" and type(push.rule) in FUSED and dtype is torch.float32:
+    if type(push.rule) in FUSED and dtype is torch.float32:  # the bits of the fused kernels
         route = owners.route(ids)
         memory, place = room(len(route.ids), grads.shape[1], dtype)
         there, out = at(memory, place)
         there.copy_(route.ids)
         threads = get_num_threads() if len(route.ids) >= SERIAL_ROWS else 1
         sum_groups(grads.contiguous().numpy(), route.first, route.following, threads, out.numpy())
+        if push.merge == "mean":
+            out.mul_(torch.bincount(route.place, minlength=len(there)).float().reciprocal().unsqueeze(1))
         return Packed(there, out, cut(route.counts), "sum", place)
     how = push.merge
     if push.rule.per_occurrence:

@@ -28,12 +28,37 @@ PRELOADED = [
 
 
 class Outcome(NamedTuple):
-    """How a process ended."""
+    """How a process did its part: 0, or the exit code with which it ended."""
 
     name: str
     exit_code: int
     value: Any
     error: str
+
+
+class Worker(NamedTuple):
+    """A process that does one job after the other; an error or a signal ends it."""
+
+    process: Any
+    pipe: Connection
+
+
+_idle: list[Worker] = []
+"""Processes that did their last job well: they have compiled and imported everything already."""
+
+
+def close_idle() -> None:
+    """End the waiting processes; each must end with 0."""
+    codes = []
+    while _idle:
+        process, pipe = _idle.pop()
+        pipe.close()
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        codes.append(process.exitcode)
+    assert not any(codes), f"waiting processes ended with {codes}"
 
 
 def context() -> Any:
@@ -59,9 +84,8 @@ class Cluster:
         self.token = guard.new_token()
         ports = [free_ports(servers) for _ in range(machines)]
         self.hosts = [f"127.0.0.1:{port}" for port in ports]
-        self.processes: dict[str, Any] = {}
-        self._pipes: dict[str, Connection] = {}
-        self._answers: dict[str, tuple[Any, str]] = {}
+        self.workers: dict[str, Worker] = {}
+        self.logs: dict[str, str] = {}
         self.folder = tempfile.TemporaryDirectory()
 
     def start(self, train: Callable[..., Any], *args: Any, part_config: str | None = None) -> None:
@@ -82,33 +106,42 @@ class Cluster:
             self._start(f"trainer {rank}", _train, (options, train, args))
 
     def _start(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        mine, theirs = context().Pipe()
-        process = context().Process(target=_child, args=(theirs, function, args, str(Path(self.folder.name, name))))
-        process.start()
-        theirs.close()
-        self.processes[name], self._pipes[name] = process, mine
+        if _idle:
+            worker = _idle.pop()
+        else:
+            mine, theirs = context().Pipe()
+            process = context().Process(target=_work, args=(theirs,))
+            process.start()
+            theirs.close()
+            worker = Worker(process, mine)
+        worker.pipe.send_bytes(pickle.dumps((function, args, str(Path(self.folder.name, name)))))
+        self.workers[name] = worker
 
     def join(self, limit: float = LIMIT) -> dict[str, Outcome]:
         """Wait for every process; those that outlive the limit are killed, which shows in their exit code."""
         until = time.monotonic() + limit
-        open_pipes = dict(self._pipes)
-        while open_pipes and time.monotonic() < until:
-            for pipe in wait(list(open_pipes.values()), timeout=max(0.0, until - time.monotonic())):
-                name = next(name for name, one in open_pipes.items() if one is pipe)
-                try:
-                    self._answers[name] = pickle.loads(pipe.recv_bytes())
-                except EOFError:
-                    del open_pipes[name]
+        waiting = {worker.pipe: name for name, worker in self.workers.items()}
+        answers: dict[str, tuple[Any, str]] = {}
+        while waiting and time.monotonic() < until:
+            for pipe in wait(list(waiting), timeout=max(0.0, until - time.monotonic())):
+                assert isinstance(pipe, Connection)
+                name = waiting.pop(pipe)
+                with contextlib.suppress(EOFError, ConnectionResetError):
+                    answers[name] = pickle.loads(pipe.recv_bytes())
         outcomes = {}
-        for name, process in self.processes.items():
-            process.join(max(0.1, until - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
-            value, error = self._answers.get(name, (None, ""))
-            outcomes[name] = Outcome(name, process.exitcode, value, error)
-        for pipe in self._pipes.values():
-            pipe.close()
+        for name, worker in self.workers.items():
+            value, error = answers.get(name, (None, "no answer"))
+            if not error:
+                _idle.append(worker)
+                outcomes[name] = Outcome(name, 0, value, "")
+                continue
+            worker.process.join(max(1.0, until - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.pipe.close()
+            outcomes[name] = Outcome(name, worker.process.exitcode or 1, value, error)
+        self.logs = {name: Path(self.folder.name, name).read_text(errors="replace") for name in self.workers}
         self.folder.cleanup()
         return outcomes
 
@@ -138,23 +171,27 @@ def _train(options: dict[str, Any], train: Callable[..., Any], args: tuple[Any, 
     return value
 
 
-def _child(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...], log: str) -> None:
-    with open(log, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+def _work(pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(1)
-    code = 0
-    try:
-        pipe.send_bytes(pickle.dumps((function(*args), "")))
-    except BaseException as error:
-        traceback.print_exc()
-        pipe.send_bytes(pickle.dumps((None, f"{type(error).__name__}: {error}")))
-        code = 1
-    pipe.close()
-    sys.stdout.flush()
-    sys.exit(code)
+    while True:
+        try:
+            function, args, log = pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        with open(log, "w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        try:
+            answer = (function(*args), "")
+        except BaseException as error:
+            traceback.print_exc()
+            pipe.send_bytes(pickle.dumps((None, f"{type(error).__name__}: {error}")))
+            pipe.close()
+            sys.stdout.flush()
+            sys.exit(1)
+        pipe.send_bytes(pickle.dumps(answer))
 
 
 @contextlib.contextmanager
