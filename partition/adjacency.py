@@ -113,8 +113,7 @@ def _merged(
     weights = given if len(given) else np.empty(len(indices), np.int32)
     degrees = np.empty(num_nodes, np.int64)
     calls = [
-        partial(kernels.merge, indptr, indices, given, a, b, np.full(num_nodes, -1), degrees, weights)
-        for a, b in spans
+        partial(kernels.merge, indptr, indices, given, a, b, np.full(num_nodes, -1), degrees, weights) for a, b in spans
     ]
     stops = threads.run(calls)
     size = close_gaps([int(indptr[low]) for low, _ in spans], stops, (indices, weights))

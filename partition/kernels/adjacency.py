@@ -88,3 +88,18 @@ def cut_of(indptr, indices, weights, parts):
             if parts[indices[i]] != own:
                 cut += weights[i] if weighted else 1
     return cut
+
+
+@njit(cache=True, nogil=True)
+def move_costs(indptr, indices, weights, parts, nodes, target):
+    """The cut that moving each node to a part would add, (len(nodes),)."""
+    out = np.zeros(len(nodes), np.int64)
+    weighted = len(weights) > 0
+    for i in range(len(nodes)):
+        for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
+            weight = weights[e] if weighted else 1
+            if parts[indices[e]] == parts[nodes[i]]:
+                out[i] += weight
+            elif parts[indices[e]] == target:
+                out[i] -= weight
+    return out

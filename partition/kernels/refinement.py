@@ -272,18 +272,14 @@ def rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scal
         if excess == 0.0:
             return excess
         for v in order:
-            priority, target = best_relief(
-                indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row
-            )
+            priority, target = best_relief(indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row)
             if target >= 0:
                 keys[v], heap[size] = priority, v
                 size += 1
                 sift_up(heap, places, keys, size - 1)
         while size > 0:
             v = heap[0]
-            priority, target = best_relief(
-                indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row
-            )
+            priority, target = best_relief(indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row)
             if target < 0:
                 size = pop(heap, places, keys, size)
                 continue

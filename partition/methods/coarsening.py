@@ -1,0 +1,172 @@
+"""Coarser and coarser graphs by size-constrained label propagation.
+
+Meyerhenke, Sanders, Schulz, "Partitioning complex networks via size-constrained clustering" (SEA 2014); the pairing of
+nodes that favour the same full cluster follows KaMinPar (Gottesbueren et al., ESA 2021). Here a cluster has a limit
+for every constraint. Legend: N nodes, M stored entries, C constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from partition.adjacency import close_gaps
+from partition.kernels import clustering as kernels
+from partition.threads import Threads
+
+CHUNK = 32
+"""Consecutive nodes that stay together in a random order: memory near in the input stays near."""
+BATCHES = 48
+MIN_BATCH = 64
+SERIAL_ENTRIES = 200_000
+"""Below this a batch costs less than handing it to threads."""
+
+
+@dataclass
+class Level:
+    """A graph on the way to the coarsest.
+
+    Attributes:
+        indptr, indices, weights: Symmetric rows, (N + 1,), (M,), (M,) or empty.
+        node_weights: (N, C), int64.
+        labels: (N,), int32: the node of the next coarser level that each node is part of; None at the coarsest.
+        groups: (N,), int32, or empty: nodes of different groups never merge.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    weights: np.ndarray
+    node_weights: np.ndarray
+    groups: np.ndarray
+    labels: np.ndarray | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.indptr) - 1
+
+
+def random_order(num_nodes: int, rng: np.random.Generator) -> np.ndarray:
+    """Every node once, int32: chunks of neighbours in memory, in random order."""
+    chunks = rng.permutation(-(-num_nodes // CHUNK)).astype(np.int32)
+    order = (chunks[:, None] * np.int32(CHUNK) + np.arange(CHUNK, dtype=np.int32)).ravel()
+    return order[order < num_nodes]
+
+
+class Propagation:
+    """Label propagation on one level: clusters, or parts that get better.
+
+    Args:
+        labels: (N,), int32, changed in place.
+        loads: (L, C), int64: what each label holds, kept up to date.
+        limits: (C,): what a label may hold.
+    """
+
+    def __init__(
+        self, level: Level, labels: np.ndarray, loads: np.ndarray, limits: np.ndarray, threads: Threads
+    ) -> None:
+        self.level, self.labels, self.loads, self.limits, self.threads = level, labels, loads, limits, threads
+        widest = int(np.diff(level.indptr).max(initial=0))
+        count = threads.num_threads if len(level.indices) > SERIAL_ENTRIES else 1
+        self._scratch = [
+            (np.zeros(len(loads), np.int64), np.empty(min(widest, len(loads)) + 1, np.int32)) for _ in range(count)
+        ]
+
+    def round(
+        self, rng: np.random.Generator, *, sizes: np.ndarray, favoured: np.ndarray, grouped: bool
+    ) -> tuple[int, int]:
+        """One pass over all nodes: (nodes moved, labels left without a node)."""
+        level = self.level
+        order = random_order(level.num_nodes, rng)
+        seed = np.uint64(rng.integers(2**63))
+        groups = level.groups if grouped else np.empty(0, np.int32)
+        batch = max(MIN_BATCH, -(-level.num_nodes // BATCHES))
+        moved = emptied = 0
+        for start in range(0, level.num_nodes, batch):
+            nodes = order[start : start + batch]
+            targets = np.empty(len(nodes), np.int32)
+            cuts = np.linspace(0, len(nodes), len(self._scratch) + 1).astype(int)
+            calls = [
+                partial(
+                    kernels.propose,
+                    nodes[a:b], level.indptr, level.indices, level.weights, level.node_weights,
+                    self.labels, self.loads, self.limits, groups, seed, *scratch, targets[a:b], favoured,
+                )
+                for a, b, scratch in zip(cuts[:-1], cuts[1:], self._scratch, strict=True)
+            ]  # fmt: skip
+            self.threads.run(calls)
+            done = kernels.apply(nodes, targets, self.labels, level.node_weights, self.loads, self.limits, sizes)
+            moved += done[0]
+            emptied += done[1]
+        return moved, emptied
+
+
+def cluster(
+    level: Level, limits: np.ndarray, target: int, rounds: int, rng: np.random.Generator, threads: Threads
+) -> np.ndarray:
+    """Clusters of at most ``limits``, (N,), int32, any numbers below N; stops early at ``target`` clusters."""
+    num_nodes = level.num_nodes
+    labels = np.arange(num_nodes, dtype=np.int32)
+    loads = level.node_weights.copy()
+    sizes = np.ones(num_nodes, np.int32)
+    favoured = np.full(num_nodes, -1, np.int32)
+    propagation = Propagation(level, labels, loads, limits, threads)
+    left = num_nodes
+    for _ in range(rounds):
+        moved, emptied = propagation.round(rng, sizes=sizes, favoured=favoured, grouped=True)
+        left -= emptied
+        if left <= target or moved < num_nodes // 50:
+            break
+    if left > target:
+        kernels.pair_up(labels, sizes, favoured, level.groups, level.node_weights, loads, limits)
+    return labels
+
+
+def contract(level: Level, labels: np.ndarray, threads: Threads) -> Level:
+    """The graph whose nodes are the clusters; ``level.labels`` is set to their numbers."""
+    numbers, num_labels = kernels.number(labels)
+    order, starts = kernels.members(numbers, num_labels)
+    begins = kernels.bounds(order, starts, level.indptr)
+    small = len(level.weights) == 0 or level.weights.sum(dtype=np.int64) < 2**31
+    # Only the pages that are written count: the arrays are as long as they could get, then cut.
+    indices = np.empty(begins[-1], np.int32)
+    weights = np.empty(begins[-1], np.int32 if small and begins[-1] < 2**31 else np.int64)
+    degrees = np.empty(num_labels, np.int64)
+    widest = min(num_labels, int(np.diff(begins).max(initial=0))) + 1
+    spans = threads.ranges(num_labels, begins)
+    calls = [
+        partial(
+            kernels.contract,
+            order, starts, low, high, begins[low], level.indptr, level.indices, level.weights, numbers,
+            np.zeros(num_labels, np.int64), np.empty(widest, np.int32), indices, weights, degrees,
+        )
+        for low, high in spans
+    ]  # fmt: skip
+    stops = threads.run(calls)
+    size = close_gaps([int(begins[low]) for low, _ in spans], stops, (indices, weights))
+    indices.resize(size, refcheck=False)
+    weights.resize(size, refcheck=False)
+    indptr = np.zeros(num_labels + 1, np.int64)
+    np.cumsum(degrees, out=indptr[1:])
+    node_weights = np.zeros((num_labels, level.node_weights.shape[1]), np.int64)
+    kernels.add_weights(numbers, level.node_weights, node_weights)
+    groups = level.groups[order[starts[:-1]]] if len(level.groups) else level.groups
+    level.labels = numbers
+    return Level(indptr, indices, weights, node_weights, groups)
+
+
+def coarsen(
+    finest: Level, limits: np.ndarray, target: int, rounds: int, rng: np.random.Generator, threads: Threads
+) -> list[Level]:
+    """Levels from the given one to the coarsest: about ``target`` nodes, or where clustering no longer helps."""
+    levels = [finest]
+    while levels[-1].num_nodes > target:
+        labels = cluster(levels[-1], limits, target, rounds, rng, threads)
+        coarser = contract(levels[-1], labels, threads)
+        if coarser.num_nodes > 0.95 * levels[-1].num_nodes:
+            levels[-1].labels = None
+            break
+        levels.append(coarser)
+    return levels

@@ -1,0 +1,44 @@
+"""The part is a hash of the original id: a node's part can be told from its id alone, on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partition.methods.base import Problem, method
+
+
+def _promises_nothing(names: Sequence[str]) -> str:
+    return f"a hash promises nothing, not {', '.join(names)}; try random or multilevel" if names else ""
+
+
+@method("hash", refusal=_promises_nothing, balance=(), follows_edges=False)
+def hash_of_id(problem: Problem) -> np.ndarray:
+    """SplitMix64 of the original id (its characters, for strings), salted with the seed, modulo the parts."""
+    graph = problem.graph
+    out = [np.empty(0, np.int32)]
+    for ntype, num in graph.num_nodes.items():
+        ids = graph.node_ids.get(ntype)
+        hashed = hashes(np.arange(num) if ids is None else ids, problem.seed)
+        out.append((hashed % np.uint64(problem.num_parts)).astype(np.int32))
+    return np.concatenate(out)
+
+
+def hashes(ids: np.ndarray, seed: int) -> np.ndarray:
+    """(N,), uint64, of integers or strings; a string's hash does not depend on the widest one beside it."""
+    salt = _mixed(np.full(len(ids), seed & (2**64 - 1), np.uint64))
+    if ids.dtype.kind in "iu":
+        return _mixed(ids.astype(np.uint64) ^ salt)
+    text = np.ascontiguousarray(ids.astype(str))
+    letters = text.view(np.uint32).reshape(len(ids), -1) if len(ids) else np.empty((0, 0), np.uint32)
+    for column in letters.T:
+        salt = np.where(column == 0, salt, _mixed(salt ^ column.astype(np.uint64)))
+    return salt
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,96 @@
+"""A first partition of the coarsest graph: recursive bisection by greedy growing, several tries, the best kept.
+
+Legend: N nodes, P parts, C constraints.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partition.kernels import refinement as kernels
+from partition.methods.coarsening import Level
+from partition.methods.refining import Parts, overload_of, scales_of
+from partition.threads import Threads
+
+TRIES = 6
+ROUNDS = 8
+LEAST_PATIENCE = 50
+WORK = 4_000_000
+"""Entries looked at by all starts together, at least; a finest graph of more entries allows as many."""
+MAX_STARTS = 12
+
+
+def first_parts(
+    level: Level, num_parts: int, limits: np.ndarray, work: int, rng: np.random.Generator, threads: Threads
+) -> Parts:
+    """The best of several starts: least overload, then least cut.
+
+    Args:
+        limits: (C,): what a part may hold.
+        work: Entries of the finest graph: what the starts together may cost.
+    """
+    each = TRIES * max(1.0, np.log2(num_parts)) * max(len(level.indices), 1)
+    starts = int(np.clip(max(WORK, work) / each, 1, MAX_STARTS))
+    best: tuple[float, int] | None = None
+    for _ in range(starts):
+        made = Parts(level, _bisect_recursively(level, num_parts, limits, rng), limits, num_parts)
+        made.rebalance(rng)
+        made.refine(rng, threads)
+        score = made.overload, made.cut()
+        if best is None or score < best:
+            best, found = score, made
+    return found
+
+
+def _bisect_recursively(level: Level, num_parts: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """(N,), int32: parts near the limits; what does not fit yet is mended later."""
+    parts = np.zeros(level.num_nodes, np.int32)
+    local = np.full(level.num_nodes, -1, np.int32)
+    pieces = [(np.arange(level.num_nodes, dtype=np.int32), 0, num_parts)]
+    while pieces:
+        nodes, first, count = pieces.pop()
+        if count == 1 or not len(nodes):
+            parts[nodes] = first
+            continue
+        rows = kernels.induced(level.indptr, level.indices, level.weights, nodes, local)
+        piece = Level(*rows, np.ascontiguousarray(level.node_weights[nodes]), np.empty(0, np.int32))
+        left = count // 2
+        side = _bisect(piece, left, count - left, limits, rng)
+        pieces.append((nodes[side == 0], first, left))
+        pieces.append((nodes[side == 1], first + left, count - left))
+    return parts
+
+
+def _bisect(level: Level, left: int, right: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The best of several tries, (N,), int32, 0 or 1: ``left`` parts' share and ``right`` parts' share."""
+    totals = level.node_weights.sum(axis=0)
+    count = left + right
+    # Each bisection gets an even share of what all of them may add: (1 + e)^depth is the limit over the mean.
+    room = np.maximum(limits * count / np.maximum(totals, 1), 1.0) ** (1 / np.ceil(np.log2(count)))
+    shares = np.array([left, right])[:, None] / count * totals[None, :]
+    bounds = np.maximum(np.ceil(shares), np.floor(shares * room)).astype(np.int64)
+    # A state in between may exceed a bound by one node: clusters are heavy here, and few fit exactly.
+    soft = bounds + level.node_weights.max(axis=0)
+    scales = scales_of(totals / 2)
+    rows = (level.indptr, level.indices, level.weights, level.node_weights)
+    best: tuple[float, int] | None = None
+    for _ in range(TRIES):
+        parts = np.zeros(level.num_nodes, np.int32)
+        loads = np.zeros((2, len(limits)), np.int64)
+        order = rng.permutation(level.num_nodes).astype(np.int32)
+        kernels.grow(*rows, shares[1], bounds, order, parts, loads)
+        kernels.rebalance(*rows, parts, loads, bounds, scales, order)
+        table = np.empty((level.num_nodes, 2), np.int64)
+        kernels.connect(*rows[:3], parts, 0, level.num_nodes, table)
+        patience = max(LEAST_PATIENCE, level.num_nodes)
+        for _ in range(ROUNDS):
+            seeds = kernels.boundary(table, parts, order)
+            if not kernels.search(*rows, parts, loads, bounds, soft, scales, table, seeds, len(seeds), patience):
+                break
+        score = (
+            overload_of(loads, bounds, scales),
+            int(table.sum() - np.take_along_axis(table, parts[:, None], 1).sum()),
+        )
+        if best is None or score < best:
+            best, found = score, parts
+    return found

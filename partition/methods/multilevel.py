@@ -1,0 +1,78 @@
+"""Ours, the default: cluster, contract, split the coarsest graph, refine on the way back, under all limits at once.
+
+Legend: N nodes, P parts, C constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from partition.methods.base import Problem, any_but_none, at_least, method
+from partition.methods.coarsening import Level, coarsen
+from partition.methods.initial import first_parts
+from partition.methods.refining import Parts
+from partition.threads import Threads
+
+COARSEST = 1500
+COARSEST_PER_PART = 60
+SHARES = (1 / 10, 1 / 20, 1 / 40)
+"""Of a part's limit: the most that a cluster may hold, one after the other in repeated runs."""
+CLUSTER_ROUNDS = 4
+LARGE = 4_000_000
+"""Entries from which one run must do."""
+
+
+@method("multilevel", refusal=any_but_none)
+def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | None = None) -> np.ndarray:
+    """The best of several multilevel runs, refined again by cycles that keep its parts.
+
+    Args:
+        repeats: Runs from scratch with clusters of other sizes, at least 1; None: 3, and 1 from 4 million entries on.
+        cycles: Coarsenings inside the best parts (Walshaw, 2004), at least 0; None: 1, and 0 from 4 million entries on.
+    """
+    adjacency, num_parts, rng = problem.adjacency, problem.num_parts, problem.rng()
+    small = adjacency.num_entries < LARGE
+    repeats = (3 if small else 1) if repeats is None else at_least("repeats", repeats, 1)
+    cycles = (1 if small else 0) if cycles is None else at_least("cycles", cycles, 0)
+    limits = problem.constraints.limits(num_parts)
+    finest = Level(
+        adjacency.indptr,
+        adjacency.indices,
+        adjacency.weight_array,
+        np.ascontiguousarray(problem.constraints.weights.T),
+        np.empty(0, np.int32),
+    )
+    with Threads(problem.num_threads) as threads:
+        best: tuple[float, int] | None = None
+        for turn in range(repeats + cycles):
+            start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
+            made = _run(start, num_parts, limits, SHARES[turn % len(SHARES)], rng, threads)
+            score = made.overload, adjacency.cut(made.parts)
+            if best is None or score < best:
+                best, parts = score, made.parts
+    return parts
+
+
+def _run(
+    finest: Level, num_parts: int, limits: np.ndarray, share: float, rng: np.random.Generator, threads: Threads
+) -> Parts:
+    """Down to the coarsest level and back; with groups, from these parts on."""
+    caps = np.maximum((limits * share).astype(np.int64), 1)
+    target = max(COARSEST, COARSEST_PER_PART * num_parts)
+    levels = coarsen(finest, caps, target, CLUSTER_ROUNDS, rng, threads)
+    coarsest = levels.pop()
+    if len(coarsest.groups):
+        made = Parts(coarsest, coarsest.groups.copy(), limits, num_parts)
+        made.refine(rng, threads)
+    else:
+        made = first_parts(coarsest, num_parts, limits, len(finest.indices), rng, threads)
+    while levels:
+        level = levels.pop()
+        assert level.labels is not None  # only the coarsest has none
+        made = Parts(level, made.parts[level.labels], limits, num_parts)
+        made.rebalance(rng)
+        made.refine(rng, threads)
+        level.labels = None
+    return made

@@ -1,0 +1,137 @@
+"""Refinement of a partition on one level under every limit at once.
+
+Legend: N nodes, P parts, C constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from partition.kernels.adjacency import cut_of
+from partition.kernels import refinement as kernels
+from partition.methods.coarsening import Level, Propagation, random_order
+from partition.threads import Threads
+
+SWAP_TRIES = 2_000
+PROPAGATION_ROUNDS = 6
+
+
+def scales_of(means: np.ndarray) -> np.ndarray:
+    """Powers of two near 1 / mean, so that sums of overloads are exact in any order."""
+    return np.exp2(-np.floor(np.log2(np.maximum(means, 1.0))))
+
+
+def overload_of(loads: np.ndarray, limits: np.ndarray, scales: np.ndarray) -> float:
+    """How far (P, C) loads are above (P, C) limits, in units of the scales."""
+    return float((np.maximum(loads - limits, 0) * scales).sum())
+
+
+@dataclass(frozen=True)
+class Search:
+    """Rounds of local search with the same parameters.
+
+    Attributes:
+        rounds: At most; a round that gains less than ``LEAST_GAIN`` of the cut is the last.
+        per_search: Boundary nodes that each search starts from; 0: all at once.
+        patience: Moves without a better state that end a search.
+    """
+
+    rounds: int
+    per_search: int
+    patience: int
+    slack: float = 0.0
+
+
+GLOBAL = Search(rounds=3, per_search=0, patience=400)
+LOCAL = Search(rounds=3, per_search=20, patience=60)
+"""Finds what the global search does not, at several times its cost: for small levels."""
+LARGE_GLOBAL = Search(rounds=2, per_search=0, patience=400)
+SMALL_ENTRIES = 3_000_000
+LEAST_GAIN = 0.002
+TABLE_BYTES_PER_ENTRY = 12
+LEAST_TABLE_BYTES = 1 << 27
+"""A larger table of connections is not made: label propagation refines alone."""
+
+
+class Parts:
+    """A partition of one level and what each part holds.
+
+    Attributes:
+        parts: (N,), int32.
+        loads: (P, C), int64.
+        limits: (C,), int64.
+    """
+
+    def __init__(self, level: Level, parts: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
+        self.level, self.parts, self.limits, self.num_parts = level, parts, limits, num_parts
+        self.loads = np.zeros((num_parts, len(limits)), np.int64)
+        np.add.at(self.loads, parts, level.node_weights)
+        self.scales = scales_of(level.node_weights.sum(axis=0) / num_parts)
+        self.bounds = np.repeat(limits[None, :], num_parts, axis=0)
+
+    @property
+    def rows(self) -> tuple[np.ndarray, ...]:
+        """What the loops take of the graph."""
+        level = self.level
+        return level.indptr, level.indices, level.weights, level.node_weights
+
+    @property
+    def overload(self) -> float:
+        """0.0 where every limit holds."""
+        return overload_of(self.loads, self.bounds, self.scales)
+
+    def rebalance(self, rng: np.random.Generator) -> float:
+        """Mend what is above its limit: the overload that is left."""
+        if self.overload == 0.0:
+            return 0.0
+        order = rng.permutation(self.level.num_nodes).astype(np.int32)
+        left = kernels.rebalance(*self.rows, self.parts, self.loads, self.bounds, self.scales, order)
+        for _ in range(3):
+            if left == 0.0:
+                break
+            left = kernels.swap(
+                self.level.node_weights, self.parts, self.loads, self.bounds, self.scales, order, SWAP_TRIES
+            )
+            left = kernels.rebalance(*self.rows, self.parts, self.loads, self.bounds, self.scales, order)
+        return left
+
+    def cut(self) -> int:
+        """Weight of the edges between parts, counted from both ends."""
+        return int(cut_of(*self.rows[:3], self.parts))
+
+    def refine(self, rng: np.random.Generator, threads: Threads) -> None:
+        """Lower the cut; nothing goes further above its limit than it was."""
+        level, entries = self.level, len(self.level.indices)
+        heavy = len(level.weights) > 0 and level.weights.sum(dtype=np.int64) >= 2**31
+        table_bytes = level.num_nodes * self.num_parts * (8 if heavy else 4)
+        if table_bytes > max(LEAST_TABLE_BYTES, TABLE_BYTES_PER_ENTRY * entries):
+            self._propagate(rng, threads)
+            return
+        table = np.empty((level.num_nodes, self.num_parts), np.int64 if heavy else np.int32)
+        spans = threads.ranges(level.num_nodes, level.indptr)
+        threads.run([partial(kernels.connect, *self.rows[:3], self.parts, a, b, table) for a, b in spans])
+        for search in (GLOBAL, LOCAL) if entries < SMALL_ENTRIES else (LARGE_GLOBAL,):
+            self._search(search, table, rng)
+
+    def _search(self, search: Search, table: np.ndarray, rng: np.random.Generator) -> None:
+        least = LEAST_GAIN * self.cut() / 2
+        soft = self.bounds + (self.bounds * search.slack).astype(np.int64)
+        for _ in range(search.rounds):
+            seeds = kernels.boundary(table, self.parts, random_order(self.level.num_nodes, rng))
+            gain = kernels.search(
+                *self.rows, self.parts, self.loads, self.bounds, soft, self.scales, table, seeds,
+                search.per_search or len(seeds), search.patience,
+            )  # fmt: skip
+            if gain <= least:
+                return
+
+    def _propagate(self, rng: np.random.Generator, threads: Threads) -> None:
+        nothing = np.empty(0, np.int32)
+        propagation = Propagation(self.level, self.parts, self.loads, self.limits, threads)
+        for _ in range(PROPAGATION_ROUNDS):
+            moved, _ = propagation.round(rng, sizes=nothing, favoured=nothing, grouped=False)
+            if moved < LEAST_GAIN * self.level.num_nodes:
+                return
