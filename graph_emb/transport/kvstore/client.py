@@ -328,6 +328,7 @@ class KVStoreTransport:
             PeerError: a push failed at a server, or a server is gone.
         """
         self._check_open()
+        self._exchange.check()
         self._collect_garbage()
         servers = sorted(self._unflushed)
         answers = self._exchange.ask([(server, "flush", (), ()) for server in servers])

@@ -70,7 +70,8 @@ def serve(
     trainers: Trainers = {}
     try:
         state = _server_state(server_id, where, num_clients, part_config, graph_formats)
-        trainers = _meet(listener, num_clients, start_timeout)
+        _meet(listener, trainers, num_clients, start_timeout)
+        trainers = dict(sorted(trainers.items()))
         _connect(server_id, where, trainers, state, timeout)
         _loop(trainers, state)
         for channel, _ in trainers.values():
@@ -103,9 +104,8 @@ def _server_state(
     return ServerState(kv_store=store, local_g=store.client_g, partition_book=store.gpb)
 
 
-def _meet(listener: guard.Listener, num_clients: int, timeout: float) -> Trainers:
-    """The trainers by rank."""
-    found: Trainers = {}
+def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: float) -> None:
+    """Fill in the trainers by rank, as they come."""
     until = time.monotonic() + timeout
     while len(found) < num_clients:
         channel = listener.accept(max(0.0, until - time.monotonic()))
@@ -117,7 +117,6 @@ def _meet(listener: guard.Listener, num_clients: int, timeout: float) -> Trainer
             raise PeerError(f"a trainer at {channel.name} came with rank {rank}, which {taken}")
         channel.name = f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
         found[rank] = Trainer(channel, int(hello["machine"]))
-    return dict(sorted(found.items()))
 
 
 def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeout: float) -> None:

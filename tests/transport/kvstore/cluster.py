@@ -90,10 +90,18 @@ class Cluster:
 
     def start(self, train: Callable[..., Any], *args: Any, part_config: str | None = None) -> None:
         """Start every process; each trainer calls ``train(transport, *args)`` between connect and close."""
+        self.start_servers(part_config)
+        self.start_trainers(train, args=args)
+
+    def start_servers(self, part_config: str | None = None) -> None:
+        """Start the servers, which wait for ``trainers`` trainers."""
         timeouts = {key: self.options[key] for key in ("timeout", "start_timeout") if key in self.options}
         for server in range(self.machines * self.servers):
             options = {"token": self.token, "part_config": part_config, **timeouts}
             self._start(f"server {server}", _serve, (server, self.hosts, self.servers, self.trainers, options))
+
+    def start_trainers(self, train: Callable[..., Any], prefix: str = "", args: tuple[Any, ...] = ()) -> None:
+        """Start the trainers, each with its rank and machine."""
         for rank in range(self.trainers):
             options = {
                 "hosts": self.hosts,
@@ -103,7 +111,7 @@ class Cluster:
                 "token": self.token,
                 **self.options,
             }
-            self._start(f"trainer {rank}", _train, (options, train, args))
+            self._start(f"{prefix}trainer {rank}", _train, (options, train, args))
 
     def _start(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         if _idle:

@@ -1,0 +1,152 @@
+"""A process that dies, freezes or never comes: everybody else ends with an error that names it, soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import graph_emb as ge
+from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
+
+pytestmark = pytest.mark.dist
+
+
+def train_until(transport: Any, victim: str, at: str) -> None:
+    """Step for ever; trainer 1 kills itself or server 0 after a few steps, at a chosen place."""
+    emb = ge.DistEmbedding(5_000, 64, name="e")
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    ids = torch.arange(5_000)
+    transport.barrier()
+    for step in range(100_000):
+        if step == 3 and transport.rank == 1:
+            opt.zero_grad()
+            os.kill(os.getpid() if victim == "trainer 1" else server_pid(), signal.SIGKILL)
+        if at == "barrier":
+            transport.barrier()
+        emb(ids).sum().backward()
+        opt.step()
+        if at == "flush":
+            transport.flush()
+
+
+def server_pid() -> int:
+    """The process at the other end of this trainer's channel."""
+    mine = {c.laddr.port for c in psutil.Process().net_connections("tcp4") if c.status == psutil.CONN_ESTABLISHED}
+    for process in psutil.Process(os.getppid()).children():
+        if process.pid != os.getpid():
+            for one in process.net_connections("tcp4"):
+                if one.status == psutil.CONN_LISTEN and any(
+                    c.raddr and c.raddr.port == one.laddr.port for c in psutil.Process().net_connections("tcp4")
+                ):
+                    return process.pid
+    raise AssertionError(f"no server beside {mine}")
+
+
+@pytest.mark.parametrize("victim", ["trainer 1", "server 0"])
+@pytest.mark.parametrize("at", ["pull", "flush", "barrier"])
+def test_a_killed_process_ends_the_job_with_an_error_that_names_it(victim: str, at: str) -> None:
+    with shared_memory_is_clean():
+        cluster = Cluster(2)
+        cluster.start(train_until, victim, at)
+        outcomes = cluster.join(30)
+    assert outcomes[victim].exit_code == -signal.SIGKILL
+    for name, outcome in outcomes.items():
+        if name != victim:
+            assert outcome.exit_code == 1, (name, outcome, cluster.logs[name])
+            assert victim in outcome.error
+            assert "without a goodbye" in outcome.error
+
+
+def ends_with_an_error(transport: Any) -> None:
+    transport.barrier()
+    if transport.rank == 1:
+        raise RuntimeError("my data is missing")
+    transport.barrier()
+
+
+def test_a_trainer_that_raises_ends_the_others() -> None:
+    cluster = Cluster(2)
+    cluster.start(ends_with_an_error)
+    outcomes = cluster.join(30)
+    assert outcomes["trainer 1"].error == "RuntimeError: my data is missing"
+    assert "trainer 1" in outcomes["trainer 0"].error
+    assert [outcome.exit_code for outcome in outcomes.values()] == [1, 1, 1]
+
+
+def never_called(transport: Any) -> None:
+    raise AssertionError("the job must not start")
+
+
+def test_a_trainer_that_never_comes_is_missed() -> None:
+    cluster = Cluster(1, start_timeout=2.0)
+    cluster.trainers = 2  # the server waits for two
+    cluster.start_servers()
+    cluster.trainers, cluster.options = 1, {}
+    cluster.start_trainers(never_called)
+    outcomes = cluster.join(30)
+    assert "nobody came" in outcomes["server 0"].error
+    assert "nobody came" in outcomes["trainer 0"].error
+    assert outcomes["trainer 0"].exit_code == 1
+
+
+def test_a_server_that_never_comes_is_missed() -> None:
+    cluster = Cluster(1, start_timeout=1.0)
+    cluster.start_trainers(never_called)
+    error = cluster.join(30)["trainer 0"].error
+    assert error.startswith(f"PeerError: no server at {cluster.hosts[0]} within 1 s")
+
+
+def test_two_trainers_of_one_rank_are_told() -> None:
+    cluster = Cluster(2)
+    cluster.start_servers()
+    cluster.trainers = 1
+    cluster.start_trainers(never_called)
+    cluster.start_trainers(never_called, "twin ")
+    outcomes = cluster.join(30)
+    assert "rank 0, which is taken" in outcomes["server 0"].error
+    assert any("rank 0 is taken" in outcome.error for outcome in outcomes.values())
+
+
+def frozen(transport: Any) -> None:
+    emb = ge.DistEmbedding(4, 1, name="e")
+    transport.barrier()
+    pid = server_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        emb.weight[0:4] = 1.0
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_server_that_lives_but_does_not_answer_is_named() -> None:
+    cluster = Cluster(1, answer_timeout=1.0)
+    cluster.start(frozen)
+    error = cluster.join(30)["trainer 0"].error
+    assert error.startswith("PeerError: server 0 (127.0.0.1:")
+    assert "did not answer within 1 s" in error
+
+
+def twice_broken(transport: Any) -> list[str]:
+    ge.DistEmbedding(4, 1, name="e")
+    transport.barrier()
+    os.kill(server_pid(), signal.SIGKILL)
+    said = []
+    for call in (transport.barrier, transport.flush, lambda: ge.DistEmbedding(4, 1, name="f")):
+        with pytest.raises(ge.PeerError) as caught:
+            call()
+        said.append(str(caught.value))
+    return said
+
+
+def test_every_later_call_names_the_dead_again_and_close_returns() -> None:
+    cluster = Cluster(1)
+    cluster.start(twice_broken)
+    outcome = cluster.join(30)["trainer 0"]
+    assert outcome.exit_code == 0
+    assert len(set(outcome.value)) == 1
+    assert "server 0" in outcome.value[0]

@@ -1,0 +1,225 @@
+"""The guard: strangers get nowhere, and nothing of theirs is unpickled."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import graph_emb as ge
+from graph_emb.transport import guard
+from tests.transport.kvstore.cluster import Cluster, close_idle
+
+TOKEN = guard.new_token()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    yield
+    close_idle()
+
+
+@pytest.fixture
+def listener() -> Iterator[guard.Listener]:
+    made = guard.Listener(("127.0.0.1", 0), TOKEN, [], 5.0)
+    yield made
+    made.close()
+
+
+def refused(listener: guard.Listener, num: int) -> list[str]:
+    """What the listener refused, when there are num of them."""
+    until = time.monotonic() + 20
+    while len(listener.refused) < num:
+        assert time.monotonic() < until, f"refused so far: {listener.refused}"
+        time.sleep(0.01)
+    return listener.refused
+
+
+def test_two_that_hold_the_token_talk(listener: guard.Listener) -> None:
+    mine = guard.dial(listener.address, TOKEN, 5.0, 5.0)
+    theirs = listener.accept(5.0)
+    mine.send({"rank": 1})
+    mine.send({"rank": [2]})
+    assert theirs.receive(5.0) == {"rank": 1}
+    assert theirs.receive(5.0) == {"rank": [2]}
+    assert theirs.poll() == []
+    assert not theirs.is_lost()
+    mine.close()
+    with pytest.raises(ge.PeerError, match="ended"):
+        theirs.receive(5.0)
+    theirs.close()
+
+
+def test_a_wrong_token_is_refused_on_both_sides(listener: guard.Listener) -> None:
+    with pytest.raises(ge.PeerError, match="compare the token and the hosts file"):
+        guard.dial(listener.address, guard.new_token(), 5.0, 5.0)
+    assert "wrong token" in refused(listener, 1)[0]
+    with pytest.raises(ge.PeerError, match=r"nobody came .* refused: 127\.0\.0\.1:\d+ \(wrong token\)"):
+        listener.accept(0.1)
+
+
+class Explosive:
+    """Unpickling it makes a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def test_a_strangers_pickle_is_never_read(listener: guard.Listener, tmp_path: Path) -> None:
+    bomb = tmp_path / "exploded"
+    with socket.create_connection(listener.address) as stranger:
+        stranger.sendall(pickle.dumps(Explosive(str(bomb))) * 3)
+        assert "wrong token" in refused(listener, 1)[0]
+    assert not bomb.exists()
+    pickle.loads(pickle.dumps(Explosive(str(bomb))))
+    assert bomb.exists()  # it would have worked
+
+
+def test_a_silent_stranger_holds_nobody_up(listener: guard.Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "HELLO_SECONDS", 0.5)
+    with socket.create_connection(listener.address):
+        mine = guard.dial(listener.address, TOKEN, 5.0, 5.0)
+        listener.accept(5.0).close()
+        mine.close()
+        assert "too long" in refused(listener, 1)[0] or "timed out" in listener.refused[0]
+
+
+def test_a_listener_that_does_not_know_the_token_is_not_trusted() -> None:
+    """The proof is mutual: a process that took the port first learns nothing that it could use."""
+    with socket.create_server(("127.0.0.1", 0)) as false:
+
+        def pretend() -> None:
+            peer, _ = false.accept()
+            with peer:
+                peer.sendall(guard.MAGIC + bytes(guard.NONCE))
+                guard._read(peer, guard.NONCE + guard.PROOF, time.monotonic() + 5)
+                peer.sendall(bytes(guard.PROOF))
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(ge.PeerError, match="does not hold the job's token"):
+            guard.dial(false.getsockname()[:2], TOKEN, 5.0, 5.0)
+        thread.join()
+
+
+def test_other_servers_are_not_mistaken_for_ours() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            peer, _ = other.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 4)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(ge.PeerError, match=r"no server of graph_emb|refused"):
+            guard.dial(other.getsockname()[:2], TOKEN, 5.0, 5.0)
+        thread.join()
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_no_job_listens_on_every_interface(host: str) -> None:
+    with pytest.raises(ge.ConfigError, match="opens every interface"):
+        guard.Listener((host, 0), TOKEN, [], 5.0)
+
+
+def test_a_token_must_be_given_and_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(guard.TOKEN_VARIABLE, raising=False)
+    with pytest.raises(ge.ConfigError, match="at least 16"):
+        guard.token_or_environment(None)
+    with pytest.raises(ge.ConfigError, match="has 5 characters"):
+        guard.token_or_environment("12345")
+    monkeypatch.setenv(guard.TOKEN_VARIABLE, TOKEN)
+    assert guard.token_or_environment(None) == TOKEN
+    assert len(guard.new_token()) == 64
+    assert guard.new_token() != guard.new_token()
+
+
+def test_a_stranger_among_the_accepted_connections_is_seen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as friend, server.accept()[0]:
+            known = {friend.getsockname()[:2]}
+            assert known == guard.connections_from(("127.0.0.1", port))
+            guard.check_accepted(port, known)
+            with socket.create_connection(("127.0.0.1", port)) as stranger, server.accept()[0]:
+                name = f"127.0.0.1:{stranger.getsockname()[1]}"
+                with pytest.raises(ge.PeerError, match=f"a stranger .* port {port}: {name}; nothing of it"):
+                    guard.check_accepted(port, known)
+
+
+def addresses(transport: Any) -> list[tuple[str, str]]:
+    """(address, state) of the sockets of this trainer and its servers."""
+    transport.barrier()
+    found = []
+    for process in [psutil.Process(), *psutil.Process(os.getppid()).children()]:
+        found += [(c.laddr.ip, c.status) for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    transport.barrier()
+    return found
+
+
+@pytest.mark.dist
+def test_every_socket_of_a_job_on_one_host_is_bound_to_loopback() -> None:
+    (found,) = Cluster(1, 1, 2).run(addresses)
+    assert len(found) >= 3
+    assert {address for address, _ in found} == {"127.0.0.1"}
+
+
+@pytest.mark.dist
+def test_a_stranger_who_takes_a_place_at_dgls_port_ends_the_job_unread(tmp_path: Path) -> None:
+    """DGL's C++ code accepts whoever comes first; the job must end before it unpickles anything of his."""
+    bomb = tmp_path / "exploded"
+    script = f"""
+import pickle, socket, struct, sys, time, psutil
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.transport.test_guard import Explosive
+known = set(map(int, sys.argv[1].split(",")))
+body = pickle.dumps(Explosive({str(bomb)!r}))
+print("ready", flush=True)
+end = time.time() + 30
+while time.time() < end:
+    for one in psutil.net_connections("tcp4"):
+        if one.status == "LISTEN" and one.laddr.ip == "127.0.0.1" and one.laddr.port not in known:
+            try:
+                peer = socket.create_connection(one.laddr, timeout=1)
+                peer.sendall(struct.pack("<q", len(body)) + body)
+                known.add(one.laddr.port)
+            except OSError:
+                pass
+"""
+    cluster = Cluster(1, timeout=3.0)
+    cluster.start_servers()
+    _wait_for_port(int(cluster.hosts[0].split(":")[1]))
+    listening = [c.laddr.port for c in psutil.net_connections("tcp4") if c.status == psutil.CONN_LISTEN]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, ",".join(map(str, listening))], stdout=subprocess.PIPE, text=True
+    ) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == "ready\n"
+        cluster.start_trainers(addresses)
+        outcomes = cluster.join(60)
+        stranger.kill()
+    assert not bomb.exists()
+    errors = " ".join(outcome.error for outcome in outcomes.values())
+    assert "a stranger connected to DGL's RPC" in errors, errors
+    assert all(outcome.exit_code for outcome in outcomes.values())
+
+
+def _wait_for_port(port: int) -> None:
+    until = time.monotonic() + 20
+    while not any(c.laddr.port == port for c in psutil.net_connections("tcp4") if c.status == psutil.CONN_LISTEN):
+        assert time.monotonic() < until
+        time.sleep(0.01)
