@@ -7,11 +7,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
+from graph_emb.data.part_graph import PartGraph
 from graph_emb.data.walk_kernels import fill_negatives
-from graph_emb.data.walks import alias_rows, at_least_one, stream_key
+from graph_emb.data.walkers import alias_rows, at_least_one, stream_key
 from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph, frozen
+from graph_emb.transport.process_group import ProcessGroup
 
 
 class NegativeSampler:
@@ -24,14 +27,17 @@ class NegativeSampler:
         degrees: Shape (N,), at least 0; ``node_degrees`` gives those of a graph.
         power: Exponent, finite.
         seed: Any integer.
+        low: The node of the first degree: N nodes from ``low`` on are drawn. Where each rank draws among its own
+            nodes only, no row of a negative travels, but a token is never pushed away from nodes of other ranks
+            that its walks do not meet: rows of different ranks are told apart less well.
     Raises:
         ConfigError: power is not finite or below 0, or no node has a positive probability.
     """
 
-    def __init__(self, degrees: np.ndarray, power: float = 0.75, *, seed: int = 0) -> None:
+    def __init__(self, degrees: np.ndarray, power: float = 0.75, *, seed: int = 0, low: int = 0) -> None:
         if not (math.isfinite(power) and power >= 0):
             raise ConfigError(f"negative power {power}: must be finite and at least 0; 0 draws uniformly")
-        self.seed = int(seed)
+        self.seed, self.low = int(seed), int(low)
         self.power = float(power)
         share = np.asarray(degrees, np.float64) ** power
         if not (len(share) and np.isfinite(share).all() and share.min() >= 0 and share.sum() > 0):
@@ -58,8 +64,12 @@ class NegativeSampler:
         Returns:
             Shape (B, per_walk), int32.
         """
-        out = np.empty((at_least_one("num_walks", num_walks), at_least_one("per_walk", per_walk)), np.int32)
-        fill_negatives(self.accept, self.other, self.key(epoch), np.arange(first, first + num_walks), 0, out)
+        return self.sample_for(np.arange(first, first + at_least_one("num_walks", num_walks)), per_walk, epoch=epoch)
+
+    def sample_for(self, index: np.ndarray, per_walk: int, *, epoch: int = 0) -> np.ndarray:
+        """Negatives of walks by their index in the epoch, shape (B,), integers; returns (B, per_walk), int32."""
+        out = np.empty((len(index), at_least_one("per_walk", per_walk)), np.int32)
+        fill_negatives(self.accept, self.other, self.key(epoch), index, self.low, out)
         return out
 
 
@@ -74,3 +84,26 @@ def node_degrees(graph: Graph) -> np.ndarray:
     if graph.directed:
         degrees += np.bincount(graph.sources(), weights, minlength=graph.num_nodes)
     return degrees
+
+
+def gathered_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
+    """``node_degrees`` of a graph of which each rank holds a part, shape (N,), on every rank; all must call it."""
+    degrees = np.zeros(part.num_nodes)
+    degrees[part.low : part.low + part.num_own_nodes] = _out_degrees(part)
+    if part.directed:
+        weights = None if part.weights is None else part.weights.astype(np.float64)
+        degrees += np.bincount(part.indices, weights, minlength=part.num_nodes)
+    return degrees if group is None else group.sum(torch.from_numpy(degrees), "sum of degrees").numpy()
+
+
+def own_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
+    """``node_degrees`` of the rank's own nodes, shape (R,); all must call it."""
+    if part.directed:  # arcs from elsewhere count
+        return gathered_degrees(part, group)[part.low : part.low + part.num_own_nodes]
+    return _out_degrees(part)
+
+
+def _out_degrees(part: PartGraph) -> np.ndarray:
+    weights = np.ones(len(part.indices)) if part.weights is None else part.weights.astype(np.float64)
+    rows = np.repeat(np.arange(part.num_own_nodes), np.diff(part.indptr))
+    return np.bincount(rows, weights, minlength=part.num_own_nodes)

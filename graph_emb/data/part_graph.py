@@ -42,7 +42,10 @@ class PartGraph:
 
     def __post_init__(self) -> None:
         low, high = self.layout.owned(self.rank)
-        wanted = {"indptr": (np.int64, high - low + 1), "indices": (np.int32, int(self.indptr[-1]))}
+        wanted: dict[str, tuple[type, int]] = {
+            "indptr": (np.int64, high - low + 1),
+            "indices": (np.int32, int(self.indptr[-1])),
+        }
         if self.weights is not None:
             wanted["weights"] = (np.float32, len(self.indices))
         for name, (dtype, length) in wanted.items():
@@ -104,7 +107,7 @@ class PartGraph:
         Args:
             src, dst: Shape (M,), partition-order numbers.
             layout, rank: As the attributes.
-            weights: Shape (M,), above 0; on every rank or on none.
+            weights: Shape (M,), above 0; on every rank that has an arc, or on none.
             directed: False: every arc's reverse is given as well, on the rank that owns its end.
             group: Sends every arc to the owner of ``src``; every rank must call. None: all are this rank's own.
         Raises:
@@ -158,9 +161,11 @@ def _to_owners(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]:
     """Every arc at the rank that owns its head, rank after rank in the order in which they were given there."""
     what = "exchange of arcs"
-    weighted = group.gather_objects(weights is not None, what)
-    if len(set(weighted)) > 1:
+    weighted = group.gather_objects(None if not len(heads) else weights is not None, what)
+    if {True, False} <= set(weighted):
         raise ConfigError(f"{what}: ranks with weights: {weighted}; give them on every rank or on none")
+    if not len(heads):  # nothing to send tells nothing
+        weights = np.empty(0, np.float32) if True in weighted else None
     owner = layout.owner(torch.from_numpy(heads)).numpy()
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=group.world_size)

@@ -14,20 +14,37 @@ import torch
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from graph_emb.data.negatives import NegativeSampler, node_degrees
-from graph_emb.data.walks import WalkSampler, stream_key, thread_count
+from graph_emb.data.negatives import NegativeSampler, gathered_degrees, node_degrees, own_degrees
+from graph_emb.data.partitioned_walks import PartitionedWalkSampler
+from graph_emb.data.walkers import stream_key, thread_count
+from graph_emb.data.walks import WalkSampler
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
 from graph_emb.models.skipgram_config import SkipGramConfig
+from graph_emb.models.skipgram_exchange import ExchangeSteps
 from graph_emb.models.skipgram_kernels import drop_frequent
-from graph_emb.models.skipgram_log import SkipGramProgress, TrainingLog
+from graph_emb.models.skipgram_log import OneRank, Ranks, SkipGramProgress, TrainingLog
 from graph_emb.models.skipgram_model import SkipGram
-from graph_emb.models.skipgram_steps import choose_steps, learning_rate
+from graph_emb.models.skipgram_ranks import LockstepRanks, deferred_interrupt
+from graph_emb.models.skipgram_steps import (
+    OPTIMIZERS,
+    AutogradSteps,
+    GradientSteps,
+    InPlaceSteps,
+    LinearDecay,
+    Steps,
+    WalkBatch,
+    learning_rate,
+    step_walks,
+)
 from graph_emb.optimizer import SparseOptimizer
+from graph_emb.partition_book import RangeBook
 
 __all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "train_skipgram"]
 
 TOKENS_PER_BATCH = 1 << 18  # about 0.1 s of the fused kernel: the progress bar's grain and Ctrl-C's delay
+TOKENS_PER_ROUND = 1 << 20  # of each rank in lockstep: walkers that travel together, so that ranks wait less often
+Sampler = WalkSampler | PartitionedWalkSampler
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class SkipGramResult:
 
 
 def train_skipgram(
-    sampler: WalkSampler,
+    sampler: Sampler,
     config: SkipGramConfig | None = None,
     *,
     model: SkipGram | None = None,
@@ -73,6 +90,11 @@ def train_skipgram(
     locks (Hogwild, Niu et al. 2011), so runs differ in rounding and in the rare lost update; walks and negatives stay
     the same.
 
+    In collective mode every rank calls this with the same arguments and a ``PartitionedWalkSampler`` of its part, and
+    trains on the walks that start at its own nodes; SGD exchanges rows every ``exchange_walks`` walks (see
+    ``ExchangeSteps``), other rules step together. The first Ctrl-C at any rank ends the training of all after the
+    batch.
+
     Args:
         sampler: The walks; its graph's degrees weigh the negatives.
         config: The recipe; None: the model's own, else the defaults.
@@ -81,7 +103,7 @@ def train_skipgram(
             which falls only where ``config.lr_decay`` is ``linear``.
         seed: Of first rows, negatives and subsampling; the sampler has its own.
         num_threads: Threads of walks, kernel and torch; None: ``torch.get_num_threads()``.
-        progress: Show a bar with tokens/s, loss, time left and memory.
+        progress: Show a bar with tokens/s, loss, time left and memory; on the first rank.
         log_interval: Seconds between lines of the history.
         on_batch: Called with each line of the history.
         on_epoch: Called with the last line of each epoch.
@@ -92,31 +114,82 @@ def train_skipgram(
     """
     model = _fitting_model(sampler, config, model, optimizer, seed)
     config = model.config
-    degrees = node_degrees(sampler.graph)
-    keep = _keep_chances(degrees, config.subsample)
-    negatives = NegativeSampler(degrees, config.negative_power, seed=seed)
-    per_epoch = sampler.num_walks_per_epoch
-    decay = learning_rate(config, optimizer, config.epochs * per_epoch)
-    interrupted = False
-    with _threads(num_threads) as (pool, threads), _bar(config.epochs * per_epoch, sampler, progress) as bar:
-        steps = choose_steps(model, negatives, decay, optimizer, pool, threads)
-        log = TrainingLog(bar, model, decay.at, log_interval, on_batch)
+    negatives, keep = _negatives(sampler, config, seed)
+    total_walks = config.epochs * sampler.num_walks_per_epoch
+    decay = learning_rate(config, optimizer, total_walks)
+    ranks: Ranks = OneRank()
+    first, interrupted = model.embedding.kvstore.rank == 0 or isinstance(sampler, WalkSampler), False
+    with (
+        _threads(num_threads) as (pool, threads),
+        _bar(total_walks, sampler, progress and first) as bar,
+        deferred_interrupt(isinstance(sampler, PartitionedWalkSampler)) as pressed,
+    ):
+        steps = _choose_steps(model, negatives, decay, optimizer, pool, threads)
+        if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
+            ranks = LockstepRanks(model.embedding.kvstore, sampler, steps)
+        log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
         epoch = 0
         try:
             for epoch in range(config.epochs):
-                for walks in _batches(sampler, epoch, keep, seed, threads):
-                    log.add(epoch, walks, *steps.run(walks, epoch, log.walks - epoch * per_epoch, log.walks))
+                for batch in _batches(sampler, model, epoch, keep, seed, threads):
+                    interrupted = log.add(batch, *steps.run(batch), pressed())
+                    if interrupted:
+                        break
                 log.write(epoch)
+                if interrupted:
+                    break
                 if on_epoch is not None:
                     log.pause(on_epoch, log.history[-1])
         except KeyboardInterrupt:
+            if isinstance(ranks, LockstepRanks):  # the second one, or a callback's: the others are not here
+                raise
             interrupted = True
             log.write(epoch)
     return SkipGramResult(model, log.history, interrupted)
 
 
+def _choose_steps(
+    model: SkipGram,
+    negatives: NegativeSampler,
+    decay: LinearDecay,
+    optimizer: SparseOptimizer | None,
+    pool: ThreadPoolExecutor,
+    threads: int,
+) -> Steps:
+    """In place for SGD where the rows allow it, else the optimizer with the kernel's or autograd's gradients."""
+    config = model.config
+    if optimizer is None and config.rule == "sgd" and config.path == "auto":
+        if InPlaceSteps.fits(model):
+            return InPlaceSteps(model, negatives, decay, pool, threads)
+        if ExchangeSteps.fits(model):
+            return ExchangeSteps(model, negatives, decay, pool, threads)
+    if optimizer is None:
+        optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
+    if config.path == "autograd":
+        return AutogradSteps(model, negatives, decay, optimizer)
+    return GradientSteps(model, negatives, decay, optimizer, pool)
+
+
+def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[NegativeSampler, np.ndarray | None]:
+    """The source of negatives, and the chance to keep each node where frequent ones are dropped."""
+    if isinstance(sampler, WalkSampler):
+        degrees = node_degrees(sampler.graph)
+    elif config.negative_scope == "global" or config.subsample:
+        degrees = gathered_degrees(sampler.graph, sampler.group)
+    keep = None if config.subsample == 0 else _keep_chances(degrees, config.subsample)
+    low = 0
+    if isinstance(sampler, PartitionedWalkSampler) and config.negative_scope == "local":
+        degrees, low = own_degrees(sampler.graph, sampler.group), sampler.graph.low
+        empty = not (degrees**config.negative_power).any()
+        if sampler.group is not None and any(sampler.group.gather_objects(empty, "local negatives")):
+            raise ConfigError(
+                "negative_scope is 'local' and the nodes of a rank have no arcs; take 'global', or fewer ranks"
+            )
+    return NegativeSampler(degrees, config.negative_power, seed=seed, low=low), keep
+
+
 def _fitting_model(
-    sampler: WalkSampler,
+    sampler: Sampler,
     config: SkipGramConfig | None,
     model: SkipGram | None,
     optimizer: SparseOptimizer | None,
@@ -127,7 +200,16 @@ def _fitting_model(
     if model is None:
         if optimizer is not None:
             raise ConfigError("an optimizer is given without the model whose tables it trains; pass model= as well")
-        return SkipGram(sampler.num_nodes, config, seed=seed)
+        book = RangeBook(sampler.graph.layout.bounds.tolist()) if isinstance(sampler, PartitionedWalkSampler) else None
+        model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book)
+        config = None
+    transport = model.embedding.kvstore
+    parts = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
+    if parts != transport.world_size and (parts > 1 or transport.lockstep):
+        raise ConfigError(
+            f"the walks are those of {parts} ranks and the tables of {transport.world_size}; in collective mode give "
+            "each rank a PartitionedWalkSampler of its part and the transport's group"
+        )
     if config is not None and config != model.config:
         raise ConfigError("config differs from the model's own; pass one of them")
     if model.num_nodes != sampler.num_nodes:
@@ -162,7 +244,7 @@ def _threads(num_threads: int | None) -> Iterator[tuple[ThreadPoolExecutor, int]
         torch.set_num_threads(before)
 
 
-def _bar(total_walks: int, sampler: WalkSampler, shown: bool) -> tqdm:
+def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:
     return tqdm(
         total=total_walks * sampler.walk_length,
         desc="skip-gram",
@@ -174,13 +256,18 @@ def _bar(total_walks: int, sampler: WalkSampler, shown: bool) -> tqdm:
 
 
 def _batches(
-    sampler: WalkSampler, epoch: int, keep: np.ndarray | None, seed: int, threads: int
-) -> Iterator[np.ndarray]:
+    sampler: Sampler, model: SkipGram, epoch: int, keep: np.ndarray | None, seed: int, threads: int
+) -> Iterator[WalkBatch]:
     """The walks of an epoch without the tokens that subsampling drops."""
-    first = 0
     size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
-    for walks in sampler.batches(size, epoch=epoch, num_threads=threads):
+    if isinstance(sampler, PartitionedWalkSampler):
+        together = max(step_walks(model), model.config.exchange_walks * sampler.world_size)
+        wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
+        size = max(1, wanted // together) * together
+    first, per_epoch = 0, sampler.num_walks_per_epoch
+    for walks, index in sampler.numbered_batches(size, epoch=epoch, num_threads=threads):
         if keep is not None:
-            drop_frequent(walks, keep, stream_key(seed, epoch, 2), first)
-        first += len(walks)
-        yield walks
+            drop_frequent(walks, keep, stream_key(seed, epoch, 2), index)
+        total = min(size, per_epoch - first)
+        yield WalkBatch(walks, index, epoch, first, total, epoch * per_epoch)
+        first += total

@@ -13,6 +13,7 @@ DEFAULT_LR = {"sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, 
 WEIGHTINGS = ("linear", "uniform")
 DECAYS = ("linear", "none")
 PATHS = ("auto", "optimizer", "autograd")
+NEGATIVE_SCOPES = ("global", "local")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class SkipGramConfig:
         shared_negatives: K, negatives that are drawn for each block of a walk and shared by its tokens, each
             counted ``num_negatives / K`` times. More of them lower the variance and cost time.
         negative_power: Negatives follow degree ** power; 0 is uniform.
+        negative_scope: ``global`` draws among all nodes; ``local``, where several ranks train, each among its own:
+            fewer rows travel, and nodes of different ranks are told apart less well.
         subsample: word2vec's threshold t: a node with share f of all visits is kept with min(1, sqrt(t/f) + t/f);
             0 keeps all.
         tables: 2, a row as token and another as context; 1, one row for both.
@@ -36,10 +39,13 @@ class SkipGramConfig:
         lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
-        batch_size: Walks of one step of an optimizer. SGD in place steps after every block instead.
-        path: ``auto`` trains SGD in place where all rows are float32 in this process, by a compiled kernel, and all
-            else through ``DistEmbedding`` and a sparse optimizer, with gradients from the same kernel;
-            ``optimizer`` takes the second for SGD too; ``autograd`` takes torch's gradients of ``SkipGram.loss``.
+        batch_size: Walks of one step of an optimizer, of each rank. SGD in place steps after every block instead.
+        exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows.
+            Fewer keep the ranks closer together, more let them wait less for each other.
+        path: ``auto`` trains SGD in place by a compiled kernel, on float32 rows in this process and, in collective
+            mode, on copies of those of other ranks; all else goes through ``DistEmbedding`` and a sparse optimizer,
+            with gradients from the same kernel; ``optimizer`` takes the second for SGD too; ``autograd`` takes
+            torch's gradients of ``SkipGram.loss``.
     Raises:
         ConfigError: a value is outside its limits.
     """
@@ -50,6 +56,7 @@ class SkipGramConfig:
     num_negatives: float = 5.0
     shared_negatives: int = 32
     negative_power: float = 0.75
+    negative_scope: str = "global"
     subsample: float = 0.0
     tables: int = 2
     rule: str = "sgd"
@@ -58,10 +65,11 @@ class SkipGramConfig:
     epochs: int = 1
     block: int = 20
     batch_size: int = 128
+    exchange_walks: int = 4096
     path: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("dim", "window", "shared_negatives", "epochs", "block", "batch_size"):
+        for name in ("dim", "window", "shared_negatives", "epochs", "block", "batch_size", "exchange_walks"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be an integer of at least 1")
@@ -83,6 +91,7 @@ class SkipGramConfig:
             ("rule", DEFAULT_LR),
             ("lr_decay", DECAYS),
             ("path", PATHS),
+            ("negative_scope", NEGATIVE_SCOPES),
         ):
             value = getattr(self, name)
             if value not in known and not (name == "lr_decay" and value is None):

@@ -50,19 +50,29 @@ def sigmoid_in_place(values):
 
 
 @njit(**FAST)
-def copy_rows(table, ids, rows):
+def copy_rows(table, far, ids, rows):
+    """rows (B, D) of ids (B,); those past the end of the table go on in ``far``."""
     for i in range(len(ids)):
         node = ids[i]
-        for d in range(table.shape[1]):
-            rows[i, d] = table[node, d]
+        if node < len(table):
+            for d in range(rows.shape[1]):
+                rows[i, d] = table[node, d]
+        else:
+            for d in range(rows.shape[1]):
+                rows[i, d] = far[node - len(table), d]
 
 
 @njit(**FAST)
-def add_rows(table, ids, rows):
+def add_rows(table, far, ids, rows):
+    """Adds rows (B, D) where ``copy_rows`` reads them."""
     for i in range(len(ids)):
         node = ids[i]
-        for d in range(table.shape[1]):
-            table[node, d] += rows[i, d]
+        if node < len(table):
+            for d in range(rows.shape[1]):
+                table[node, d] += rows[i, d]
+        else:
+            for d in range(rows.shape[1]):
+                far[node - len(table), d] += rows[i, d]
 
 
 @njit(**FAST)
@@ -140,6 +150,8 @@ def train_walks(
     context,
     embedding_out,
     context_out,
+    embedding_far,
+    context_far,
     ramp,
     window,
     block,
@@ -148,14 +160,16 @@ def train_walks(
     lr,
     lr_slope,
     most,
-    first,
+    index,
 ):
     """Adds the steps of walks (B, L) with negatives (B, S * K), block by block, to rows of the two ``out`` tables.
 
     With ``out`` the tables themselves this is SGD in place; threads may then run at once on walks of their own, and
     rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and lr -1 it sums up the gradients.
+    Nodes past the end of a table are rows of its ``far`` table, which change in place; it is empty where all are here.
     No step may change a score by more than about ``most`` (see ``shorten_steps``); infinity leaves them all alone.
-    Both sides may be one table. Walk b steps with lr + b * lr_slope and is number first + b of its epoch.
+    Both sides may be one table. Walk b is number index[b] of its epoch, and steps with lr plus lr_slope times the
+    walks of the epoch since the first one here.
 
     Returns:
         Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
@@ -177,7 +191,7 @@ def train_walks(
             used += 1
         if used < 2:
             continue
-        rate = f4(lr + b * lr_slope)
+        rate = f4(lr + (index[b] - index[0]) * lr_slope)
         for begin in range(0, used, block):
             end = min(begin + block, used)
             left, right = max(0, begin - window), min(used, end + window)
@@ -186,13 +200,13 @@ def train_walks(
             drawn = begin // block * shared
             ids[:num_contexts] = tokens[left:right]
             ids[num_contexts:count] = negatives[b, drawn : drawn + shared]
-            copy_rows(embedding, tokens[begin:end], rows)
-            copy_rows(context, ids[:count], outputs)
+            copy_rows(embedding, embedding_far, tokens[begin:end], rows)
+            copy_rows(context, context_far, ids[:count], outputs)
             chances = products[: size * count].reshape(size, count)
             np.dot(rows[:size], outputs[:count].T, chances)
             sigmoid_in_place(products[: size * count])
             shift = middle + left - begin
-            if (first + b) % LOSS_EVERY == 0:
+            if index[b] % LOSS_EVERY == 0:
                 more = block_loss(chances, ramp, shift, num_contexts, negative_weight)
                 loss, pairs = loss + more[0], pairs + more[1]
             step_factors(chances, ramp, shift, num_contexts, negative_weight, rate)
@@ -200,16 +214,16 @@ def train_walks(
             np.dot(chances.T, rows[:size], output_steps[:count])
             shorten_steps(row_steps, tokens[begin:end], mean_square_norm(outputs, count), most)
             shorten_steps(output_steps, ids[:count], mean_square_norm(rows, size), most)
-            add_rows(embedding_out, tokens[begin:end], row_steps)
-            add_rows(context_out, ids[:count], output_steps)
+            add_rows(embedding_out, embedding_far, tokens[begin:end], row_steps)
+            add_rows(context_out, context_far, ids[:count], output_steps)
     return loss, pairs
 
 
 @njit(cache=True, nogil=True)
-def drop_frequent(walks, keep, key, first):
-    """Removes each token with a chance of 1 - keep[token] and closes the gaps; walks (B, L) change in place."""
+def drop_frequent(walks, keep, key, index):
+    """Removes each token with a chance of 1 - keep[token] and closes the gaps; walks index (B,), (B, L), change."""
     for b in range(walks.shape[0]):
-        stream = mix64(key + np.uint64(first + b) * GOLDEN)
+        stream = mix64(key + np.uint64(index[b]) * GOLDEN)
         used = 0
         for i in range(walks.shape[1]):
             node = walks[b, i]
@@ -219,3 +233,54 @@ def drop_frequent(walks, keep, key, first):
                 walks[b, used] = node
                 used += 1
         walks[b, used:] = PAD
+
+
+@njit(cache=True, nogil=True)
+def number_rows(walks, negatives, block, shared, low, num_own, places, walks_out, negatives_out):
+    """Numbers the rows that walks (B, L) and their negatives (B, S * K) need: own nodes first, then the others.
+
+    Node low + r of this rank is row r. Nodes of other ranks get num_own and on, those of tokens before those that are
+    negatives only. What trains nothing is PAD: walks of one node, and negatives of blocks without a token.
+
+    Args:
+        places: Shape (N,), -1 everywhere, before and after.
+        walks_out, negatives_out: Get the numbers.
+    Returns:
+        Other nodes by number - num_own, how many of them are tokens, uses of rows, and those of own rows.
+    """
+    num_walks, length = walks.shape
+    found = np.empty(256, np.int64)
+    count, num_tokens, used, own = 0, 0, 0, 0
+    for turn in range(2):
+        for b in range(num_walks):
+            tokens = 0
+            while tokens < length and walks[b, tokens] != PAD:
+                tokens += 1
+            if tokens < 2:
+                tokens = 0
+            nodes, numbers, size = walks[b], walks_out[b], tokens
+            if turn == 1:
+                nodes, numbers, size = negatives[b], negatives_out[b], (tokens + block - 1) // block * shared
+            used += size
+            for i in range(size):
+                node = nodes[i]
+                row = node - low
+                if 0 <= row < num_own:
+                    numbers[i] = row
+                    own += 1
+                    continue
+                if places[node] < 0:
+                    if count == len(found):
+                        longer = np.empty(2 * count, np.int64)
+                        longer[:count] = found
+                        found = longer
+                    found[count] = node
+                    places[node] = count
+                    count += 1
+                numbers[i] = num_own + places[node]
+            numbers[size:] = PAD
+        if turn == 0:
+            num_tokens = count
+    for i in range(count):
+        places[found[i]] = -1
+    return found[:count], num_tokens, used, own

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -69,19 +69,44 @@ def learning_rate(config: SkipGramConfig, optimizer: SparseOptimizer | None, tot
     return LinearDecay(optimizer.param_groups[0]["lr"], total_walks if config.lr_decay == "linear" else None)
 
 
+@dataclass(frozen=True)
+class WalkBatch:
+    """Walks of this rank out of a batch of all ranks.
+
+    Attributes:
+        walks: Shape (B, L), int32, padded with -1 at the end; B may be 0.
+        index: The number of each walk in the epoch, shape (B,), int64, rising.
+        epoch: The epoch.
+        first, total: Number of the batch's first walk in the epoch, and its walks, all ranks together.
+        begun: Walks of the epochs before.
+    """
+
+    walks: np.ndarray
+    index: np.ndarray
+    epoch: int
+    first: int
+    total: int
+    begun: int
+
+    @property
+    def done(self) -> int:
+        """Walks of the training before this batch."""
+        return self.begun + self.first
+
+    def cut(self, size: int) -> Iterator[WalkBatch]:
+        """Pieces of ``size`` walks of all ranks; every rank gets the same number of pieces."""
+        for start in range(0, self.total, size):
+            total = min(size, self.total - start)
+            first = self.first + start
+            low, high = np.searchsorted(self.index, (first, first + total))
+            yield WalkBatch(self.walks[low:high], self.index[low:high], self.epoch, first, total, self.begun)
+
+
 class Steps(Protocol):
-    """Trains on a batch of walks."""
+    """Trains on batches of walks."""
 
-    def run(self, walks: np.ndarray, epoch: int, first: int, done: int) -> tuple[float, float]:
-        """Update the tables.
-
-        Args:
-            walks: Shape (B, L), int32, padded with -1 at the end.
-            epoch, first: Of the first walk, for its negatives.
-            done: Walks of the training before this batch, for the learning rate.
-        Returns:
-            Loss and weight of the positive pairs of a sample of the walks.
-        """
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """Update the tables; returns loss and weight of the positive pairs of a sample of the walks."""
         ...
 
 
@@ -99,10 +124,10 @@ class Kernel:
         self._negative_weight = np.float32(config.num_negatives / config.shared_negatives)
         self._config = config
 
-    def draw(self, walks: np.ndarray, epoch: int, first: int) -> np.ndarray:
-        """Negatives of walks (B, L), shape (B, S * K)."""
+    def draw(self, walks: np.ndarray, epoch: int, index: np.ndarray) -> np.ndarray:
+        """Negatives of walks (B, L) by their numbers in the epoch (B,), shape (B, S * K)."""
         per_walk = num_blocks(walks.shape[1], self._config) * self._config.shared_negatives
-        return self._negatives.sample(len(walks), per_walk, epoch=epoch, first=first)
+        return self._negatives.sample_for(index, per_walk, epoch=epoch)
 
     def run(
         self,
@@ -113,11 +138,13 @@ class Kernel:
         lr: float,
         lr_slope: float,
         most: float,
-        first: int,
+        index: np.ndarray,
+        far: Pair | None = None,
     ) -> tuple[float, float]:
-        """See ``skipgram_kernels.train_walks``."""
+        """See ``skipgram_kernels.train_walks``; without ``far`` all rows are in the tables."""
         rate = (self._negative_weight, lr, lr_slope, np.float32(most))
-        return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *self._blocks, *rate, first)
+        rest = far or (tables[0][:0], tables[1][:0])
+        return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *rest, *self._blocks, *rate, index)
 
 
 class InPlaceSteps:
@@ -145,25 +172,33 @@ class InPlaceSteps:
             for table, shard in shards
         )
 
-    def run(self, walks: np.ndarray, epoch: int, first: int, done: int) -> tuple[float, float]:
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
 
         def part(low: int, high: int) -> tuple[float, float]:
-            own, index = walks[low:high], first + low
-            drawn = self._kernel.draw(own, epoch, index)
-            rate = (self._decay.at(done + low), self._decay.slope, MOST_CHANGE)
-            return self._kernel.run(own, drawn, self._tables, self._tables, *rate, index)
+            walks, index = batch.walks[low:high], batch.index[low:high]
+            drawn = self._kernel.draw(walks, batch.epoch, index)
+            rate = (self._decay.at(batch.begun + int(index[0])), self._decay.slope, MOST_CHANGE)
+            return self._kernel.run(walks, drawn, self._tables, self._tables, *rate, index)
 
-        parts = min(self._threads, len(walks))
-        edges = [len(walks) * i // parts for i in range(parts + 1)]
-        sums = list(self._pool.map(part, edges[:-1], edges[1:]))
-        return sum(s[0] for s in sums), sum(s[1] for s in sums)
+        return in_parts(part, len(batch.walks), self._pool, self._threads)
+
+
+def in_parts(
+    part: Callable[[int, int], tuple[float, float]], size: int, pool: ThreadPoolExecutor, threads: int
+) -> tuple[float, float]:
+    """The sums of what ``part(low, high)`` returns for equal shares of [0, size), a thread each."""
+    parts = min(threads, size)
+    edges = [size * i // max(parts, 1) for i in range(parts + 1)]
+    sums = list(pool.map(part, edges[:-1], edges[1:]))
+    return sum(s[0] for s in sums), sum(s[1] for s in sums)
 
 
 class GradientSteps:
     """Any rule and mode: rows are pulled, the kernel sums up their gradients, the optimizer applies them.
 
-    A batch is cut into parts of ``PART_WALKS`` walks whatever the number of threads, so that sums do not depend on it.
+    A step's walks are cut into parts of ``PART_WALKS`` whatever the number of threads, so that sums do not depend on
+    it. In lockstep they are one part: each step pulls each table once, and the ranks take the place of threads.
     """
 
     def __init__(
@@ -176,42 +211,39 @@ class GradientSteps:
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._optimizer, self._pool = model, decay, optimizer, pool
+        self._size = step_walks(model)
+        self._part = self._size if model.embedding.kvstore.lockstep else PART_WALKS
 
-    def run(self, walks: np.ndarray, epoch: int, first: int, done: int) -> tuple[float, float]:
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
         loss, pairs = 0.0, 0.0
-        size = self._model.config.batch_size
-        for low in range(0, len(walks), size):
-            high = min(low + size, len(walks))
-            parts = [
-                self._start(walks[begin : min(begin + PART_WALKS, high)], epoch, first + begin)
-                for begin in range(low, high, PART_WALKS)
-            ]
+        for piece in batch.cut(self._size):
+            parts = [self._start(part) for part in piece.cut(self._part)]
             for pulled, gradients in parts:
                 sums, own = gradients.result()
                 torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in sums])
                 loss, pairs = loss + own[0], pairs + own[1]
-            self._decay.apply_to(self._optimizer, done + low)
+            self._decay.apply_to(self._optimizer, piece.done)
             self._optimizer.step()
             self._optimizer.zero_grad()
         return loss, pairs
 
-    def _start(self, walks: np.ndarray, epoch: int, first: int) -> tuple[list[Tensor], Future]:
+    def _start(self, part: WalkBatch) -> tuple[list[Tensor], Future]:
         """The rows of each table that the walks need, pulled in this thread, and their gradients to come."""
-        rows = localize(walks, self._kernel.draw(walks, epoch, first), self._model.config)
+        rows = localize(part.walks, self._kernel.draw(part.walks, part.epoch, part.index), self._model.config)
         ids = torch.from_numpy(rows.ids)
         pulled = [self._model.context(ids)]
         if self._model.context is not self._model.embedding:
             pulled.insert(0, self._model.embedding(ids[: rows.num_tokens]))
-        return pulled, self._pool.submit(self._gradients, rows, pulled, first)
+        return pulled, self._pool.submit(self._gradients, rows, pulled, part.index)
 
     def _gradients(
-        self, rows: LocalRows, pulled: list[Tensor], first: int
+        self, rows: LocalRows, pulled: list[Tensor], index: np.ndarray
     ) -> tuple[list[np.ndarray], tuple[float, float]]:
         values = [table.detach().float().contiguous().numpy() for table in pulled]
         sums = [np.zeros_like(table) for table in values]
         tables, outs = (values[0], values[-1]), (sums[0], sums[-1])
-        return sums, self._kernel.run(rows.walks, rows.negatives, tables, outs, -1.0, 0.0, np.inf, first)
+        return sums, self._kernel.run(rows.walks, rows.negatives, tables, outs, -1.0, 0.0, np.inf, index)
 
 
 class AutogradSteps:
@@ -223,21 +255,26 @@ class AutogradSteps:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._optimizer = model, decay, optimizer
 
-    def run(self, walks: np.ndarray, epoch: int, first: int, done: int) -> tuple[float, float]:
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
-        config = self._model.config
         loss_sum, pairs = 0.0, 0.0
-        for low in range(0, len(walks), config.batch_size):
-            part = walks[low : low + config.batch_size]
-            blocks = cut_blocks(part, self._kernel.draw(part, epoch, first + low), config)
+        for piece in batch.cut(step_walks(self._model)):
+            drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index)
+            blocks = cut_blocks(piece.walks, drawn, self._model.config)
             loss = self._model.loss(blocks)
             loss.backward()
-            self._decay.apply_to(self._optimizer, done + low)
+            self._decay.apply_to(self._optimizer, piece.done)
             self._optimizer.step()
             self._optimizer.zero_grad()
             loss_sum += float(loss.detach())
             pairs += blocks.num_pairs
         return loss_sum, pairs
+
+
+def step_walks(model: SkipGram) -> int:
+    """Walks of one step of an optimizer, of all ranks that step together."""
+    transport = model.embedding.kvstore
+    return model.config.batch_size * (transport.world_size if transport.lockstep else 1)
 
 
 @dataclass(frozen=True)
@@ -280,22 +317,3 @@ def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig) -
         return np.where(nodes >= 0, found, -1).astype(np.int32)
 
     return LocalRows(ids.astype(np.int64), len(tokens), places(walks), places(negatives))
-
-
-def choose_steps(
-    model: SkipGram,
-    negatives: NegativeSampler,
-    decay: LinearDecay,
-    optimizer: SparseOptimizer | None,
-    pool: ThreadPoolExecutor,
-    threads: int,
-) -> Steps:
-    """In place for SGD where all rows are here, else the optimizer with the kernel's or autograd's gradients."""
-    config = model.config
-    if optimizer is None and config.rule == "sgd" and config.path == "auto" and InPlaceSteps.fits(model):
-        return InPlaceSteps(model, negatives, decay, pool, threads)
-    if optimizer is None:
-        optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
-    if config.path == "autograd":
-        return AutogradSteps(model, negatives, decay, optimizer)
-    return GradientSteps(model, negatives, decay, optimizer, pool)

@@ -27,7 +27,8 @@ def trained_by_kernel(
     tables = [row.copy() for row in rows]
     pair = (tables[0], tables[-1])
     kernel = Kernel(config, NegativeSampler(DEGREES, seed=1))
-    return [*tables, kernel.run(WALKS, kernel.draw(WALKS, 3, first), pair, pair, lr, slope, most, first)]
+    index = first + np.arange(len(WALKS))
+    return [*tables, kernel.run(WALKS, kernel.draw(WALKS, 3, index), pair, pair, lr, slope, most, index)]
 
 
 @pytest.mark.parametrize("tables", [1, 2])
@@ -105,7 +106,7 @@ def test_both_sides_of_a_block_are_shortened() -> None:
 def test_frequent_tokens_are_dropped_by_their_chance_and_gaps_closed() -> None:
     keep = np.array([0.25, 1.0, 0.0], np.float32)
     walks = np.tile(np.array([0, 1, 2, 0, 1, -1], np.int32), (4000, 1))
-    drop_frequent(walks, keep, np.uint64(9), 0)
+    drop_frequent(walks, keep, np.uint64(9), np.arange(4000))
     kinds, counts = np.unique(walks, axis=0, return_counts=True)
     shares = {tuple(kind): count / 4000 for kind, count in zip(kinds, counts, strict=True)}
     expected = {
@@ -118,5 +119,5 @@ def test_frequent_tokens_are_dropped_by_their_chance_and_gaps_closed() -> None:
     for kind, share in expected.items():
         assert shares[kind] == pytest.approx(share, abs=0.03)
     later = np.tile(np.array([0, 1, 2, 0, 1, -1], np.int32), (1000, 1))
-    drop_frequent(later, keep, np.uint64(9), 3000)
+    drop_frequent(later, keep, np.uint64(9), np.arange(3000, 4000))
     np.testing.assert_array_equal(later, walks[3000:])

@@ -1,0 +1,82 @@
+"""SGD in place where each rank holds a part of the rows: own rows directly, those of other ranks as copies."""
+
+# B walks, L nodes of a walk, S blocks of a walk, K shared negatives, D width.
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from graph_emb.data.negatives import NegativeSampler
+from graph_emb.models.skipgram_kernels import number_rows
+from graph_emb.models.skipgram_model import SkipGram
+from graph_emb.models.skipgram_steps import MOST_CHANGE, Kernel, LinearDecay, WalkBatch, in_parts
+from graph_emb.optimizer import SparseSGD
+
+
+class ExchangeSteps:
+    """SGD as ``InPlaceSteps`` takes it, with an exchange every ``exchange_walks`` walks of each rank.
+
+    Before its walks a rank pulls the rows of other ranks that they need, once per table. It then trains on its own
+    rows in place and on the copies as if all were here, and sends the owners by how much each copy has changed;
+    an owner adds up what comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks
+    (local SGD, as word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
+    """
+
+    def __init__(
+        self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, pool: ThreadPoolExecutor, threads: int
+    ) -> None:
+        self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
+        self._kernel = Kernel(model.config, negatives)
+        self._optimizer = SparseSGD(model.tables, lr=1.0)  # a pushed gradient is a change with its sign turned
+        self._size = model.config.exchange_walks * model.embedding.kvstore.world_size
+        self._places = np.full(model.num_nodes, -1, np.int32)
+        self.used, self.own = 0, 0
+
+    @staticmethod
+    def fits(model: SkipGram) -> bool:
+        """Whether ranks step together on float32 rows on the CPU, each table cut in the same way."""
+        shards = [table.shard for table in model.tables] if model.embedding.kvstore.lockstep else []
+        return bool(shards) and all(
+            shard.weight.dtype == torch.float32
+            and shard.weight.device.type == "cpu"
+            and (shard.first_id, shard.num_rows) == (shards[0].first_id, shards[0].num_rows)
+            for shard in shards
+        )
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``."""
+        sums = [self._exchange(piece) for piece in batch.cut(self._size)]
+        return sum(s[0] for s in sums), sum(s[1] for s in sums)
+
+    def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
+        """Pull, train, push; with no walk as well, because other ranks may have some."""
+        shards = [table.shard for table in self._model.tables]
+        drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index)
+        walks, negatives = np.empty_like(piece.walks), np.empty_like(drawn)
+        config = self._model.config
+        block = (config.block, config.shared_negatives, shards[0].first_id, shards[0].num_rows)
+        others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
+        self.used, self.own = self.used + used, self.own + own
+        ids = torch.from_numpy(others)
+        pulled = [self._model.context(ids)]
+        if self._model.context is not self._model.embedding:
+            pulled.insert(0, self._model.embedding(ids[:num_tokens]))
+        copies = [rows.detach().numpy().copy() for rows in pulled]
+        tables = [shard.weight.numpy() for shard in shards]
+        pair, far = (tables[0], tables[-1]), (copies[0], copies[-1])
+
+        def part(low: int, high: int) -> tuple[float, float]:
+            index = piece.index[low:high]
+            rate = (self._decay.at(piece.begun + int(index[0])), self._decay.slope, MOST_CHANGE)
+            return self._kernel.run(walks[low:high], negatives[low:high], pair, pair, *rate, index, far)
+
+        sums = in_parts(part, len(walks), self._pool, self._threads)
+        torch.autograd.backward(
+            pulled, [rows.detach() - torch.from_numpy(copy) for rows, copy in zip(pulled, copies, strict=True)]
+        )
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return sums
