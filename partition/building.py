@@ -32,8 +32,8 @@ def build(
     out: str | Path,
     name: str | None = None,
     assignment: Assignment | None = None,
-    balance: Sequence[str] = ("nodes", "edges"),
-    tolerance: float | Mapping[str, float] = 0.05,
+    balance: Sequence[str] | None = None,
+    tolerance: float | Mapping[str, float] | None = None,
     seed: int = 0,
     num_threads: int | None = None,
     method_options: Mapping[str, Any] | None = None,
@@ -56,8 +56,9 @@ def build(
         method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
         out: Folder of the partition; it appears when the partition is complete.
         name: The graph's name in DGL; default: the graph's own.
-        assignment: Use this instead of a method.
-        balance, tolerance, seed, num_threads, method_options: See ``partition.methods.assign``.
+        assignment: Use this instead of a method; the options of methods are then refused.
+        balance, tolerance, seed, num_threads: See ``partition.methods.assign``.
+        method_options: Of the method, and ``relation_weights``.
         reader_options: Passed to ``partition.readers.read``.
         edge_owner: ``"destination"``, ``"source"`` or ``"balanced"``, see ``partition.relabel.relabel``.
         halo, num_hops: See ``partition.halo.PartBuilder``.
@@ -73,24 +74,24 @@ def build(
         CompatError: graphbolt is asked for but is not there.
         OSError: ``out`` cannot be written or the disk is full; nothing is left behind.
     """
+    from partition.methods import assign
+
     if graphbolt:
         check_graphbolt()
+    chosen = {"balance": balance, "tolerance": tolerance, "num_threads": num_threads}
+    if assignment is not None:
+        _check_assigned(
+            assignment, num_parts, {"method": None if method == "auto" else method, **chosen}, method_options
+        )
     with PendingFolder(out, partial(check_replaceable, overwrite=overwrite)) as folder:
         graph = _read(graph, name, reader_options)
         check_names(graph, graph.name)
         folder.check_space(estimated_bytes(graph))
-        assignment = assignment or _assign(
-            graph,
-            num_parts,
-            method,
-            balance=balance,
-            tolerance=tolerance,
-            seed=seed,
-            num_threads=num_threads,
-            **(method_options or {}),
-        )
-        if num_parts not in (None, assignment.num_parts):
-            raise ConfigError(f"num_parts is {num_parts} but the assignment has {assignment.num_parts} parts")
+        if assignment is None:
+            if num_parts is None:
+                raise ConfigError("num_parts is missing; give the number of parts or an assignment")
+            options = {**chosen, **(method_options or {})}
+            assignment = assign(graph, num_parts, method, seed=seed, edge_owner=edge_owner, **options)
         manifest = Manifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
         files = FileSet(folder, manifest)
         made = relabel(graph, assignment, edge_owner)
@@ -114,6 +115,7 @@ def write_parts(files: FileSet, builder: PartBuilder, *, progress: bool) -> None
         writer = Writer(files, made, tick)
         writer.write_parts(builder)
         writer.write_id_maps()
+        writer.write_relation_names()
 
 
 def facts(graph: HeteroGraph, assignment: Assignment) -> dict[str, Any]:
@@ -196,14 +198,15 @@ def _read(graph: Any, name: str | None, options: Mapping[str, Any] | None) -> He
     return replace(graph, name=name)
 
 
-def _assign(graph: HeteroGraph, num_parts: int | None, method: str, **options: Any) -> Assignment:
-    if num_parts is None:
-        raise ConfigError("num_parts is missing; give the number of parts or an assignment")
-    if not 1 <= num_parts <= max(1, graph.total_nodes):
-        raise ConfigError(f"num_parts is {num_parts}; the graph has {graph.total_nodes} nodes, so 1 to that many")
-    from partition.methods import assign
-
-    return assign(graph, num_parts, method, **options)
+def _check_assigned(
+    assignment: Assignment, num_parts: int | None, chosen: Mapping[str, Any], options: Mapping[str, Any] | None
+) -> None:
+    """Refuse what would have no effect beside a given assignment."""
+    if num_parts not in (None, assignment.num_parts):
+        raise ConfigError(f"num_parts is {num_parts} but the assignment has {assignment.num_parts} parts")
+    idle = [name for name, value in {**chosen, **(options or {})}.items() if value is not None]
+    if idle:
+        raise ConfigError(f"{idle[0]} has no effect on parts that are given; leave it or the assignment out")
 
 
 def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment) -> None:

@@ -89,11 +89,10 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--balance",
         metavar="A,B",
-        default="nodes,edges",
         help="nodes, edges, type:<node type>, train, valid, test, weight:<column>; default: nodes,edges",
     )
     parser.add_argument(
-        "--tolerance", type=float, default=0.05, help="how far a part may exceed the mean; default: 0.05"
+        "--tolerance", metavar="T", help="what a part may hold above the mean, or NAME=T,NAME=T; default: 0.05"
     )
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
@@ -244,8 +243,8 @@ _RUN = {"build": _build, "report": _report, "verify": _verify, "repartition": _r
 
 def _method_arguments(args: argparse.Namespace) -> dict[str, Any]:
     return {
-        "balance": tuple(word.strip() for word in args.balance.split(",") if word.strip()),
-        "tolerance": args.tolerance,
+        "balance": None if args.balance is None else tuple(_words(args.balance)),
+        "tolerance": _tolerance(args.tolerance),
         "seed": args.seed,
         "num_threads": args.threads,
         "method_options": _options(args.set, "--set"),
@@ -258,6 +257,22 @@ def _method_arguments(args: argparse.Namespace) -> dict[str, Any]:
         "overwrite": args.overwrite,
         "progress": _progress(args),
     }
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _tolerance(text: str | None) -> float | dict[str, float] | None:
+    """A number, or ``nodes=0.03,edges=0.1``."""
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return float(text)
+        return {name: float(number) for name, _, number in (word.partition("=") for word in _words(text))}
+    except ValueError:
+        raise ConfigError(f"--tolerance {text!r}: write a number, or name=number,name=number") from None
 
 
 def _options(words: list[str], flag: str) -> dict[str, Any]:

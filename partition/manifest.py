@@ -27,6 +27,7 @@ class Manifest:
         config: Name of the JSON that DGL opens.
         made: How: method, seed, options, counts of the reader, balance of the assignment.
         id_maps: Paths of the id maps by kind ("node", "edge"), type and form.
+        relation_names: Path of the names of a knowledge graph's relations, where it has some.
         files: ``{"bytes": ..., "sha256": ...}`` by path, relative to the folder; all files but the manifest.
         edge_owner, halo, num_hops: How edges and halo were chosen.
     """
@@ -37,6 +38,7 @@ class Manifest:
     num_hops: int
     made: dict[str, Any] = field(default_factory=dict)
     id_maps: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    relation_names: str | None = None
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> str:

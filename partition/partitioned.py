@@ -141,6 +141,16 @@ class PartitionedGraph:
         return np.array(values.to_pylist(), dtype=str) if values.type == "string" else values.to_numpy()
 
     @property
+    def relation_names(self) -> np.ndarray | None:
+        """The names of a knowledge graph's relations, see ``HeteroGraph``; None where there are none."""
+        if self.manifest is None or self.manifest.relation_names is None:
+            return None
+        import pyarrow.parquet as pq
+
+        column = pq.read_table(self.path / self.manifest.relation_names, columns=["name"]).column(0)
+        return np.array(column.to_pylist(), dtype=str)
+
+    @property
     def has_id_maps(self) -> bool:
         """Whether ``node_map`` and ``edge_map`` work."""
         return self.manifest is not None or (self.path / "part0" / "orig_nids.dgl").is_file()
@@ -171,6 +181,7 @@ class PartitionedGraph:
             {etype: columns for etype, columns in edge_data.items() if columns},
             self._named_ids(),
             name=self.name,
+            relation_names=self.relation_names,
         )
 
     def assignment(self) -> Assignment:

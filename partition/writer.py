@@ -30,6 +30,7 @@ from partition.relabel import Ranges, Relabelled, inverse
 RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
 """Columns that DGL itself leaves out of a partition, as their meaning is its own."""
 PARQUET_ROWS = 1 << 20
+ID_MAPS = "id_maps"
 
 
 def type_name(kind: str | EdgeType) -> str:
@@ -185,10 +186,17 @@ class Writer:
             for r, (etype, order) in enumerate(made.edge_order.items()):
                 submit(self._write_id_map, "edge", type_name(etype), order, edge_sizes[:, r], None)
 
+    def write_relation_names(self) -> None:
+        """The names of a knowledge graph's relations by number, as Parquet; nothing where the graph has none."""
+        names = self.relabelled.graph.relation_names
+        if names is not None:
+            self.files.manifest.relation_names = f"{ID_MAPS}/relations.parquet"
+            self.files.write(self.files.manifest.relation_names, lambda stream: _write_names(stream, names))
+
     def _write_id_map(
         self, kind: str, name: str, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None
     ) -> None:
-        stem = f"id_maps/{kind}.{quote(name, safe=':')}"
+        stem = f"{ID_MAPS}/{kind}.{quote(name, safe=':')}"
         paths = {
             "to_original": f"{stem}.to_original.npy",
             "to_partition": f"{stem}.to_partition.npy",
@@ -251,6 +259,13 @@ def _write_parquet(stream: Any, order: np.ndarray, sizes: np.ndarray, original_i
             arrays = [pa.array(column) for column in columns]
             arrays.append(pa.array(values.tolist() if values.dtype.kind in "USO" else values, original))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _write_names(stream: Any, names: np.ndarray) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"relation": np.arange(len(names)), "name": pa.array(names.tolist(), pa.string())}), stream)
 
 
 @contextmanager

@@ -119,6 +119,24 @@ def test_the_name_and_the_parts_can_be_given(tmp_path: Path) -> None:
         partition.build(graph, 3, out=tmp_path / "b", assignment=random_parts(graph, 2))
 
 
+@pytest.mark.parametrize(
+    "options", [{"method": "hash"}, {"balance": ("nodes",)}, {"num_threads": 1}, {"method_options": {"passes": 3}}]
+)
+def test_options_of_methods_are_refused_beside_an_assignment(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="has no effect on parts that are given"):
+        built(homogeneous(), tmp_path / "out", **options)
+
+
+@pytest.mark.parametrize("method", ["auto", "multilevel", "hash"])
+def test_a_method_makes_the_parts(tmp_path: Path, method: str) -> None:
+    graph = homogeneous(400, 3000)
+    options: dict[str, Any] = {"balance": ("nodes",), "tolerance": {"nodes": 0.5}} if method == "multilevel" else {}
+    whole = partition.build(graph, 3, method, out=tmp_path / "out", seed=5, report=False, **options)
+    assert whole.manifest is not None
+    assert whole.manifest.made["seed"] == 5
+    assert verify(tmp_path / "out", graph).sound
+
+
 def test_a_taken_place_is_refused_and_replaced_only_when_asked(tmp_path: Path) -> None:
     graph, out = homogeneous(), tmp_path / "out"
     built(graph, out, 2)
@@ -141,8 +159,8 @@ def test_a_folder_of_others_is_never_replaced(tmp_path: Path) -> None:
     ("options", "error", "message"),
     [
         ({"num_parts": None}, ConfigError, "num_parts is missing"),
-        ({"num_parts": 0}, ConfigError, "num_parts is 0; the graph has 40 nodes"),
-        ({"num_parts": 41}, ConfigError, "num_parts is 41; the graph has 40 nodes"),
+        ({"num_parts": 0}, ConfigError, "num_parts is 0; it must lie in 1 .. 40"),
+        ({"num_parts": 41}, ConfigError, "num_parts is 41; it must lie in 1 .. 40"),
         ({"num_parts": 2, "name": "a/b"}, DataError, "graph name 'a/b'"),
         ({"num_parts": 2, "reader_options": {"x": 1}}, ConfigError, r"reader_options \['x'\] have no effect"),
     ],

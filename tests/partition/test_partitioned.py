@@ -132,6 +132,16 @@ def test_original_ids_are_those_of_the_input(tmp_path: Path) -> None:
     assert np.array_equal(whole.original_ids("paper"), whole.node_map("paper"))
 
 
+def test_relations_keep_their_names(tmp_path: Path) -> None:
+    graph = homogeneous()
+    assert built(graph, tmp_path / "none").relation_names is None
+    graph.relation_names = np.array(["likes", "is a"])
+    whole = built(graph, tmp_path / "named")
+    assert whole.to_graph().relation_names is not None
+    assert whole.relation_names is not None
+    assert whole.relation_names.tolist() == ["likes", "is a"]
+
+
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("make", [homogeneous, without_small_types])
 def test_partitions_that_dgl_wrote_open(tmp_path: Path, make: Any, num_parts: int) -> None:

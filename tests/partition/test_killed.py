@@ -1,0 +1,104 @@
+"""A build that is killed at any of its steps leaves nothing that verify takes for a complete partition."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+# One process forks a child for each step, so that nothing is imported twice. A step is a call that reaches the disk.
+KILLED_AT_EVERY_STEP = """
+import json, os, shutil, signal, sys, pathlib
+import partition
+from graph_emb.errors import GraphEmbError
+from partition import folder as module
+from tests.partition.made_graphs import heterogeneous, random_parts
+
+place, overwrite, stride = pathlib.Path(sys.argv[1]), sys.argv[2] == "overwrite", int(sys.argv[3])
+old, new = (random_parts(heterogeneous(), parts) for parts in (2, 3))
+steps = 0
+
+
+def build(assignment, **options):
+    return partition.build(heterogeneous(), out=place / "out", assignment=assignment, report=False, **options)
+
+
+def counted(function, last):
+    def call(*args, **options):
+        global steps
+        steps += 1
+        if steps == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **options)
+    return call
+
+
+def arm(last):
+    for owner, name in ((module.HashedFile, "write"), (module.HashedFile, "close"), (module.Path, "rename"),
+                        (module.Path, "mkdir"), (module.Path, "write_text"), (module, "_swap"), (module, "_sync"),
+                        (shutil, "rmtree")):
+        setattr(owner, name, counted(getattr(owner, name), last))
+
+
+def accepted(folder):
+    try:
+        return partition.verify(folder).sound
+    except (GraphEmbError, OSError):
+        return False
+
+
+build(new)  # children then import and compile nothing
+found = {"killed": 0, "accepted": [], "out": []}
+last = 1
+while True:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    if overwrite:
+        build(old)
+    child = os.fork()
+    if child == 0:
+        arm(last)
+        try:
+            build(new, overwrite=overwrite)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status):
+        break
+    found["killed"] += 1
+    for folder in place.iterdir():
+        if accepted(folder):
+            whole = partition.verify(folder, heterogeneous()).sound
+            found["accepted"].append([folder.name, whole, partition.load(folder).num_parts])
+    found["out"].append(accepted(place / "out"))
+    last += stride
+build(new, overwrite=(place / "out").exists())
+found["left"] = [folder.name for folder in place.iterdir()]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(("mode", "stride"), [("fresh", 31), ("overwrite", 29)])
+def test_no_step_leaves_an_incomplete_partition_that_verify_accepts(tmp_path: Path, mode: str, stride: int) -> None:
+    words = [sys.executable, "-c", KILLED_AT_EVERY_STEP, str(tmp_path / "place"), mode, str(stride)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["killed"] >= 10
+    assert all(whole for _, whole, _ in found["accepted"])  # whole and true to the graph, wherever it lies
+    assert found["left"] == ["out"]
+    if mode == "overwrite":
+        assert all(found["out"])  # at every moment the old partition or the new one
+    else:
+        assert not any(found["out"][:-2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fresh", "overwrite"])
+def test_no_step_at_all(tmp_path: Path, mode: str) -> None:
+    test_no_step_leaves_an_incomplete_partition_that_verify_accepts(tmp_path, mode, 1)
