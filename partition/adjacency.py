@@ -49,7 +49,7 @@ class Adjacency:
         return np.empty(0, np.int32) if self.weights is None else self.weights
 
     def cut(self, parts: np.ndarray) -> int:
-        """Weight of the pairs of neighbours in different parts, for the (N,) part of each node.
+        """Weight of the pairs of neighbours in different parts, 1 each without weights, for the (N,) part of each node.
 
         Raises:
             PartitionError: parts has another length.

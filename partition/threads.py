@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -20,7 +21,7 @@ def thread_count(num_threads: int | None) -> int:
         ConfigError: fewer than 1.
     """
     if num_threads is None:
-        return max(1, min(int(numba.config.NUMBA_NUM_THREADS), len(os.sched_getaffinity(0))))
+        return max(1, min(numba.get_num_threads(), len(os.sched_getaffinity(0))))
     if num_threads < 1:
         raise ConfigError(f"num_threads is {num_threads}; at least 1 is needed")
     return num_threads
@@ -51,9 +52,9 @@ class Threads:
         else:
             cuts = np.searchsorted(weights, np.linspace(0, weights[-1], self.num_threads + 1)[1:-1])
             cuts = np.concatenate([[0], np.minimum(cuts, size), [size]])
-        return [(int(a), int(b)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        return [(int(a), int(b)) for a, b in pairwise(cuts)]
 
-    def run(self, calls: list[Callable[[], Any]]) -> list[Any]:
+    def run(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run all calls; results in their order. The first error is raised once all have ended."""
         if self._pool is None or len(calls) == 1:
             return [call() for call in calls]

@@ -105,8 +105,8 @@ def _check_needs(problem: Problem, parts: np.ndarray, edge_owner: EdgeOwner, nam
         if not counts.all():
             part = int(np.flatnonzero(counts == 0)[0])
             raise PartitionError(
-                f"{name}: part {part} of {problem.num_parts} has none of {int(counts.sum())} nodes of a kind that every "
-                "part needs (a node type or edge type with data); use fewer parts"
+                f"{name}: part {part} of {problem.num_parts} has none of {int(counts.sum())} nodes of a kind that "
+                "every part needs (a node type or edge type with data); use fewer parts"
             )
 
 

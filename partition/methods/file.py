@@ -82,8 +82,9 @@ def _text(path: Path) -> np.ndarray:
                     f"{path}, line {number}: {line.strip()!r}; expected 'part', or 'node part' on every line"
                 )
             rows.append(row)
-    values = np.array(rows, np.int64).reshape(len(rows), -1)
-    return values[:, 0] if values.shape[1] == 1 or not len(rows) else values
+    width = len(rows[0]) if rows else 1
+    values = np.array(rows, np.int64).reshape(-1, width)
+    return values[:, 0] if width == 1 else values
 
 
 def _by_node(path: Path, pairs: np.ndarray, num_nodes: int) -> np.ndarray:

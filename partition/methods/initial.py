@@ -52,8 +52,9 @@ def _bisect_recursively(level: Level, num_parts: int, limits: np.ndarray, rng: n
         if count == 1 or not len(nodes):
             parts[nodes] = first
             continue
-        rows = kernels.induced(level.indptr, level.indices, level.weights, nodes, local)
-        piece = Level(*rows, np.ascontiguousarray(level.node_weights[nodes]), np.empty(0, np.int32))
+        indptr, indices, weights = kernels.induced(level.indptr, level.indices, level.weights, nodes, local)
+        node_weights = np.ascontiguousarray(level.node_weights[nodes])
+        piece = Level(indptr, indices, weights, node_weights, np.empty(0, np.int32))
         left = count // 2
         side = _bisect(piece, left, count - left, limits, rng)
         pieces.append((nodes[side == 0], first, left))

@@ -46,6 +46,7 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
     )
     with Threads(problem.num_threads) as threads:
         best: tuple[float, int] | None = None
+        parts = np.empty(0, np.int32)
         for turn in range(repeats + cycles):
             start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
             made = _run(start, num_parts, limits, SHARES[turn % len(SHARES)], rng, threads)

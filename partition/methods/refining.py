@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from partition.kernels.adjacency import cut_of
 from partition.kernels import refinement as kernels
+from partition.kernels.adjacency import cut_of
 from partition.methods.coarsening import Level, Propagation, random_order
 from partition.threads import Threads
 
@@ -42,13 +42,11 @@ class Search:
     rounds: int
     per_search: int
     patience: int
-    slack: float = 0.0
 
 
-GLOBAL = Search(rounds=3, per_search=0, patience=400)
-LOCAL = Search(rounds=3, per_search=20, patience=60)
-"""Finds what the global search does not, at several times its cost: for small levels."""
-LARGE_GLOBAL = Search(rounds=2, per_search=0, patience=400)
+SMALL = Search(rounds=3, per_search=0, patience=400), Search(rounds=3, per_search=20, patience=60)
+LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100)
+"""First from the whole boundary at once, then from a few nodes each: that finds what the first does not, for more time."""
 SMALL_ENTRIES = 3_000_000
 LEAST_GAIN = 0.002
 TABLE_BYTES_PER_ENTRY = 12
@@ -73,7 +71,7 @@ class Parts:
         self.bounds = np.repeat(limits[None, :], num_parts, axis=0)
 
     @property
-    def rows(self) -> tuple[np.ndarray, ...]:
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """What the loops take of the graph."""
         level = self.level
         return level.indptr, level.indices, level.weights, level.node_weights
@@ -113,16 +111,15 @@ class Parts:
         table = np.empty((level.num_nodes, self.num_parts), np.int64 if heavy else np.int32)
         spans = threads.ranges(level.num_nodes, level.indptr)
         threads.run([partial(kernels.connect, *self.rows[:3], self.parts, a, b, table) for a, b in spans])
-        for search in (GLOBAL, LOCAL) if entries < SMALL_ENTRIES else (LARGE_GLOBAL,):
+        for search in SMALL if entries < SMALL_ENTRIES else LARGE:
             self._search(search, table, rng)
 
     def _search(self, search: Search, table: np.ndarray, rng: np.random.Generator) -> None:
         least = LEAST_GAIN * self.cut() / 2
-        soft = self.bounds + (self.bounds * search.slack).astype(np.int64)
         for _ in range(search.rounds):
             seeds = kernels.boundary(table, self.parts, random_order(self.level.num_nodes, rng))
             gain = kernels.search(
-                *self.rows, self.parts, self.loads, self.bounds, soft, self.scales, table, seeds,
+                *self.rows, self.parts, self.loads, self.bounds, self.bounds, self.scales, table, seeds,
                 search.per_search or len(seeds), search.patience,
             )  # fmt: skip
             if gain <= least:

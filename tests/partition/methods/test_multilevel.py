@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graph_emb.errors import ConfigError, PartitionError
+from partition.adjacency import symmetric
+from partition.hetero import EDGE_TYPE, HeteroGraph
+from partition.methods import assign
+from tests.partition.methods.graphs import plain, planted, skewed
+
+
+def cut(graph: HeteroGraph, parts: np.ndarray) -> int:
+    return symmetric(graph).cut(parts)
+
+
+def test_the_planted_partition_is_found() -> None:
+    graph, blocks = planted()
+    made = assign(graph, 4, "multilevel").homogeneous()
+    for part in range(4):
+        assert len(set(blocks[made == part])) == 1
+
+
+def test_the_cut_is_far_below_random() -> None:
+    graph, _ = planted(num_blocks=6, size=100)
+    ours, random = assign(graph, 4, "multilevel"), assign(graph, 4, "random")
+    assert cut(graph, ours.homogeneous()) < 0.6 * cut(graph, random.homogeneous())
+
+
+def test_two_cliques_joined_by_one_edge_are_cut_there() -> None:
+    clique = [(i, j) for i in range(6) for j in range(i)]
+    graph = plain(12, np.array(clique + [(i + 6, j + 6) for i, j in clique] + [(0, 6)]))
+    made = assign(graph, 2, "multilevel", balance=["nodes"]).homogeneous()
+    assert cut(graph, made) == 1  # all edges weigh the same: a pair counts once
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tiny_graphs_are_cut_as_well_as_by_trying_everything(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    graph = plain(10, rng.integers(10, size=(18, 2)))
+    best = min(
+        cut(graph, parts)
+        for code in range(2**9)
+        if (parts := np.array([code >> i & 1 for i in range(9)] + [0], np.int32)).sum() == 5
+    )
+    assert cut(graph, assign(graph, 2, "multilevel", balance=["nodes"]).homogeneous()) == best
+
+
+def test_many_limits_hold_at_once_on_a_skewed_graph_with_types() -> None:
+    graph = skewed()
+    names = ["nodes", "types", "train"]
+    made = assign(graph, 4, "multilevel", balance=names, tolerance={"type:shop": 0.34, "train": 0.1})
+    assert made.balance["nodes"] <= 1.05
+    assert made.balance["type:user"] <= 1.05
+    assert made.balance["type:item"] <= 1.06  # 79 of 75: the limit is 78.75, rounded down
+    assert made.balance["type:shop"] <= 1.34
+    assert made.balance["train"] <= 1.1
+    random = assign(graph, 4, "random")
+    assert cut(graph, made.homogeneous()) < cut(graph, random.homogeneous())
+
+
+def test_node_weights_of_the_user_are_balanced() -> None:
+    rng = np.random.default_rng(0)
+    graph, _ = planted()
+    graph.node_data["_N"] = {"bytes": rng.integers(1, 50, 240)}
+    made = assign(graph, 4, "multilevel", balance=["weight:bytes"], tolerance=0.02)
+    loads = np.bincount(made.homogeneous(), weights=graph.node_data["_N"]["bytes"])
+    assert loads.max() <= 1.02 * loads.mean()
+
+
+def test_relation_weights_decide_which_edges_are_cut() -> None:
+    """Two matchings of a square: whichever weighs more stays whole."""
+    first, second = ("n", "first", "n"), ("n", "second", "n")
+    edges = {
+        first: (np.array([0, 2]), np.array([1, 3])),
+        second: (np.array([1, 3]), np.array([2, 0])),
+    }
+    graph = HeteroGraph({"n": 4}, edges)
+    for heavy in (first, second):
+        parts = assign(graph, 2, "multilevel", balance=["nodes"], relation_weights={heavy: 5}).homogeneous()
+        src, dst = edges[heavy]
+        assert (parts[src] == parts[dst]).all()
+
+
+def test_a_star_cannot_balance_edges_and_says_which_part() -> None:
+    star = HeteroGraph({"_N": 40}, {EDGE_TYPE: (np.arange(1, 40), np.zeros(39, np.int64))})
+    with pytest.raises(PartitionError, match=r"multilevel: part \d holds 39 of 39 'edges'.*one node alone weighs 39"):
+        assign(star, 4, "multilevel")
+    assert assign(star, 4, "multilevel", balance=["nodes"]).balance["nodes"] == 1.0
+
+
+def test_isolated_nodes_are_shared_out() -> None:
+    graph = plain(400, np.array([[0, 1], [1, 2]]))
+    made = assign(graph, 4, "multilevel", balance=["nodes"])
+    assert np.bincount(made.homogeneous()).max() <= 105
+
+
+def test_a_tighter_tolerance_is_met() -> None:
+    graph, _ = planted(num_blocks=5, size=50)
+    made = assign(graph, 4, "multilevel", tolerance=0.0)
+    sizes = np.bincount(made.homogeneous())
+    assert sizes.max() <= 63  # 250 / 4 rounded up
+
+
+def test_more_parts_than_a_table_of_connections_allows_are_refined_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, _ = planted(num_blocks=6, size=100)
+    monkeypatch.setattr("partition.methods.refining.LEAST_TABLE_BYTES", 0)
+    monkeypatch.setattr("partition.methods.refining.TABLE_BYTES_PER_ENTRY", 0)
+    ours, random = assign(graph, 4, "multilevel"), assign(graph, 4, "random")
+    assert cut(graph, ours.homogeneous()) < 0.7 * cut(graph, random.homogeneous())
+
+
+def test_cycles_never_make_the_cut_worse() -> None:
+    graph, _ = planted(num_blocks=7, size=80, seed=3)
+    once = assign(graph, 5, "multilevel", repeats=1, cycles=0)
+    cycled = assign(graph, 5, "multilevel", repeats=1, cycles=2)
+    assert cut(graph, cycled.homogeneous()) <= cut(graph, once.homogeneous())
+
+
+@pytest.mark.parametrize("options", [{"repeats": 0}, {"cycles": -1}, {"repeats": 1.5}, {"repeats": True}])
+def test_counts_out_of_range_are_refused(options: dict) -> None:
+    graph, _ = planted()
+    with pytest.raises(ConfigError, match="must be an integer of at least"):
+        assign(graph, 2, "multilevel", **options)
+
+
+def test_without_a_limit_it_refuses() -> None:
+    graph, _ = planted()
+    with pytest.raises(ConfigError, match="everything ends in one part"):
+        assign(graph, 2, "multilevel", balance=[])

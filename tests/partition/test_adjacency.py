@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from graph_emb.errors import ConfigError, PartitionError
+from partition.adjacency import Adjacency, symmetric
+from partition.hetero import EDGE_TYPE, HeteroGraph
+
+FORWARD, BACKWARD = ("a", "to", "b"), ("b", "back", "a")
+
+
+def plain(num_nodes: int, pairs: list[tuple[int, int]]) -> HeteroGraph:
+    src, dst = np.array(pairs, np.int64).reshape(-1, 2).T
+    return HeteroGraph({"_N": num_nodes}, {EDGE_TYPE: (src, dst)})
+
+
+def typed() -> HeteroGraph:
+    ids = np.array([0, 1]), np.array([1, 0])
+    return HeteroGraph({"a": 2, "b": 2}, {FORWARD: ids, BACKWARD: (np.array([1]), np.array([0]))})
+
+
+def dense(adjacency: Adjacency) -> np.ndarray:
+    out = np.zeros((adjacency.num_nodes, adjacency.num_nodes), np.int64)
+    for u, (low, high) in enumerate(pairwise(adjacency.indptr)):
+        assert len(set(adjacency.indices[low:high].tolist())) == high - low
+        out[u, adjacency.indices[low:high]] = 1 if adjacency.weights is None else adjacency.weights[low:high]
+    return out
+
+
+def test_parallel_edges_become_weights_and_self_loops_go() -> None:
+    made = symmetric(plain(3, [(0, 1), (1, 0), (0, 1), (1, 2), (2, 2)]))
+    assert dense(made).tolist() == [[0, 3, 0], [3, 0, 1], [0, 1, 0]]
+    assert made.indices.dtype == np.int32
+
+
+def test_equal_weights_are_not_stored() -> None:
+    made = symmetric(plain(3, [(0, 1), (1, 0), (1, 2), (2, 1)]))
+    assert made.weights is None
+    assert dense(made).tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+
+
+def test_types_lie_one_after_the_other() -> None:
+    # a0-b1 by both relations, a1-b0 by one
+    assert dense(symmetric(typed())).tolist() == [[0, 0, 0, 2], [0, 0, 1, 0], [0, 1, 0, 0], [2, 0, 0, 0]]
+
+
+def test_relation_weights_count_and_zero_leaves_a_relation_out() -> None:
+    assert dense(symmetric(typed(), {FORWARD: 5}))[0, 3] == 6
+    assert dense(symmetric(typed(), {FORWARD: 5}))[1, 2] == 5
+    assert symmetric(typed(), {FORWARD: 0}).num_entries == 2
+
+
+@pytest.mark.parametrize("weights", [{("a", "x", "b"): 1}, {FORWARD: -1}, {FORWARD: 1.5}, {FORWARD: 2**31}])
+def test_bad_relation_weights_are_refused(weights: dict) -> None:
+    with pytest.raises(ConfigError, match="relation_weights"):
+        symmetric(typed(), weights)
+
+
+def test_any_number_of_threads_gives_the_same_arrays() -> None:
+    rng = np.random.default_rng(0)
+    graph = plain(50, [tuple(pair) for pair in rng.integers(50, size=(400, 2)).tolist()])
+    one, three = symmetric(graph), symmetric(graph, num_threads=3)
+    for name in ("indptr", "indices", "weights"):
+        assert getattr(one, name).tobytes() == getattr(three, name).tobytes()
+    src, dst = graph.edges[EDGE_TYPE]
+    expected = np.zeros((50, 50), np.int64)
+    np.add.at(expected, (src, dst), 1)
+    expected += expected.T
+    np.fill_diagonal(expected, 0)
+    assert (dense(one) == expected).all()
+
+
+def test_the_cut_equals_brute_force() -> None:
+    rng = np.random.default_rng(1)
+    graph = plain(12, [tuple(pair) for pair in rng.integers(12, size=(40, 2)).tolist()])
+    adjacency = symmetric(graph)
+    src, dst = graph.edges[EDGE_TYPE]
+    for _ in range(20):
+        parts = rng.integers(3, size=12).astype(np.int32)
+        assert adjacency.cut(parts) == (parts[src] != parts[dst]).sum()
+    with pytest.raises(PartitionError, match=r"shape \(3,\); expected \(12,\)"):
+        adjacency.cut(np.zeros(3, np.int32))
+
+
+def test_a_graph_without_edges_has_an_empty_adjacency() -> None:
+    made = symmetric(plain(4, []))
+    assert made.indptr.tolist() == [0, 0, 0, 0, 0]
+    assert made.num_entries == 0
