@@ -21,7 +21,7 @@ SHARES = (1 / 10, 1 / 20, 1 / 40)
 """Of a part's limit: the most that a cluster may hold, one after the other in repeated runs."""
 CLUSTER_ROUNDS = 4
 LARGE = 4_000_000
-"""Entries from which one run must do."""
+"""Directed edges from which one run must do."""
 
 
 @method("multilevel", refusal=any_but_none)
@@ -29,11 +29,11 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
     """The best of several multilevel runs, refined again by cycles that keep its parts.
 
     Args:
-        repeats: Runs from scratch with clusters of other sizes, at least 1; None: 3, and 1 from 4 million entries on.
-        cycles: Coarsenings inside the best parts (Walshaw, 2004), at least 0; None: 1, and 0 from 4 million entries on.
+        repeats: Runs from scratch with clusters of other sizes, at least 1; None: 3, and 1 from 4 million edges on.
+        cycles: Coarsenings inside the best parts (Walshaw, 2004), at least 0; None: 1, and 0 from 4 million edges on.
     """
     adjacency, num_parts, rng = problem.adjacency, problem.num_parts, problem.rng()
-    small = adjacency.num_entries < LARGE
+    small = problem.graph.total_edges < LARGE
     repeats = (3 if small else 1) if repeats is None else at_least("repeats", repeats, 1)
     cycles = (1 if small else 0) if cycles is None else at_least("cycles", cycles, 0)
     limits = problem.constraints.limits(num_parts)

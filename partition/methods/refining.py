@@ -46,7 +46,7 @@ class Search:
 
 SMALL = Search(rounds=3, per_search=0, patience=400), Search(rounds=3, per_search=20, patience=60)
 LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100)
-"""First from the whole boundary at once, then from a few nodes each: that finds what the first does not, for more time."""
+"""First from the whole boundary at once, then from a few nodes each, which finds what the first does not."""
 SMALL_ENTRIES = 3_000_000
 LEAST_GAIN = 0.002
 TABLE_BYTES_PER_ENTRY = 12

@@ -37,7 +37,7 @@ def test_masks_and_columns_become_weights() -> None:
 
 @pytest.mark.parametrize("name", ["degree", "type:c", "weight:", "Nodes"])
 def test_unknown_names_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="unknown constraint.*known: nodes, edges, types, type:a, type:b"):
+    with pytest.raises(ConfigError, match=r"unknown constraint.*known: nodes, edges, types, type:a, type:b"):
         constraints(graph(), [name])
 
 

@@ -24,7 +24,7 @@ def test_auto_takes_ranges_where_there_are_no_edges() -> None:
 
 
 def test_an_unknown_method_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="unknown partition method 'metiss'.*did you mean 'metis'"):
+    with pytest.raises(ConfigError, match=r"unknown partition method 'metiss'.*did you mean 'metis'"):
         assign(planted()[0], 2, "metiss")
 
 
