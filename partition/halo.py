@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from graph_emb.errors import ConfigError, unknown_name
-from partition.relabel import Relabelled
+from partition.relabel import Ranges, Relabelled
 
 Halo = Literal["dgl", "inbound"]
 HALOS: tuple[Halo, ...] = ("dgl", "inbound")
@@ -134,18 +134,17 @@ class PartBuilder:
         self._local[halo] = -1
         node_ids = np.concatenate([np.arange(start, stop), halo])
         edge_ids = np.concatenate([np.arange(first_edge, end_edge), outer])
-        node_parts, node_types, _ = made.nodes.split(node_ids)
-        edge_types = made.edges.split(edge_ids)[1].astype(np.int32)
+        halo_parts, halo_types, _ = made.nodes.split(halo)
         return PartArrays(
             stop - start,
             end_edge - first_edge,
             src,
             dst,
             node_ids,
-            node_parts,
-            node_types.astype(np.int16),
+            np.concatenate([np.full(stop - start, part), halo_parts]),
+            _types(made.nodes, part, halo_types, np.int16),
             edge_ids,
-            edge_types,
+            _types(made.edges, part, made.edges.split(outer)[1], np.int32),
         )
 
     def _owned_ends(self, part: int, extra: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -202,6 +201,12 @@ class PartBuilder:
             frontier = np.setdiff1d(_outside(sources, inner), known)
             known = np.union1d(known, frontier)
         return outer
+
+
+def _types(ranges: Ranges, part: int, of_others: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
+    """The type of each id of a part: its own lie in the order of the types."""
+    own = np.repeat(np.arange(ranges.sizes.shape[1], dtype=dtype), ranges.sizes[part])
+    return np.concatenate([own, of_others.astype(dtype)])
 
 
 def _outside(ids: np.ndarray, bounds: tuple[int, int]) -> np.ndarray:

@@ -114,7 +114,7 @@ class PartitionedGraph:
         return Part(self, part)
 
     def node_map(self, ntype: str | None = None, *, inverse: bool = False) -> np.ndarray:
-        """Original position of each partition-order id of a node type, (N,), int64; ``inverse``: the other way.
+        """Original position of each partition-order id of a node type, (N,), integers; ``inverse``: the other way.
 
         Raises:
             DataError: the partition was saved without id maps.
@@ -122,7 +122,7 @@ class PartitionedGraph:
         return self._id_map("node", self.ntypes[self.node_type_id(ntype)], inverse)
 
     def edge_map(self, etype: EdgeType | str | None = None, *, inverse: bool = False) -> np.ndarray:
-        """Original position of each partition-order id of an edge type, (E,), int64; ``inverse``: the other way.
+        """Original position of each partition-order id of an edge type, (E,), integers; ``inverse``: the other way.
 
         Raises:
             DataError: the partition was saved without id maps.

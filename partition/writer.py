@@ -203,8 +203,9 @@ class Writer:
             "parquet": f"{stem}.parquet",
         }
         self.files.manifest.id_maps.setdefault(kind, {})[name] = paths
-        self.files.write(paths["to_original"], npy_writer(order))
-        self.files.write(paths["to_partition"], npy_writer(inverse(order)))
+        small = order.astype(np.int32) if len(order) <= np.iinfo(np.int32).max else order
+        self.files.write(paths["to_original"], npy_writer(small))
+        self.files.write(paths["to_partition"], npy_writer(inverse(small)))
         self.files.write(paths["parquet"], lambda stream: _write_parquet(stream, order, sizes, original_ids))
 
 
