@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,12 +28,6 @@ class FlatGraph:
     def num_nodes(self) -> int:
         """N."""
         return self.graph.total_nodes
-
-    def edges(self) -> Iterator[tuple[EdgeType, np.ndarray, np.ndarray]]:
-        """Each edge type with its sources and destinations as homogeneous ids, (E of the type,), int64."""
-        offsets = self.graph.node_offsets
-        for etype, (src, dst) in self.graph.edges.items():
-            yield etype, src + offsets[etype[0]], dst + offsets[etype[2]]
 
     def parts_of(self, assignment: Assignment) -> np.ndarray:
         """The part of each node, (N,), int32."""
@@ -72,5 +65,5 @@ class FlatGraph:
             column = self.graph.edge_data.get(etype, {}).get(WEIGHT)
             if column is None or column.shape != (len(src),) or not (np.isfinite(column) & (column > 0)).all():
                 return None
-            found[etype] = column.astype(np.float64)
+            found[etype] = column.astype(np.float32)
         return found or None

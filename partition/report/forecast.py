@@ -1,20 +1,23 @@
 """How many rows of other parts training will pull: exact for random walks, a stated estimate for sampled batches."""
 
-# N nodes and E edges of all types, P parts, L nodes of a walk, B seeds of a batch
+# N nodes and E edges of all types, P parts, L nodes of a walk, B seeds of a batch, C columns
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
-from partition.hetero import EdgeType
 from partition.readers.progress import reading
+from partition.report import loops
 from partition.report.flat import FlatGraph
+from partition.report.rows import Groups, groups_by_source, on_ranges, sources_by_destination
+from partition.threads import Threads, thread_count
 
-PARTS_AT_ONCE = 8  # N * 8 float64 at a time, whatever P is
-_CERTAIN = 1.0 - 2.0**-53  # log1p(-1) would be minus infinity
+MOST_COLUMNS = 16  # 16 float32 are a cache line, the unit in which neighbours are fetched
+TABLE_BYTES = 1 << 28
+"""Of one table of masses; on larger graphs fewer parts are carried at once."""
 
 
 @dataclass(frozen=True)
@@ -37,52 +40,92 @@ class WalkForecast:
         return float(self.remote.sum() / self.visits.sum())
 
 
-def forecast_walks(flat: FlatGraph, parts: np.ndarray, num_parts: int, walk_length: int) -> WalkForecast:
-    """The exact expectation for one walk from every node along its out-edges.
+def forecast_walks(
+    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, walk_length: int
+) -> list[WalkForecast]:
+    """The exact expectation for one walk from every node along its out-edges, for several assignments at once.
 
-    The distribution of the walkers of each part is carried through the graph step by step: with the start's
-    x(0) = 1/N on the nodes of part p, x(t+1)[v] = sum over edges u -> v of x(t)[u] * w(u, v) / sum of w(u, .), and
-    x(t) outside of p is remote. A node without out-edges ends the walk. All edge types count alike, weighted where
-    every type has weights.
+    The walkers of each part are carried through the graph step by step: with x(0) = 1 on the nodes of part p,
+    x(t+1)[v] = sum over edges u -> v of x(t)[u] * w(u, v) / sum of w(u, .), and what lies outside of p is remote. A
+    node without out-edges ends the walk. All edge types count alike, weighted where every type has weights. Masses are
+    float32, sums float64.
 
     Args:
+        parts: The part of each node, (N,), int32, by each assignment.
         walk_length: L.
     """
-    step = _transitions(flat)
-    num_nodes = flat.num_nodes
-    visits, remote = np.zeros(walk_length), np.zeros(walk_length)
-    visits_of, remote_of = np.zeros(num_parts), np.zeros(num_parts)
-    groups = range(0, num_parts, PARTS_AT_ONCE)
-    with reading("forecast of walks", walk_length * len(groups), "steps") as advance:
-        for low in groups:
-            own = np.arange(low, min(low + PARTS_AT_ONCE, num_parts))
-            inside = parts[:, None] == own
-            mass = inside / num_nodes
+    entering, scale = sources_by_destination(flat), _inverse_out(flat)
+    both = np.stack(parts, axis=1)
+    columns = _Columns(len(parts), num_parts, flat.num_nodes)
+    here, inside = (np.zeros((walk_length, len(columns.part))) for _ in range(2))
+    with (
+        Threads(thread_count(None)) as threads,
+        reading("walks", walk_length * len(columns.groups), "steps") as advance,
+    ):
+        for own in columns.groups:
+            which, part = columns.which[own], columns.part[own]
+            mass = (both[:, which] == part).astype(np.float32)
+            after = np.empty_like(mass)
             for t in range(walk_length):
-                here = mass.sum(axis=0)
-                away = here - (mass * inside).sum(axis=0)
-                visits[t] += here.sum()
-                remote[t] += away.sum()
-                visits_of[own] += here
-                remote_of[own] += away
-                mass = step @ mass
+                here[t, own], inside[t, own] = _tally(threads, mass, both, which, part, scale)
+                after[:] = 0.0
+                entering.add(threads, mass, after)
+                mass, after = after, mass
                 advance(1)
-    by_part = np.divide(remote_of, visits_of, out=np.zeros(num_parts), where=visits_of > 0)
-    return WalkForecast(visits, np.maximum(remote, 0.0), np.maximum(by_part, 0.0))
+    found = []
+    for assignment in range(len(parts)):
+        own = columns.which == assignment
+        visits, remote = here[:, own] / flat.num_nodes, np.maximum(here - inside, 0.0)[:, own] / flat.num_nodes
+        found.append(
+            WalkForecast(visits.sum(axis=1), remote.sum(axis=1), _ratio(remote.sum(axis=0), visits.sum(axis=0)))
+        )
+    return found
 
 
-def _transitions(flat: FlatGraph) -> sparse.csr_array:
-    """Row v, column u: the probability that a walk at u goes to v, (N, N)."""
-    num = flat.num_nodes
-    weights = flat.weights
-    out = np.zeros(num)
-    for etype, src, _ in flat.edges():
-        out += np.bincount(src, weights=None if weights is None else weights[etype], minlength=num)
-    total = sparse.csr_array((num, num), dtype=np.float64)
-    for etype, src, dst in flat.edges():
-        value = (1.0 if weights is None else weights[etype]) / out[src]
-        total = total + sparse.coo_array((value, (dst, src)), shape=(num, num)).tocsr()
-    return total
+def _inverse_out(flat: FlatGraph) -> np.ndarray:
+    """One over the weight that leaves each node, (N,), float32; 0 where none does."""
+    out = np.zeros(flat.num_nodes)
+    for etype, (src, _) in flat.graph.edges.items():
+        own, weights = flat.types[etype[0]], flat.weights
+        sums = np.bincount(src, weights=None if weights is None else weights[etype], minlength=own.stop - own.start)
+        out[own] += sums
+    return _ratio(np.ones(flat.num_nodes), out).astype(np.float32)
+
+
+def _tally(
+    threads: Threads, mass: np.ndarray, parts: np.ndarray, which: np.ndarray, part: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mass of each column, all and inside its part, (C,); then the rows are scaled."""
+    sums: dict[int, np.ndarray] = {}
+
+    def run(low: int, high: int) -> None:
+        own = np.zeros((2, len(part)))
+        loops.tally_and_scale(mass, parts, which, part, scale, low, high, own[0], own[1])
+        sums[high] = own + sums.get(high, 0.0)  # ranges without rows end where another one does
+
+    on_ranges(threads, len(mass), run)
+    here, inside = np.sum([sums[high] for high in sorted(sums)], axis=0)
+    return here, inside
+
+
+class _Columns:
+    """A column for each part of each assignment, in groups that fit the memory.
+
+    Attributes:
+        which, part: The assignment and the part of each column.
+        groups: Indices of the columns that are carried together.
+    """
+
+    def __init__(self, num_assignments: int, num_parts: int, num_rows: int) -> None:
+        self.which = np.repeat(np.arange(num_assignments), num_parts)
+        self.part = np.tile(np.arange(num_parts, dtype=np.int32), num_assignments)
+        width = max(1, min(MOST_COLUMNS, TABLE_BYTES // (4 * max(num_rows, 1))))
+        self.groups = [np.arange(low, min(low + width, len(self.part))) for low in range(0, len(self.part), width)]
+
+
+def _ratio(share: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """share / whole, 0 where whole is 0."""
+    return np.divide(share, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 
 @dataclass(frozen=True)
@@ -106,8 +149,8 @@ class SampleForecast:
 
 
 def forecast_samples(
-    flat: FlatGraph, parts: np.ndarray, num_parts: int, fanouts: tuple[int, ...], batch_size: int
-) -> list[SampleForecast]:
+    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, fanouts: tuple[int, ...], batch_size: int
+) -> list[tuple[SampleForecast, ...]]:
     """The forecast after each hop of DGL's sampling: B seeds of one part, in-edges, without replacement.
 
     Mean field: nodes enter a batch independently. A seed is in it with probability B / seeds of its part; if r(s) is
@@ -117,49 +160,47 @@ def forecast_samples(
     the error is that nodes of one batch are slightly dependent.
 
     Args:
+        parts: The part of each node, (N,), int32, by each assignment.
         fanouts: Sampled in-edges of a node and edge type, the seeds' own first.
         batch_size: B, at most the seeds of the part.
     Returns:
-        One forecast for each hop.
+        For each assignment one forecast for each hop.
     """
-    incoming = _incoming(flat)
-    seeds = np.bincount(parts[flat.seeds], minlength=num_parts)
+    leaving = groups_by_source(flat)
+    both = np.stack(parts, axis=1)
+    seeds = np.stack([np.bincount(own[flat.seeds], minlength=num_parts) for own in parts]).ravel()
     size = np.minimum(seeds, batch_size)
-    batches = np.divide(seeds, size, out=np.zeros(num_parts), where=size > 0)
-    rows, remote = np.zeros((len(fanouts), num_parts)), np.zeros((len(fanouts), num_parts))
-    groups = range(0, num_parts, PARTS_AT_ONCE)
-    with reading("forecast of samples", len(fanouts) * len(groups), "hops") as advance:
-        for low in groups:
-            own = np.arange(low, min(low + PARTS_AT_ONCE, num_parts))
-            inside = parts[:, None] == own
-            chance = (inside & flat.seeds[:, None]) * np.divide(size, seeds, out=np.zeros(num_parts), where=seeds > 0)[
-                own
-            ]
+    columns = _Columns(len(parts), num_parts, max(flat.num_nodes, len(leaving.nodes)))
+    rows, inside = (np.zeros((len(fanouts), len(columns.part))) for _ in range(2))
+    ones = np.ones(flat.num_nodes, np.float32)
+    with (
+        Threads(thread_count(None)) as threads,
+        reading("samples", len(fanouts) * len(columns.groups), "hops") as advance,
+    ):
+        for own in columns.groups:
+            which, part = columns.which[own], columns.part[own]
+            chance = ((both[:, which] == part) & flat.seeds[:, None]) * _ratio(size, seeds)[own].astype(np.float32)
             for hop, fanout in enumerate(fanouts):
-                chance = _next_hop(incoming, chance, fanout)
-                rows[hop, own] = chance.sum(axis=0)
-                remote[hop, own] = rows[hop, own] - (chance * inside).sum(axis=0)
+                chance = _next_hop(threads, leaving, chance, fanout)
+                rows[hop, own], inside[hop, own] = _tally(threads, chance, both, which, part, ones)
                 advance(1)
-    return [SampleForecast(rows[hop], np.maximum(remote[hop], 0.0), batches) for hop in range(len(fanouts))]
+    remote, batches = np.maximum(rows - inside, 0.0), _ratio(seeds, size)
+    return [
+        tuple(SampleForecast(rows[hop, own], remote[hop, own], batches[own]) for hop in range(len(fanouts)))
+        for own in (np.flatnonzero(columns.which == assignment) for assignment in range(len(parts)))
+    ]
 
 
-def _incoming(flat: FlatGraph) -> dict[EdgeType, tuple[sparse.csr_array, np.ndarray]]:
-    """For each edge type the matrix with row v, column s: edges v -> s; and the in-degree of each node, (N,)."""
-    num = flat.num_nodes
-    found = {}
-    for etype, src, dst in flat.edges():
-        ones = np.ones(len(src))
-        matrix = sparse.coo_array((ones, (src, dst)), shape=(num, num)).tocsr()
-        found[etype] = (matrix, np.bincount(dst, minlength=num))
-    return found
-
-
-def _next_hop(
-    incoming: dict[EdgeType, tuple[sparse.csr_array, np.ndarray]], chance: np.ndarray, fanout: int
-) -> np.ndarray:
-    """The probability of each node (N, columns) to be among a hop's inputs, by that to be among its outputs."""
-    log_absent = np.log1p(-np.minimum(chance, _CERTAIN))
-    for matrix, degree in incoming.values():
-        sampled = np.minimum(1.0, fanout / np.maximum(degree, 1))[:, None]
-        log_absent = log_absent + matrix @ np.log1p(-np.minimum(chance * sampled, _CERTAIN))
-    return -np.expm1(log_absent)
+def _next_hop(threads: Threads, leaving: Groups, chance: np.ndarray, fanout: int) -> np.ndarray:
+    """The probability of each node (N, C) to be among a hop's inputs, by that to be among its outputs."""
+    num_nodes, width = chance.shape
+    missed = np.empty((len(leaving.nodes), width), np.float32)
+    sampled = np.minimum(1.0, fanout / np.maximum(leaving.degrees, 1))
+    run = loops.log_absent
+    on_ranges(threads, len(missed), lambda low, high: run(chance, leaving.nodes, sampled, low, high, missed))
+    absent = np.empty_like(chance)
+    nodes, ones = np.arange(num_nodes), np.ones(num_nodes)
+    on_ranges(threads, num_nodes, lambda low, high: run(chance, nodes, ones, low, high, absent))
+    leaving.rows.add(threads, missed, absent)
+    on_ranges(threads, num_nodes, lambda low, high: loops.present_of(absent, low, high, absent))
+    return absent

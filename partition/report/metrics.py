@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partition.hetero import EdgeType
+from partition.report import loops
 from partition.report.flat import FlatGraph
 
 
@@ -67,19 +68,16 @@ def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int) -> Cut:
     Args:
         parts: The part of each node, (N,).
     """
-    matrix = np.zeros(num_parts * num_parts, np.int64)
+    edges = np.zeros((num_parts, num_parts), np.int64)
     by_relation: dict[EdgeType, float] = {}
-    inbound = np.zeros((flat.num_nodes, num_parts), dtype=bool)
-    outbound = np.zeros_like(inbound)
-    for etype, src, dst in flat.edges():
-        source, destination = parts[src], parts[dst]
-        cut = source != destination
+    seen = np.zeros((flat.num_nodes, num_parts), np.uint8)
+    offsets = flat.graph.node_offsets
+    for etype, (src, dst) in flat.graph.edges.items():
+        matrix = np.zeros_like(edges)
+        loops.count_edges(src, dst, offsets[etype[0]], offsets[etype[2]], parts, matrix, seen)
         if len(src):
-            by_relation[etype] = float(cut.mean())
-        matrix += np.bincount(source.astype(np.int64) * num_parts + destination, minlength=num_parts * num_parts)
-        inbound[src[cut], destination[cut]] = True
-        outbound[dst[cut], source[cut]] = True
-    edges = matrix.reshape(num_parts, num_parts)
+            by_relation[etype] = 1.0 - float(np.trace(matrix)) / len(src)
+        edges += matrix
     nodes = np.bincount(parts, minlength=num_parts)
     sizes = {"nodes": nodes, "edges": edges.sum(axis=0)}
     if len(flat.types) > 1:
@@ -90,6 +88,6 @@ def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int) -> Cut:
         cut_by_relation=by_relation,
         nodes=nodes,
         balance={kind: float(size.max() / size.mean()) for kind, size in sizes.items() if size.any()},
-        halo=(inbound | outbound).sum(axis=0),
-        halo_inbound=inbound.sum(axis=0),
+        halo=np.count_nonzero(seen, axis=0),
+        halo_inbound=np.count_nonzero(seen & loops.ENTERS, axis=0),
     )
