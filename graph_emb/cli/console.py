@@ -11,10 +11,13 @@ from typing import Any
 
 from graph_emb.train.run_folder import json_text
 
+WATCHED = "GRAPH_EMB_WATCHED"
+"""Set by a launcher whose terminal somebody watches: its first trainer's output goes there."""
+
 
 def show_progress(args: argparse.Namespace) -> bool:
     """Bars only where somebody watches."""
-    return not args.quiet and sys.stderr.isatty()
+    return not args.quiet and (sys.stderr.isatty() or os.environ.get(WATCHED) == "1")
 
 
 def say(args: argparse.Namespace, text: str) -> None:

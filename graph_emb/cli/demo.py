@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
         progress=show_progress(args),
         add_files=write_pictures,
     )
+    assert result.dataset is not None  # one process
     held_out = len(result.dataset.link_split["test"]["edge"]) if result.dataset.link_split else 0
     print(f"{summary(result.metrics)}\n{held_out:,} further edges were held out to judge link prediction")
     for finding in result.findings:
@@ -60,6 +61,8 @@ def write_pictures(result: PipelineResult, folder: Path) -> None:
     """The map of the embedding and the tables as Markdown."""
     from graph_emb.cli.picture import draw_map, project
 
+    assert result.dataset is not None
+    assert result.embeddings is not None
     labels = result.dataset.labels
     assert labels is not None
     points = project(result.embeddings.weights, result.config.seed)

@@ -22,6 +22,7 @@ BAD_INPUT, INTERRUPTED = 2, 130
 COMMANDS = {
     "demo": "graph_emb.cli.demo",
     "train": "graph_emb.cli.train",
+    "launch": "graph_emb.cli.launch",
     "eval node-class": "graph_emb.cli.judge",
     "eval link": "graph_emb.cli.judge",
     "export": "graph_emb.cli.export",
@@ -73,6 +74,7 @@ def one_line(error: BaseException) -> str:
 
 def _run(words: list[str]) -> int:
     args = parse(words)
+    args.argv = words
     if args.version:
         from importlib.metadata import version
 

@@ -13,6 +13,7 @@ from partition.cli import COMMANDS as partition_commands
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
 OF_RUN = "default: what the run was trained on"
+LAUNCH_USAGE = "graph-emb launch [--hosts FILE] [options] -- (train MODEL ... | SCRIPT.py ...)"
 DATASET = "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file"
 
 
@@ -95,6 +96,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     kinds = judge.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
     _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
+    _launch(leaf(commands, "launch", "start a job on one or many machines and watch it", "launch", usage=LAUNCH_USAGE))
     _export(leaf(commands, "export", "write embeddings by original id", "export"))
     _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
     cut = commands.add_parser("partition", help="partition graphs for distributed DGL", description="Partition graphs.")
@@ -124,13 +126,27 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--epochs", help="passes over the walks")
     parser.add_argument("--rule", help="sgd, adagrad, row_adagrad, adam or row_adam")
     parser.add_argument("--lr", help="learning rate")
-    parser.add_argument("--threads", help="default: all cores")
+    parser.add_argument("--threads", help="of each trainer; default: all cores, shared evenly")
+    parser.add_argument("--mode", help="local, collective or kvstore; default: local, or collective with --trainers")
+    parser.add_argument("--trainers", metavar="N", help="processes that train; default: 1")
+    parser.add_argument("--servers", metavar="N", help="of kvstore mode, on each machine; default there: 1")
     parser.add_argument("--formats", metavar="A,B", help="npy, parquet, word2vec; default: npy")
     parser.add_argument("--download", action="store_true", help="fetch a known data set that is missing")
     parser.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
     parser.add_argument("--hold-out", metavar="SHARE", help="edges kept out of training to judge link prediction")
     parser.add_argument("--directed", action="store_true", help="read the edges of a file as one-way")
     parser.add_argument("--no-eval", action="store_true", help="do not evaluate after training")
+
+
+def _launch(parser: Parser) -> None:
+    parser.add_argument("--hosts", metavar="FILE", help="a line for each machine: address [trainers [servers]]")
+    parser.add_argument("--host-index", metavar="I", type=int, help="this machine's line; default: found by address")
+    parser.add_argument("--port", type=int, help="of the first machine, open to the others; one machine: a free one")
+    parser.add_argument("--trainers", metavar="N", type=int, default=1, help="of each machine; default: %(default)s")
+    parser.add_argument("--threads", metavar="N", type=int, help="of each trainer; default: the cores, shared evenly")
+    parser.add_argument("--logs", metavar="DIR", default="logs", help="a file for each process; default: %(default)s")
+    parser.add_argument("--ssh", action="store_true", help="start the other machines too, in this folder, by ssh")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="train ..., or a Python script")
 
 
 def _judged(parser: Parser) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
-from graph_emb.cli.console import listed, say, show_progress
+from graph_emb.cli.console import WATCHED, listed, say, show_progress
 from graph_emb.config import RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.errors import ConfigError
 
-INTERRUPTED = 130
+BAD_INPUT, INTERRUPTED = 2, 130
 TEXT_FLAGS = {
     "model": "model.name",
     "dataset": "dataset.name",
     "root": "dataset.root",
     "labels": "dataset.labels",
+    "mode": "parallel.mode",
 }
 """Flags whose text is the value, with the field that they set."""
 VALUE_FLAGS = {
@@ -26,6 +30,8 @@ VALUE_FLAGS = {
     "rule": "train.rule",
     "lr": "train.lr",
     "threads": "train.threads",
+    "trainers": "parallel.trainers",
+    "servers": "parallel.servers",
     "hold_out": "dataset.hold_out",
 }
 """Flags whose text is read as an override's value is."""
@@ -35,9 +41,13 @@ def run(args: argparse.Namespace) -> int:
     """Train, print the tables, name the run folder."""
     config = config_of(args)
     out = args.out or default_folder(config)
+    if config.parallel.mode != "local" and "RANK" not in os.environ:
+        return launch(config, out, args)
     from graph_emb.train.pipeline import run as run_pipeline  # after the configuration: torch takes a second
 
     result = run_pipeline(config, out=out, overwrite=args.overwrite, progress=show_progress(args))
+    if result.dataset is None:  # a rank that only helped
+        return 0
     print(summary(result.metrics))
     for finding in result.findings:
         print(f"\n{finding}")
@@ -45,6 +55,27 @@ def run(args: argparse.Namespace) -> int:
         say(args, f"graph-emb: interrupted; what was trained is in {result.folder}")
         return INTERRUPTED
     say(args, f"\nrun folder: {result.folder}")
+    return 0
+
+
+def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
+    """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
+    from graph_emb.train.launch.job import run_local
+    from graph_emb.train.launch.watch import ProcessFailure
+    from graph_emb.train.run_folder import check_place
+
+    place = Path(out).expanduser()
+    check_place(place.resolve(), args.overwrite)
+    logs = place.with_name(f"{place.name}-logs")
+    command = [sys.executable, "-m", "graph_emb", *args.argv]
+    watched = {WATCHED: "1"} if show_progress(args) else {}
+    try:
+        run_local(command, config.parallel.trainers, logs, config.train.threads, watched)
+    except ProcessFailure as failure:
+        if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
+            shutil.rmtree(logs, ignore_errors=True)
+            return BAD_INPUT
+        raise
     return 0
 
 
@@ -67,11 +98,24 @@ def config_of(args: argparse.Namespace) -> RunConfig:
         if getattr(args, flag):
             layers.append(place_key(path, value))
     layers.extend(parse_override(text) for text in args.overrides)
+    layers = [*_implied_mode(layers), *layers]
     if not any("dataset" in layer for layer in layers):
         raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
     if not any("model" in layer for layer in layers):
         raise ConfigError("no model: write graph-emb train deepwalk or node2vec, or --config FILE")
     return config_from(*layers)
+
+
+def _implied_mode(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Several trainers without a mode are a collective job; a kvstore job without a count has one server."""
+    given: dict[str, Any] = {}
+    for layer in layers:
+        given.update(layer.get("parallel") or {})
+    if "mode" not in given and given.get("trainers", 1) != 1:
+        return [place_key("parallel.mode", "kvstore" if given.get("servers") else "collective")]
+    if given.get("mode") == "kvstore" and "servers" not in given:
+        return [place_key("parallel.servers", 1)]
+    return []
 
 
 def default_folder(config: RunConfig) -> Path:

@@ -130,6 +130,43 @@ class TrainSection(Section):
         return self
 
 
+def _fields_at_default(section: Section) -> set[str]:
+    """Fields that hold their default; a written configuration names them all."""
+    return {name for name, field in type(section).model_fields.items() if getattr(section, name) == field.default}
+
+
+class ParallelSection(Section):
+    """How many processes train, and how they share the tables."""
+
+    mode: Literal["local", "collective", "kvstore"] = Field(
+        default="local", description="local: one process; collective: ranks in lockstep; kvstore: DGL's servers"
+    )
+    trainers: Count = Field(default=1, ge=1, le=65_536, description="processes that train, over all machines")
+    servers: Count = Field(default=0, ge=0, le=65_536, description="of kvstore mode, on each machine")
+    method: str = Field(default="auto", min_length=1, description="how the graph is cut; see partition.methods")
+    negatives: Literal["global", "local"] = Field(
+        default="global", description="local: drawn from the rank's own nodes, which biases them and saves traffic"
+    )
+    exchange_walks: Count = Field(
+        default=4096, ge=1, le=1 << 24, description="sgd: walks of each rank between two exchanges of rows"
+    )
+    timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
+
+    @model_validator(mode="after")
+    def _counts_fit_the_mode(self) -> ParallelSection:
+        if self.mode == "local" and (self.trainers > 1 or self.servers):
+            raise ValueError(f"trainers={self.trainers}, servers={self.servers} need mode=collective or kvstore")
+        if self.mode == "collective" and self.servers:
+            raise ValueError(f"servers={self.servers} belongs to mode=kvstore; collective mode has none")
+        if self.mode == "kvstore" and not self.servers:
+            raise ValueError("mode=kvstore needs servers of at least 1")
+        if self.mode == "local":
+            unused = sorted(self.model_fields_set - {"mode", "trainers", "servers"} - _fields_at_default(self))
+            if unused:
+                raise ValueError(f"{unused[0]} has no effect on one process; set mode=collective or leave it out")
+        return self
+
+
 class EvaluateSection(Section):
     """What is measured after training, as far as the data allows it."""
 
@@ -169,5 +206,6 @@ class RunConfig(Section):
     dataset: DatasetSection
     model: ModelSection
     train: TrainSection = TrainSection()
+    parallel: ParallelSection = ParallelSection()
     evaluate: EvaluateSection = EvaluateSection()
     output: OutputSection = OutputSection()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
@@ -18,10 +19,13 @@ from graph_emb.data.export import Embeddings, save_embeddings
 from graph_emb.data.walks import WalkSampler, thread_count
 from graph_emb.errors import ConfigError, GraphEmbError
 from graph_emb.models.skipgram import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
+from graph_emb.train import parallel
 from graph_emb.train.evaluation import Finding, evaluate
 from graph_emb.train.inputs import absolute_paths, load_dataset
 from graph_emb.train.run_folder import CONFIG, RunFolder, check_place
 from graph_emb.train.versions import peak_memory_mib, versions
+from graph_emb.transport import active
+from graph_emb.transport.collective import CollectiveTransport
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, "adam": 2.0}
@@ -41,16 +45,16 @@ class PipelineResult:
     Attributes:
         config: The complete configuration.
         metrics: What metrics.json holds.
-        embeddings: Rows and their original ids.
-        dataset: The data that was trained on.
+        embeddings: Rows and their original ids; None on every rank but the first.
+        dataset: The data that was trained on; None on every rank but the first.
         findings: Evaluations, each printable as a table.
         folder: The run folder; None when nothing was written.
     """
 
     config: RunConfig
     metrics: dict[str, Any]
-    embeddings: Embeddings
-    dataset: Dataset
+    embeddings: Embeddings | None
+    dataset: Dataset | None
     findings: list[Finding] = field(default_factory=list)
     folder: Path | None = None
 
@@ -116,10 +120,29 @@ def run(
     Args:
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
     """
+    if config.parallel.mode == "local":
+        return _run(config, out, overwrite, progress, add_files, None)
+    transport = parallel.start(config)
+    try:
+        if transport.rank == 0:
+            return _run(config, out, overwrite, progress, add_files, transport)
+        return _help(config, transport)
+    finally:
+        active.shutdown()
+
+
+def _run(
+    config: RunConfig,
+    out: str | Path | None,
+    overwrite: bool,
+    progress: bool,
+    add_files: AddFiles | None,
+    transport: CollectiveTransport | None,
+) -> PipelineResult:
     if out is None:
-        return _Run(config, progress).train(None)
+        return _Run(config, progress, transport).train(None)
     check_place(Path(os.path.realpath(Path(out).expanduser())), overwrite)
-    started = _Run(config, progress)  # reads the data first: bad data makes no folder
+    started = _Run(config, progress, transport)  # reads the data first: bad data makes no folder
     with RunFolder(out, overwrite=overwrite) as folder:
         return started.train(folder, add_files)
 
@@ -127,11 +150,19 @@ def run(
 AddFiles = Callable[[PipelineResult, Path], None]
 
 
+def _help(config: RunConfig, transport: CollectiveTransport) -> PipelineResult:
+    """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
+    skipgram = _skipgram_config(config)
+    trained = parallel.train(transport, config, skipgram, None, progress=False)
+    metrics = {"status": INTERRUPTED if trained.result.interrupted else FINISHED, "rank": transport.rank}
+    return PipelineResult(config, metrics, None, None)
+
+
 class _Run:
     """The state of one run: data, clock, metrics."""
 
-    def __init__(self, config: RunConfig, progress: bool) -> None:
-        self.progress = progress
+    def __init__(self, config: RunConfig, progress: bool, transport: CollectiveTransport | None) -> None:
+        self.progress, self.transport = progress, transport
         self.skipgram = _skipgram_config(config)
         self.config = _resolved(config, self.skipgram)
         self.seconds: dict[str, float] = {}
@@ -144,10 +175,10 @@ class _Run:
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
             folder.check_space(self._output_bytes())
-        trained = self._timed("train", lambda: self._train_rows(folder))
+        trained, rows = self._timed("train", lambda: self._train_rows(folder))
         graph = self.dataset.graph
         ids = graph.ids_of(np.arange(graph.num_nodes))
-        embeddings = Embeddings(trained.embeddings(self.config.output.context).numpy(), ids)
+        embeddings = Embeddings(rows.numpy(), ids)
         if folder is not None:
             self._timed("save", lambda: self._save(embeddings, folder.path))
         metrics = self._metrics(trained)
@@ -170,7 +201,16 @@ class _Run:
             raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure
         return result
 
-    def _train_rows(self, folder: RunFolder | None) -> SkipGramResult:
+    def _train_rows(self, folder: RunFolder | None) -> tuple[SkipGramResult, torch.Tensor]:
+        def log(line: SkipGramProgress) -> None:
+            if folder is not None:
+                folder.append(line.as_dict())
+
+        if self.transport is not None:
+            graph = self.dataset.graph
+            made = parallel.train(self.transport, self.config, self.skipgram, graph, progress=self.progress, log=log)
+            assert made.rows is not None
+            return made.result, made.rows
         model, train = self.config.model, self.config.train
         sampler = WalkSampler(
             self.dataset.graph,
@@ -180,12 +220,7 @@ class _Run:
             q=getattr(model, "q", 1.0),
             seed=self.config.seed,
         )
-
-        def log(line: SkipGramProgress) -> None:
-            if folder is not None:
-                folder.append(line.as_dict())
-
-        return train_skipgram(
+        trained = train_skipgram(
             sampler,
             self.skipgram,
             seed=self.config.seed,
@@ -194,6 +229,7 @@ class _Run:
             log_interval=train.log_interval,
             on_batch=log,
         )
+        return trained, trained.embeddings(self.config.output.context)
 
     def _evaluate(self, weights: NDArray[np.floating]) -> BaseException | None:
         """Fills ``findings``; what went wrong is returned, because the trained rows must be kept first."""
@@ -266,7 +302,7 @@ def check_memory(num_nodes: int, skipgram: SkipGramConfig) -> None:
 
 def _skipgram_config(config: RunConfig) -> SkipGramConfig:
     model, train = config.model, config.train
-    batch = {} if train.batch_size is None else {"batch_size": train.batch_size}
+    batch: dict[str, Any] = {} if train.batch_size is None else {"batch_size": train.batch_size}
     return SkipGramConfig(
         dim=model.dim,
         window=model.window,
@@ -282,6 +318,8 @@ def _skipgram_config(config: RunConfig) -> SkipGramConfig:
         lr_decay=train.lr_decay,
         epochs=train.epochs,
         path=train.path,
+        negative_scope=config.parallel.negatives,
+        exchange_walks=config.parallel.exchange_walks,
         **batch,
     )
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from graph_emb.errors import ConfigError, ModeError, PeerError
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
+from graph_emb.partition_book import PartitionBook
 from graph_emb.table.gather import gather
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
@@ -129,10 +130,14 @@ class CollectiveTransport:
                 f"a table {spec.name!r} of shape ({old.num_rows}, {old.dim}) is alive already; "
                 "choose another name or drop the old DistEmbedding first"
             )
-        places = layout(spec.book, self.world_size, self._parts_of_ranks, spec.name)
+        places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
         self._created += 1
         self._tables[spec.name] = _Table(spec, places, EmbeddingShard(spec, low, high - low), self._created)
+
+    def layout(self, book: PartitionBook, table: str) -> Layout:
+        """Which rank stores which rows of a table with this book."""
+        return layout(book, self.world_size, self._parts_of_ranks, table)
 
     def destroy(self, table: str) -> None:
         """Free this rank's rows of a table. Waits for nobody, so that a garbage collector may call it."""

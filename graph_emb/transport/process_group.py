@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -19,8 +22,8 @@ from torch import Tensor
 from graph_emb.errors import ConfigError, ModeError, PeerError
 from graph_emb.names import Rank
 
-ROLL_CALL = timedelta(seconds=5)
-"""How long a survivor waits for the others to say that they live, before it names the silent ones."""
+ROLL_CALL = 5.0
+"""Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
 _WORDS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -66,6 +69,7 @@ class ProcessGroup:
                 f"collective mode: {', '.join(absent)} not set; start the program with torchrun or with "
                 "graph-emb train --trainers N --mode collective"
             )
+        choose_interface(os.environ["MASTER_ADDR"])
         try:
             store, rank, world_size = next(dist.rendezvous("env://", timeout=self.timeout))
             store = dist.PrefixStore("graph_emb", store)
@@ -156,20 +160,45 @@ class ProcessGroup:
 
     def _roll_call(self) -> list[int]:
         """The ranks that do not say that they live: those that are gone, or that run on without us."""
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
         if self.store is None:
             return []
-        others = [rank for rank in range(self.world_size) if rank != self.rank]
-        silent = []
-        try:
-            self.store.set(f"alive/{self.rank}", uuid.uuid4().hex)
-            for rank in others:
-                try:
-                    self.store.wait([f"alive/{rank}"], ROLL_CALL)
-                except RuntimeError:
-                    silent.append(rank)
-        except RuntimeError:  # the store lives in rank 0 or in its launcher
-            return [0] if self.rank else []
-        return silent
+        heard: list[int] = []
+        gone: list[int] = []
+
+        def call() -> None:
+            try:
+                self.store.set(f"alive/{self.rank}", "")
+                while len(heard) < len(others):
+                    fresh = [rank for rank in others if rank not in heard and self.store.check([f"alive/{rank}"])]
+                    heard.extend(fresh)
+                    time.sleep(ROLL_CALL / 100)
+            except RuntimeError:  # the store lives with rank 0 or its launcher
+                gone.append(0)
+
+        # In a thread, because a call to a store behind a cut cable does not return.
+        calling = threading.Thread(target=call, daemon=True)
+        calling.start()
+        calling.join(ROLL_CALL)
+        return gone if gone and self.rank else [rank for rank in others if rank not in heard]
+
+
+def choose_interface(master: str) -> None:
+    """Let gloo listen where the first machine is reached from, on loopback for one machine, and nowhere else.
+
+    Left alone, gloo takes the address of this machine's name, which may be another network or 127.0.0.1.
+    """
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((master, 1))  # sends nothing: asks the routing table only
+        own = probe.getsockname()[0]
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(entry.family == socket.AF_INET and entry.address == own for entry in addresses):
+                os.environ["GLOO_SOCKET_IFNAME"] = name
+                return
+            if own.startswith("127.") and any(entry.address == "127.0.0.1" for entry in addresses):
+                os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 def _first_line(error: BaseException) -> str:

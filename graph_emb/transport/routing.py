@@ -51,7 +51,7 @@ class Layout:
         self.ranks = np.asarray(ranks, np.int64)
         self.world_size = world_size
 
-    def owned(self, rank: Rank) -> tuple[int, int]:
+    def owned(self, rank: int) -> tuple[int, int]:
         """The ids [low, high) that a rank stores."""
         mine = np.flatnonzero(self.ranks == rank)
         if not len(mine):

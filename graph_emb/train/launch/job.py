@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,20 +22,36 @@ from graph_emb.train.launch.hosts import LOOPBACK, Host
 PORT = 29_417
 """Where the first machine's launcher listens when several machines take part and no port is given."""
 TOGETHER = timedelta(seconds=300)
-LAST_WORD = timedelta(seconds=20)
+LAST_WORD = timedelta(seconds=15)
+LISTEN, SILENCE, TELL = 0.2, 15.0, 5.0
+"""Seconds between two looks at the store, until its silence is an error, and for a last message to it."""
 
 
-def run_local(command: Sequence[str], trainers: int, logs: Path, threads: int | None = None) -> None:
+def run_local(
+    command: Sequence[str],
+    trainers: int,
+    logs: Path,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
     """Run a command as ``trainers`` processes of this machine, over loopback and a free port.
 
     Raises:
         ProcessFailure: one failed; all were ended.
     """
-    run_host(command, [Host(LOOPBACK, trainers)], 0, logs=logs, threads=threads, port=0)
+    hosts = [Host(LOOPBACK, trainers)]
+    run_host(command, hosts, 0, logs=logs, threads=threads, port=0, environment=environment)
 
 
 def run_host(
-    command: Sequence[str], hosts: Sequence[Host], index: int, *, logs: Path, port: int, threads: int | None = None
+    command: Sequence[str],
+    hosts: Sequence[Host],
+    index: int,
+    *,
+    logs: Path,
+    port: int,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Run this machine's share of a job and return when all machines have ended theirs.
 
@@ -43,25 +62,18 @@ def run_host(
         logs: Folder of the log files.
         port: Of the store on the first machine; 0 takes a free one (one machine only).
         threads: Of each trainer; None shares the cores evenly.
+        environment: Further variables of every trainer.
     Raises:
         ConfigError: the port cannot be had.
         PeerError: the machines did not come together, or one of them failed.
     """
-    from torch.distributed import TCPStore
-
     if len(hosts) > 1 and port == 0:
         raise ConfigError("several hosts need a port that all of them know; give --port")
-    try:
-        store = TCPStore(
-            hosts[0].address, port, is_master=index == 0, wait_for_workers=False, timeout=TOGETHER, multi_tenant=False
-        )
-    except RuntimeError as error:
-        raise PeerError(
-            f"no meeting point at {hosts[0].address}:{port}: {str(error).splitlines()[0]}; "
-            "is the first host's launcher running, and is the port free and open?"
-        ) from None
+    store = _meeting_point(hosts[0].address, port, here=index == 0)
     per_trainer = threads or max(1, (os.cpu_count() or 1) // hosts[index].trainers)
-    processes = plan.trainers(command, hosts, index, port=store.port, logs=logs, threads=per_trainer)
+    processes = plan.trainers(
+        command, hosts, index, port=store.port, logs=logs, threads=per_trainer, environment=environment
+    )
     meeting = _Meeting(store, hosts, index)
     try:
         watch.run(processes, stop=meeting.failure)
@@ -71,30 +83,72 @@ def run_host(
     meeting.leave()
 
 
+def _meeting_point(address: str, port: int, here: bool) -> Any:
+    """The store of a job; its server listens on the first machine's address alone."""
+    from torch.distributed import TCPStore
+
+    if not here:
+        try:
+            return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=TOGETHER)
+        except RuntimeError as error:
+            said = str(error).splitlines()[0]
+            raise PeerError(f"nobody meets at {address}:{port}: {said}; start the first host's launcher") from None
+    try:
+        server = socket.create_server((address, port), backlog=1024)
+    except OSError as error:
+        raise PeerError(f"cannot listen on {address}:{port}: {error.strerror}; give another --port") from None
+    port = server.getsockname()[1]
+    return TCPStore(
+        address, port, is_master=True, wait_for_workers=False, timeout=TOGETHER, master_listen_fd=server.detach()
+    )
+
+
 class _Meeting:
-    """What the launchers of several machines tell each other through the store. Alone, nothing is said."""
+    """What the launchers of several machines tell each other through the store. Alone, nothing is said.
+
+    A thread listens, because a call to a store behind a cut cable does not return.
+    """
 
     def __init__(self, store: Any, hosts: Sequence[Host], index: int) -> None:
         self._store, self._hosts, self._index = store, hosts, index
         self._others = [number for number in range(len(hosts)) if number != index]
-        self._first_left = False
+        self._reason: str | None = None
+        self._heard = time.monotonic()
+        self._over = threading.Event()
+        if self._others:
+            threading.Thread(target=self._listen, daemon=True).start()
 
     def failure(self) -> str | None:
-        """Why the job must end, if another machine's share failed."""
-        if not self._others:
-            return None
-        try:
-            self._first_left = self._first_left or self._store.check(["left/0"])
-            failed = [number for number in self._others if self._store.check([f"failed/{number}"])]
-            text = self._store.get(f"failed/{failed[0]}").decode() if failed else ""
-        except RuntimeError:
-            return None if self._first_left else f"the launcher of host {self._hosts[0].address} is gone"
-        return f"host {self._hosts[failed[0]].address}: {text}" if failed else None
+        """Why the job must end, if another machine's share failed or the first machine is silent."""
+        if self._others and not self._reason and time.monotonic() - self._heard > SILENCE:
+            return f"the launcher of host {self._hosts[0].address} has not answered for {SILENCE:g} s"
+        return self._reason
+
+    def _listen(self) -> None:
+        first_left = False
+        while not self._over.wait(LISTEN):
+            try:
+                first_left = first_left or self._store.check(["left/0"])
+                failed = [number for number in self._others if self._store.check([f"failed/{number}"])]
+                if failed:
+                    text = self._store.get(f"failed/{failed[0]}").decode()
+                    self._reason = f"host {self._hosts[failed[0]].address}: {text}"
+                    return
+            except RuntimeError:
+                if not first_left:
+                    self._reason = f"the launcher of host {self._hosts[0].address} is gone"
+                    return
+            self._heard = time.monotonic()
 
     def leave(self, failed: str | None = None) -> None:
-        """Tell the others. The first machine holds the store until they have heard, for 20 seconds at most."""
-        if not self._others:
-            return
+        """Tell the others. The first machine holds the store until they have heard, for LAST_WORD at most."""
+        self._over.set()
+        if self._others:
+            telling = threading.Thread(target=self._tell, args=(failed,), daemon=True)
+            telling.start()
+            telling.join(LAST_WORD.total_seconds() if self._index == 0 else TELL)
+
+    def _tell(self, failed: str | None) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone, or somebody never answers: nobody left to tell
             if failed is not None:
                 self._store.set(f"failed/{self._index}", failed)

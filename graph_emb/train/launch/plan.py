@@ -8,9 +8,6 @@ from pathlib import Path
 
 from graph_emb.train.launch.hosts import Host
 
-LAUNCHED = "GRAPH_EMB_LAUNCHED"
-"""Set in every process that a launcher started: its launcher's process id."""
-
 
 @dataclass(frozen=True)
 class Process:

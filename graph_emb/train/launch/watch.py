@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from graph_emb.errors import PeerError
-from graph_emb.train.launch.plan import LAUNCHED, Process
+from graph_emb.train.launch.plan import Process
 
 GRACE = 10.0
 """Seconds that a process gets to end after SIGTERM, before it is killed."""
@@ -29,11 +29,13 @@ class ProcessFailure(PeerError):
 
     Attributes:
         exit_code: Its exit code; 128 + the signal where one killed it.
+        process: Its name, such as ``"trainer 1"``; empty where another machine failed.
     """
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int, process: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.process = process
 
 
 @dataclass
@@ -69,7 +71,7 @@ def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda
 
 def _start(process: Process) -> _Running:
     process.log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **process.environment, LAUNCHED: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, **process.environment, "PYTHONUNBUFFERED": "1"}
     log = process.log.open("wb")
     try:
         popen = subprocess.Popen(
@@ -78,6 +80,7 @@ def _start(process: Process) -> _Running:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if process.shown else log,
             stderr=subprocess.STDOUT if not process.shown else subprocess.PIPE,
+            preexec_fn=_end_with(os.getpid()),
             start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the others in order
         )
     except BaseException:
@@ -135,7 +138,9 @@ def _failure(one: _Running) -> ProcessFailure:
     line = last_line(one.plan.log)
     said = f"; its last line: {line}" if line else "; it wrote nothing"
     return ProcessFailure(
-        f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}", 128 - code if code < 0 else code
+        f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}",
+        128 - code if code < 0 else code,
+        one.plan.name,
     )
 
 
@@ -190,14 +195,18 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def end_with_launcher() -> None:
-    """Called first in a process that a launcher started: it ends when the launcher is killed. Linux only."""
-    launcher = os.environ.get(LAUNCHED)
-    if launcher is None or not sys.platform.startswith("linux"):
-        return
+def _end_with(launcher: int) -> Callable[[], None]:
+    """For a fresh child: the kernel kills it when its launcher dies, however that happens. Linux only."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
     import ctypes
 
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(launcher):  # it died before the call
-        os.kill(os.getpid(), signal.SIGKILL)
+    prctl = ctypes.CDLL(None).prctl  # found before the fork: afterwards only simple calls are safe
+    set_parent_death_signal = 1
+
+    def ask() -> None:
+        prctl(set_parent_death_signal, int(signal.SIGKILL))
+        if os.getppid() != launcher:  # it died before the call
+            os._exit(1)
+
+    return ask

@@ -93,8 +93,6 @@ def test_processes_end_when_the_launcher_is_killed(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     child = f"""
 import os, pathlib, time
-from graph_emb.train.launch.watch import end_with_launcher
-end_with_launcher()
 pathlib.Path({str(pid)!r}).with_suffix('.tmp').write_text(str(os.getpid()))
 pathlib.Path({str(pid)!r}).with_suffix('.tmp').rename({str(pid)!r})
 time.sleep(600)

@@ -1,0 +1,54 @@
+"""``graph-emb launch``: the processes of a job, on this machine or on many."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from graph_emb.cli.console import say
+from graph_emb.errors import ConfigError
+from graph_emb.train.launch.hosts import LOOPBACK, Host, own_index, read_hosts
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start this machine's trainers, and by ssh the other machines, and wait for the end."""
+    from graph_emb.train.launch.job import PORT, run_host, start_by_ssh
+
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise ConfigError("nothing to launch; write graph-emb launch ... -- train MODEL ..., or -- SCRIPT.py ...")
+    if args.trainers < 1 or (args.threads is not None and args.threads < 1):
+        raise ConfigError(f"--trainers {args.trainers}, --threads {args.threads}: both must be at least 1")
+    hosts = read_hosts(args.hosts, args.trainers, 0) if args.hosts else [Host(LOOPBACK, args.trainers)]
+    index = args.host_index if args.host_index is not None else (own_index(hosts) if args.hosts else 0)
+    if not 0 <= index < len(hosts):
+        raise ConfigError(f"--host-index {index} is outside [0, {len(hosts)}); the hosts file names {len(hosts)}")
+    if args.ssh and not args.hosts:
+        raise ConfigError("--ssh starts the other machines of a hosts file; give --hosts")
+    port = args.port if args.port is not None else (PORT if len(hosts) > 1 else 0)
+    by_ssh = start_by_ssh(hosts, index, _own_arguments(args, port, words)) if args.ssh else []
+    try:
+        run_host(_command(words), hosts, index, logs=Path(args.logs), port=port, threads=args.threads)
+        for process in by_ssh:
+            process.wait()
+    finally:
+        for process in by_ssh:
+            process.terminate()
+            process.wait()
+    say(args, f"graph-emb: all {hosts[index].trainers} trainers of this machine ended well; logs: {args.logs}")
+    return 0
+
+
+def _command(words: list[str]) -> list[str]:
+    if words[0] == "train":
+        return [sys.executable, "-m", "graph_emb", *words]
+    if not Path(words[0]).is_file():
+        raise ConfigError(f"launch: {words[0]!r} is neither 'train' nor a Python script that exists")
+    return [sys.executable, *words]
+
+
+def _own_arguments(args: argparse.Namespace, port: int, words: list[str]) -> list[str]:
+    """The arguments with which the other machines' launchers are started."""
+    given = ["--hosts", args.hosts, "--port", str(port), "--trainers", str(args.trainers), "--logs", args.logs]
+    return [*given, *([] if args.threads is None else ["--threads", str(args.threads)]), "--", *words]

@@ -1,0 +1,182 @@
+"""Training by several ranks in lockstep: the first reads, cuts and judges the graph, all walk and train on parts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import partition
+from graph_emb.config import RunConfig
+from graph_emb.data.part_graph import PartGraph
+from graph_emb.data.partitioned_walks import PartitionedWalkSampler
+from graph_emb.embedding import DistEmbedding
+from graph_emb.errors import ConfigError
+from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
+from graph_emb.models.skipgram_model import SkipGram
+from graph_emb.transport import active
+from graph_emb.transport.collective import CollectiveTransport
+from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+
+CHUNK_ROWS = 1 << 16
+"""Rows that travel to the first rank at a time after the training."""
+WEIGHT = "weight"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the ranks made together.
+
+    Attributes:
+        result: This rank's view of the training.
+        rows: All rows in the graph's original order on the first rank, (N, D); None on the others.
+        local_share: The share of distinct ids that their own rank owned.
+        bytes_sent: By this rank to others.
+    """
+
+    result: SkipGramResult
+    rows: torch.Tensor | None
+    local_share: float
+    bytes_sent: int
+
+
+def start(config: RunConfig) -> CollectiveTransport:
+    """Enter the mode of a configuration and check that all ranks were given the same one.
+
+    Raises:
+        ConfigError: the number of ranks, or the configuration of one of them, differs.
+    """
+    parallel = config.parallel
+    transport: Any = active.init(mode=parallel.mode, timeout=parallel.timeout)
+    if transport.world_size != parallel.trainers:
+        active.shutdown()
+        raise ConfigError(
+            f"parallel.trainers = {parallel.trainers}, but the launcher started {transport.world_size}; make them equal"
+        )
+    given = transport.group.gather_objects(config.model_dump_json(), "start")
+    if len(set(given)) > 1:
+        active.shutdown()
+        raise ConfigError("the ranks were given different configurations; start them all with the same arguments")
+    return transport
+
+
+def cut(graph: Graph, config: RunConfig, folder: Path) -> partition.PartitionedGraph:
+    """Partition a graph for the trainers; on the first rank."""
+    heads = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(graph.indptr))
+    data = {} if graph.weights is None else {EDGE_TYPE: {WEIGHT: graph.weights}}
+    arcs = {EDGE_TYPE: (heads, graph.indices.astype(np.int64))}
+    whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, arcs, edge_data=data, name="graph")
+    parts = config.parallel.trainers
+    if parts > graph.num_nodes:
+        raise ConfigError(f"parallel.trainers = {parts}: the graph has {graph.num_nodes} nodes; take fewer trainers")
+    return partition.build(
+        whole, parts, config.parallel.method, out=folder / "parts", seed=config.seed, report=False, allow_empty=True
+    )
+
+
+def train(
+    transport: CollectiveTransport,
+    config: RunConfig,
+    skipgram: SkipGramConfig,
+    graph: Graph | None,
+    *,
+    progress: bool,
+    log: Callable[[SkipGramProgress], None] | None = None,
+) -> Trained:
+    """Cut the graph and train on its parts. Every rank calls it; the first one gives the graph and gets the rows.
+
+    The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``.
+    """
+    first = transport.rank == 0
+    with tempfile.TemporaryDirectory(prefix="graph-emb-parts-") if first else nullcontext() as folder:
+        told = None
+        if folder is not None:
+            assert graph is not None
+            told = (str(cut(graph, config, Path(folder)).path), graph.directed)
+        path, directed = transport.group.gather_objects(told, "the parts' place")[0]
+        parts = partition.load(path)
+        own = own_part(parts, transport, directed)
+        order = parts.node_map() if first else None
+        transport.barrier()
+    model_options = config.model
+    sampler = PartitionedWalkSampler(
+        own,
+        transport.group,
+        num_walks=model_options.num_walks,
+        walk_length=model_options.walk_length,
+        p=getattr(model_options, "p", 1.0),
+        q=getattr(model_options, "q", 1.0),
+        seed=config.seed,
+    )
+    model = SkipGram(parts.num_nodes(), skipgram, seed=config.seed, part_policy=parts.policy())
+    result = train_skipgram(
+        sampler,
+        model=model,
+        seed=config.seed,
+        num_threads=config.train.threads,
+        progress=progress and first,
+        log_interval=config.train.log_interval,
+        on_batch=log,
+    )
+    rows = _combined(model, config.output.context, first)
+    if rows is not None and order is not None:
+        original = torch.empty_like(rows)
+        original[torch.from_numpy(np.array(order))] = rows
+        rows = original
+    traffic = transport.traffic
+    return Trained(result, rows, traffic.local_share, traffic.bytes_sent + sampler.bytes_sent)
+
+
+def own_part(parts: partition.PartitionedGraph, transport: CollectiveTransport, directed: bool) -> PartGraph:
+    """The arcs that leave this rank's nodes, read from the parts in which they lie."""
+    places = transport.layout(parts.books[NODE_TYPE], "walks")
+    low, high = places.owned(transport.rank)
+    starts = parts.nodes.typed_starts[:, 0]
+    heads, tails, weights = [], [], []
+    for index in range(parts.num_parts):
+        if starts[index] >= high or starts[index + 1] <= low:
+            continue
+        part = parts.part(index)
+        src, dst = part.ends()
+        mine = (dst >= low) & (dst < high)  # an edge lies with its destination
+        heads.append(src[mine])
+        tails.append(dst[mine])
+        column = part.edge_data().get(WEIGHT)
+        if column is not None:
+            weights.append(column[mine])
+    src, dst = (np.concatenate([np.empty(0, np.int64), *pieces]) for pieces in (heads, tails))
+    values = np.concatenate(weights) if weights else None
+    if not directed:  # the reverse of every arc is there too, with the same weight
+        return PartGraph.from_arcs(dst, src, places, transport.rank, weights=values)
+    group = transport.group
+    return PartGraph.from_arcs(src, dst, places, transport.rank, weights=values, directed=True, group=group)
+
+
+def _combined(model: SkipGram, context: str, wanted: bool) -> torch.Tensor | None:
+    """``SkipGram.embeddings`` of rows that lie with many ranks, in partition order."""
+    token = _all_rows(model.embedding, wanted)
+    if context == "none" or model.context is model.embedding:
+        return token
+    other = _all_rows(model.context, wanted)
+    if token is None or other is None:
+        return None
+    return token + other if context == "add" else torch.cat([token, other], dim=1)
+
+
+def _all_rows(table: DistEmbedding, wanted: bool) -> torch.Tensor | None:
+    """All rows of a table on the rank that wants them, chunk by chunk; the others answer."""
+    out = torch.empty(table.num_embeddings, table.embedding_dim) if wanted else None
+    with torch.no_grad():
+        for low in range(0, table.num_embeddings, CHUNK_ROWS):
+            high = min(low + CHUNK_ROWS, table.num_embeddings)
+            rows = table(torch.arange(low, high if wanted else low))
+            if out is not None:
+                out[low:high] = rows
+    return out

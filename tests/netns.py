@@ -1,0 +1,81 @@
+"""Hosts made of network namespaces: own addresses, one switch, cables that can be cut. Needs root."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+_numbers = itertools.count()
+
+
+class Network:
+    """Hosts with the addresses 10.0.0.1, 10.0.0.2, ... on one switch."""
+
+    def __init__(self, size: int) -> None:
+        tag = f"ge{os.getpid()}n{next(_numbers)}"
+        self.switch = f"{tag}s"
+        self.hosts = [f"{tag}h{number}" for number in range(size)]
+        self.addresses = [f"10.0.0.{number + 1}" for number in range(size)]
+
+    def build(self) -> None:
+        for name in (self.switch, *self.hosts):
+            _ip("netns", "add", name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
+        _ip("-n", self.switch, "link", "set", "br0", "up")
+        for number, (host, address) in enumerate(zip(self.hosts, self.addresses, strict=True)):
+            port = f"port{number}"
+            _ip("-n", self.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
+            _ip("-n", self.switch, "link", "set", port, "master", "br0", "up")
+            _ip("-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", host, "link", "set", "eth0", "up")
+
+    def remove(self) -> None:
+        for name in (*self.hosts, self.switch):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    def on(self, number: int, command: list[str]) -> list[str]:
+        """The command, run on a host."""
+        return ["ip", "netns", "exec", self.hosts[number], *command]
+
+    def cut(self, number: int) -> None:
+        """Pull a host's cable: nothing arrives, and nobody is told."""
+        _ip("-n", self.switch, "link", "set", f"port{number}", "down")
+
+    def slow(self, number: int, milliseconds: int) -> bool:
+        """Delay what a host sends; False where this kernel cannot."""
+        words = ["tc", "-n", self.hosts[number], "qdisc", "add", "dev", "eth0", "root", "netem", "delay"]
+        done = subprocess.run([*words, f"{milliseconds}ms"], check=False, capture_output=True)
+        return done.returncode == 0
+
+    def throttle(self, number: int, megabits: int) -> None:
+        """Limit the rate of what a host sends."""
+        words = ["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{megabits}mbit", "burst", "64kb", "latency"]
+        subprocess.run(["tc", "-n", self.hosts[number], *words, "400ms"], check=True, capture_output=True)
+
+
+@contextmanager
+def network(size: int) -> Iterator[Network]:
+    """A network for one test; skips the test where namespaces cannot be made."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and the ip command")
+    made = Network(size)
+    try:
+        made.build()
+    except subprocess.CalledProcessError as error:
+        made.remove()
+        pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -1,0 +1,132 @@
+"""Jobs across hosts with their own addresses: they train right, and when something breaks they end with an error."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import graph_emb as ge
+from tests.netns import Network, network
+
+pytestmark = pytest.mark.dist
+
+PORT = 29_500
+TIMEOUT = 8
+SCRIPT = f"""
+import pathlib, sys
+import torch
+import graph_emb as ge
+place, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+transport = ge.init(mode="collective", timeout={TIMEOUT})
+emb = ge.DistEmbedding(30, 4, "t", ge.initializers.Uniform(seed=1), dtype=torch.float64)
+opt = ge.SparseAdagrad([emb], lr=0.1)
+for step in range(steps):
+    ids = (torch.arange(20) * (transport.rank + 2) + step) % 30
+    (emb(ids) * (step % 7 + 1)).sum().backward()
+    opt.step()
+    if step == 3:
+        (place / f"going-{{transport.rank}}").touch()
+torch.save(emb.shard.weight, place / f"rank-{{transport.rank}}.pt")
+ge.shutdown()
+"""
+
+
+class Job:
+    """A launcher on each host."""
+
+    def __init__(self, net: Network, place: Path, steps: int) -> None:
+        (place / "script.py").write_text(SCRIPT)
+        (place / "hosts.txt").write_text("\n".join(net.addresses))
+        self.place = place
+        self.launchers = []
+        for number in range(len(net.hosts)):
+            words = [sys.executable, "-m", "graph_emb", "launch", "--hosts", str(place / "hosts.txt")]
+            words += ["--port", str(PORT), "--threads", "1", "--logs", str(place / f"logs-{number}"), "--"]
+            words += [str(place / "script.py"), str(place), str(steps)]
+            log = (place / f"launcher-{number}").open("wb")
+            self.launchers.append(subprocess.Popen(net.on(number, words), stderr=log, stdout=log))
+            log.close()
+
+    def wait_until_it_goes(self, ranks: int) -> None:
+        deadline = time.monotonic() + 90
+        while not all((self.place / f"going-{rank}").exists() for rank in range(ranks)):
+            assert time.monotonic() < deadline, [self.said(number) for number in range(ranks)]
+            assert all(one.poll() is None for one in self.launchers), [self.said(n) for n in range(ranks)]
+            time.sleep(0.02)
+
+    def said(self, number: int) -> str:
+        return (self.place / f"launcher-{number}").read_text(errors="replace")
+
+    def ends(self, number: int, seconds: float) -> int:
+        return self.launchers[number].wait(seconds)
+
+    def close(self) -> None:
+        for launcher in self.launchers:
+            if launcher.poll() is None:
+                launcher.send_signal(signal.SIGKILL)
+            launcher.wait()
+
+
+@pytest.fixture
+def job(tmp_path: Path):
+    made = []
+
+    def start(net: Network, steps: int) -> Job:
+        made.append(Job(net, tmp_path, steps))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def expected(steps: int, ranks: int) -> torch.Tensor:
+    emb = ge.DistEmbedding(30, 4, "t", ge.initializers.Uniform(seed=1), dtype=torch.float64)
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    for step in range(steps):
+        for rank in range(ranks):
+            (emb((torch.arange(20) * (rank + 2) + step) % 30) * (step % 7 + 1)).sum().backward()
+        opt.step()
+    weight = emb.shard.weight.clone()
+    ge.shutdown()
+    return weight
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_three_hosts_train_as_one_process_also_over_a_slow_link(tmp_path: Path, job, slow: bool) -> None:
+    steps = 8
+    with network(3) as net:
+        if slow and not net.slow(1, 40):
+            net.throttle(1, 1)
+        running = job(net, steps)
+        assert [running.ends(number, 90) for number in range(3)] == [0, 0, 0], [running.said(n) for n in range(3)]
+    found = torch.cat([torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(3)])
+    assert torch.equal(found, expected(steps, 3))
+
+
+def test_a_cut_cable_becomes_an_error_on_every_host(job) -> None:
+    with network(3) as net:
+        running = job(net, 10**9)
+        running.wait_until_it_goes(3)
+        net.cut(2)
+        # The stated time: the timeout, a roll call of 5 s for each other rank, 10 s for what does not end by itself.
+        codes = [running.ends(number, TIMEOUT + 10 + 10 + 20) for number in range(3)]
+    assert all(code != 0 for code in codes)
+    texts = [running.said(number) for number in range(3)]
+    assert any("rank 2 no longer answers" in text for text in texts[:2]), texts
+
+
+def test_a_killed_host_becomes_an_error_on_the_others(job) -> None:
+    with network(3) as net:
+        running = job(net, 10**9)
+        running.wait_until_it_goes(3)
+        running.launchers[1].kill()  # its trainers die with it
+        codes = [running.ends(number, TIMEOUT + 10 + 10 + 20) for number in (0, 2)]
+    assert all(code != 0 for code in codes)
+    assert any("rank 1 no longer answers" in running.said(number) for number in (0, 2)), running.said(0)
