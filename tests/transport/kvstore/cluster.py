@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore.layout import free_ports
 
-LIMIT = 90.0  # seconds; a test that hangs fails
+LIMIT = 60.0  # seconds; a test that hangs fails
 PRELOADED = [
     "graph_emb.transport.kvstore.client",
     "graph_emb.transport.kvstore.server",
