@@ -1,4 +1,4 @@
-"""How many rows of other parts training will pull: exact for random walks, a stated estimate for sampled batches."""
+"""How many rows of other parts training will pull: exact or simulated walks, a mean field of sampled batches."""
 
 # N nodes and E edges of all types, P parts, L nodes of a walk, B seeds of a batch, C columns
 
@@ -16,6 +16,9 @@ from partition.report.rows import Groups, groups_by_source, on_ranges, sources_b
 from partition.threads import Threads, thread_count
 
 MOST_COLUMNS = 16  # 16 float32 are a cache line, the unit in which neighbours are fetched
+EXACT_WORK = 2_000_000_000
+"""Edges times steps times columns up to which walks are exact: some seconds."""
+SIMULATED_WALKS = 200_000
 TABLE_BYTES = 1 << 28
 """Of one table of masses; on larger graphs fewer parts are carried at once."""
 
@@ -28,11 +31,13 @@ class WalkForecast:
         visits: Expected visits at each step, (L,), as a share of the walks: below 1 after dead ends.
         remote: Those of them in other parts than the start's, (L,).
         by_part: Remote share of the walks that start in each part, (P,); 0 of an empty part.
+        num_simulated: Walks that the numbers are the mean of; 0: they are exact.
     """
 
     visits: np.ndarray
     remote: np.ndarray
     by_part: np.ndarray
+    num_simulated: int = 0
 
     @property
     def share(self) -> float:
@@ -43,16 +48,26 @@ class WalkForecast:
 def forecast_walks(
     flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, walk_length: int
 ) -> list[WalkForecast]:
-    """The exact expectation for one walk from every node along its out-edges, for several assignments at once.
+    """What one walk from every node along its out-edges pulls, for several assignments at once.
 
-    The walkers of each part are carried through the graph step by step: with x(0) = 1 on the nodes of part p,
-    x(t+1)[v] = sum over edges u -> v of x(t)[u] * w(u, v) / sum of w(u, .), and what lies outside of p is remote. A
-    node without out-edges ends the walk. All edge types count alike, weighted where every type has weights. Masses are
-    float32, sums float64.
+    Exact where that takes at most ``EXACT_WORK`` products, else by ``SIMULATED_WALKS`` walks from random nodes. A node
+    without out-edges ends the walk. All edge types count alike, weighted where every type has weights.
 
     Args:
         parts: The part of each node, (N,), int32, by each assignment.
         walk_length: L.
+    """
+    work = flat.graph.total_edges * walk_length * num_parts * len(parts)
+    run = exact_walks if work <= EXACT_WORK else simulated_walks
+    return run(flat, parts, num_parts, walk_length)
+
+
+def exact_walks(flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, walk_length: int) -> list[WalkForecast]:
+    """The exact expectation; arguments as in ``forecast_walks``.
+
+    The walkers of each part are carried through the graph step by step: with x(0) = 1 on the nodes of part p,
+    x(t+1)[v] = sum over edges u -> v of x(t)[u] * w(u, v) / sum of w(u, .), and what lies outside of p is remote.
+    Masses are float32, sums float64.
     """
     entering, scale = sources_by_destination(flat), _inverse_out(flat)
     both = np.stack(parts, axis=1)
@@ -80,6 +95,39 @@ def forecast_walks(
             WalkForecast(visits.sum(axis=1), remote.sum(axis=1), _ratio(remote.sum(axis=0), visits.sum(axis=0)))
         )
     return found
+
+
+def simulated_walks(
+    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, walk_length: int
+) -> list[WalkForecast]:
+    """The mean of random walks; arguments as in ``forecast_walks``. The same walks for every assignment and run.
+
+    The standard error of a share s is at most sqrt(s * (1 - s) / SIMULATED_WALKS), 0.001 of all visits at most.
+    """
+    leaving, both = groups_by_source(flat), np.stack(parts, axis=1)
+    starts = np.random.default_rng(0).integers(0, flat.num_nodes, SIMULATED_WALKS)
+    cumulative = np.cumsum(leaving.weights, dtype=np.float64)
+    shape = (len(parts), num_parts, walk_length)
+    counts: list[np.ndarray] = []
+
+    def run(low: int, high: int) -> None:
+        own = np.zeros((2, *shape), np.int64)
+        indptr, indices = leaving.rows.indptr, leaving.rows.indices
+        loops.simulate_walks(indptr, indices, leaving.nodes, cumulative, starts, both, low, high, own[0], own[1])
+        counts.append(own)  # integers: their sum is the same in any order
+
+    with Threads(thread_count(None)) as threads:
+        on_ranges(threads, len(starts), run)
+    visits, remote = np.sum(counts, axis=0)
+    return [
+        WalkForecast(
+            visits[k].sum(axis=0) / len(starts),
+            remote[k].sum(axis=0) / len(starts),
+            _ratio(remote[k].sum(axis=1), visits[k].sum(axis=1)),
+            num_simulated=len(starts),
+        )
+        for k in range(len(parts))
+    ]
 
 
 def _inverse_out(flat: FlatGraph) -> np.ndarray:

@@ -118,6 +118,59 @@ def tally_and_scale(
 
 
 @njit(cache=True, nogil=True)
+def _mixed(state: np.uint64) -> np.uint64:
+    """Splitmix64's output of a state (Steele et al., OOPSLA 2014)."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def simulate_walks(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    nodes: np.ndarray,
+    cumulative: np.ndarray,
+    starts: np.ndarray,
+    parts: np.ndarray,
+    low: int,
+    high: int,
+    visits: np.ndarray,
+    remote: np.ndarray,
+) -> None:
+    """Walk from ``starts[low:high]`` and count; a walk's numbers depend on its place in ``starts`` only.
+
+    Args:
+        indices, nodes: An entry of a node's row is a group, the group's node the neighbour.
+        cumulative: Running sum of the weights of all entries, (E,), float64; empty: all are 1.
+        parts: The part of each node in each assignment, (N, assignments).
+        visits, remote: Added to: by assignment, part of the start and step.
+    """
+    step = np.uint64(0x9E3779B97F4A7C15)
+    for walk in range(low, high):
+        node = start = starts[walk]
+        state = _mixed(np.uint64(walk + 1) * step)
+        for t in range(visits.shape[2]):
+            for k in range(parts.shape[1]):
+                home = parts[start, k]
+                visits[k, home, t] += 1
+                if parts[node, k] != home:
+                    remote[k, home, t] += 1
+            first, end = indptr[node], indptr[node + 1]
+            if first == end:
+                break
+            state += step
+            share = np.float64(_mixed(state) >> np.uint64(11)) * 2.0**-53
+            if len(cumulative) > 0:
+                before = cumulative[first - 1] if first > 0 else 0.0
+                target = before + share * (cumulative[end - 1] - before)
+                place = first + np.searchsorted(cumulative[first:end], target, side="right")
+            else:
+                place = first + np.int64(share * (end - first))
+            node = nodes[indices[min(place, end - 1)]]
+
+
+@njit(cache=True, nogil=True)
 def log_absent(chance: np.ndarray, nodes: np.ndarray, factor: np.ndarray, low: int, high: int, out: np.ndarray) -> None:
     """log(1 - chance * factor) of the node of each row of ``out`` (G, C); ``nodes`` and ``factor`` are (G,)."""
     for row in range(low, high):

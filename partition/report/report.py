@@ -41,6 +41,7 @@ class Quality:
             "replication_factor_inbound": cut.replication_factor_inbound,
             "walks": {
                 "remote_share": walks.share,
+                "num_simulated": walks.num_simulated,
                 "remote_share_by_step": [
                     float(remote / visits) if visits > 0 else 0.0
                     for remote, visits in zip(walks.remote, walks.visits, strict=True)
@@ -151,8 +152,10 @@ class Report:
     def assumptions(self) -> str:
         """What the forecasts count, in two sentences."""
         weights = "edge weights" if self.is_weighted else "edges at equal chance"
+        simulated = self.given.walks.num_simulated
+        how = f"{simulated:,} simulated" if simulated else "exact"
         return (
-            f"Walks: one from each node, worked at the part of its start, {weights}; every visit counts, exact. "
+            f"Walks: one from each node, worked at the part of its start, {weights}; every visit counts, {how}. "
             f"Samples: batches of {self.batch_size} seeds of one part ({self.seeds}), distinct input rows, mean field."
         )
 

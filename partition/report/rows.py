@@ -71,11 +71,13 @@ class Groups:
         rows: Row v: the groups of the edges that leave v.
         nodes: The destination of each group, (G,), int64, homogeneous.
         degrees: Edges of each group, (G,), int64.
+        weights: Of each entry of ``rows``, (E,), float32, where every type has weights; else empty.
     """
 
     rows: Rows
     nodes: np.ndarray
     degrees: np.ndarray
+    weights: np.ndarray
 
 
 def groups_by_source(flat: FlatGraph) -> Groups:
@@ -83,6 +85,8 @@ def groups_by_source(flat: FlatGraph) -> Groups:
     offsets, edges = flat.graph.node_offsets, flat.graph.edges
     indptr = _starts(flat.num_nodes, [(src, offsets[etype[0]]) for etype, (src, _) in edges.items()])
     indices = _indices(indptr, flat.graph.total_edges)
+    weights = flat.weights
+    values = _NO_VALUES if weights is None else np.empty(indptr[-1], np.float32)
     filled = indptr[:-1].copy()
     nodes, degrees, num_groups = [_NOTHING], [_NOTHING], 0
     for etype, (src, dst) in edges.items():
@@ -90,11 +94,13 @@ def groups_by_source(flat: FlatGraph) -> Groups:
         entered = np.flatnonzero(in_degree)
         group_of = np.zeros(len(in_degree), np.int64)
         group_of[entered] = np.arange(num_groups, num_groups + len(entered))
-        loops.fill_rows(src, offsets[etype[0]], dst, group_of, 0, _NO_VALUES, filled, indices, _NO_VALUES)
+        own = _NO_VALUES if weights is None else weights[etype]
+        loops.fill_rows(src, offsets[etype[0]], dst, group_of, 0, own, filled, indices, values)
         nodes.append(entered + offsets[etype[2]])
         degrees.append(in_degree[entered])
         num_groups += len(entered)
-    return Groups(Rows(indptr, indices, _NO_VALUES), np.concatenate(nodes), np.concatenate(degrees))
+    rows = Rows(indptr, indices, _NO_VALUES)
+    return Groups(rows, np.concatenate(nodes), np.concatenate(degrees), values)
 
 
 def _indices(indptr: np.ndarray, limit: int) -> np.ndarray:

@@ -89,6 +89,42 @@ def test_samples_of_all_neighbours_are_counted_exactly() -> None:
     assert two.share == pytest.approx(3 / 4)
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_simulated_walks_are_near_the_exact_ones(is_weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, assignment = communities(seed=2)
+    src, dst = graph.edges[EDGE_TYPE]
+    if is_weighted:  # heavy edges go up, so that no walk that ignores weights would fit
+        graph.edge_data = {EDGE_TYPE: {"weight": np.where(src < dst, 8.0, 0.5)}}
+    dead_end = src != 17
+    graph.edges = {EDGE_TYPE: (src[dead_end], dst[dead_end])}
+    graph.edge_data = {e: {"weight": c["weight"][dead_end]} for e, c in graph.edge_data.items()}
+    parts = [assignment.homogeneous(), (np.arange(4000) % 4).astype(np.int32)]
+    exact = forecast_walks(FlatGraph(graph), parts, 4, 10)
+    monkeypatch.setattr(forecast, "EXACT_WORK", 0)
+    simulated = forecast_walks(FlatGraph(graph), parts, 4, 10)
+    for one, other in zip(exact, simulated, strict=True):
+        assert (one.num_simulated, other.num_simulated) == (0, 200_000)
+        np.testing.assert_allclose(other.visits, one.visits, atol=0.005)
+        np.testing.assert_allclose(other.remote, one.remote, atol=0.005)
+        np.testing.assert_allclose(other.by_part, one.by_part, atol=0.01)
+
+
+@pytest.mark.parametrize("work", [0, 10**12])
+def test_forecasts_do_not_depend_on_the_number_of_threads(work: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, assignment = communities(seed=2, num_nodes=1000)
+    parts = assignment.homogeneous()
+    monkeypatch.setattr(forecast, "EXACT_WORK", work)
+    monkeypatch.setattr(forecast, "SIMULATED_WALKS", 5000)
+    found = []
+    for num_threads in (1, 3):
+        monkeypatch.setattr(forecast, "thread_count", lambda _, num=num_threads: num)
+        (walks,) = forecast_walks(FlatGraph(graph), [parts], 4, 6)
+        ((hop,),) = forecast_samples(FlatGraph(graph), [parts], 4, (3,), batch_size=50)
+        found.append([walks.visits, walks.remote, walks.by_part, hop.rows, hop.remote])
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_deepwalk_really_pulls_what_is_forecast(seed: int) -> None:
     graph, assignment = communities(seed)
