@@ -232,22 +232,34 @@ def _check_outer_edges(found: Verification, whole: PartitionedGraph, parts: list
 
 
 def _check_id_maps(found: Verification, whole: PartitionedGraph) -> None:
-    for kind, names in (("node", whole.ntypes), ("edge", whole.etypes)):
-        for name in names:
-            forward = whole.node_map(name) if kind == "node" else whole.edge_map(name)  # type: ignore[arg-type]
-            back = (
-                whole.node_map(name, inverse=True)  # type: ignore[arg-type]
-                if kind == "node"
-                else whole.edge_map(name, inverse=True)
-            )
-            num = whole.num_nodes(name) if kind == "node" else whole.num_edges(name)  # type: ignore[arg-type]
-            found.count("id maps", 2)
-            inside = len(forward) == num and (not num or (forward.min() >= 0 and forward.max() < num))
-            if found.expect(inside, f"{kind} type {name}: an id map is not over 0 .. {num - 1}"):
-                found.expect(
-                    len(back) == num and np.array_equal(back[forward], np.arange(num)),
-                    f"{kind} type {name}: the id maps do not undo each other",
-                )
+    maps = [("node", n, whole.num_nodes(n), whole.node_map(n), whole.node_map(n, inverse=True)) for n in whole.ntypes]
+    maps += [
+        ("edge", ":".join(e), whole.num_edges(e), whole.edge_map(e), whole.edge_map(e, inverse=True))
+        for e in whole.etypes
+    ]
+    for kind, name, num, forward, back in maps:
+        found.count("id maps", 2)
+        inside = len(forward) == num and (not num or (forward.min() >= 0 and forward.max() < num))
+        if not found.expect(inside, f"{kind} type {name}: an id map is not over 0 .. {num - 1}"):
+            continue
+        undone = len(back) == num and np.array_equal(back[forward], np.arange(num))
+        found.expect(undone, f"{kind} type {name}: the id maps do not undo each other")
+        if whole.manifest is not None:
+            found.count("id maps")
+            path = whole.path / whole.manifest.id_maps[kind][name]["parquet"]
+            found.expect(_same_positions(path, forward), f"{path}: its positions are not those of the npy file")
+
+
+def _same_positions(path: Path, order: np.ndarray) -> bool:
+    """Whether a Parquet id map has the same positions, in the same order; read a batch at a time."""
+    import pyarrow.parquet as pq
+
+    done = 0
+    for batch in pq.ParquetFile(path).iter_batches(columns=["position"]):
+        if not np.array_equal(batch.column(0).to_numpy(), order[done : done + len(batch)]):
+            return False
+        done += len(batch)
+    return done == len(order)
 
 
 def _check_against(found: Verification, whole: PartitionedGraph, parts: list[Part], graph: HeteroGraph) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import partition
@@ -201,6 +202,17 @@ def test_an_id_map_that_is_no_permutation_is_found(
     np.save(copy / name, change(np.load(copy / name)))
     trust(copy, name)
     assert any(problem in text for text in verify(copy).problems)
+
+
+def test_a_parquet_map_of_another_order_is_found(copy: Path) -> None:
+    for change in (lambda table: table.take(list(range(49, -1, -1))), lambda table: table.slice(0, 49)):
+        name = "id_maps/node.paper.parquet"
+        table = pq.read_table(copy / name)
+        pq.write_table(change(table), copy / "new")
+        (copy / "new").rename(copy / name)
+        trust(copy, name)
+        assert any("positions are not those of the npy file" in text for text in verify(copy).problems)
+        pq.write_table(table, copy / name)
 
 
 def test_another_graph_is_found(sound: Path) -> None:
