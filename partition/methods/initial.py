@@ -5,6 +5,8 @@ Legend: N nodes, P parts, C constraints.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from partition.kernels import refinement as kernels
@@ -16,30 +18,31 @@ TRIES = 6
 ROUNDS = 8
 LEAST_PATIENCE = 50
 WORK = 4_000_000
-"""Entries looked at by all starts together, at least; a finest graph of more entries allows as many."""
-MAX_STARTS = 12
+"""Entries that all starts together may look at in one try of each bisection."""
 
 
 def first_parts(
-    level: Level, num_parts: int, limits: np.ndarray, work: int, rng: np.random.Generator, threads: Threads
+    level: Level, num_parts: int, limits: np.ndarray, most: int, rng: np.random.Generator, threads: Threads
 ) -> Parts:
     """The best of several starts: least overload, then least cut.
 
     Args:
         limits: (C,): what a part may hold.
-        work: Entries of the finest graph: what the starts together may cost.
+        most: Starts times the depth of the bisection at most; a coarsest graph with many edges gets fewer.
     """
-    each = TRIES * max(1.0, np.log2(num_parts)) * max(len(level.indices), 1)
-    starts = int(np.clip(max(WORK, work) / each, 1, MAX_STARTS))
-    best: tuple[float, int] | None = None
-    for _ in range(starts):
-        made = Parts(level, _bisect_recursively(level, num_parts, limits, rng), limits, num_parts)
-        made.rebalance(rng)
-        made.refine(rng, threads)
-        score = made.overload, made.cut()
-        if best is None or score < best:
-            best, found = score, made
-    return found
+    depth = max(1.0, float(np.log2(num_parts)))
+    starts = int(np.clip(WORK / (TRIES * max(len(level.indices), 1)), 1, most) / depth) or 1
+    # A generator for each start: what it draws does not depend on the thread that runs it.
+    made = threads.run([partial(_start, level, num_parts, limits, own) for own in rng.spawn(starts)])
+    return min(made, key=lambda parts: (parts.overload, parts.cut()))
+
+
+def _start(level: Level, num_parts: int, limits: np.ndarray, rng: np.random.Generator) -> Parts:
+    made = Parts(level, _bisect_recursively(level, num_parts, limits, rng), limits, num_parts)
+    made.rebalance(rng)
+    with Threads(1) as alone:
+        made.refine(rng, alone)
+    return made
 
 
 def _bisect_recursively(level: Level, num_parts: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -19,7 +19,9 @@ COARSEST = 1500
 COARSEST_PER_PART = 60
 SHARES = (1 / 10, 1 / 20, 1 / 40)
 """Of a part's limit: the most that a cluster may hold, one after the other in repeated runs."""
-CLUSTER_ROUNDS = 4
+CLUSTER_ROUNDS = 3
+STARTS, LARGE_STARTS = 36, 18
+"""Starts on the coarsest level at most, over the depth of the bisection."""
 LARGE = 4_000_000
 """Directed edges from which one run must do."""
 
@@ -49,7 +51,9 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         parts = np.empty(0, np.int32)
         for turn in range(repeats + cycles):
             start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
-            made = _run(start, num_parts, limits, SHARES[turn % len(SHARES)], rng, threads)
+            made = _run(
+                start, num_parts, limits, SHARES[turn % len(SHARES)], STARTS if small else LARGE_STARTS, rng, threads
+            )
             score = made.overload, adjacency.cut(made.parts)
             if best is None or score < best:
                 best, parts = score, made.parts
@@ -57,7 +61,13 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
 
 
 def _run(
-    finest: Level, num_parts: int, limits: np.ndarray, share: float, rng: np.random.Generator, threads: Threads
+    finest: Level,
+    num_parts: int,
+    limits: np.ndarray,
+    share: float,
+    starts: int,
+    rng: np.random.Generator,
+    threads: Threads,
 ) -> Parts:
     """Down to the coarsest level and back; with groups, from these parts on."""
     caps = np.maximum((limits * share).astype(np.int64), 1)
@@ -68,7 +78,7 @@ def _run(
         made = Parts(coarsest, coarsest.groups.copy(), limits, num_parts)
         made.refine(rng, threads)
     else:
-        made = first_parts(coarsest, num_parts, limits, len(finest.indices), rng, threads)
+        made = first_parts(coarsest, num_parts, limits, starts, rng, threads)
     while levels:
         level = levels.pop()
         assert level.labels is not None  # only the coarsest has none
