@@ -13,6 +13,7 @@ from scipy.stats import chi2
 
 from graph_emb.data.part_graph import PartGraph
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
+from graph_emb.data.walkers import WALKER
 from graph_emb.data.walks import WalkSampler
 from graph_emb.errors import ConfigError, DataError, PartitionError, PeerError, ShapeError
 from graph_emb.graph.csr import Graph
@@ -61,13 +62,13 @@ KINDS = ["plain", "sparse", "weighted", "directed"]
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("world_size", "parts"), [(1, 1), (1, 3), (2, 2), (2, 1), (3, 3), (3, 4), (4, 2), (4, 4)])
+@pytest.mark.parametrize(("world_size", "parts"), [(1, 3), (2, 2), (3, 3), (3, 4), (4, 2)])
 def test_walks_are_those_of_one_process_whatever_the_ranks(ranks: Ranks, world_size: int, parts: int) -> None:
-    answers = ranks.run(walk_on_a_rank, world_size, parts, KINDS, [37, 180])
+    answers = ranks.run(walk_on_a_rank, world_size, parts, KINDS, [100, 180])
     for kind in KINDS:
         for p, q in BIASES:
             (expected,) = WalkSampler(random_graph(kind), p=p, q=q, **OPTIONS).batches(180, epoch=1)
-            for size in (37, 180):
+            for size in (100, 180):
                 own = [answer[kind, p, q, size] for answer in answers]
                 assert {len(batches) for batches in own} == {-(-180 // size)}
                 index = np.concatenate([index for batches in own for _, index in batches])
@@ -193,25 +194,18 @@ def disagree(what: str) -> str:
     group = ProcessGroup(timeout=60)
     try:
         part = PartGraph.of_graph(random_graph("plain"), places(2, 2), group.rank)
-        with pytest.raises((ConfigError, PeerError)) as caught:
-            if what == "options":
-                PartitionedWalkSampler(part, group, q=1.0 + group.rank)
-            else:
-                sampler = PartitionedWalkSampler(part, group, **OPTIONS)
-                walks = list(sampler.numbered_batches(180))
-                if group.rank == 0:
-                    sampler._bring_home([np.empty(0, np.int32)] * 2, walks[0][0])
-                else:
-                    sampler._move(np.empty(0, walks_dtype()), 0)
-        return str(caught.value)
+        if what == "options":
+            PartitionedWalkSampler(part, group, q=1.0 + group.rank)
+        sampler = PartitionedWalkSampler(part, group, **OPTIONS)
+        ((walks, _),) = sampler.numbered_batches(180)
+        if group.rank == 0:  # as where one rank has left the walks of a batch and the other has not
+            sampler._bring_home([np.empty(0, np.int32)] * 2, walks)
+        sampler._move(np.empty(0, WALKER), 0)
+    except (ConfigError, PeerError) as error:
+        return str(error)
     finally:
         group.close()
-
-
-def walks_dtype() -> np.dtype:
-    from graph_emb.data.walkers import WALKER
-
-    return WALKER
+    return "nothing"
 
 
 @pytest.mark.dist

@@ -167,3 +167,36 @@ def test_two_hop_sampling_really_needs_what_is_forecast(fanouts: tuple[int, int]
     for hop in range(2):
         assert abs(expected[hop].share - remote[hop] / rows[hop]) <= TOLERANCE * remote[hop] / rows[hop]
         assert abs((expected[hop].rows * 8).sum() - rows[hop]) <= TOLERANCE * rows[hop]
+
+
+def test_sampling_of_typed_graphs_draws_from_each_edge_type() -> None:
+    import torch
+
+    from graph_emb.compat.dgl import load
+
+    dgl = load()
+    stream = np.random.default_rng(0)
+    edges = {
+        ("user", "buys", "item"): (stream.integers(0, 2000, 12000), (stream.random(12000) ** 3 * 500).astype(int)),
+        ("item", "sold to", "user"): (stream.integers(0, 500, 9000), stream.integers(0, 2000, 9000)),
+        ("user", "knows", "user"): (stream.integers(0, 2000, 8000), stream.integers(0, 2000, 8000)),
+    }
+    seeds = np.arange(2000) % 5 == 0
+    graph = HeteroGraph({"user": 2000, "item": 500}, edges, {"user": {"train_mask": seeds}})
+    parts = {"user": np.arange(2000) // 700, "item": np.arange(500) % 3}
+    assignment = Assignment({ntype: own.astype(np.int32) for ntype, own in parts.items()}, 3)
+    flat = FlatGraph(graph)
+    ((_, expected),) = forecast_samples(flat, [flat.parts_of(assignment)], 3, (4, 2), batch_size=20)
+    whole = dgl.heterograph(edges, num_nodes_dict=graph.num_nodes)
+    dgl.seed(1)
+    torch.manual_seed(1)
+    rows, remote = np.zeros(3), np.zeros(3)
+    for part in range(3):
+        own = torch.from_numpy(np.flatnonzero(seeds & (parts["user"] == part)))
+        for batch in own[torch.randperm(len(own))].split(20):
+            needed, _, _ = dgl.dataloading.NeighborSampler([2, 4]).sample_blocks(whole, {"user": batch})
+            for ntype, nodes in needed.items():
+                rows[part] += len(nodes)
+                remote[part] += (parts[ntype][nodes.numpy()] != part).sum()
+    np.testing.assert_allclose(expected.rows * expected.batches, rows, rtol=TOLERANCE)
+    np.testing.assert_allclose(expected.remote * expected.batches, remote, rtol=TOLERANCE)

@@ -1,0 +1,215 @@
+"""What a step costs on P machines: a model fed with costs measured here, checked against steps measured here.
+
+    python benchmarks/scaling.py --json scaling.json
+    python benchmarks/scaling.py --costs scaling.json --link-gbit 25 --latency-us 30 --remote 0.2
+
+Measured: nanoseconds of an id that stays local (route, gather, merge, update), from one rank; the start-up of an
+exchange and its bytes per second, from bare exchanges of 2 and of 4 ranks. Predicted from these alone: pull + backward
++ step of 2 and of 4 ranks, beside what such steps take. Then the same formula with a data centre's link.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+CALLS = 6
+"""all_to_all calls of a step: numbers, ids and rows of the pull; numbers, ids and gradients of the push."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a machine and its link cost.
+
+    Attributes:
+        id_ns: Nanoseconds of an id in pull, backward and step when its row is local.
+        served_ns: Nanoseconds of a row that is read for another rank and whose gradient is merged a second time.
+        call_us: Start-up of an exchange, for each other rank.
+        first_us: Start-up of an exchange that does not grow with the ranks.
+        bytes_per_us: Of the link, each way, for one rank.
+    """
+
+    id_ns: float
+    served_ns: float
+    call_us: float
+    first_us: float
+    bytes_per_us: float
+
+
+def step_us(costs: Costs, ranks: int, ids: int, dim: int, remote: float, cores: int | None = None) -> dict[str, float]:
+    """Microseconds of pull + backward + step on each of ``ranks`` ranks.
+
+    Args:
+        costs: Of the machine and its link.
+        ranks: W, or P machines with one rank each.
+        ids: Distinct ids of a rank's batch.
+        dim: D, float32.
+        remote: Share of the ids whose row another rank owns; 1 - 1/W for ids without locality.
+        cores: Where fewer cores than ranks share the work; None: every rank has its own.
+    """
+    crowd = max(1.0, ranks / cores) if cores else 1.0
+    travelling = ids * remote
+    sent = travelling * (2 * 8 + 2 * 4 * dim)  # ids twice; a row comes, a gradient goes
+    local = (ids * costs.id_ns + travelling * costs.served_ns) / 1e3 * crowd
+    start = CALLS * (costs.first_us + costs.call_us * (ranks - 1)) if ranks > 1 else 0.0
+    wire = sent / costs.bytes_per_us if ranks > 1 else 0.0
+    return {"local": local, "start": start, "wire": wire, "total": local + start + wire, "bytes": sent}
+
+
+def _rank(
+    function: Callable[..., Any], rank: int, size: int, port: int, args: tuple[Any, ...], pipe: Connection
+) -> None:
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True", OMP_NUM_THREADS="1", NUMBA_NUM_THREADS="1",
+    )  # fmt: skip
+    import torch
+
+    import graph_emb as ge
+
+    torch.set_num_threads(1)
+    transport = ge.init(mode="collective")
+    pipe.send(function(transport, *args))
+    transport.barrier()
+    ge.shutdown()
+
+
+def on_ranks(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
+    """What the function returns on each of ``size`` ranks of this machine."""
+    from torch.distributed import TCPStore
+
+    context = multiprocessing.get_context("spawn")
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pipes, processes = [], []
+    for rank in range(size):
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_rank, args=(function, rank, size, store.port, args, theirs))
+        process.start()
+        theirs.close()
+        pipes.append(mine)
+        processes.append(process)
+    found = [pipe.recv() for pipe in pipes]
+    for process in processes:
+        process.join()
+    return found
+
+
+def bare_exchanges(transport: Any, sizes: list[int], repeats: int) -> list[float]:
+    """Microseconds of an all_to_all of so many bytes from each rank, for each size."""
+    import torch
+
+    found = []
+    for size in sizes:
+        share = size // transport.world_size
+        piece = torch.zeros(share * transport.world_size, dtype=torch.uint8)
+        even = [share] * transport.world_size
+        times = []
+        for _ in range(repeats + 3):
+            start = time.perf_counter()
+            transport.group.exchange(piece, even, even, "bare")
+            times.append((time.perf_counter() - start) * 1e6)
+        found.append(statistics.median(times[3:]))
+    return found
+
+
+def whole_steps(transport: Any, rows: int, dim: int, ids: int, repeats: int) -> float:
+    """Median microseconds of pull + backward + step on ids without locality."""
+    import torch
+
+    import graph_emb as ge
+
+    emb = ge.DistEmbedding(rows, dim, f"t{ids}", ge.initializers.Uniform(seed=0))
+    opt = ge.SparseAdagrad([emb], lr=0.01)
+    grad = torch.randn(ids, dim) * 1e-2
+    generator = torch.Generator().manual_seed(transport.rank)
+    times = []
+    for turn in range(repeats + 8):
+        batch = torch.randint(0, rows, (ids,), generator=generator)
+        transport.barrier()
+        start = time.perf_counter()
+        emb(batch).backward(grad)
+        opt.step()
+        transport.barrier()
+        if turn >= 8:
+            times.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(times)
+
+
+def measure(args: argparse.Namespace) -> tuple[dict[int, Costs], dict[int, float]]:
+    """Costs for each number of ranks of this machine, and the steps to be predicted."""
+    cores = os.cpu_count() or 1
+    alone = on_ranks(whole_steps, 1, args.rows, args.dim, args.ids, args.repeats)[0]
+    twice = on_ranks(whole_steps, 1, args.rows, args.dim, 2 * args.ids, args.repeats)[0]
+    id_ns = (twice - alone) / args.ids * 1e3
+    sizes = [8 * 4, args.ids * args.dim * 4]
+    costs, steps = {}, {}
+    for ranks in (2, 4):
+        small, large = (max(times) for times in zip(*on_ranks(bare_exchanges, ranks, sizes, args.repeats), strict=True))
+        travelled = sizes[1] * (1 - 1 / ranks)
+        costs[ranks] = Costs(
+            id_ns=id_ns,
+            served_ns=id_ns / 2,  # a row read once more, a gradient row read once more: half of an id's traffic
+            call_us=0.0,
+            first_us=small,
+            bytes_per_us=travelled / (large - small),
+        )
+        steps[ranks] = max(on_ranks(whole_steps, ranks, args.rows, args.dim, args.ids, args.repeats))
+    print(f"{cores} cores; an id costs {id_ns:.0f} ns on one rank")
+    return costs, steps
+
+
+def main() -> None:
+    """Measure or read the costs, check the prediction, print the table of machines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--ids", type=int, default=20_000, help="distinct ids of a rank and step")
+    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--link-gbit", type=float, default=10.0, help="of each machine, each way")
+    parser.add_argument("--latency-us", type=float, default=50.0, help="of one message between two machines")
+    parser.add_argument("--remote", type=float, help="share of remote ids, such as the edge cut; default 1 - 1/P")
+    parser.add_argument("--costs", type=Path, help="a --json of an earlier run: measure nothing")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if args.costs:
+        saved = json.loads(args.costs.read_text())
+        costs = {int(ranks): Costs(**found) for ranks, found in saved["costs"].items()}
+        steps = {int(ranks): float(time_) for ranks, time_ in saved["steps"].items()}
+    else:
+        costs, steps = measure(args)
+    checks = []
+    for ranks, measured in steps.items():
+        predicted = step_us(costs[ranks], ranks, args.ids, args.dim, 1 - 1 / ranks, os.cpu_count())
+        checks.append([ranks, predicted["total"] / 1e3, measured / 1e3, predicted["total"] / measured])
+    print(tabulate(checks, headers=["ranks here", "predicted ms", "measured ms", "ratio"], floatfmt=".2f"))
+    link = Costs(costs[2].id_ns, costs[2].served_ns, args.latency_us, 0.0, args.link_gbit * 1e9 / 8 / 1e6)
+    rows = []
+    for machines in [2**k for k in range(1, 11)]:
+        remote = 1 - 1 / machines if args.remote is None else args.remote
+        found = step_us(link, machines, args.ids, args.dim, remote)
+        rate = machines * args.ids / found["total"]
+        parts = [found[part] / 1e3 for part in ("local", "start", "wire", "total")]
+        rows.append([machines, remote, found["bytes"] / 1e6, *parts, rate])
+    headers = ["machines", "remote", "MB sent", "local ms", "start ms", "wire ms", "step ms", "million ids/s"]
+    print()
+    print(tabulate(rows, headers=headers, floatfmt=".2f"))
+    if args.json:
+        found_costs = {ranks: asdict(cost) for ranks, cost in costs.items()}
+        args.json.write_text(
+            json.dumps({"args": vars(args), "costs": found_costs, "steps": steps}, default=str, indent=2)
+        )
+
+
+if __name__ == "__main__":
+    main()
