@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +13,13 @@ from partition.halo import Halo, PartBuilder
 from partition.hetero import HeteroGraph
 from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, is_partition, load
+from partition.readers.progress import progress_shown, reading
 from partition.relabel import relabel
 from partition.writer import Writer, check_names, check_no_empty_features, dgl_config, estimated_bytes, finish
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
     from partition.vertex_cut import OwnerRule
-
-BAR_DELAY_SECONDS = 2
 
 
 def build(
@@ -45,7 +43,7 @@ def build(
     allow_empty: bool = False,
     report: bool = True,
     overwrite: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> PartitionedGraph:
     """Partition a graph and write it in DGL's distributed format.
 
@@ -66,7 +64,7 @@ def build(
         allow_empty: Accept a part without rows of a type that has data; DGL's servers do not.
         report: Write report.json and report.html.
         overwrite: Replace a partition that is in ``out``.
-        progress: Show a bar when it lasts longer than two seconds.
+        progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Raises:
         ConfigError: an option is wrong, or ``out`` is taken.
         DataError: the graph cannot be read or written in DGL's format.
@@ -83,8 +81,8 @@ def build(
         _check_assigned(
             assignment, num_parts, {"method": None if method == "auto" else method, **chosen}, method_options
         )
-    with PendingFolder(out, partial(check_replaceable, overwrite=overwrite)) as folder:
-        graph = _read(graph, name, reader_options)
+    with progress_shown(progress), PendingFolder(out, partial(check_replaceable, overwrite=overwrite)) as folder:
+        graph = _read(graph, name, reader_options, progress)
         check_names(graph, graph.name)
         folder.check_space(estimated_bytes(graph))
         if assignment is None:
@@ -97,21 +95,22 @@ def build(
         made = relabel(graph, assignment, edge_owner)
         if not allow_empty:
             check_no_empty_features(made)
-        write_parts(files, PartBuilder(made, halo=halo, num_hops=num_hops), progress=progress)
+        write_parts(files, PartBuilder(made, halo=halo, num_hops=num_hops))
         config = dgl_config(made, graph.name, assignment.method, num_hops)
         del made  # the report needs memory of its own
         if report:
-            _write_report(files, graph, assignment)
+            _write_report(files, graph, assignment, progress)
         if graphbolt:
             config = _add_graphbolt(folder.path, files, config)
         finish(files, config)
         return load(folder.publish())
 
 
-def write_parts(files: FileSet, builder: PartBuilder, *, progress: bool) -> None:
+def write_parts(files: FileSet, builder: PartBuilder) -> None:
     """The files of every part and the id maps."""
     made = builder.relabelled
-    with edge_bar("writing parts", made.edges.total, progress) as tick:
+    # once in the parts and once in the id maps
+    with reading("writing the parts", 2 * made.edges.total + made.nodes.total, " rows") as tick:
         writer = Writer(files, made, tick)
         writer.write_parts(builder)
         writer.write_id_maps()
@@ -166,29 +165,11 @@ def check_graphbolt() -> None:
         raise CompatError(f"graphbolt of dgl {dgl.__version__}: {reason}; build the partition without it")
 
 
-@contextmanager
-def edge_bar(text: str, total: int, show: bool) -> Iterator[Callable[[int], object]]:
-    """A bar of edges with rate, time left and memory; yields what counts them."""
-    import psutil
-    from tqdm import tqdm
-
-    with tqdm(
-        total=total, desc=text, unit=" edges", unit_scale=True, delay=BAR_DELAY_SECONDS, disable=not show, leave=False
-    ) as bar:
-        process = psutil.Process()
-
-        def tick(edges: int) -> None:
-            bar.set_postfix_str(f"{process.memory_info().rss / 2**30:.2f} GiB", refresh=False)
-            bar.update(edges)
-
-        yield tick
-
-
-def _read(graph: Any, name: str | None, options: Mapping[str, Any] | None) -> HeteroGraph:
+def _read(graph: Any, name: str | None, options: Mapping[str, Any] | None, progress: bool | None) -> HeteroGraph:
     if not isinstance(graph, HeteroGraph):
         from partition.readers import read
 
-        return read(graph, name=name, **(options or {}))
+        return read(graph, name=name, progress=progress, **(options or {}))
     if options:
         raise ConfigError(f"reader_options {sorted(options)} have no effect on a graph in memory")
     if name is None or name == graph.name:
@@ -209,10 +190,10 @@ def _check_assigned(
         raise ConfigError(f"{idle[0]} has no effect on parts that are given; leave it or the assignment out")
 
 
-def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment) -> None:
+def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, progress: bool | None) -> None:
     from partition.report import report
 
-    found = report(graph, assignment)
+    found = report(graph, assignment, progress=progress)
     files.write_text("report.json", found.to_json())
     files.write_text("report.html", found.to_html())
 

@@ -195,7 +195,7 @@ def _report(args: argparse.Namespace) -> int:
     from partition.report import report
 
     whole = load(args.source)
-    found = report(whole.to_graph(), whole.assignment())
+    found = report(whole.to_graph(), whole.assignment(), progress=_progress(args))
     for path, text in ((args.json, found.to_json), (args.html, found.to_html)):
         if path:
             Path(path).write_text(text(), encoding="utf-8")
@@ -210,10 +210,10 @@ def _verify(args: argparse.Namespace) -> int:
     if args.graph is not None:
         from partition.readers import read
 
-        graph = read(args.graph, **_options(args.read, "--read"))
+        graph = read(args.graph, progress=_progress(args), **_options(args.read, "--read"))
     elif args.read:
         raise ConfigError("--read has no effect without --graph")
-    found = verify(args.source, graph, checksums=not args.no_checksums)
+    found = verify(args.source, graph, checksums=not args.no_checksums, progress=_progress(args))
     found.raise_problems()
     print("sound: " + ", ".join(f"{number:,} {what}" for what, number in found.checked.items()))
     return 0
@@ -291,8 +291,8 @@ def _options(words: list[str], flag: str) -> dict[str, Any]:
     return found
 
 
-def _progress(args: argparse.Namespace) -> bool:
-    return not args.quiet and sys.stderr.isatty()
+def _progress(args: argparse.Namespace) -> bool | None:
+    return False if args.quiet else None
 
 
 def _say_built(args: argparse.Namespace, made: Any) -> None:

@@ -12,6 +12,7 @@ from partition.chunked import EdgeFormat, write_assignment, write_chunked
 from partition.halo import Halo
 from partition.hetero import HeteroGraph
 from partition.partitioned import load
+from partition.readers.progress import progress_shown
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
@@ -31,7 +32,7 @@ def convert(
     edge_format: EdgeFormat | None = None,
     reader_options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Path:
     """Write a partition, or a graph, in another form.
 
@@ -46,7 +47,7 @@ def convert(
         num_chunks, edge_format: Of ``"chunked"``, see ``write_chunked``; default: 1 and ``"parquet"``.
         reader_options: Passed to ``partition.readers.read`` when the source is no partition.
         overwrite: Replace a partition that is in ``out``; other forms are never replaced.
-        progress: Show a bar when it lasts longer than two seconds.
+        progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Returns:
         The folder.
     Raises:
@@ -68,7 +69,8 @@ def convert(
     foreign = sorted(set(chosen) - own)
     if foreign:
         raise ConfigError(f"{foreign[0]} has no meaning for the form {to!r}; leave it out")
-    graph, assignment = _opened(source, reader_options)
+    with progress_shown(progress):
+        graph, assignment = _opened(source, reader_options, progress)
     if to == "chunked":
         return write_chunked(graph, out, assignment=assignment, **chosen)
     if assignment is None:
@@ -87,7 +89,9 @@ def convert(
     return made.path
 
 
-def _opened(source: Any, options: Mapping[str, Any] | None) -> tuple[HeteroGraph, Assignment | None]:
+def _opened(
+    source: Any, options: Mapping[str, Any] | None, progress: bool | None
+) -> tuple[HeteroGraph, Assignment | None]:
     """The graph of a source, and its parts where it has some."""
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
     if path is not None and path.exists():
@@ -101,4 +105,4 @@ def _opened(source: Any, options: Mapping[str, Any] | None) -> tuple[HeteroGraph
             return whole.to_graph(), whole.assignment()
     from partition.readers import read
 
-    return read(source, **(options or {})), None
+    return read(source, progress=progress, **(options or {})), None

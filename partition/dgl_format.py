@@ -7,6 +7,7 @@ is zero there, so that the same partition has the same bytes. Legend: N nodes, E
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -232,7 +233,7 @@ class _Source:
             raise DataError(f"{self.path}: not a {what} (unknown bytes at {self.position - 8})")
 
     def string(self) -> str:
-        return self.take(self.u64()).tobytes().decode()
+        return self.take(self.u64()).tobytes().decode(errors="replace")
 
     def columns(self) -> dict[str, np.ndarray]:
         return {self.string(): self.array() for _ in range(self.u64())}
@@ -246,6 +247,8 @@ class _Source:
         kinds = {number: kind for kind, number in CODES.items()}
         if code not in kinds or bits % 8:
             raise DataError(f"{self.path}: an array of DLPack type {code} with {bits} bits, which numpy lacks")
+        if len(data) * 8 != bits * math.prod(shape):
+            raise DataError(f"{self.path}: an array of shape {shape} with {bits} bits each has {len(data)} bytes")
         return np.ndarray(shape, f"<{kinds[code]}{bits // 8}", data.data if data.size else b"")
 
     def metagraph(self) -> None:

@@ -5,7 +5,9 @@ Everything is checked from the files, by other code than the writer's. Legend: N
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from partition.hetero import HeteroGraph
 from partition.manifest import NAME as MANIFEST
 from partition.manifest import Manifest, sha256_of
 from partition.partitioned import Part, PartitionedGraph, load
+from partition.readers.progress import progress_shown, reading
 
 
 @dataclass
@@ -52,53 +55,69 @@ class Verification:
             raise DataError(f"{self.problems[0]}{more}")
 
 
-def verify(path: str | Path, graph: HeteroGraph | None = None, *, checksums: bool = True) -> Verification:
+def verify(
+    path: str | Path, graph: HeteroGraph | None = None, *, checksums: bool = True, progress: bool | None = None
+) -> Verification:
     """Check a partition that ``build`` or DGL wrote.
 
     Args:
         path: The folder or the JSON in it.
         graph: The graph that was partitioned; every edge, column and id is then compared with it.
         checksums: Read every file again to compare its checksum; False: compare sizes only.
+        progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Raises:
         DataError, PartitionError: the folder holds no partition, or its JSON is damaged.
     """
     whole = load(path)
     found = Verification()
-    if whole.manifest is not None:
-        _check_files(found, whole.path, whole.manifest, checksums)
-        if not found.sound:
-            return found  # what follows would trip over the same damage
-    try:
-        parts = [whole.part(index) for index in range(whole.num_parts)]
-        for part in parts:
-            _check_part(found, whole, part)
-        if found.sound:
-            _check_halo(found, whole, parts)
-            _check_outer_edges(found, whole, parts)
-        if whole.has_id_maps:
-            _check_id_maps(found, whole)
-        if graph is not None and found.sound:
-            _check_against(found, whole, parts, graph)
-    except (GraphEmbError, OSError, KeyError) as error:
-        found.problems.append(f"{whole.path}: {type(error).__name__}: {error}")
+    with progress_shown(progress):
+        if whole.manifest is not None:
+            _check_files(found, whole.path, whole.manifest, checksums)
+            if not found.sound:
+                return found  # what follows would trip over the same damage
+        try:
+            _check_content(found, whole, graph)
+        except (GraphEmbError, OSError, KeyError) as error:
+            found.problems.append(f"{whole.path}: {type(error).__name__}: {error}")
     return found
 
 
 def _check_files(found: Verification, folder: Path, manifest: Manifest, checksums: bool) -> None:
-    for name, facts in manifest.files.items():
-        path = folder / name
-        found.count("files")
-        if not found.expect(path.is_file(), f"{path}: missing"):
-            continue
-        size = path.stat().st_size
-        if not found.expect(size == facts["bytes"], f"{path}: {size} bytes; the manifest says {facts['bytes']}"):
-            continue
-        if checksums:
-            found.count("checksums")
-            found.expect(sha256_of(path) == facts["sha256"], f"{path}: its sha256 differs from the manifest's")
+    with reading("checksums", sum(facts["bytes"] for facts in manifest.files.values())) as tick:
+        for name, facts in manifest.files.items():
+            path = folder / name
+            found.count("files")
+            if not found.expect(path.is_file(), f"{path}: missing"):
+                continue
+            size = path.stat().st_size
+            if not found.expect(size == facts["bytes"], f"{path}: {size} bytes; the manifest says {facts['bytes']}"):
+                continue
+            if checksums:
+                found.count("checksums")
+                found.expect(sha256_of(path) == facts["sha256"], f"{path}: its sha256 differs from the manifest's")
+            tick(size)
     present = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
     extra = sorted(present - set(manifest.files) - {MANIFEST})
     found.expect(not extra, f"{folder}: {len(extra)} files that the manifest does not know: {', '.join(extra[:3])}")
+
+
+def _check_content(found: Verification, whole: PartitionedGraph, graph: HeteroGraph | None) -> None:
+    parts = [whole.part(index) for index in range(whole.num_parts)]
+    checks: list[Callable[[], None]] = [partial(_check_part, found, whole, part) for part in parts]
+    degrees = Degrees(whole)
+    checks += [partial(degrees.add, part) for part in parts]
+    checks += [partial(_check_halo, found, whole, part, degrees) for part in parts]
+    checks += [partial(_check_outer_edges, found, whole, parts, part) for part in parts]
+    if whole.has_id_maps:
+        checks.append(partial(_check_id_maps, found, whole))
+    if graph is not None:
+        checks.append(partial(_check_against, found, whole, parts, graph))
+    with reading("verifying", len(checks), " steps") as tick:
+        for step, check in enumerate(checks):
+            if step >= len(parts) and not found.sound:
+                return  # what follows takes the parts to be sound in themselves
+            check()
+            tick(1)
 
 
 def _check_part(found: Verification, whole: PartitionedGraph, part: Part) -> None:
@@ -185,50 +204,54 @@ def _check_columns(found: Verification, whole: PartitionedGraph, part: Part) -> 
             )
 
 
-def _check_halo(found: Verification, whole: PartitionedGraph, parts: list[Part]) -> None:
-    """Every node that the layout promises to show whole has all its in-edges (and, inside, its out-edges)."""
-    in_degree, out_degree = np.zeros(whole.nodes.total, np.int64), np.zeros(whole.nodes.total, np.int64)
-    for part in parts:
+class Degrees:
+    """In- and out-degree of every node by homogeneous id, counted over the edges that the parts own."""
+
+    def __init__(self, whole: PartitionedGraph) -> None:
+        self.incoming = np.zeros(whole.nodes.total, np.int64)
+        self.outgoing = np.zeros(whole.nodes.total, np.int64)
+
+    def add(self, part: Part) -> None:
+        """Count the edges of a part."""
         graph, num = part.graph, part.num_inner_edges
-        in_degree[part.node_ids] += np.bincount(graph.dst[:num], minlength=graph.num_nodes)
-        out_degree[part.node_ids] += np.bincount(graph.src[:num], minlength=graph.num_nodes)
+        self.incoming[part.node_ids] += np.bincount(graph.dst[:num], minlength=graph.num_nodes)
+        self.outgoing[part.node_ids] += np.bincount(graph.src[:num], minlength=graph.num_nodes)
+
+
+def _check_halo(found: Verification, whole: PartitionedGraph, part: Part, degrees: Degrees) -> None:
+    """Every node that the layout promises to show whole has all its in-edges (and, inside, its out-edges)."""
     hops = whole.manifest.num_hops if whole.manifest else int(whole.config.get("halo_hops", 1))
-    outward = whole.manifest is not None and whole.manifest.halo == "dgl"
-    for part in parts:
-        graph = part.graph
-        whole_here = np.arange(graph.num_nodes) < part.num_inner_nodes
-        for _ in range(hops - 1):
-            reached = graph.src[whole_here[graph.dst]]
-            whole_here[reached] = True
-        nodes = np.flatnonzero(whole_here if hops else np.zeros(0, bool))
-        found.count("neighbourhoods", len(nodes))
-        stored = np.bincount(graph.dst, minlength=graph.num_nodes)
-        lacking = nodes[stored[nodes] != in_degree[part.node_ids[nodes]]]
-        found.expect(
-            not len(lacking),
-            f"part {part.index}: {len(lacking)} nodes lack in-edges, such as local node {lacking[:1]}",
-        )
-        if outward:
-            stored = np.bincount(graph.src, minlength=graph.num_nodes)[: part.num_inner_nodes]
-            own = out_degree[part.node_ids[: part.num_inner_nodes]]
-            found.expect(np.array_equal(stored, own), f"part {part.index}: a node of its own lacks out-edges")
+    graph = part.graph
+    shown = np.arange(graph.num_nodes) < (part.num_inner_nodes if hops else 0)
+    for _ in range(hops - 1):
+        shown[graph.src[shown[graph.dst]]] = True
+    nodes = np.flatnonzero(shown)
+    found.count("neighbourhoods", len(nodes))
+    stored = np.bincount(graph.dst, minlength=graph.num_nodes)
+    lacking = nodes[stored[nodes] != degrees.incoming[part.node_ids[nodes]]]
+    found.expect(
+        not len(lacking), f"part {part.index}: {len(lacking)} nodes lack in-edges, such as local node {lacking[:1]}"
+    )
+    if whole.manifest is not None and whole.manifest.halo == "dgl":
+        stored = np.bincount(graph.src, minlength=graph.num_nodes)[: part.num_inner_nodes]
+        own = degrees.outgoing[part.node_ids[: part.num_inner_nodes]]
+        found.expect(np.array_equal(stored, own), f"part {part.index}: a node of its own lacks out-edges")
 
 
-def _check_outer_edges(found: Verification, whole: PartitionedGraph, parts: list[Part]) -> None:
+def _check_outer_edges(found: Verification, whole: PartitionedGraph, parts: list[Part], part: Part) -> None:
     """An edge that a part stores without owning it is the owner's edge."""
-    for part in parts:
-        outer = slice(part.num_inner_edges, None)
-        ids = part.edge_ids[outer]
-        ends = part.node_ids[part.graph.src[outer]], part.node_ids[part.graph.dst[outer]]
-        owners = whole.edges.owners(ids)
-        for other in np.unique(owners):
-            chosen, home = owners == other, parts[other]
-            local = ids[chosen] - whole.edges.of_part(int(other))[0]
-            theirs = home.node_ids[home.graph.src[local]], home.node_ids[home.graph.dst[local]]
-            found.expect(
-                np.array_equal(ends[0][chosen], theirs[0]) and np.array_equal(ends[1][chosen], theirs[1]),
-                f"part {part.index}: an edge of part {other} has other ends than there",
-            )
+    outer = slice(part.num_inner_edges, None)
+    ids = part.edge_ids[outer]
+    ends = part.node_ids[part.graph.src[outer]], part.node_ids[part.graph.dst[outer]]
+    owners = whole.edges.owners(ids)
+    for other in np.unique(owners):
+        chosen, home = owners == other, parts[other]
+        local = ids[chosen] - whole.edges.of_part(int(other))[0]
+        theirs = home.node_ids[home.graph.src[local]], home.node_ids[home.graph.dst[local]]
+        found.expect(
+            np.array_equal(ends[0][chosen], theirs[0]) and np.array_equal(ends[1][chosen], theirs[1]),
+            f"part {part.index}: an edge of part {other} has other ends than there",
+        )
 
 
 def _check_id_maps(found: Verification, whole: PartitionedGraph) -> None:

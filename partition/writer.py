@@ -119,7 +119,7 @@ class Writer:
     Args:
         files: Where they go.
         relabelled: The graph and its new ids.
-        tick: Called with the edges that were dealt with, for a progress bar.
+        tick: Called with the rows that were written: the edges of a part, the ids of a map.
     """
 
     def __init__(self, files: FileSet, relabelled: Relabelled, tick: Callable[[int], object]) -> None:
@@ -207,6 +207,7 @@ class Writer:
         self.files.write(paths["to_original"], npy_writer(small))
         self.files.write(paths["to_partition"], npy_writer(inverse(small)))
         self.files.write(paths["parquet"], lambda stream: _write_parquet(stream, order, sizes, original_ids))
+        self.tick(len(order))
 
 
 def finish(files: FileSet, config: dict[str, Any]) -> None:

@@ -134,6 +134,16 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         dgl_format.read_tensors(path)
 
 
+def test_an_array_whose_shape_does_not_fit_its_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.dgl"
+    data = bytearray(bytes_of(dgl_format.write_tensors, {"x": np.arange(3)}))
+    at = data.index((3).to_bytes(8, "little") + (24).to_bytes(8, "little"))
+    data[at] = 4
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"shape \(4,\) with 64 bits each has 24 bytes"):
+        dgl_format.read_tensors(path)
+
+
 def test_a_graph_of_several_types_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "typed.dgl"
     pair = (torch.tensor([0]), torch.tensor([0]))
