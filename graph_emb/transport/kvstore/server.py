@@ -164,6 +164,7 @@ def _loop(trainers: Trainers, state: Any) -> None:
             request, client, group = dgl_rpc.recv_request(rpc.SLICE_MS)
             if request is None or time.monotonic() - looked > rpc.SLICE_MS / 1000:
                 _check(trainers, gone)
+                _check_barrier(gone, tables.arrived)
                 looked = time.monotonic()
             if request is None:
                 if len(gone) == len(trainers):
@@ -198,6 +199,15 @@ def _check(trainers: Trainers, gone: set[int]) -> None:
             gone.add(rank)
         elif channel.ended:
             raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
+
+
+def _check_barrier(gone: set[int], arrived: set[int]) -> None:
+    """Raise when trainers wait for one that said goodbye, as a script does that raised."""
+    if gone and arrived:
+        raise PeerError(
+            f"trainers {sorted(arrived)} wait at a barrier, but trainers {sorted(gone)} said goodbye; "
+            "did one of them raise, or call barrier() less often?"
+        )
 
 
 def _check_alive(trainers: Trainers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -145,7 +146,8 @@ class GuardedSession:
                 for channel in self._channels:
                     channel.send({"bye": self.rank})
                 for channel in self._channels:
-                    while "bye" not in (message := channel.receive(self._start_timeout)):
+                    # Without limit: the others may train for hours more, and a death ends the channel.
+                    while "bye" not in (message := channel.receive(math.inf)):
                         if "dead" in message:
                             raise PeerError(message["dead"])
                 rpc.stop()

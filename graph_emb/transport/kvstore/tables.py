@@ -265,6 +265,11 @@ class Tables:
         total = sum(vote for _, vote in arrived)
         return [(client, Answer((number, total))) for client, _ in arrived]
 
+    @property
+    def arrived(self) -> set[int]:
+        """The trainers that wait at a barrier."""
+        return set(self._arrived)
+
     def close(self) -> None:
         """Free everything, names of segments that were never mapped by all included."""
         for table in self._tables.values():

@@ -150,3 +150,33 @@ def test_every_later_call_names_the_dead_again_and_close_returns() -> None:
     assert outcome.exit_code == 0
     assert len(set(outcome.value)) == 1
     assert "server 0" in outcome.value[0]
+
+
+def leaves_early(transport: Any) -> None:
+    transport.barrier()
+    if transport.rank == 0:
+        transport.barrier()
+
+
+def test_a_barrier_that_can_never_be_full_ends_with_an_error() -> None:
+    """A script that raised says goodbye from its exit hook; those who wait for it must not wait for ever."""
+    cluster = Cluster(2)
+    cluster.start(leaves_early)
+    outcomes = cluster.join(30)
+    assert "trainers [0] wait at a barrier, but trainers [1] said goodbye" in outcomes["trainer 0"].error
+    assert all(outcome.exit_code == 1 for outcome in outcomes.values())
+
+
+def works_longer(transport: Any) -> float:
+    emb = ge.DistEmbedding(1, 1, name="e")
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for _ in range(40 if transport.rank == 0 else 1):
+        emb(torch.tensor([0])).sum().backward()
+        opt.step()
+    return float(emb.weight[0])
+
+
+def test_a_trainer_that_is_done_early_waits_for_the_others() -> None:
+    first, second = Cluster(2, start_timeout=20.0).run(works_longer)
+    assert first in (-40.0, -41.0)
+    assert second <= -1.0
