@@ -66,11 +66,40 @@ class NegativeSampler:
         """
         return self.sample_for(np.arange(first, first + at_least_one("num_walks", num_walks)), per_walk, epoch=epoch)
 
-    def sample_for(self, index: np.ndarray, per_walk: int, *, epoch: int = 0) -> np.ndarray:
-        """Negatives of walks by their index in the epoch, shape (B,), integers; returns (B, per_walk), int32."""
+    def sample_for(
+        self, index: np.ndarray, per_walk: int, *, epoch: int = 0, pool: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Negatives of walks by their index in the epoch.
+
+        Args:
+            index: Shape (B,), integers.
+            per_walk, epoch: As in ``sample``.
+            pool: Nodes of ``pool(...)``, of which each draw takes one; None draws among all.
+        Returns:
+            Shape (B, per_walk), int32.
+        """
         out = np.empty((len(index), at_least_one("per_walk", per_walk)), np.int32)
-        fill_negatives(self.accept, self.other, self.key(epoch), index, self.low, out)
+        if pool is not None:
+            empty = (np.empty(0, np.float32), np.empty(0, np.int32))
+            fill_negatives(*empty, len(pool), self.key(epoch), index, 0, out)
+            return pool[out]
+        fill_negatives(self.accept, self.other, len(self.accept), self.key(epoch), index, self.low, out)
         return out
+
+    def pool(self, size: int, number: int, *, epoch: int = 0) -> np.ndarray:
+        """Nodes that many walks share, so that few rows are needed; each has the probabilities of a single draw.
+
+        Args:
+            size: Nodes, with repeats.
+            number: Which pool of the epoch.
+            epoch: As in ``sample``.
+        Returns:
+            Shape (size,), int32.
+        """
+        out = np.empty((1, at_least_one("size", size)), np.int32)
+        key = stream_key(self.seed, epoch, 3)
+        fill_negatives(self.accept, self.other, len(self.accept), key, np.array([number]), self.low, out)
+        return out[0]
 
 
 def node_degrees(graph: Graph) -> np.ndarray:

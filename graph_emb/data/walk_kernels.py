@@ -88,12 +88,12 @@ def pick(x, low, degree, accept, other):
 
 
 @njit(cache=True, nogil=True)
-def fill_negatives(accept, other, key, index, low, out):
-    """out (B, S*K) gets the negatives, counted from ``low``, of walks index (B,): the draws of one stream per walk."""
+def fill_negatives(accept, other, size, key, index, low, out):
+    """out (B, S*K) gets the draws of walks index (B,), a stream each: low + 0 .. size - 1, uniform without a table."""
     for row in range(out.shape[0]):
         stream = mix64(key + np.uint64(index[row]) * GOLDEN)
         for number in range(out.shape[1]):
-            out[row, number] = low + pick(unit_draw(stream, number), 0, len(accept), accept, other)
+            out[row, number] = low + pick(unit_draw(stream, number), 0, size, accept, other)
 
 
 @njit(cache=True, nogil=True)

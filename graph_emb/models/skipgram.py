@@ -35,7 +35,6 @@ from graph_emb.models.skipgram_steps import (
     Steps,
     WalkBatch,
     learning_rate,
-    step_walks,
 )
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.partition_book import RangeBook
@@ -124,14 +123,14 @@ def train_skipgram(
         _bar(total_walks, sampler, progress and first) as bar,
         deferred_interrupt(isinstance(sampler, PartitionedWalkSampler)) as pressed,
     ):
-        steps = _choose_steps(model, negatives, decay, optimizer, pool, threads)
+        steps = _choose_steps(model, negatives, decay, optimizer, pool, threads, total_walks)
         if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
             ranks = LockstepRanks(model.embedding.kvstore, sampler, steps)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
         epoch = 0
         try:
             for epoch in range(config.epochs):
-                for batch in _batches(sampler, model, epoch, keep, seed, threads):
+                for batch in _batches(sampler, steps.size, epoch, keep, seed, threads):
                     interrupted = log.add(batch, *steps.run(batch), pressed())
                     if interrupted:
                         break
@@ -155,6 +154,7 @@ def _choose_steps(
     optimizer: SparseOptimizer | None,
     pool: ThreadPoolExecutor,
     threads: int,
+    total_walks: int,
 ) -> Steps:
     """In place for SGD where the rows allow it, else the optimizer with the kernel's or autograd's gradients."""
     config = model.config
@@ -162,7 +162,7 @@ def _choose_steps(
         if InPlaceSteps.fits(model):
             return InPlaceSteps(model, negatives, decay, pool, threads)
         if ExchangeSteps.fits(model):
-            return ExchangeSteps(model, negatives, decay, pool, threads)
+            return ExchangeSteps(model, negatives, decay, pool, threads, total_walks)
     if optimizer is None:
         optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
     if config.path == "autograd":
@@ -256,12 +256,11 @@ def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:
 
 
 def _batches(
-    sampler: Sampler, model: SkipGram, epoch: int, keep: np.ndarray | None, seed: int, threads: int
+    sampler: Sampler, together: int, epoch: int, keep: np.ndarray | None, seed: int, threads: int
 ) -> Iterator[WalkBatch]:
-    """The walks of an epoch without the tokens that subsampling drops."""
+    """The walks of an epoch without the tokens that subsampling drops; whole steps of ``together`` walks for ranks."""
     size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
     if isinstance(sampler, PartitionedWalkSampler):
-        together = max(step_walks(model), model.config.exchange_walks * sampler.world_size)
         wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
         size = max(1, wanted // together) * together
     first, per_epoch = 0, sampler.num_walks_per_epoch

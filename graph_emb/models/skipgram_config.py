@@ -40,8 +40,11 @@ class SkipGramConfig:
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
         batch_size: Walks of one step of an optimizer, of each rank. SGD in place steps after every block instead.
-        exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows.
-            Fewer keep the ranks closer together, more let them wait less for each other.
+        exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
+            None: a hundredth of its walks in the whole training, at most 16,384. More let the ranks wait less and
+            learn less from each other (``ExchangeSteps`` has numbers).
+        negative_pool: There, a rank's draws that its walks share as negatives until the next exchange, each used
+            several times: without bias, and fewer rows travel, but the negatives vary less. 0: no pool.
         path: ``auto`` trains SGD in place by a compiled kernel, on float32 rows in this process and, in collective
             mode, on copies of those of other ranks; all else goes through ``DistEmbedding`` and a sparse optimizer,
             with gradients from the same kernel; ``optimizer`` takes the second for SGD too; ``autograd`` takes
@@ -65,18 +68,23 @@ class SkipGramConfig:
     epochs: int = 1
     block: int = 20
     batch_size: int = 128
-    exchange_walks: int = 4096
+    exchange_walks: int | None = None
+    negative_pool: int = 0
     path: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("dim", "window", "shared_negatives", "epochs", "block", "batch_size", "exchange_walks"):
             value = getattr(self, name)
+            if name == "exchange_walks" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be an integer of at least 1")
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"{field.name} is {value}; it must be finite")
+        if isinstance(self.negative_pool, bool) or not isinstance(self.negative_pool, int) or self.negative_pool < 0:
+            raise ConfigError(f"negative_pool is {self.negative_pool!r}; it must be an integer of at least 0")
         if self.num_negatives <= 0:
             raise ConfigError(f"num_negatives is {self.num_negatives}; it must be above 0, or all rows collapse")
         for name in ("negative_power", "subsample"):

@@ -122,7 +122,7 @@ class TrainingLog:
         tokens, loss, pairs, line, stops = self._ranks.sum(np.array([len(nodes), loss, pairs, due, stop], np.float64))
         self.walks += batch.total
         self.tokens += int(tokens)
-        self._loss, self._pairs = self._loss + loss, self._pairs + pairs
+        self._loss, self._pairs = self._loss + float(loss), self._pairs + float(pairs)
         self._bar.update(batch.total * batch.walks.shape[1])
         if line:
             self.write(batch.epoch)

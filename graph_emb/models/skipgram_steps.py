@@ -103,7 +103,13 @@ class WalkBatch:
 
 
 class Steps(Protocol):
-    """Trains on batches of walks."""
+    """Trains on batches of walks.
+
+    Attributes:
+        size: Walks, of all ranks that step together, of one step.
+    """
+
+    size: int
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """Update the tables; returns loss and weight of the positive pairs of a sample of the walks."""
@@ -124,10 +130,10 @@ class Kernel:
         self._negative_weight = np.float32(config.num_negatives / config.shared_negatives)
         self._config = config
 
-    def draw(self, walks: np.ndarray, epoch: int, index: np.ndarray) -> np.ndarray:
-        """Negatives of walks (B, L) by their numbers in the epoch (B,), shape (B, S * K)."""
+    def draw(self, walks: np.ndarray, epoch: int, index: np.ndarray, pool: np.ndarray | None = None) -> np.ndarray:
+        """Negatives of walks (B, L) by their numbers in the epoch (B,), of a pool or of all; shape (B, S * K)."""
         per_walk = num_blocks(walks.shape[1], self._config) * self._config.shared_negatives
-        return self._negatives.sample_for(index, per_walk, epoch=epoch)
+        return self._negatives.sample_for(index, per_walk, epoch=epoch, pool=pool)
 
     def run(
         self,
@@ -158,6 +164,7 @@ class InPlaceSteps:
         self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, pool: ThreadPoolExecutor, threads: int
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
+        self.size = 1
         self._tables = (model.embedding.shard.weight.numpy(), model.context.shard.weight.numpy())
         self._decay, self._pool, self._threads = decay, pool, threads
 
@@ -211,13 +218,13 @@ class GradientSteps:
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._optimizer, self._pool = model, decay, optimizer, pool
-        self._size = step_walks(model)
-        self._part = self._size if model.embedding.kvstore.lockstep else PART_WALKS
+        self.size = step_walks(model)
+        self._part = self.size if model.embedding.kvstore.lockstep else PART_WALKS
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
         loss, pairs = 0.0, 0.0
-        for piece in batch.cut(self._size):
+        for piece in batch.cut(self.size):
             parts = [self._start(part) for part in piece.cut(self._part)]
             for pulled, gradients in parts:
                 sums, own = gradients.result()
@@ -254,11 +261,12 @@ class AutogradSteps:
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._optimizer = model, decay, optimizer
+        self.size = step_walks(model)
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
         loss_sum, pairs = 0.0, 0.0
-        for piece in batch.cut(step_walks(self._model)):
+        for piece in batch.cut(self.size):
             drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index)
             blocks = cut_blocks(piece.walks, drawn, self._model.config)
             loss = self._model.loss(blocks)
