@@ -67,7 +67,13 @@ def connect(
                           ("barrier_timeout", barrier_timeout)):  # fmt: skip
         if not seconds > 0:
             raise ConfigError(f"{name} {seconds!r} must be a positive number of seconds")
+    given = {"hosts": hosts, "num_servers": num_servers, "machine": machine, "rank": rank, "token": token}
+    named = [name for name, value in given.items() if value is not None]
     if _dgl_is_initialized():
+        if named:
+            raise ConfigError(
+                f"{named[0]} is given, but dgl.distributed.initialize() made the connection; leave it out"
+            )
         from graph_emb.transport.kvstore.client import KVStoreTransport
         from graph_emb.transport.kvstore.session import AttachedSession, announce
 
@@ -76,6 +82,8 @@ def connect(
         return KVStoreTransport(session, staleness=staleness, hogwild=hogwild)
     hosts = hosts if hosts is not None else os.environ.get(HOSTS_VARIABLE)
     if hosts is None:
+        if named:
+            raise ConfigError(f"{named[0]} is given without hosts; name the servers' hosts or set ${HOSTS_VARIABLE}")
         from graph_emb.transport.kvstore.standalone import StandaloneTransport
 
         return StandaloneTransport()

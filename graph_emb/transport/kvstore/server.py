@@ -14,6 +14,7 @@ from graph_emb.transport import guard
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.calls import Answer
 from graph_emb.transport.kvstore.layout import Hosts, read_hosts
+from graph_emb.transport.kvstore.parking import park_threads_when
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import tables_of
 
@@ -122,6 +123,7 @@ def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: 
 def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeout: float) -> None:
     """DGL's connections in both directions, each checked before its first message is read."""
     rpc.start()
+    park_threads_when(lambda: any(channel.is_lost() for channel, _ in trainers.values()))
     dgl_rpc.set_rank(server_id)
     dgl_rpc.set_machine_id(hosts.machine_of(server_id))
     dgl_rpc.set_num_client(len(trainers))

@@ -15,6 +15,7 @@ from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.calls import Announce, Answer, Call, revive
 from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
+from graph_emb.transport.kvstore.parking import park_threads_when
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 
 
@@ -93,6 +94,7 @@ class GuardedSession:
 
     def _connect(self) -> None:
         rpc.start()
+        park_threads_when(lambda: any(channel.is_lost() for channel in self._channels))
         welcome = [self._expect(channel, "listen") for channel in self._channels]
         self.machines: Sequence[int] = welcome[0]["machines"]
         dgl_rpc.set_rank(self.rank)

@@ -320,6 +320,10 @@ def test_connect_without_hosts_stands_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.delenv(kvstore.HOSTS_VARIABLE, raising=False)
     assert kvstore.connect().world_size == 1
+    with pytest.raises(ge.ConfigError, match="rank is given without hosts"):
+        kvstore.connect(rank=0)
+    with pytest.raises(ge.ConfigError, match="timeout 0 must be a positive number"):
+        kvstore.connect(timeout=0)
     monkeypatch.setenv(kvstore.HOSTS_VARIABLE, "gone.txt")
     monkeypatch.setenv(guard.TOKEN_VARIABLE, guard.new_token())
     with pytest.raises(ge.ConfigError, match=r"hosts file gone\.txt does not exist"):

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.optim.sgd import SGD
+from graph_emb.transport.base import Push
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 pytestmark = pytest.mark.dist
@@ -25,7 +27,7 @@ def train_until(transport: Any, victim: str, at: str) -> None:
     for step in range(100_000):
         if step == 3 and transport.rank == 1:
             opt.zero_grad()
-            os.kill(os.getpid() if victim == "trainer 1" else server_pid(), signal.SIGKILL)
+            os.kill(os.getpid() if victim == "trainer 1" else server_pid(transport), signal.SIGKILL)
         if at == "barrier":
             transport.barrier()
         emb(ids).sum().backward()
@@ -34,17 +36,14 @@ def train_until(transport: Any, victim: str, at: str) -> None:
             transport.flush()
 
 
-def server_pid() -> int:
-    """The process at the other end of this trainer's channel."""
-    mine = {c.laddr.port for c in psutil.Process().net_connections("tcp4") if c.status == psutil.CONN_ESTABLISHED}
+def server_pid(transport: Any, server: int = 0) -> int:
+    """The process that listens at a server's address."""
+    port = transport._session.hosts.address(server)[1]
     for process in psutil.Process(os.getppid()).children():
-        if process.pid != os.getpid():
-            for one in process.net_connections("tcp4"):
-                if one.status == psutil.CONN_LISTEN and any(
-                    c.raddr and c.raddr.port == one.laddr.port for c in psutil.Process().net_connections("tcp4")
-                ):
-                    return process.pid
-    raise AssertionError(f"no server beside {mine}")
+        for one in process.net_connections("tcp4"):
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port:
+                return process.pid
+    raise AssertionError(f"nobody listens on port {port}")
 
 
 @pytest.mark.parametrize("victim", ["trainer 1", "server 0"])
@@ -115,7 +114,7 @@ def test_two_trainers_of_one_rank_are_told() -> None:
 def frozen(transport: Any) -> None:
     emb = ge.DistEmbedding(4, 1, name="e")
     transport.barrier()
-    pid = server_pid()
+    pid = server_pid(transport)
     os.kill(pid, signal.SIGSTOP)
     try:
         emb.weight[0:4] = 1.0
@@ -134,7 +133,7 @@ def test_a_server_that_lives_but_does_not_answer_is_named() -> None:
 def twice_broken(transport: Any) -> list[str]:
     ge.DistEmbedding(4, 1, name="e")
     transport.barrier()
-    os.kill(server_pid(), signal.SIGKILL)
+    os.kill(server_pid(transport), signal.SIGKILL)
     said = []
     for call in (transport.barrier, transport.flush, lambda: ge.DistEmbedding(4, 1, name="f")):
         with pytest.raises(ge.PeerError) as caught:
@@ -180,3 +179,23 @@ def test_a_trainer_that_is_done_early_waits_for_the_others() -> None:
     first, second = Cluster(2, start_timeout=20.0).run(works_longer)
     assert first in (-40.0, -41.0)
     assert second <= -1.0
+
+
+def dies_in_the_middle_of_a_message(transport: Any) -> None:
+    emb = ge.DistEmbedding(40_000, 64, name="e")
+    transport.barrier()
+    pid = server_pid(transport, 1)
+    os.kill(pid, signal.SIGSTOP)  # its socket fills up, so that DGL's sender waits inside of a message
+    for _ in range(5):
+        transport.push([Push(emb.name, torch.arange(40_000), torch.ones(40_000, 64), SGD(1.0), "sum")])
+    os.kill(pid, signal.SIGKILL)
+    transport.flush()
+
+
+def test_a_server_that_dies_in_the_middle_of_a_message_is_an_error_too() -> None:
+    """DGL's sender throws in its own thread, which ends the process by SIGABRT: here the thread is parked."""
+    cluster = Cluster(1, 2)
+    cluster.start(dies_in_the_middle_of_a_message)
+    outcome = cluster.join(30)["trainer 0"]
+    assert outcome.exit_code == 1, cluster.logs["trainer 0"]
+    assert "server 1" in outcome.error
