@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from graph_emb.errors import CompatError, ConfigError
+from graph_emb.errors import CompatError, ConfigError, unknown_name
 from partition.folder import PendingFolder
-from partition.halo import Halo, PartBuilder
+from partition.halo import Halo, PartBuilder, check_layout
 from partition.hetero import HeteroGraph
 from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, is_partition, load
@@ -73,9 +74,16 @@ def build(
         OSError: ``out`` cannot be written or the disk is full; nothing is left behind.
     """
     from partition.methods import assign
+    from partition.vertex_cut import OwnerRule
 
+    # all of it now, not after an hour of reading and assigning
     if graphbolt:
         check_graphbolt()
+    check_layout(halo, num_hops)
+    if edge_owner not in get_args(OwnerRule):
+        raise unknown_name("edge owner", edge_owner, get_args(OwnerRule))
+    if num_parts is None and assignment is None:
+        raise ConfigError("num_parts is missing; give the number of parts or an assignment")
     chosen = {"balance": balance, "tolerance": tolerance, "num_threads": num_threads}
     if assignment is not None:
         _check_assigned(
@@ -86,8 +94,7 @@ def build(
         check_names(graph, graph.name)
         folder.check_space(estimated_bytes(graph))
         if assignment is None:
-            if num_parts is None:
-                raise ConfigError("num_parts is missing; give the number of parts or an assignment")
+            assert num_parts is not None
             options = {**chosen, **(method_options or {})}
             assignment = assign(graph, num_parts, method, seed=seed, edge_owner=edge_owner, **options)
         manifest = Manifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
@@ -150,19 +157,15 @@ def check_replaceable(place: Path, *, overwrite: bool) -> None:
 def check_graphbolt() -> None:
     """Raise a CompatError unless ``dgl.graphbolt`` works here."""
     from graph_emb.compat import dgl as compat_dgl
+    from graph_emb.compat.graphbolt import StubModule
 
-    dgl = compat_dgl.load()
+    version = compat_dgl.load().__version__
     try:
-        from dgl.graphbolt import fused_csc_sampling_graph
-
-        works = callable(getattr(dgl.distributed, "dgl_partition_to_graphbolt", None))
-        reason = "it cannot convert partitions"
-        if isinstance(fused_csc_sampling_graph, type) or not hasattr(fused_csc_sampling_graph, "__code__"):
-            works, reason = False, "its native library does not fit the installed torch"
+        found = importlib.import_module("dgl.graphbolt")
     except ImportError as error:
-        works, reason = False, str(error)
-    if not works:
-        raise CompatError(f"graphbolt of dgl {dgl.__version__}: {reason}; build the partition without it")
+        raise CompatError(f"graphbolt of dgl {version}: {error}; build the partition without it") from error
+    if isinstance(found, StubModule):
+        raise CompatError(f"graphbolt of dgl {version}: {found.reason}; build the partition without it")
 
 
 def _read(graph: Any, name: str | None, options: Mapping[str, Any] | None, progress: bool | None) -> HeteroGraph:
@@ -202,15 +205,12 @@ def _add_graphbolt(path: Path, files: FileSet, config: dict[str, Any]) -> dict[s
     """Let DGL add its sampling graphs; returns its version of the JSON."""
     import json
 
-    from graph_emb.compat import dgl as compat_dgl
     from partition.manifest import read_json, sha256_of
 
-    dgl = compat_dgl.load()
+    convert = importlib.import_module("dgl.distributed.partition").dgl_partition_to_graphbolt
     draft = path / ".graphbolt.json"
     draft.write_text(json.dumps(config), encoding="utf-8")
-    dgl.distributed.dgl_partition_to_graphbolt(
-        str(draft), store_eids=True, store_inner_node=True, store_inner_edge=True
-    )
+    convert(str(draft), store_eids=True, store_inner_node=True, store_inner_edge=True)
     config = read_json(draft)
     draft.unlink()
     for part in range(config["num_parts"]):

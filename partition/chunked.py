@@ -14,7 +14,7 @@ import numpy as np
 
 from graph_emb.errors import ConfigError, unknown_name
 from partition.dgl_format import storable
-from partition.folder import HashedFile, PendingFolder
+from partition.folder import HashedFile, PendingFolder, write_file
 from partition.hetero import HeteroGraph
 from partition.writer import check_names, npy_writer
 
@@ -131,7 +131,7 @@ class _Chunks:
         path = self._path("node_ids", f"{ntype}.parquet")
         values = ids.tolist() if ids.dtype.kind in "USO" else ids
         table = pa.table({"position": np.arange(len(ids)), "original_id": pa.array(values)})
-        _write(path, lambda stream: pq.write_table(table, stream))
+        write_file(path, lambda stream: pq.write_table(table, stream))
 
     def _sizes(self, num: int) -> list[int]:
         return np.diff(np.linspace(0, num, self.num_chunks + 1).astype(np.int64)).tolist()
@@ -144,7 +144,7 @@ class _Chunks:
         files = []
         for chunk, rows in enumerate(self._slices(len(src))):
             path = self._path("edges", f"{name}{chunk}.{self.edge_format}")
-            _write(path, lambda stream, r=rows: self._write_edges(stream, src[r], dst[r]))
+            write_file(path, lambda stream, r=rows: self._write_edges(stream, src[r], dst[r]))
             files.append(path.relative_to(self.folder).as_posix())
         layout = {"name": "csv", "delimiter": " "} if self.edge_format == "csv" else {"name": "parquet"}
         return {"format": layout, "data": files}
@@ -167,7 +167,7 @@ class _Chunks:
             for chunk, rows in enumerate(self._slices(len(values))):
                 path = self._path(f"{kind}/{name}", f"{column}{chunk}.npy")
                 piece = values[rows].astype(storable(values.dtype), copy=False)
-                _write(path, npy_writer(piece))
+                write_file(path, npy_writer(piece))
                 files.append(path.relative_to(self.folder).as_posix())
             found[column] = {"format": {"name": "numpy"}, "data": files}
         return found
@@ -180,7 +180,7 @@ class _Chunks:
 
 def _write_assignment(folder: Path, assignment: Assignment) -> None:
     for ntype, parts in assignment.parts.items():
-        _write(folder / f"{ntype}.txt", lambda stream, p=parts: _write_lines(stream, p))
+        write_file(folder / f"{ntype}.txt", lambda stream, p=parts: _write_lines(stream, p))
     algorithm = "random" if assignment.method == "random" else "metis"
     assert algorithm in ALGORITHMS
     meta = {"version": "1.0.0", "num_parts": assignment.num_parts, "algo_name": algorithm}
@@ -193,13 +193,4 @@ def _write_lines(stream: HashedFile, parts: np.ndarray, rows: int = 1 << 20) -> 
 
 
 def _write_text(path: Path, text: str) -> None:
-    _write(path, lambda stream: stream.write(text.encode()))
-
-
-def _write(path: Path, write: Any) -> None:
-    stream = HashedFile(path)
-    try:
-        write(stream)
-        stream.close()
-    finally:
-        stream.abandon()
+    write_file(path, lambda stream: stream.write(text.encode()))

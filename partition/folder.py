@@ -9,7 +9,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -75,6 +75,22 @@ class HashedFile:
     def closed(self) -> bool:
         """Whether the file was closed."""
         return self._stream.closed
+
+
+def write_file(path: Path, write: Callable[[HashedFile], object]) -> tuple[int, str]:
+    """Make a file by ``write(stream)`` and put it on the disk.
+
+    Returns:
+        Its size in bytes and its sha256.
+    Raises:
+        OSError: it cannot be written; the error names it.
+    """
+    stream = HashedFile(path)
+    try:
+        write(stream)
+        return stream.num_bytes, stream.close()
+    finally:
+        stream.abandon()
 
 
 class PendingFolder:

@@ -42,6 +42,14 @@ class PartArrays:
     edge_types: np.ndarray
 
 
+def check_layout(halo: str, num_hops: int) -> None:
+    """Raise a ConfigError for an unknown halo, or for num_hops below 1."""
+    if halo not in HALOS:
+        raise unknown_name("halo", halo, HALOS)
+    if num_hops < 1:
+        raise ConfigError(f"num_hops is {num_hops}; at least 1, or a part could not see where its edges end")
+
+
 class PartBuilder:
     """Makes the parts of a relabelled graph one at a time; memory beside the graph is O(nodes + cut edges + one part).
 
@@ -55,10 +63,7 @@ class PartBuilder:
     """
 
     def __init__(self, relabelled: Relabelled, *, halo: Halo = "dgl", num_hops: int = 1) -> None:
-        if halo not in HALOS:
-            raise unknown_name("halo", halo, HALOS)
-        if num_hops < 1:
-            raise ConfigError(f"num_hops is {num_hops}; at least 1, or a part could not see where its edges end")
+        check_layout(halo, num_hops)
         self.relabelled = relabelled
         self.halo = halo
         self.num_hops = num_hops

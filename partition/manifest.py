@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.errors import DataError
-from partition.folder import HashedFile, PendingFolder
+from partition.folder import PendingFolder, write_file
 
 NAME = "manifest.json"
 FORMAT, VERSION = "graph_emb partition", 1
@@ -83,16 +83,17 @@ class FileSet:
         """Make a file by ``write(stream)``, put it on the disk and note its checksum."""
         path = self.folder.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = HashedFile(path)
-        try:
-            write(stream)
-            self.manifest.files[name] = {"bytes": stream.num_bytes, "sha256": stream.close()}
-        finally:
-            stream.abandon()
+        num_bytes, checksum = write_file(path, write)
+        self.manifest.files[name] = {"bytes": num_bytes, "sha256": checksum}
 
     def write_text(self, name: str, text: str) -> None:
         """Make a text file."""
         self.write(name, lambda stream: stream.write(text.encode()))
+
+    def write_manifest(self) -> None:
+        """Put the manifest on the disk; it does not list itself."""
+        text = self.manifest.to_json()
+        write_file(self.folder.path / NAME, lambda stream: stream.write(text.encode()))
 
     def expect_text(self, name: str, text: str) -> None:
         """Note the checksum of a text file that is written later."""

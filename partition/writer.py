@@ -23,7 +23,6 @@ from graph_emb.errors import DataError, PartitionError
 from partition.dgl_format import Rows, StoredGraph, storable, write_graph, write_tensors
 from partition.halo import PartArrays, PartBuilder
 from partition.hetero import EdgeType, HeteroGraph
-from partition.manifest import NAME as MANIFEST
 from partition.manifest import FileSet
 from partition.relabel import Ranges, Relabelled, inverse
 
@@ -214,7 +213,7 @@ def finish(files: FileSet, config: dict[str, Any]) -> None:
     """Write the manifest, then the JSON without which nobody opens the folder."""
     text = json.dumps(config, indent=2) + "\n"
     files.expect_text(files.manifest.config, text)
-    (files.folder.path / MANIFEST).write_text(files.manifest.to_json(), encoding="utf-8")
+    files.write_manifest()
     files.write_text(files.manifest.config, text)
 
 

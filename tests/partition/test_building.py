@@ -162,6 +162,8 @@ def test_a_folder_of_others_is_never_replaced(tmp_path: Path) -> None:
         ({"num_parts": 0}, ConfigError, "num_parts is 0; it must lie in 1 .. 40"),
         ({"num_parts": 41}, ConfigError, "num_parts is 41; it must lie in 1 .. 40"),
         ({"num_parts": 2, "name": "a/b"}, DataError, "graph name 'a/b'"),
+        ({"num_parts": 2, "edge_owner": "target"}, ConfigError, "unknown edge owner 'target'"),
+        ({"num_parts": 2, "halo": "all"}, ConfigError, "unknown halo 'all'"),
         ({"num_parts": 2, "reader_options": {"x": 1}}, ConfigError, r"reader_options \['x'\] have no effect"),
     ],
 )
