@@ -15,9 +15,10 @@ from partition.assignment import Assignment
 from partition.hetero import HeteroGraph
 from partition.readers.progress import progress_shown
 from partition.report.flat import FlatGraph
-from partition.report.forecast import forecast_samples, forecast_walks
+from partition.report.forecast import forecast_walks
 from partition.report.metrics import measure_cut
 from partition.report.report import Quality, Report
+from partition.report.sampling import forecast_samples
 from partition.vertex_cut import vertex_cut
 
 

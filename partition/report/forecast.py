@@ -1,6 +1,6 @@
-"""How many rows of other parts training will pull: exact or simulated walks, a mean field of sampled batches."""
+"""How many rows of other parts random walks will pull: exactly, or on large graphs by simulated walks."""
 
-# N nodes and E edges of all types, P parts, L nodes of a walk, B seeds of a batch, C columns
+# N nodes and E edges of all types, P parts, L nodes of a walk, C columns
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from partition.readers.progress import reading
 from partition.report import loops
 from partition.report.flat import FlatGraph
-from partition.report.rows import Groups, groups_by_source, on_ranges, sources_by_destination
+from partition.report.rows import destinations_by_source, on_ranges, sources_by_destination
 from partition.threads import Threads, thread_count
 
 MOST_COLUMNS = 16  # 16 float32 are a cache line, the unit in which neighbours are fetched
@@ -104,16 +104,15 @@ def simulated_walks(
 
     The standard error of a share s is at most sqrt(s * (1 - s) / SIMULATED_WALKS), 0.001 of all visits at most.
     """
-    leaving, both = groups_by_source(flat), np.stack(parts, axis=1)
+    leaving, both = destinations_by_source(flat), np.stack(parts, axis=1)
     starts = np.random.default_rng(0).integers(0, flat.num_nodes, SIMULATED_WALKS)
-    cumulative = np.cumsum(leaving.weights, dtype=np.float64)
+    cumulative = np.cumsum(leaving.values, dtype=np.float64)
     shape = (len(parts), num_parts, walk_length)
     counts: list[np.ndarray] = []
 
     def run(low: int, high: int) -> None:
         own = np.zeros((2, *shape), np.int64)
-        indptr, indices = leaving.rows.indptr, leaving.rows.indices
-        loops.simulate_walks(indptr, indices, leaving.nodes, cumulative, starts, both, low, high, own[0], own[1])
+        loops.simulate_walks(leaving.indptr, leaving.indices, cumulative, starts, both, low, high, own[0], own[1])
         counts.append(own)  # integers: their sum is the same in any order
 
     with Threads(thread_count(None)) as threads:
@@ -174,81 +173,3 @@ class _Columns:
 def _ratio(share: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """share / whole, 0 where whole is 0."""
     return np.divide(share, whole, out=np.zeros(len(whole)), where=whole > 0)
-
-
-@dataclass(frozen=True)
-class SampleForecast:
-    """Distinct rows that a batch of sampled neighbourhoods needs, the seeds included.
-
-    Attributes:
-        rows: Expected distinct input rows of one batch of each part, (P,); 0 of a part without seeds.
-        remote: Those of them in other parts, (P,).
-        batches: Batches of each part in an epoch, (P,); the last one counts by its share.
-    """
-
-    rows: np.ndarray
-    remote: np.ndarray
-    batches: np.ndarray
-
-    @property
-    def share(self) -> float:
-        """Remote share of the rows of an epoch."""
-        return float((self.remote * self.batches).sum() / (self.rows * self.batches).sum())
-
-
-def forecast_samples(
-    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, fanouts: tuple[int, ...], batch_size: int
-) -> list[tuple[SampleForecast, ...]]:
-    """The forecast after each hop of DGL's sampling: B seeds of one part, in-edges, without replacement.
-
-    Mean field: nodes enter a batch independently. A seed is in it with probability B / seeds of its part; if r(s) is
-    the probability that s is in the input of a hop, v is in the next one's with
-    1 - (1 - r(v)) * prod over edges v -> s of (1 - r(s) * min(1, fanout / in-degree of s)),
-    in-degrees and fanouts by edge type. It is exact for fanouts above every degree and batches of all seeds; else
-    the error is that nodes of one batch are slightly dependent.
-
-    Args:
-        parts: The part of each node, (N,), int32, by each assignment.
-        fanouts: Sampled in-edges of a node and edge type, the seeds' own first.
-        batch_size: B, at most the seeds of the part.
-    Returns:
-        For each assignment one forecast for each hop.
-    """
-    leaving = groups_by_source(flat)
-    both = np.stack(parts, axis=1)
-    seeds = np.stack([np.bincount(own[flat.seeds], minlength=num_parts) for own in parts]).ravel()
-    size = np.minimum(seeds, batch_size)
-    columns = _Columns(len(parts), num_parts, max(flat.num_nodes, len(leaving.nodes)))
-    rows, inside = (np.zeros((len(fanouts), len(columns.part))) for _ in range(2))
-    ones = np.ones(flat.num_nodes, np.float32)
-    with (
-        Threads(thread_count(None)) as threads,
-        reading("samples", len(fanouts) * len(columns.groups), "hops") as advance,
-    ):
-        for own in columns.groups:
-            which, part = columns.which[own], columns.part[own]
-            chance = ((both[:, which] == part) & flat.seeds[:, None]) * _ratio(size, seeds)[own].astype(np.float32)
-            for hop, fanout in enumerate(fanouts):
-                chance = _next_hop(threads, leaving, chance, fanout)
-                rows[hop, own], inside[hop, own] = _tally(threads, chance, both, which, part, ones)
-                advance(1)
-    remote, batches = np.maximum(rows - inside, 0.0), _ratio(seeds, size)
-    return [
-        tuple(SampleForecast(rows[hop, own], remote[hop, own], batches[own]) for hop in range(len(fanouts)))
-        for own in (np.flatnonzero(columns.which == assignment) for assignment in range(len(parts)))
-    ]
-
-
-def _next_hop(threads: Threads, leaving: Groups, chance: np.ndarray, fanout: int) -> np.ndarray:
-    """The probability of each node (N, C) to be among a hop's inputs, by that to be among its outputs."""
-    num_nodes, width = chance.shape
-    missed = np.empty((len(leaving.nodes), width), np.float32)
-    sampled = np.minimum(1.0, fanout / np.maximum(leaving.degrees, 1))
-    run = loops.log_absent
-    on_ranges(threads, len(missed), lambda low, high: run(chance, leaving.nodes, sampled, low, high, missed))
-    absent = np.empty_like(chance)
-    nodes, ones = np.arange(num_nodes), np.ones(num_nodes)
-    on_ranges(threads, num_nodes, lambda low, high: run(chance, nodes, ones, low, high, absent))
-    leaving.rows.add(threads, missed, absent)
-    on_ranges(threads, num_nodes, lambda low, high: loops.present_of(absent, low, high, absent))
-    return absent

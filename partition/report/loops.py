@@ -10,7 +10,6 @@ from numba import njit
 
 ENTERS, LEAVES = 1, 2
 """Bits of ``seen[node, part]``: an edge from the node enters the part, or an edge of the part leaves for the node."""
-_CERTAIN = 1.0 - 2.0**-53  # log1p(-1) would be minus infinity
 
 
 @njit(cache=True, nogil=True)
@@ -45,18 +44,16 @@ def fill_rows(
     rows: np.ndarray,
     start: int,
     columns: np.ndarray,
-    column_of: np.ndarray,
     column_start: int,
     weights: np.ndarray,
     filled: np.ndarray,
     indices: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Write each edge's column (translated by ``column_of`` where it is not empty) and weight into its row."""
+    """Write each edge's column and weight (where there are weights) into its row."""
     for edge in range(len(rows)):
         row = rows[edge] + start
-        column = columns[edge]
-        indices[filled[row]] = column_of[column] if len(column_of) > 0 else column + column_start
+        indices[filled[row]] = columns[edge] + column_start
         if len(weights) > 0:
             values[filled[row]] = weights[edge]
         filled[row] += 1
@@ -129,7 +126,6 @@ def _mixed(state: np.uint64) -> np.uint64:
 def simulate_walks(
     indptr: np.ndarray,
     indices: np.ndarray,
-    nodes: np.ndarray,
     cumulative: np.ndarray,
     starts: np.ndarray,
     parts: np.ndarray,
@@ -141,7 +137,6 @@ def simulate_walks(
     """Walk from ``starts[low:high]`` and count; a walk's numbers depend on its place in ``starts`` only.
 
     Args:
-        indices, nodes: An entry of a node's row is a group, the group's node the neighbour.
         cumulative: Running sum of the weights of all entries, (E,), float64; empty: all are 1.
         parts: The part of each node in each assignment, (N, assignments).
         visits, remote: Added to: by assignment, part of the start and step.
@@ -167,22 +162,67 @@ def simulate_walks(
                 place = first + np.searchsorted(cumulative[first:end], target, side="right")
             else:
                 place = first + np.int64(share * (end - first))
-            node = nodes[indices[min(place, end - 1)]]
+            node = indices[min(place, end - 1)]
 
 
 @njit(cache=True, nogil=True)
-def log_absent(chance: np.ndarray, nodes: np.ndarray, factor: np.ndarray, low: int, high: int, out: np.ndarray) -> None:
-    """log(1 - chance * factor) of the node of each row of ``out`` (G, C); ``nodes`` and ``factor`` are (G,)."""
-    for row in range(low, high):
-        node = nodes[row]
-        for column in range(chance.shape[1]):
-            present = chance[node, column] * factor[row]
-            out[row, column] = np.log1p(-min(present, _CERTAIN)) if present > 0.0 else 0.0
+def sample_batch(
+    seeds: np.ndarray,
+    starts: np.ndarray,
+    sources: np.ndarray,
+    node_starts: np.ndarray,
+    node_groups: np.ndarray,
+    fanouts: np.ndarray,
+    key: np.uint64,
+    mark: np.ndarray,
+    number: int,
+    reached: np.ndarray,
+    parts: np.ndarray,
+    part: int,
+    counts: np.ndarray,
+) -> None:
+    """Write the distinct nodes of a batch after each hop, and those of them outside of ``part``, to ``counts`` (2, H).
 
-
-@njit(cache=True, nogil=True)
-def present_of(absent: np.ndarray, low: int, high: int, out: np.ndarray) -> None:
-    """1 - exp(absent), (N, C)."""
-    for row in range(low, high):
-        for column in range(absent.shape[1]):
-            out[row, column] = -np.expm1(absent[row, column])
+    Args:
+        seeds: Distinct nodes.
+        starts, sources: The sources of each group's edges, (G + 1,) and (E,).
+        node_starts, node_groups: The groups of each node, (N + 1,) and (G,).
+        mark: Holds ``number`` for nodes of this batch and other numbers for all others, (N,).
+        reached: Room for N nodes.
+    """
+    state, step = key, np.uint64(0x9E3779B97F4A7C15)
+    chosen = np.empty(fanouts.max(), np.int64)
+    size = 0
+    outside = 0
+    for node in seeds:
+        mark[node] = number
+        reached[size] = node
+        size += 1
+        outside += parts[node] != part
+    for hop in range(len(fanouts)):
+        before = size
+        for place in range(before):
+            node = reached[place]
+            for slot in range(node_starts[node], node_starts[node + 1]):
+                first = starts[node_groups[slot]]
+                degree = starts[node_groups[slot] + 1] - first
+                taken = min(fanouts[hop], degree)
+                for draw in range(taken):
+                    pick = draw
+                    if taken < degree:  # Floyd's sampling without replacement (CACM 30, 1987)
+                        last = degree - taken + draw
+                        state += step
+                        pick = np.int64(np.float64(_mixed(state) >> np.uint64(11)) * 2.0**-53 * (last + 1))
+                        for earlier in range(draw):
+                            if chosen[earlier] == pick:
+                                pick = last
+                                break
+                        chosen[draw] = pick
+                    source = sources[first + pick]
+                    if mark[source] != number:
+                        mark[source] = number
+                        reached[size] = source
+                        size += 1
+                        outside += parts[source] != part
+        counts[0, hop] = size
+        counts[1, hop] = outside

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partition.report.forecast import SampleForecast, WalkForecast
+from partition.report.forecast import WalkForecast
 from partition.report.metrics import Cut
+from partition.report.sampling import SampleForecast
 
 Row = tuple[str, str, str]
 _GIGABYTE = 1 << 30
@@ -156,7 +157,8 @@ class Report:
         how = f"{simulated:,} simulated" if simulated else "exact"
         return (
             f"Walks: one from each node, worked at the part of its start, {weights}; every visit counts, {how}. "
-            f"Samples: batches of {self.batch_size} seeds of one part ({self.seeds}), distinct input rows, mean field."
+            f"Samples: batches of {self.batch_size} seeds of one part ({self.seeds}), distinct input rows, "
+            "the mean of sampled batches."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -51,15 +51,28 @@ class Rows:
 
 def sources_by_destination(flat: FlatGraph) -> Rows:
     """Row v: the sources of the edges that enter v, homogeneous ids, with weights where every type has them."""
-    offsets, edges = flat.graph.node_offsets, flat.graph.edges
-    indptr = _starts(flat.num_nodes, [(dst, offsets[etype[2]]) for etype, (_, dst) in edges.items()])
-    weights = flat.weights
-    indices = _indices(indptr, flat.num_nodes)
+    return _rows(flat, row_end=1)
+
+
+def destinations_by_source(flat: FlatGraph) -> Rows:
+    """Row u: the destinations of the edges that leave u, in the same way."""
+    return _rows(flat, row_end=0)
+
+
+def _rows(flat: FlatGraph, row_end: int) -> Rows:
+    offsets, edges, weights = flat.graph.node_offsets, flat.graph.edges, flat.weights
+    row_type, column_type = 2 * row_end, 2 - 2 * row_end
+    indptr = np.zeros(flat.num_nodes + 1, np.int64)
+    for etype, ends in edges.items():
+        loops.count_rows(ends[row_end], offsets[etype[row_type]] + 1, indptr)
+    np.cumsum(indptr, out=indptr)
+    indices = _indices(indptr[-1], flat.num_nodes)
     values = _NO_VALUES if weights is None else np.empty(indptr[-1], np.float32)
     filled = indptr[:-1].copy()
-    for etype, (src, dst) in edges.items():
+    for etype, ends in edges.items():
         own = _NO_VALUES if weights is None else weights[etype]
-        loops.fill_rows(dst, offsets[etype[2]], src, _NOTHING, offsets[etype[0]], own, filled, indices, values)
+        start, column_start = offsets[etype[row_type]], offsets[etype[column_type]]
+        loops.fill_rows(ends[row_end], start, ends[1 - row_end], column_start, own, filled, indices, values)
     return Rows(indptr, indices, values)
 
 
@@ -68,47 +81,32 @@ class Groups:
     """Edges by edge type and destination: sampling draws from each group on its own.
 
     Attributes:
-        rows: Row v: the groups of the edges that leave v.
-        nodes: The destination of each group, (G,), int64, homogeneous.
-        degrees: Edges of each group, (G,), int64.
-        weights: Of each entry of ``rows``, (E,), float32, where every type has weights; else empty.
+        starts, sources: The sources of the edges of each group, (G + 1,), int64, and (E,), homogeneous.
+        node_starts, node_groups: The groups of each node, (N + 1,), int64, and (G,), int64.
     """
 
-    rows: Rows
-    nodes: np.ndarray
-    degrees: np.ndarray
-    weights: np.ndarray
+    starts: np.ndarray
+    sources: np.ndarray
+    node_starts: np.ndarray
+    node_groups: np.ndarray
 
 
-def groups_by_source(flat: FlatGraph) -> Groups:
-    """The groups of all types and who feeds them."""
+def groups_by_destination(flat: FlatGraph) -> Groups:
+    """The groups of all types; a node that no edge of a type enters has no group of that type."""
     offsets, edges = flat.graph.node_offsets, flat.graph.edges
-    indptr = _starts(flat.num_nodes, [(src, offsets[etype[0]]) for etype, (src, _) in edges.items()])
-    indices = _indices(indptr, flat.graph.total_edges)
-    weights = flat.weights
-    values = _NO_VALUES if weights is None else np.empty(indptr[-1], np.float32)
-    filled = indptr[:-1].copy()
-    nodes, degrees, num_groups = [_NOTHING], [_NOTHING], 0
+    degrees = {e: np.bincount(dst, minlength=flat.graph.num_nodes[e[2]]) for e, (_, dst) in edges.items()}
+    entered = {etype: np.flatnonzero(degree) for etype, degree in degrees.items()}
+    nodes = np.concatenate([_NOTHING, *(own + offsets[etype[2]] for etype, own in entered.items())])
+    sizes = np.concatenate([_NOTHING, *(degrees[etype][own] for etype, own in entered.items())])
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    sources, filled, first = _indices(starts[-1], flat.num_nodes), starts[:-1].copy(), 0
     for etype, (src, dst) in edges.items():
-        in_degree = np.bincount(dst, minlength=flat.graph.num_nodes[etype[2]])
-        entered = np.flatnonzero(in_degree)
-        group_of = np.zeros(len(in_degree), np.int64)
-        group_of[entered] = np.arange(num_groups, num_groups + len(entered))
-        own = _NO_VALUES if weights is None else weights[etype]
-        loops.fill_rows(src, offsets[etype[0]], dst, group_of, 0, own, filled, indices, values)
-        nodes.append(entered + offsets[etype[2]])
-        degrees.append(in_degree[entered])
-        num_groups += len(entered)
-    rows = Rows(indptr, indices, _NO_VALUES)
-    return Groups(rows, np.concatenate(nodes), np.concatenate(degrees), values)
+        group_of = np.cumsum(degrees[etype] > 0) + (first - 1)
+        first += len(entered[etype])
+        loops.fill_rows(group_of[dst], 0, src, offsets[etype[0]], _NO_VALUES, filled, sources, _NO_VALUES)
+    node_starts = np.concatenate([[0], np.cumsum(np.bincount(nodes, minlength=flat.num_nodes))])
+    return Groups(starts, sources, node_starts, np.argsort(nodes, kind="stable"))
 
 
-def _indices(indptr: np.ndarray, limit: int) -> np.ndarray:
-    return np.empty(indptr[-1], np.int32 if limit < 2**31 else np.int64)
-
-
-def _starts(num_nodes: int, rows: list[tuple[np.ndarray, int]]) -> np.ndarray:
-    indptr = np.zeros(num_nodes + 1, np.int64)
-    for own, start in rows:
-        loops.count_rows(own, start + 1, indptr)
-    return np.cumsum(indptr, out=indptr)
+def _indices(size: int, limit: int) -> np.ndarray:
+    return np.empty(size, np.int32 if limit < 2**31 else np.int64)

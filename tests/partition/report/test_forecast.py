@@ -9,9 +9,11 @@ from graph_emb.data.walks import WalkSampler
 from graph_emb.graph.csr import Graph
 from partition.assignment import Assignment
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
-from partition.report import forecast
+from partition.report import forecast, loops, sampling
 from partition.report.flat import FlatGraph
-from partition.report.forecast import forecast_samples, forecast_walks
+from partition.report.forecast import forecast_walks
+from partition.report.rows import groups_by_destination
+from partition.report.sampling import forecast_samples
 from tests.partition.report.graphs import communities, random_typed
 
 TOLERANCE = 0.10
@@ -55,27 +57,41 @@ def test_walks_equal_brute_force(seed: int, num_parts: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("seed", "num_parts"), [(0, 2), (1, 3), (2, 5)])
-def test_samples_equal_the_formula_in_plain_python(seed: int, num_parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "MOST_COLUMNS", 3)
+def test_samples_of_all_neighbours_equal_brute_force(seed: int, num_parts: int) -> None:
     graph, assignment = random_typed(seed, num_parts)
     parts, edges = assignment.homogeneous(), homogeneous_edges(graph, assignment)
     train = np.concatenate([np.zeros(7, bool), graph.node_data["paper"]["train_mask"], np.zeros(2, bool)])
     other = parts[::-1].copy()
-    got = forecast_samples(FlatGraph(graph), [other, parts], num_parts, (2, 1), batch_size=2)[1]
+    got = forecast_samples(FlatGraph(graph), [other, parts], num_parts, (99, 99), batch_size=99)[1]
     for part in range(num_parts):
-        seeds = np.flatnonzero(train & (parts == part))
-        chance = [min(2, len(seeds)) / len(seeds) if node in seeds else 0.0 for node in range(20)]
-        for hop, fanout in enumerate((2, 1)):
-            absent = [1 - c for c in chance]
-            for u, v, _, etype in edges:
-                degree = sum(1 for _, other, _, kind in edges if other == v and kind == etype)
-                absent[u] *= 1 - chance[v] * min(1.0, fanout / degree)
-            chance = [1 - a for a in absent]
-            assert got[hop].rows[part] == pytest.approx(sum(chance), rel=1e-5)
-            assert got[hop].remote[part] == pytest.approx(
-                sum(c for c, p in zip(chance, parts, strict=True) if p != part)
-            )
-            assert got[hop].batches[part] == pytest.approx(len(seeds) / 2 if len(seeds) > 2 else float(len(seeds) > 0))
+        needed = set(np.flatnonzero(train & (parts == part)).tolist())
+        for hop in range(2):
+            needed |= {u for u, v, _, _ in edges if v in needed}
+            assert got[hop].rows[part] == len(needed)
+            assert got[hop].remote[part] == sum(parts[node] != part for node in needed)
+
+
+def test_one_batch_draws_distinct_edges_with_equal_chance() -> None:
+    # 1 seed with 6 in-edges from distinct nodes, of which 3 are in the other part; 4 are drawn
+    graph = HeteroGraph(
+        {NODE_TYPE: 7},
+        {EDGE_TYPE: (np.arange(1, 7), np.zeros(6, np.int64))},
+        {NODE_TYPE: {"train_mask": np.arange(7) == 0}},
+    )
+    parts = np.array([0, 0, 0, 0, 1, 1, 1], np.int32)
+    counts = np.zeros(7)
+    groups = groups_by_destination(FlatGraph(graph))
+    for key in range(3000):
+        mark, reached, found = np.full(7, -1), np.empty(7, np.int64), np.zeros((2, 1), np.int64)
+        loops.sample_batch(
+            np.array([0]), groups.starts, groups.sources, groups.node_starts, groups.node_groups,
+            np.array([4]), np.uint64(key << 32), mark, 0, reached, parts, 0, found,
+        )  # fmt: skip
+        assert found[0, 0] == 5
+        assert found[1, 0] == (parts[mark == 0] == 1).sum()
+        counts += mark == 0
+    assert counts[0] == 3000
+    np.testing.assert_allclose(counts[1:] / 3000, 4 / 6, atol=0.03)
 
 
 def test_samples_of_all_neighbours_are_counted_exactly() -> None:
@@ -117,7 +133,8 @@ def test_forecasts_do_not_depend_on_the_number_of_threads(work: int, monkeypatch
     monkeypatch.setattr(forecast, "SIMULATED_WALKS", 5000)
     found = []
     for num_threads in (1, 3):
-        monkeypatch.setattr(forecast, "thread_count", lambda _, num=num_threads: num)
+        for module in (forecast, sampling):
+            monkeypatch.setattr(module, "thread_count", lambda _, num=num_threads: num)
         (walks,) = forecast_walks(FlatGraph(graph), [parts], 4, 6)
         ((hop,),) = forecast_samples(FlatGraph(graph), [parts], 4, (3,), batch_size=50)
         found.append([walks.visits, walks.remote, walks.by_part, hop.rows, hop.remote])
