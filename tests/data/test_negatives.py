@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from graph_emb.data.negatives import NegativeSampler, node_degrees
+from graph_emb.data.negatives import NegativeSampler, gathered_degrees, node_degrees, own_degrees
+from graph_emb.data.part_graph import PartGraph
 from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph
+from graph_emb.partition_book import RangeBook
+from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.routing import layout
+from tests.ranks import Ranks
 
 DEGREES = np.array([1.0, 16.0, 0.0, 81.0, 3.0])
 
@@ -60,3 +65,58 @@ def test_a_graph_without_edges_needs_uniform_negatives() -> None:
 def test_counts_are_checked() -> None:
     with pytest.raises(ConfigError, match="per_walk = 0"):
         NegativeSampler(DEGREES).sample(1, 0)
+
+
+def test_draws_of_walks_by_index_are_those_of_consecutive_walks() -> None:
+    sampler = NegativeSampler(DEGREES, seed=4)
+    index = np.array([2, 3, 17])
+    np.testing.assert_array_equal(sampler.sample_for(index, 8, epoch=2), sampler.sample(20, 8, epoch=2)[index])
+    assert sampler.sample_for(index[:0], 8).shape == (0, 8)
+
+
+def test_nodes_may_start_at_a_number_of_their_own() -> None:
+    whole, moved = NegativeSampler(DEGREES, seed=4), NegativeSampler(DEGREES, seed=4, low=100)
+    np.testing.assert_array_equal(moved.sample(5, 8), whole.sample(5, 8) + 100)
+    np.testing.assert_array_equal(moved.pool(5, 0), whole.pool(5, 0) + 100)
+
+
+def test_a_pool_is_shared_and_has_the_probabilities_of_a_draw() -> None:
+    sampler = NegativeSampler(DEGREES, seed=2)
+    pools = np.stack([sampler.pool(4, number) for number in range(5000)])
+    share = DEGREES**0.75
+    keep = share > 0
+    counts = np.bincount(pools.ravel(), minlength=5)
+    assert counts[~keep].sum() == 0
+    assert chisquare(counts[keep], 20_000 * share[keep] / share.sum()).pvalue > 1e-4
+    assert (sampler.pool(4, 0, epoch=1) != pools[0]).any()
+    drawn = sampler.sample_for(np.arange(500), 8, pool=np.array([7, 9, 30], np.int32))
+    assert drawn.dtype == np.int32
+    assert chisquare([(drawn == node).sum() for node in (7, 9, 30)]).pvalue > 1e-4
+
+
+def weighted(directed: bool) -> Graph:
+    rng = np.random.default_rng(1)
+    src, dst = rng.integers(0, 30, (2, 90))
+    return Graph.from_edges(src, dst, num_nodes=31, weights=rng.uniform(0.1, 2, 90), directed=directed)
+
+
+def degrees_on_a_rank(directed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    group = ProcessGroup(timeout=60)
+    try:
+        places = layout(RangeBook([0, 4, 20, 31]), group.world_size, None, "w")
+        part = PartGraph.of_graph(weighted(directed), places, group.rank)
+        degrees = gathered_degrees(part, group)
+        return degrees, own_degrees(part, group), NegativeSampler(degrees, seed=1).sample(9, 20)
+    finally:
+        group.close()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("directed", [False, True])
+def test_ranks_together_know_the_degrees_of_all_nodes(ranks: Ranks, directed: bool) -> None:
+    expected = node_degrees(weighted(directed))
+    found = ranks.run(degrees_on_a_rank, 3, directed)
+    for degrees, _, drawn in found:
+        np.testing.assert_allclose(degrees, expected, rtol=1e-15)
+        np.testing.assert_array_equal(drawn, NegativeSampler(expected, seed=1).sample(9, 20))
+    np.testing.assert_allclose(np.concatenate([own for _, own, _ in found]), expected, rtol=1e-15)
