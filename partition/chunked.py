@@ -6,6 +6,7 @@ Legend: N and E the ids of one type.
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -144,12 +145,12 @@ class _Chunks:
         files = []
         for chunk, rows in enumerate(self._slices(len(src))):
             path = self._path("edges", f"{name}{chunk}.{self.edge_format}")
-            write_file(path, lambda stream, r=rows: self._write_edges(stream, src[r], dst[r]))
+            write_file(path, partial(self._write_edges, src[rows], dst[rows]))
             files.append(path.relative_to(self.folder).as_posix())
         layout = {"name": "csv", "delimiter": " "} if self.edge_format == "csv" else {"name": "parquet"}
         return {"format": layout, "data": files}
 
-    def _write_edges(self, stream: HashedFile, src: np.ndarray, dst: np.ndarray) -> None:
+    def _write_edges(self, src: np.ndarray, dst: np.ndarray, stream: HashedFile) -> None:
         import pyarrow as pa
         import pyarrow.csv as csv
         import pyarrow.parquet as pq
@@ -180,14 +181,14 @@ class _Chunks:
 
 def _write_assignment(folder: Path, assignment: Assignment) -> None:
     for ntype, parts in assignment.parts.items():
-        write_file(folder / f"{ntype}.txt", lambda stream, p=parts: _write_lines(stream, p))
+        write_file(folder / f"{ntype}.txt", partial(_write_lines, parts))
     algorithm = "random" if assignment.method == "random" else "metis"
     assert algorithm in ALGORITHMS
     meta = {"version": "1.0.0", "num_parts": assignment.num_parts, "algo_name": algorithm}
     _write_text(folder / "partition_meta.json", json.dumps(meta) + "\n")
 
 
-def _write_lines(stream: HashedFile, parts: np.ndarray, rows: int = 1 << 20) -> None:
+def _write_lines(parts: np.ndarray, stream: HashedFile, rows: int = 1 << 20) -> None:
     for start in range(0, len(parts), rows):
         stream.write("".join(f"{part}\n" for part in parts[start : start + rows].tolist()).encode())
 
