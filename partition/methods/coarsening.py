@@ -19,6 +19,7 @@ from partition.threads import Threads
 CHUNK = 32
 """Consecutive nodes that stay together in a random order: memory near in the input stays near."""
 BATCHES = 48
+CLUSTER_ROUNDS = 3
 MIN_BATCH = 64
 SERIAL_ENTRIES = 200_000
 """Below this a batch costs less than handing it to threads."""
@@ -103,9 +104,7 @@ class Propagation:
         return moved, emptied
 
 
-def cluster(
-    level: Level, limits: np.ndarray, target: int, rounds: int, rng: np.random.Generator, threads: Threads
-) -> np.ndarray:
+def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Generator, threads: Threads) -> np.ndarray:
     """Clusters of at most ``limits``, (N,), int32, any numbers below N; stops early at ``target`` clusters."""
     num_nodes = level.num_nodes
     labels = np.arange(num_nodes, dtype=np.int32)
@@ -114,7 +113,7 @@ def cluster(
     favoured = np.full(num_nodes, -1, np.int32)
     propagation = Propagation(level, labels, loads, limits, threads)
     left = num_nodes
-    for _ in range(rounds):
+    for _ in range(CLUSTER_ROUNDS):
         moved, emptied = propagation.round(rng, sizes=sizes, favoured=favoured, grouped=True)
         left -= emptied
         if left <= target or moved < num_nodes // 50:
@@ -158,12 +157,19 @@ def contract(level: Level, labels: np.ndarray, threads: Threads) -> Level:
 
 
 def coarsen(
-    finest: Level, limits: np.ndarray, target: int, rounds: int, rng: np.random.Generator, threads: Threads
+    finest: Level, limits: np.ndarray, growth: float, target: int, rng: np.random.Generator, threads: Threads
 ) -> list[Level]:
-    """Levels from the given one to the coarsest: about ``target`` nodes, or where clustering no longer helps."""
+    """Levels from the given one to the coarsest: about ``target`` nodes, or where clustering no longer helps.
+
+    Args:
+        limits: (C,): what a cluster may hold on any level.
+        growth: And at most this many mean nodes on one: smaller steps leave more chances to refine.
+    """
     levels = [finest]
     while levels[-1].num_nodes > target:
-        labels = cluster(levels[-1], limits, target, rounds, rng, threads)
+        means = levels[-1].node_weights.sum(axis=0) / levels[-1].num_nodes
+        steady = np.minimum(limits, np.maximum(growth * means, 1)).astype(np.int64)
+        labels = cluster(levels[-1], steady, target, rng, threads)
         coarser = contract(levels[-1], labels, threads)
         if coarser.num_nodes > 0.95 * levels[-1].num_nodes:
             levels[-1].labels = None

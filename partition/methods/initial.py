@@ -14,7 +14,6 @@ from partition.methods.coarsening import Level
 from partition.methods.refining import Parts, overload_of, scales_of
 from partition.threads import Threads
 
-TRIES = 6
 ROUNDS = 8
 LEAST_PATIENCE = 50
 WORK = 4_000_000
@@ -22,30 +21,39 @@ WORK = 4_000_000
 
 
 def first_parts(
-    level: Level, num_parts: int, limits: np.ndarray, most: int, rng: np.random.Generator, threads: Threads
+    level: Level,
+    num_parts: int,
+    limits: np.ndarray,
+    most: int,
+    tries: int,
+    rng: np.random.Generator,
+    threads: Threads,
 ) -> Parts:
     """The best of several starts: least overload, then least cut.
 
     Args:
         limits: (C,): what a part may hold.
         most: Starts times the depth of the bisection at most; a coarsest graph with many edges gets fewer.
+        tries: Of each bisection in a start: fewer make the starts more different.
     """
     depth = max(1.0, float(np.log2(num_parts)))
-    starts = int(np.clip(WORK / (TRIES * max(len(level.indices), 1)), 1, most) / depth) or 1
+    starts = int(np.clip(WORK / (tries * max(len(level.indices), 1)), 1, most) / depth) or 1
     # A generator for each start: what it draws does not depend on the thread that runs it.
-    made = threads.run([partial(_start, level, num_parts, limits, own) for own in rng.spawn(starts)])
+    made = threads.run([partial(_start, level, num_parts, limits, tries, own) for own in rng.spawn(starts)])
     return min(made, key=lambda parts: (parts.overload, parts.cut()))
 
 
-def _start(level: Level, num_parts: int, limits: np.ndarray, rng: np.random.Generator) -> Parts:
-    made = Parts(level, _bisect_recursively(level, num_parts, limits, rng), limits, num_parts)
+def _start(level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator) -> Parts:
+    made = Parts(level, _bisect_recursively(level, num_parts, limits, tries, rng), limits, num_parts)
     made.rebalance(rng)
     with Threads(1) as alone:
         made.refine(rng, alone)
     return made
 
 
-def _bisect_recursively(level: Level, num_parts: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _bisect_recursively(
+    level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator
+) -> np.ndarray:
     """(N,), int32: parts near the limits; what does not fit yet is mended later."""
     parts = np.zeros(level.num_nodes, np.int32)
     local = np.full(level.num_nodes, -1, np.int32)
@@ -59,13 +67,15 @@ def _bisect_recursively(level: Level, num_parts: int, limits: np.ndarray, rng: n
         node_weights = np.ascontiguousarray(level.node_weights[nodes])
         piece = Level(indptr, indices, weights, node_weights, np.empty(0, np.int32))
         left = count // 2
-        side = _bisect(piece, left, count - left, limits, rng)
+        side = _bisect(piece, left, count - left, limits, tries, rng)
         pieces.append((nodes[side == 0], first, left))
         pieces.append((nodes[side == 1], first + left, count - left))
     return parts
 
 
-def _bisect(level: Level, left: int, right: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _bisect(
+    level: Level, left: int, right: int, limits: np.ndarray, tries: int, rng: np.random.Generator
+) -> np.ndarray:
     """The best of several tries, (N,), int32, 0 or 1: ``left`` parts' share and ``right`` parts' share."""
     totals = level.node_weights.sum(axis=0)
     count = left + right
@@ -78,7 +88,7 @@ def _bisect(level: Level, left: int, right: int, limits: np.ndarray, rng: np.ran
     scales = scales_of(totals / 2)
     rows = (level.indptr, level.indices, level.weights, level.node_weights)
     best: tuple[float, int] | None = None
-    for _ in range(TRIES):
+    for _ in range(tries):
         parts = np.zeros(level.num_nodes, np.int32)
         loads = np.zeros((2, len(limits)), np.int64)
         order = rng.permutation(level.num_nodes).astype(np.int32)

@@ -5,7 +5,7 @@ Legend: N nodes, P parts, C constraints.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,11 +19,30 @@ COARSEST = 1500
 COARSEST_PER_PART = 60
 SHARES = (1 / 10, 1 / 20, 1 / 40)
 """Of a part's limit: the most that a cluster may hold, one after the other in repeated runs."""
-CLUSTER_ROUNDS = 3
-STARTS, LARGE_STARTS = 36, 18
-"""Starts on the coarsest level at most, over the depth of the bisection."""
-LARGE = 4_000_000
-"""Directed edges from which one run must do."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work a graph of some size is worth.
+
+    Attributes:
+        repeats, cycles: Runs from scratch, and runs that start from the best parts.
+        starts: On the coarsest level at most, over the depth of the bisection.
+        tries: Of each bisection.
+        growth: Mean nodes that may merge in one coarsening.
+    """
+
+    repeats: int
+    cycles: int
+    starts: int
+    tries: int
+    growth: float
+
+
+SMALL = Effort(repeats=3, cycles=1, starts=108, tries=2, growth=40)
+LARGE = Effort(repeats=1, cycles=0, starts=18, tries=6, growth=200)
+LARGE_EDGES = 4_000_000
+"""Directed edges from which a graph is large."""
 
 
 @method("multilevel", refusal=any_but_none)
@@ -35,9 +54,9 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         cycles: Coarsenings inside the best parts (Walshaw, 2004), at least 0; None: 1, and 0 from 4 million edges on.
     """
     adjacency, num_parts, rng = problem.adjacency, problem.num_parts, problem.rng()
-    small = problem.graph.total_edges < LARGE
-    repeats = (3 if small else 1) if repeats is None else at_least("repeats", repeats, 1)
-    cycles = (1 if small else 0) if cycles is None else at_least("cycles", cycles, 0)
+    effort = SMALL if problem.graph.total_edges < LARGE_EDGES else LARGE
+    repeats = effort.repeats if repeats is None else at_least("repeats", repeats, 1)
+    cycles = effort.cycles if cycles is None else at_least("cycles", cycles, 0)
     limits = problem.constraints.limits(num_parts)
     finest = Level(
         adjacency.indptr,
@@ -51,9 +70,7 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         parts = np.empty(0, np.int32)
         for turn in range(repeats + cycles):
             start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
-            made = _run(
-                start, num_parts, limits, SHARES[turn % len(SHARES)], STARTS if small else LARGE_STARTS, rng, threads
-            )
+            made = _run(start, num_parts, limits, SHARES[turn % len(SHARES)], effort, rng, threads)
             score = made.overload, adjacency.cut(made.parts)
             if best is None or score < best:
                 best, parts = score, made.parts
@@ -65,20 +82,20 @@ def _run(
     num_parts: int,
     limits: np.ndarray,
     share: float,
-    starts: int,
+    effort: Effort,
     rng: np.random.Generator,
     threads: Threads,
 ) -> Parts:
     """Down to the coarsest level and back; with groups, from these parts on."""
     caps = np.maximum((limits * share).astype(np.int64), 1)
     target = max(COARSEST, COARSEST_PER_PART * num_parts)
-    levels = coarsen(finest, caps, target, CLUSTER_ROUNDS, rng, threads)
+    levels = coarsen(finest, caps, effort.growth, target, rng, threads)
     coarsest = levels.pop()
     if len(coarsest.groups):
         made = Parts(coarsest, coarsest.groups.copy(), limits, num_parts)
         made.refine(rng, threads)
     else:
-        made = first_parts(coarsest, num_parts, limits, starts, rng, threads)
+        made = first_parts(coarsest, num_parts, limits, effort.starts, effort.tries, rng, threads)
     while levels:
         level = levels.pop()
         assert level.labels is not None  # only the coarsest has none
