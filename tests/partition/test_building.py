@@ -101,6 +101,19 @@ def test_dgl_passes_messages_over_the_parts_as_over_the_whole(tmp_path: Path) ->
         assert np.allclose(stored.ndata["y"].numpy()[inner], expected[original[inner]], atol=1e-6)
 
 
+@pytest.mark.parametrize("progress", [True, False])
+def test_bars_show_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: bool
+) -> None:
+    monkeypatch.setattr("partition.readers.progress.SILENT_S", 0.0)
+    monkeypatch.setattr("partition.readers.progress.REFRESH_LOG_S", 0.0)
+    whole = built(homogeneous(), tmp_path / "out", 2, progress=progress)
+    verify(whole.path, progress=progress)
+    shown = capsys.readouterr().err
+    for text in ("writing the parts", "checksums", "verifying"):
+        assert (text in shown) is progress
+
+
 def test_the_ranges_are_those_of_dgls_book(tmp_path: Path) -> None:
     graph = heterogeneous()
     whole = built(graph, tmp_path / "out", 3)

@@ -53,6 +53,14 @@ def test_a_partition_becomes_chunked_with_its_parts(ours: Path, tmp_path: Path) 
     assert lines == [str(part) for part in random_parts(graph, 3).parts["paper"]]
 
 
+def test_parts_that_dgls_servers_would_refuse_are_kept(tmp_path: Path) -> None:
+    graph = heterogeneous()
+    graph.node_data["venue"] = {"name": np.zeros(2)}  # two venues, three parts
+    given = random_parts(graph, 3)
+    path = partition.build(graph, out=tmp_path / "a", assignment=given, allow_empty=True, report=False).path
+    assert partition.verify(partition.convert(path, tmp_path / "b", "dgl"), graph).sound
+
+
 def test_a_partition_becomes_assignment_files(ours: Path, tmp_path: Path) -> None:
     place = partition.convert(ours, tmp_path / "out", "assignment")
     assert sorted(p.name for p in place.iterdir()) == ["author.txt", "paper.txt", "partition_meta.json", "venue.txt"]
