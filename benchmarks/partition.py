@@ -24,6 +24,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -152,13 +153,16 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
-def measure_cost(args: argparse.Namespace, name: str, num_parts: int) -> dict[str, Any]:
-    """Both systems in child processes, in turns; the least of each number over ``--cost-repeats``."""
+def measure_cost(args: argparse.Namespace, name: str, num_parts: int, edges: Path) -> dict[str, Any]:
+    """Both systems in child processes, in turns; the least of each number over ``--cost-repeats``.
+
+    edges: What the children load: a graph made inside them would leave them memory to use again.
+    """
     record: dict[str, Any] = {"graph": name, "parts": num_parts}
     for _ in range(args.cost_repeats):
         for system in ("ours", "dgl"):
             command = [sys.executable, __file__, "--child", system, "--graphs", name, "--parts", str(num_parts)]
-            command += ["--threads", str(args.threads), "--data", str(args.data)]
+            command += ["--threads", str(args.threads), "--edges", str(edges)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise SystemExit(f"{system} on {name} failed ({done.returncode}):\n{done.stderr[-2000:]}")
@@ -172,9 +176,26 @@ def measure_cost(args: argparse.Namespace, name: str, num_parts: int) -> dict[st
     return record
 
 
+def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A record for each large graph and number of parts."""
+    costs = []
+    for name in args.graphs:
+        graph = GRAPHS[name](args.data)
+        if graph.total_edges < args.cost_edges:
+            continue
+        with tempfile.TemporaryDirectory(prefix="partition-cost-") as folder:
+            src, dst = graph.edges[EDGE_TYPE]
+            for array, values in (("num_nodes", np.array(graph.total_nodes)), ("src", src), ("dst", dst)):
+                np.save(Path(folder, array), values)
+            del graph, src, dst
+            costs += [measure_cost(args, name, parts, Path(folder)) for parts in args.parts]
+    return costs
+
+
 def child(args: argparse.Namespace) -> None:
     """Measure one assignment in this fresh process and print it as JSON."""
-    graph = GRAPHS[args.graphs[0]](args.data)
+    num_nodes, src, dst = (np.load(args.edges / f"{array}.npy") for array in ("num_nodes", "src", "dst"))
+    graph = HeteroGraph({NODE_TYPE: int(num_nodes)}, {EDGE_TYPE: (src, dst)})
     small = generated.planted(2_000, 10_000)
     num_parts = args.parts[0]
     run: Callable[[], Any]
@@ -230,6 +251,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path(default), help="folder of the real graphs")
     parser.add_argument("--json", type=Path, help="write all numbers here too")
     parser.add_argument("--child", choices=["ours", "dgl"], help=argparse.SUPPRESS)
+    parser.add_argument("--edges", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -252,8 +274,7 @@ def main() -> None:
         print(f"\nours above {BALANCE} in {broken} of {len(records)} cells; DGL (nodes+edges) in "
               f"{sum(not balanced(record['nodes+edges']) for record in records)}")  # fmt: skip
     if args.only != "quality":
-        large = [name for name in args.graphs if GRAPHS[name](args.data).total_edges >= args.cost_edges]
-        found["cost"] = costs = [measure_cost(args, name, parts) for name in large for parts in args.parts]
+        found["cost"] = costs = measure_costs(args)
         if costs:
             print("\n" + cost_table(costs))
             for key in ("time", "memory"):
