@@ -299,7 +299,7 @@ class KVStoreTransport:
         self._exchange.ask([(s, "write", (found.key,), (ids[i:j], values[i:j])) for s, i, j in pieces])
 
     def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
-        """Let ``func(data_store, name, local_offset, data)`` apply what is pushed to a table, at the owners.
+        """Let ``func(data_store, name, local_offset, data)`` apply pushes at the owners; every trainer calls it.
 
         Args:
             table: The table's name.
@@ -355,7 +355,7 @@ class KVStoreTransport:
         return self._exchange.barrier(int(yes))
 
     def shard(self, table: str) -> shared.SharedShard:
-        """This trainer's share of its machine's rows, in shared memory; the shares of all trainers make the table.
+        """This trainer's share of its machine's rows; with a trainer on every machine, all shares make the table.
 
         Raises:
             ModeError: no such table, or the transport was closed.

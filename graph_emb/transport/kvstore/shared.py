@@ -6,6 +6,7 @@ A name leaves the file system as soon as everybody mapped it, so that nothing re
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,8 +22,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def new_name() -> str:
-    """A name that no other job, part or table on this host has."""
-    return f"graph_emb_{secrets.token_hex(8)}"
+    """A name that no other job, part or table on this host has; it tells which process made it."""
+    return f"graph_emb_{os.getpid()}_{secrets.token_hex(8)}"
 
 
 def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, *, create: bool) -> Tensor:

@@ -46,6 +46,9 @@ class Worker(NamedTuple):
 _idle: list[Worker] = []
 """Processes that did their last job well: they have compiled and imported everything already."""
 
+_pids: set[int] = set()
+"""Every process that was ever started."""
+
 
 def close_idle() -> None:
     """End the waiting processes; each must end with 0."""
@@ -121,6 +124,7 @@ class Cluster:
             process = context().Process(target=_work, args=(theirs,))
             process.start()
             theirs.close()
+            _pids.add(process.pid)
             worker = Worker(process, mine)
         worker.pipe.send_bytes(pickle.dumps((function, args, str(Path(self.folder.name, name)))))
         self.workers[name] = worker
@@ -204,8 +208,7 @@ def _work(pipe: Connection) -> None:
 
 @contextlib.contextmanager
 def shared_memory_is_clean() -> Iterator[None]:
-    """Fail when shared memory of ours remains."""
-    before = set(Path("/dev/shm").glob("graph_emb_*"))
+    """Fail when shared memory that our processes made still has a name; other jobs of this host do not count."""
     yield
-    left = set(Path("/dev/shm").glob("graph_emb_*")) - before
+    left = [path.name for pid in _pids for path in Path("/dev/shm").glob(f"graph_emb_{pid}_*")]
     assert not left, f"left in shared memory: {left}"

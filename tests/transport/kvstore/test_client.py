@@ -350,3 +350,21 @@ def votes(transport: Any) -> list[int]:
 @pytest.mark.dist
 def test_votes_are_counted() -> None:
     assert Cluster(2).run(votes) == [[1, 2, 0]] * 2
+
+
+def half_precision(transport: Any) -> list[Any]:
+    found: list[Any] = []
+    for dtype in (torch.float16, torch.bfloat16):
+        emb = ge.DistEmbedding(10, 2, name=str(dtype), dtype=dtype)
+        opt = ge.SparseAdagrad([emb], lr=1.0)
+        emb(torch.arange(10)).float().sum().backward()
+        opt.step()
+        emb.weight[torch.tensor([0, 9])] = torch.full((2, 2), 3.0)
+        found.append((emb.weight.dtype is dtype, emb.weight[:].float().sum(1).tolist()))
+    return found
+
+
+@pytest.mark.dist
+def test_sixteen_bit_tables_travel() -> None:
+    """DGL's RPC knows both dtypes; state and gradients are float32."""
+    assert Cluster(1, 2).run(half_precision) == [[(True, [6.0, *[-2.0] * 8, 6.0])] * 2]
