@@ -2,7 +2,7 @@
 
     python benchmarks/partition_kills.py --kills 100
 
-Each round starts a build in a child process (every second one over an older partition, with ``overwrite``), sends it
+Each round starts a build in a forked child (every second one over an older partition, with ``overwrite``), sends it
 SIGKILL after a random share of the time that an undisturbed build takes, and looks at every folder that is there:
 ``verify`` must refuse it, or it must equal a whole partition byte for byte. The next build must succeed and clean up.
 """
@@ -12,38 +12,24 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 # benchmarks/partition.py must not be taken for the package.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
 
-BUILD = """
-import sys
-import numpy as np
-import partition
-nodes, edges, parts, out, overwrite, ready = *map(int, sys.argv[1:4]), sys.argv[4], sys.argv[5] == "1", sys.argv[6]
-rng = np.random.default_rng(0)
-graph = partition.HeteroGraph(
-    {"_N": nodes},
-    {("_N", "_E", "_N"): (rng.integers(0, nodes, edges), rng.integers(0, nodes, edges))},
-    {"_N": {"feat": rng.random((nodes, 16), np.float32)}},
-)
-assignment = partition.Assignment({"_N": (np.arange(nodes) % parts).astype(np.int32)}, parts)
-open(ready, "w").close()
-partition.build(graph, out=out, assignment=assignment, report=False, overwrite=overwrite)
-"""
-
 
 class Rounds:
-    """Builds of one graph in child processes.
+    """Builds of one graph in forked children, which need not import or compile anything.
 
     Args:
         nodes, edges, parts: Of the graph.
@@ -51,35 +37,43 @@ class Rounds:
     """
 
     def __init__(self, nodes: int, edges: int, parts: int, folder: Path) -> None:
-        self.sizes = [str(nodes), str(edges), str(parts)]
+        import partition
+
+        rng = np.random.default_rng(0)
+        self.graph = partition.HeteroGraph(
+            {"_N": nodes},
+            {("_N", "_E", "_N"): (rng.integers(0, nodes, edges), rng.integers(0, nodes, edges))},
+            {"_N": {"feat": rng.random((nodes, 16), np.float32)}},
+        )
+        self.assignment = partition.Assignment({"_N": (np.arange(nodes) % parts).astype(np.int32)}, parts)
         self.out = folder / "out"
-        self.ready = folder / "ready"
 
-    def start(self, *, overwrite: bool) -> subprocess.Popen[bytes]:
-        """A child that is about to call ``build``."""
-        self.ready.unlink(missing_ok=True)
-        words = [*self.sizes, str(self.out), "1" if overwrite else "0", str(self.ready)]
-        child = subprocess.Popen([sys.executable, "-c", BUILD, *words])
-        while not self.ready.exists():
-            if child.poll() is not None:
-                raise SystemExit(f"the build ended with {child.returncode} before it began")
-            time.sleep(0.001)
-        return child
-
-    def undisturbed(self, *, overwrite: bool) -> float:
+    def build(self, *, overwrite: bool) -> float:
         """Seconds of a build that nobody kills."""
-        child = self.start(overwrite=overwrite)
+        import partition
+
         began = time.perf_counter()
-        if child.wait() != 0:
-            raise SystemExit(f"an undisturbed build ended with {child.returncode}")
+        partition.build(
+            self.graph, out=self.out, assignment=self.assignment, report=False, overwrite=overwrite, progress=False
+        )
         return time.perf_counter() - began
 
     def killed(self, seconds: float, *, overwrite: bool) -> bool:
         """Kill a build after some seconds; False when it had ended by then."""
-        child = self.start(overwrite=overwrite)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                self.build(overwrite=overwrite)
+                code = 0
+            finally:
+                os._exit(code)
         time.sleep(seconds)
-        child.send_signal(signal.SIGKILL)
-        return child.wait() == -signal.SIGKILL
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
+            raise SystemExit("a build failed by itself")
+        return os.WIFSIGNALED(status)
 
     def leftovers(self) -> list[Path]:
         """Every folder that somebody might take for a partition."""
@@ -116,16 +110,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write the counts there")
     args = parser.parse_args()
-    rng, found = random.Random(args.seed), Counter[str]()
+    rng = random.Random(args.seed)
+    found = Counter({"kills": 0, "accepted but incomplete": 0, "overwritten without a replacement": 0})
     with tempfile.TemporaryDirectory() as name:
         rounds = Rounds(args.nodes, args.edges, args.parts, Path(name))
-        rounds.undisturbed(overwrite=False)  # compiles
-        seconds = rounds.undisturbed(overwrite=True)
+        rounds.build(overwrite=False)  # compiles and imports
+        seconds = rounds.build(overwrite=True)
         whole = fingerprint(rounds.out)
         while found["kills"] < args.kills:
             overwrite = found["kills"] % 2 == 1
             if overwrite:
-                rounds.undisturbed(overwrite=rounds.out.exists())
+                rounds.build(overwrite=rounds.out.exists())
             else:
                 shutil.rmtree(rounds.out, ignore_errors=True)
             if not rounds.killed(rng.uniform(0, seconds), overwrite=overwrite):
@@ -139,7 +134,7 @@ def main() -> int:
                     found["accepted but incomplete"] += 1
             if overwrite and not rounds.out.exists():
                 found["overwritten without a replacement"] += 1
-        rounds.undisturbed(overwrite=rounds.out.exists())
+        rounds.build(overwrite=rounds.out.exists())
         found["folders after the last build"] = len(rounds.leftovers())
     for what, number in found.items():
         print(f"{number:6d} {what}")
