@@ -130,3 +130,13 @@ def test_without_a_limit_it_refuses() -> None:
     graph, _ = planted()
     with pytest.raises(ConfigError, match="everything ends in one part"):
         assign(graph, 2, "multilevel", balance=[])
+
+
+def test_batches_shared_by_threads_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small levels are not worth threads and stay with one; here every level is handed out."""
+    monkeypatch.setattr("partition.methods.coarsening.SERIAL_ENTRIES", 0)
+    graph, _ = planted(num_blocks=6, size=400)
+    made = {
+        assign(graph, 3, "multilevel", seed=4, num_threads=threads).homogeneous().tobytes() for threads in (1, 2, 3)
+    }
+    assert len(made) == 1
