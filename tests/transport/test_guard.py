@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
-import subprocess
-import sys
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -178,48 +177,31 @@ def test_every_socket_of_a_job_on_one_host_is_bound_to_loopback() -> None:
     assert {address for address, _ in found} == {"127.0.0.1"}
 
 
+def serve_with_a_stranger(hosts: list[str], token: str, bomb: str) -> None:
+    """Run a server at whose DGL port a stranger is the first to connect, with a pickle in DGL's frame."""
+    from graph_emb.transport.kvstore import rpc, serve
+
+    opening, strangers = rpc.Opening.__init__, []
+
+    def open_and_be_entered(self: Any, host: str, num_peers: int) -> None:
+        opening(self, host, num_peers)
+        body = pickle.dumps(Explosive(bomb))
+        strangers.append(socket.create_connection(self.address))
+        strangers[-1].sendall(struct.pack("<q", len(body)) + body)
+
+    rpc.Opening.__init__ = open_and_be_entered  # type: ignore[method-assign]
+    serve(0, hosts, 1, 1, token=token, timeout=10.0)
+
+
 @pytest.mark.dist
 def test_a_stranger_who_takes_a_place_at_dgls_port_ends_the_job_unread(tmp_path: Path) -> None:
     """DGL's C++ code accepts whoever comes first; the job must end before it unpickles anything of his."""
     bomb = tmp_path / "exploded"
-    script = f"""
-import pickle, socket, struct, sys, time, psutil
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tests.transport.test_guard import Explosive
-known = set(map(int, sys.argv[1].split(",")))
-body = pickle.dumps(Explosive({str(bomb)!r}))
-print("ready", flush=True)
-end = time.time() + 30
-while time.time() < end:
-    for one in psutil.net_connections("tcp4"):
-        if one.status == "LISTEN" and one.laddr.ip == "127.0.0.1" and one.laddr.port not in known:
-            try:
-                peer = socket.create_connection(one.laddr, timeout=1)
-                peer.sendall(struct.pack("<q", len(body)) + body)
-                known.add(one.laddr.port)
-            except OSError:
-                pass
-"""
-    cluster = Cluster(1, timeout=3.0)
-    cluster.start_servers()
-    _wait_for_port(int(cluster.hosts[0].split(":")[1]))
-    listening = [c.laddr.port for c in psutil.net_connections("tcp4") if c.status == psutil.CONN_LISTEN]
-    with subprocess.Popen(
-        [sys.executable, "-c", script, ",".join(map(str, listening))], stdout=subprocess.PIPE, text=True
-    ) as stranger:
-        assert stranger.stdout is not None
-        assert stranger.stdout.readline() == "ready\n"
-        cluster.start_trainers(addresses)
-        outcomes = cluster.join(60)
-        stranger.kill()
+    cluster = Cluster(1, timeout=10.0)
+    cluster.add("server 0", serve_with_a_stranger, (cluster.hosts, cluster.token, str(bomb)))
+    cluster.start_trainers(addresses)
+    outcomes = cluster.join(60)
     assert not bomb.exists()
-    errors = " ".join(outcome.error for outcome in outcomes.values())
-    assert "a stranger connected to DGL's RPC" in errors, errors
-    assert all(outcome.exit_code for outcome in outcomes.values())
-
-
-def _wait_for_port(port: int) -> None:
-    until = time.monotonic() + 20
-    while not any(c.laddr.port == port for c in psutil.net_connections("tcp4") if c.status == psutil.CONN_LISTEN):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    for outcome in outcomes.values():
+        assert "a stranger connected to DGL's RPC on port" in outcome.error, outcomes
+        assert outcome.exit_code == 1

@@ -62,7 +62,12 @@ class Opening:
         self._thread.start()
         until = time.monotonic() + 10
         while not (mine := _listening(host) - before):
-            if time.monotonic() > until or not self._thread.is_alive():
+            if not self._thread.is_alive() and self._failure is None:
+                raise PeerError(
+                    f"a stranger connected to DGL's RPC on {host} before anybody knew its port; "
+                    "nothing of it was unpickled; start again"
+                )
+            if time.monotonic() > until or self._failure:
                 raise PeerError(f"DGL's RPC cannot listen on {host}: {self._failure or 'no port opened'}")
             time.sleep(0.002)
         self.address: guard.Address = (host, mine.pop())

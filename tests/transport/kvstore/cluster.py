@@ -101,7 +101,7 @@ class Cluster:
         timeouts = {key: self.options[key] for key in ("timeout", "start_timeout") if key in self.options}
         for server in range(self.machines * self.servers):
             options = {"token": self.token, "part_config": part_config, **timeouts}
-            self._start(f"server {server}", _serve, (server, self.hosts, self.servers, self.trainers, options))
+            self.add(f"server {server}", _serve, (server, self.hosts, self.servers, self.trainers, options))
 
     def start_trainers(self, train: Callable[..., Any], prefix: str = "", args: tuple[Any, ...] = ()) -> None:
         """Start the trainers, each with its rank and machine."""
@@ -114,9 +114,10 @@ class Cluster:
                 "token": self.token,
                 **self.options,
             }
-            self._start(f"{prefix}trainer {rank}", _train, (options, train, args))
+            self.add(f"{prefix}trainer {rank}", _train, (options, train, args))
 
-    def _start(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def add(self, name: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Let a process call a function of a module."""
         if _idle:
             worker = _idle.pop()
         else:

@@ -162,7 +162,7 @@ def test_a_barrier_that_can_never_be_full_ends_with_an_error() -> None:
     cluster = Cluster(2)
     cluster.start(leaves_early)
     outcomes = cluster.join(30)
-    assert "trainers [0] wait at a barrier, but trainers [1] said goodbye" in outcomes["trainer 0"].error
+    assert "trainers [0] wait at a barrier, but trainers [1] said goodbye" in outcomes["trainer 0"].error, outcomes
     assert all(outcome.exit_code == 1 for outcome in outcomes.values())
 
 
