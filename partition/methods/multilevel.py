@@ -29,7 +29,7 @@ class Effort:
         repeats, cycles: Runs from scratch, and runs that start from the best parts.
         starts: On the coarsest level at most, over the depth of the bisection.
         tries: Of each bisection.
-        growth: Mean nodes that may merge in one coarsening.
+        growth: Mean nodes that may merge in one coarsening; 1e9 leaves it to the limit on clusters.
     """
 
     repeats: int
@@ -40,7 +40,7 @@ class Effort:
 
 
 SMALL = Effort(repeats=3, cycles=1, starts=108, tries=2, growth=40)
-LARGE = Effort(repeats=1, cycles=0, starts=18, tries=6, growth=200)
+LARGE = Effort(repeats=1, cycles=0, starts=54, tries=2, growth=1e9)
 LARGE_EDGES = 4_000_000
 """Directed edges from which a graph is large."""
 
