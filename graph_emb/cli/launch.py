@@ -18,9 +18,13 @@ def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise ConfigError("nothing to launch; write graph-emb launch ... -- train MODEL ..., or -- SCRIPT.py ...")
+    if args.servers < 0:
+        raise ConfigError(f"--servers {args.servers} must not be negative")
     if args.trainers < 1 or (args.threads is not None and args.threads < 1):
         raise ConfigError(f"--trainers {args.trainers}, --threads {args.threads}: both must be at least 1")
-    hosts = read_hosts(args.hosts, args.trainers, 0) if args.hosts else [Host(LOOPBACK, args.trainers)]
+    hosts = [Host(LOOPBACK, args.trainers, args.servers)]
+    if args.hosts:
+        hosts = read_hosts(args.hosts, args.trainers, args.servers)
     index = args.host_index if args.host_index is not None else (own_index(hosts) if args.hosts else 0)
     if not 0 <= index < len(hosts):
         raise ConfigError(f"--host-index {index} is outside [0, {len(hosts)}); the hosts file names {len(hosts)}")
@@ -50,5 +54,6 @@ def _command(words: list[str]) -> list[str]:
 
 def _own_arguments(args: argparse.Namespace, port: int, words: list[str]) -> list[str]:
     """The arguments with which the other machines' launchers are started."""
-    given = ["--hosts", args.hosts, "--port", str(port), "--trainers", str(args.trainers), "--logs", args.logs]
+    given = ["--hosts", args.hosts, "--port", str(port), "--trainers", str(args.trainers)]
+    given += ["--servers", str(args.servers), "--logs", args.logs]
     return [*given, *([] if args.threads is None else ["--threads", str(args.threads)]), "--", *words]

@@ -14,7 +14,19 @@ MODES = ("local", "collective", "kvstore")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "local": (),
     "collective": ("backend", "timeout", "part", "staleness"),
-    "kvstore": (),
+    "kvstore": (
+        "hosts",
+        "num_servers",
+        "machine",
+        "rank",
+        "token",
+        "timeout",
+        "start_timeout",
+        "answer_timeout",
+        "barrier_timeout",
+        "staleness",
+        "hogwild",
+    ),
 }
 _active: Transport | None = None
 T = TypeVar("T")
@@ -55,7 +67,9 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
     if mode == "local":
         return LocalTransport()
     if mode == "kvstore":
-        raise ModeError(f"mode {mode!r} is not built yet; use mode='local' or 'collective'")
+        from graph_emb.transport import kvstore
+
+        return kvstore.connect(**options)
     from graph_emb.transport.collective import CollectiveTransport
     from graph_emb.transport.process_group import ProcessGroup
 

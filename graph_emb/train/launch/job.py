@@ -71,8 +71,16 @@ def run_host(
         raise ConfigError("several hosts need a port that all of them know; give --port")
     store = _meeting_point(hosts[0].address, port, here=index == 0)
     per_trainer = threads or max(1, (os.cpu_count() or 1) // hosts[index].trainers)
-    processes = plan.trainers(
-        command, hosts, index, port=store.port, logs=logs, threads=per_trainer, environment=environment
+    variables = dict(environment or {})
+    processes = []
+    if hosts[index].servers:
+        hosts_file = logs / "servers.txt"
+        variables |= _kvstore_variables(hosts, index, port, hosts_file)
+        processes = plan.servers(
+            hosts, index, hosts_file=hosts_file, logs=logs, threads=per_trainer, environment=variables
+        )
+    processes += plan.trainers(
+        command, hosts, index, port=store.port, logs=logs, threads=per_trainer, environment=variables
     )
     meeting = _Meeting(store, hosts, index)
     try:
@@ -101,6 +109,37 @@ def _meeting_point(address: str, port: int, here: bool) -> Any:
     return TCPStore(
         address, port, is_master=True, wait_for_workers=False, timeout=TOGETHER, master_listen_fd=server.detach()
     )
+
+
+def _kvstore_variables(hosts: Sequence[Host], index: int, port: int, hosts_file: Path) -> dict[str, str]:
+    """Write down where the servers listen, and what servers and trainers read of it.
+
+    Raises:
+        ConfigError: the machines differ in servers, or several machines have no token in common.
+    """
+    from graph_emb.transport import guard, kvstore
+    from graph_emb.transport.kvstore.layout import free_ports
+
+    counts = {host.servers for host in hosts}
+    if len(counts) > 1:
+        raise ConfigError(f"hosts have {sorted(counts)} servers; give every host the same number")
+    token = os.environ.get(guard.TOKEN_VARIABLE)
+    if token is None:
+        if len(hosts) > 1:
+            raise ConfigError(
+                f"several hosts need a token in common; set {guard.TOKEN_VARIABLE} to the same value on each "
+                "(docs/guides/security.md)"
+            )
+        token = guard.new_token()
+    first = port + 1 if len(hosts) > 1 else free_ports(hosts[0].servers, hosts[0].address)
+    hosts_file.parent.mkdir(parents=True, exist_ok=True)
+    hosts_file.write_text("".join(f"{host.address} {first}\n" for host in hosts), encoding="utf-8")
+    return {
+        guard.TOKEN_VARIABLE: token,
+        kvstore.HOSTS_VARIABLE: str(hosts_file.absolute()),
+        kvstore.SERVERS_VARIABLE: str(hosts[0].servers),
+        kvstore.MACHINE_VARIABLE: str(index),
+    }
 
 
 class _Meeting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,4 +76,27 @@ def trainers(
             **(environment or {}),
         }
         made.append(Process("trainer", rank, tuple(command), variables, logs / f"trainer-{rank}.log", rank == 0))
+    return made
+
+
+def servers(
+    hosts: Sequence[Host], index: int, *, hosts_file: Path, logs: Path, threads: int, environment: Mapping[str, str]
+) -> list[Process]:
+    """The kvstore servers of one machine.
+
+    Args:
+        hosts: All machines, each with the same number of servers; ids are counted in their order.
+        index: This machine's place among them.
+        hosts_file: Where the servers listen, a line for each machine.
+        logs: Folder of the log files.
+        threads: Threads of each server.
+        environment: Further variables: what the trainers get too, the job's token among them.
+    """
+    first = sum(host.servers for host in hosts[:index])
+    made = []
+    for number in range(first, first + hosts[index].servers):
+        variables = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads), **environment}
+        words = [str(number), str(hosts_file), str(hosts[index].servers), str(sum(host.trainers for host in hosts))]
+        command = (sys.executable, "-m", "graph_emb.train.launch.serve", *words)
+        made.append(Process("server", number, command, variables, logs / f"server-{number}.log"))
     return made

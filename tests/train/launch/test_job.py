@@ -87,3 +87,41 @@ def test_a_failure_on_one_host_ends_the_other(tmp_path: Path) -> None:
 def test_several_hosts_need_a_port(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--port"):
         run_host(["true"], [Host("127.0.0.1", 1), Host("127.0.0.2", 1)], 0, logs=tmp_path, port=0)
+
+
+PUSH = """
+import pathlib, sys
+import torch
+import graph_emb as ge
+transport = ge.init(mode="kvstore")
+emb = ge.DistEmbedding(6, 1, "t")
+opt = ge.SparseSGD([emb], lr=1.0)
+for _ in range(5):
+    emb(torch.arange(6)).sum().backward()
+    opt.step()
+transport.flush()
+transport.barrier()
+pathlib.Path(sys.argv[1], f"rank-{transport.rank}").write_text(str(emb.weight[:].flatten().tolist()))
+transport.barrier()
+ge.shutdown()
+"""
+
+
+def test_servers_and_trainers_of_one_machine_find_each_other(tmp_path: Path) -> None:
+    hosts = [Host("127.0.0.1", 2, 2)]
+    command = [sys.executable, "-c", PUSH, str(tmp_path)]
+    run_host(command, hosts, 0, logs=tmp_path / "logs", port=0, threads=1)
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == [str([-10.0] * 6)] * 2
+
+
+def test_hosts_with_different_numbers_of_servers_are_refused(tmp_path: Path) -> None:
+    hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 2)]
+    with pytest.raises(ConfigError, match="give every host the same number"):
+        run_host(["true"], hosts, 0, logs=tmp_path, port=free_port())
+
+
+def test_several_hosts_with_servers_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRAPH_EMB_TOKEN", raising=False)
+    hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 1)]
+    with pytest.raises(ConfigError, match="need a token in common"):
+        run_host(["true"], hosts, 0, logs=tmp_path, port=free_port())
