@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # DGL's other version, beside the environment's own, for the tests of both.
 OTHER_DGL := $(VENV)/dgl-2.1.0
 TESTS ?= tests
+DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py \
+  $(patsubst %,tests/partition/test_%.py,dgl_format building partitioned halo conversion dist_graph)
 
 .PHONY: demo test test-dgl2 lint format bench docs clean
 
@@ -31,7 +33,7 @@ test: $(VENV)/.test test-dgl2
 
 # The same claims about DGL, on its other version (Python 3.11 installs both).
 test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done
-	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q tests/compat/test_dgl.py tests/compat/test_graphbolt.py
+	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q $(DGL_TESTS)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -46,6 +48,10 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/update.py --json runs/update.json
 	$(BIN)/python benchmarks/walks.py --json runs/walks.json
 	$(BIN)/python benchmarks/skipgram.py --json runs/skipgram.json
+	$(BIN)/python benchmarks/collective.py --json runs/collective.json
+	$(BIN)/python benchmarks/kvstore.py --json runs/kvstore.json
+	$(BIN)/python benchmarks/partition.py --json runs/partition.json
+	$(BIN)/python benchmarks/partition_build.py --json runs/partition_build.json
 
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

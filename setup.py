@@ -34,6 +34,9 @@ EXTRAS_REQUIRE = {
     "test": ["pytest>=8", "hypothesis>=6"],
     "lint": ["ruff", "mypy", "pandas-stubs", "types-PyYAML", "types-tabulate", "types-tqdm", "types-psutil"],
     "docs": ["sphinx>=7", "myst-parser>=3", "furo"],
+    "pymetis": ["pymetis"],
+    "kaminpar": ["kaminpar"],
+    "mtkahypar": ["mtkahypar"],
     "bench": ["gensim>=4.4", "pecanpy", "fbgemm-gpu-cpu"],
 }
 
