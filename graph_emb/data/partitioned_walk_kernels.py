@@ -12,6 +12,39 @@ HEADER = 3
 
 
 @njit(cache=True, nogil=True)
+def travellers(walkers, length, bounds, ranks, world_size):
+    """The walkers (B,) whose walks go on with another rank, destination after destination.
+
+    Range i of nodes, [bounds[i], bounds[i + 1]), lies with rank ranks[i]. Returns positions, and their numbers (W,).
+    """
+    owner = np.empty(len(walkers), np.int32)
+    counts = np.zeros(world_size, np.int64)
+    for w in range(len(walkers)):
+        owner[w] = -1
+        node = walkers[w].node
+        if node < 0 or walkers[w].step >= length:
+            continue
+        low, high = 0, len(ranks)
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if bounds[middle] <= node:
+                low = middle
+            else:
+                high = middle
+        owner[w] = ranks[low]
+        counts[ranks[low]] += 1
+    cursor = np.zeros(world_size, np.int64)
+    for rank in range(1, world_size):
+        cursor[rank] = cursor[rank - 1] + counts[rank - 1]
+    order = np.empty(counts.sum(), np.int64)
+    for w in range(len(walkers)):
+        if owner[w] >= 0:
+            order[cursor[owner[w]]] = w
+            cursor[owner[w]] += 1
+    return order, counts
+
+
+@njit(cache=True, nogil=True)
 def stretch_words(walkers, begin, rank, world_size):
     """Words (int32) of the stretches that walkers (B,), at step begin (B,) before, bring home to each rank, (W,)."""
     words = np.zeros(world_size, np.int64)

@@ -32,6 +32,7 @@ from tests.ranks import Ranks
 NODES = 40
 BOUNDS = [0, 25, 25, 40]  # the second part is empty
 WALKS: dict[str, Any] = {"num_walks": 4, "walk_length": 9, "seed": 2}
+PLANTED: dict[str, Any] = {"dim": 16, "window": 5, "shared_negatives": 8, "block": 10, "lr": 0.05}
 SMALL: dict[str, Any] = {"dim": 6, "window": 2, "shared_negatives": 3, "block": 4, "lr": 0.1}
 
 
@@ -90,7 +91,8 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
     """Local SGD in so many words: each rank trains a copy of everything, and all changes are added up."""
     graph = graph_of_groups()
     assert config.exchange_walks
-    kernel = Kernel(config, NegativeSampler(node_degrees(graph), seed=0))
+    negatives = NegativeSampler(node_degrees(graph), seed=0)
+    kernel = Kernel(config, negatives)
     tables = [
         torch.randn(NODES, 6, generator=torch.Generator().manual_seed(k)).numpy() * 0.3 for k in range(config.tables)
     ]
@@ -106,7 +108,8 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
             if len(index):
                 copies = [table.copy() for table in tables]
                 pair = (copies[0], copies[-1])
-                drawn = kernel.draw(walks[index], 0, index)
+                pool = negatives.pool(config.negative_pool, low + rank) if config.negative_pool else None
+                drawn = kernel.draw(walks[index], 0, index, pool)
                 kernel.run(walks[index], drawn, pair, pair, decay.at(int(index[0])), decay.slope, MOST_CHANGE, index)
                 for change, copy, table in zip(changes, copies, tables, strict=True):
                     change += copy - table
@@ -115,9 +118,13 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("world_size", "bounds", "tables"), [(2, [0, 25, 40], 2), (3, BOUNDS, 1), (2, BOUNDS, 2)])
-def test_sgd_adds_up_what_each_rank_has_learnt(ranks: Ranks, world_size: int, bounds: list[int], tables: int) -> None:
-    config = {**SMALL, "exchange_walks": 30, "tables": tables}
+@pytest.mark.parametrize(
+    ("world_size", "bounds", "tables", "pool"), [(2, [0, 25, 40], 2, 0), (3, BOUNDS, 1, 0), (2, BOUNDS, 2, 7)]
+)
+def test_sgd_adds_up_what_each_rank_has_learnt(
+    ranks: Ranks, world_size: int, bounds: list[int], tables: int, pool: int
+) -> None:
+    config = {**SMALL, "exchange_walks": 30, "tables": tables, "negative_pool": pool}
     found = ranks.run(trained_on_a_rank, world_size, config, bounds, {})
     expected = exchanged(SkipGramConfig(**config), bounds, world_size)
     exchanges = -(-160 // (30 * world_size))
@@ -211,12 +218,12 @@ def test_the_first_rank_shows_the_bar_and_negatives_keep_to_their_scope(ranks: R
     assert [drawn for _, drawn in own] == [sorted(set(range(25)) - alone), sorted(set(range(25, 40)) - alone)]
 
 
-def pooled_on_a_rank(pool: int) -> tuple[int, float]:
+def pooled_on_a_rank(pool: int) -> int:
     try:
         _, sampler, _ = start(graph_of_groups(), [0, 25, 40])
         config = SkipGramConfig(**SMALL, exchange_walks=2, negative_pool=pool)
         result = train_skipgram(sampler, config, num_threads=1, progress=False)
-        return result.history[-1].bytes_sent, result.history[-1].loss
+        return result.history[-1].bytes_sent
     finally:
         ge.shutdown()
 
@@ -224,8 +231,7 @@ def pooled_on_a_rank(pool: int) -> tuple[int, float]:
 @pytest.mark.dist
 def test_a_pool_of_negatives_lets_fewer_rows_travel(ranks: Ranks) -> None:
     every, pooled = ranks.run(pooled_on_a_rank, 2, 0)[0], ranks.run(pooled_on_a_rank, 2, 2)[0]
-    assert pooled[0] < 0.9 * every[0]
-    assert pooled[1] == pytest.approx(every[1], rel=0.3)
+    assert pooled < 0.9 * every
 
 
 def interrupted_on_a_rank(presses: int) -> tuple[bool, int, bool]:
@@ -325,7 +331,7 @@ def planted_on_a_rank(negative_scope: str) -> np.ndarray:
         # Parts that cut both groups in two, so that neither rank sees a group whole.
         graph = planted()
         _, sampler, _ = start(graph, [0, 100, 200], num_walks=20, walk_length=20)
-        config = SkipGramConfig(dim=16, window=5, shared_negatives=8, block=10, lr=0.05, negative_scope=negative_scope)
+        config = SkipGramConfig(**PLANTED, negative_scope=negative_scope, exchange_walks=100)
         return train_skipgram(sampler, config, num_threads=1, progress=False).embeddings().numpy()
     finally:
         ge.shutdown()
@@ -350,7 +356,7 @@ def test_two_ranks_find_planted_groups_as_well_as_one(ranks: Ranks, negative_sco
     found = ranks.run(planted_on_a_rank, 2, negative_scope)
     np.testing.assert_array_equal(found[0], found[1])
     ge.init()
-    config = SkipGramConfig(dim=16, window=5, shared_negatives=8, block=10, lr=0.05)
+    config = SkipGramConfig(**PLANTED)
     sampler = WalkSampler(planted(), **{**WALKS, "num_walks": 20, "walk_length": 20})
     local = train_skipgram(sampler, config, num_threads=1, progress=False).embeddings().numpy()
     ge.shutdown()
