@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, GraphEmbError, ModeError, ShapeError
+from graph_emb.errors import ConfigError, ModeError, ShapeError
 from graph_emb.names import Rank
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
@@ -76,6 +76,8 @@ class KVStoreTransport:
         self._hosts = session.hosts
         self._servers = self._hosts.servers_of(session.machine)
         self._locals = {rank for rank, machine in enumerate(session.machines) if machine == session.machine}
+        self._firsts = range(0, self._hosts.num_servers, self._hosts.servers_per_machine)
+        self._everyone = set(range(self.world_size))
         self._tables: dict[str, _Table] = {}
         self._made: dict[str, int] = {}
         self._unflushed: set[int] = set()
@@ -84,9 +86,7 @@ class KVStoreTransport:
         self._closed = False
 
     def create(self, spec: TableSpec) -> None:
-        """Make the table at every server, with initial values that depend on seed and id alone.
-
-        Each trainer calls it; none waits for the others.
+        """Make the table at every server, with initial values that depend on seed and id alone; waits for no trainer.
 
         Raises:
             ConfigError: a live table has the name, the device is no CPU, or the initializer cannot be sent.
@@ -107,21 +107,20 @@ class KVStoreTransport:
         self._collect_garbage()
 
         def calls(servers: Sequence[int], segment: Callable[[int], str | None]) -> list[Any]:
-            return [(s, "create", (key, for_server(spec, book, s), self._locals, segment(s)), ()) for s in servers]
+            return [(s, "create", (key, for_server(spec, book, s), self._everyone, segment(s)), ()) for s in servers]
 
         names = self._on_all_servers(calls)
         low, high = int(book.bounds[self._servers.start]), int(book.bounds[self._servers.stop])
         weight = shared.open_segment(names[""], (high - low, spec.dim), spec.dtype, create=False)
-        self._exchange.tell(self._servers.start, "mapped", key, 0)
+        self._tell_mapped(key, 0)
         self._made[spec.name] = key[1] + 1
         owners = Layout(book.bounds.tolist(), range(book.num_parts), book.num_parts)
         self._tables[spec.name] = _Table(spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight))
 
     def _on_all_servers(self, calls: Callable[[Sequence[int], Callable[[int], Any]], list[Any]]) -> dict[str, str]:
         """First the servers that allocate, then those that map; the names of this machine's segments."""
-        firsts = [self._hosts.servers_of(machine).start for machine in range(self._hosts.num_machines)]
-        names = [answer.value for answer in self._exchange.ask(calls(firsts, lambda server: None))]
-        others = [server for server in range(self._hosts.num_servers) if server not in firsts]
+        names = [answer.value for answer in self._exchange.ask(calls(self._firsts, lambda server: None))]
+        others = [server for server in range(self._hosts.num_servers) if server not in self._firsts]
 
         def known(server: int) -> Any:
             found = names[self._hosts.machine_of(server)]
@@ -129,6 +128,10 @@ class KVStoreTransport:
 
         self._exchange.ask(calls(others, known))
         return names[self._session.machine]
+
+    def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None:
+        for server in self._firsts:
+            self._exchange.tell(server, "mapped", key, optimizer)
 
     def destroy(self, table: str) -> None:
         """Forget a table. Sends nothing, because the garbage collector may call it at any moment: the servers hear
@@ -153,11 +156,11 @@ class KVStoreTransport:
         self._collect_garbage()
 
         def calls(servers: Sequence[int], names: Callable[[int], Any]) -> list[Any]:
-            return [(s, "attach", (found.key, number, specs, self._locals, names(s)), ()) for s in servers]
+            return [(s, "attach", (found.key, number, specs, self._everyone, names(s)), ()) for s in servers]
 
         names = self._on_all_servers(calls)
         state = {spec.name: self._open_state(found, spec, names) for spec in specs}
-        self._exchange.tell(self._servers.start, "mapped", found.key, number)
+        self._tell_mapped(found.key, number)
         found.shard.hold_state({spec.name: spec for spec in specs}, state)
         found.optimizers, found.attached = number, True
 
@@ -230,8 +233,7 @@ class KVStoreTransport:
         optimizer = table.optimizers if table.attached else 0
         pieces = packed.pieces
         if clocks:  # an empty batch still counts as a step of the table
-            owning = {piece[0] for piece in pieces}
-            pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in owning]
+            pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in {p[0] for p in pieces}]
         for server, start, end in pieces:
             ids, grads = packed.ids[start:end], packed.grads[start:end]
             if server in self._servers and self._hogwild and not table.push_handler:
@@ -262,8 +264,8 @@ class KVStoreTransport:
         return self._outbox.memory, self._outbox.reserve(num_rows, width, dtype)
 
     def _clocks(self, table: _Table) -> dict[str, float]:
-        specs = table.shard.state_specs
-        return {name: table.shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
+        kinds = table.shard.state_specs
+        return {name: value.item() for name, value in table.shard.state.items() if kinds[name].kind == "table"}
 
     def _apply_here(
         self, table: _Table, rule: SparseRule, how: Any, ids: Tensor, grads: Tensor, clocks: dict[str, float]
@@ -369,18 +371,14 @@ class KVStoreTransport:
         """Say goodbye to the servers, which end when every trainer did; later calls raise. May be repeated."""
         if self._closed:
             return
-        failure: GraphEmbError | None = None
         try:
             if not self._exchange.broken:
                 self._unflushed.update(range(self._hosts.num_servers))  # a goodbye must not overtake a push
                 self.flush()
-        except GraphEmbError as error:
-            failure = error
-        self._closed = True
-        self._tables.clear()
-        self._session.close(self._exchange.broken)
-        if failure is not None:
-            raise failure
+        finally:
+            self._closed = True
+            self._tables.clear()
+            self._session.close(self._exchange.broken)
 
     def _collect_garbage(self) -> None:
         while self._garbage:

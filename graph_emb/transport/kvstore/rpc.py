@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from graph_emb.compat.dgl import load
-from graph_emb.errors import PeerError
+from graph_emb.errors import ModeError, PeerError
 from graph_emb.transport import guard
 
 load()
@@ -26,17 +26,30 @@ SLICE_MS = 100
 """How long a wait lasts before the peers are looked at again."""
 _NET_TYPE = "net_type" in inspect.signature(rpc.create_sender).parameters
 
+_lost: list[bool] = []
+
 Check = Callable[[], None]
 
 
 def start() -> None:
-    """Make DGL's sender and receiver of this process."""
+    """Make DGL's sender and receiver of this process.
+
+    Raises:
+        ModeError: this process lost a peer before; DGL's threads cannot be ended then, and making new ones aborts.
+    """
+    if _lost:
+        raise ModeError("this process lost a peer of its last job; start a new process")
     rpc.reset()
     for create in (rpc.create_sender, rpc.create_receiver):
         if _NET_TYPE:
             create(QUEUE_BYTES, "socket")
         else:
             create(QUEUE_BYTES)
+
+
+def abandon() -> None:
+    """Leave sender and receiver as they are: a peer is gone, and DGL would wait for its goodbye for ever."""
+    _lost.append(True)
 
 
 def stop() -> None:

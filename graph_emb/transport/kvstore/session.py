@@ -153,9 +153,14 @@ class GuardedSession:
                         if "dead" in message:
                             raise PeerError(message["dead"])
                 rpc.stop()
+            except PeerError:
+                rpc.abandon()
+                raise
             finally:
                 for channel in self._channels:
                     channel.close()
+        else:
+            rpc.abandon()
         for channel in self._channels:
             channel.close()
 

@@ -31,7 +31,7 @@ Key = tuple[str, int]
 
 
 class Segments(NamedTuple):
-    """The names of a table's shared memory, and the trainers of this machine that must still map it."""
+    """The names of a table's shared memory, and the trainers that have not said that it is mapped."""
 
     names: dict[str, str]
     waiting: set[int]
@@ -102,7 +102,7 @@ class Tables:
             return None
         return answer if answered else None
 
-    def create(self, sender: int, key: Key, spec: TableSpec, locals_: set[int], segment: str | None) -> Answer:
+    def create(self, sender: int, key: Key, spec: TableSpec, trainers: set[int], segment: str | None) -> Answer:
         """Allocate or map the machine's rows and fill this server's own; a repeated call finds them done."""
         table = self._tables.get(key)
         if table is None:
@@ -111,7 +111,7 @@ class Tables:
             name = segment or shared.new_name()
             weight = shared.open_segment(name, (table.num_rows, spec.dim), spec.dtype, create=create)
             spec.initializer.fill_(weight[table.low : table.high], table.first_id + table.low)
-            table.segments[0] = Segments({"": name}, set(locals_) if create else set())
+            table.segments[0] = Segments({"": name}, set(trainers) if create else set())
             table.shards[0] = shared.SharedShard(spec, table.first_id, weight)
             self._tables[key] = table
         mine, theirs = table.spec, spec
@@ -129,7 +129,7 @@ class Tables:
         key: Key,
         optimizer: int,
         specs: tuple[StateSpec, ...],
-        locals_: set[int],
+        trainers: set[int],
         segments: dict[str, str] | None,
     ) -> Answer:
         """Allocate or map the state of an optimizer and fill this server's rows of it."""
@@ -149,7 +149,7 @@ class Tables:
             shard = shared.SharedShard(table.spec, table.first_id, weight)
             shard.hold_state(wanted, state)
             table.shards[optimizer] = shard
-            table.segments[optimizer] = Segments(names, set(locals_) if create else set())
+            table.segments[optimizer] = Segments(names, set(trainers) if create else set())
         elif tuple(table.shards[optimizer].state_specs.values()) != specs:
             raise ConfigError(
                 f"table {table.spec.name!r}: the trainers' optimizers keep different state; give all the same rule"
@@ -158,7 +158,7 @@ class Tables:
         return Answer(table.segments[optimizer].names)
 
     def mapped(self, sender: int, key: Key, optimizer: int) -> None:
-        """A trainer of this machine mapped the segments; after the last one their names go."""
+        """The servers, and this trainer where it is near, mapped the segments; after the last trainer the names go."""
         names, waiting = self._table(key).segments[optimizer]
         waiting.discard(sender)
         if not waiting:
