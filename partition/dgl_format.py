@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,7 +67,44 @@ class Rows:
             yield self.values[self.positions[start : start + step]]
 
 
-Column = np.ndarray | Rows
+@dataclass(frozen=True)
+class Blocks:
+    """Values that come a block at a time, from temporary files for example; ``chunks()`` starts again each time."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    chunks: Callable[[], Iterator[np.ndarray]]
+
+
+class Chunked(Protocol):
+    """Values that are made while they are written, such as ``Rows`` and ``Blocks``."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def chunks(self) -> Callable[[], Iterator[np.ndarray]]: ...
+
+
+Column = np.ndarray | Chunked
+
+
+@dataclass(frozen=True)
+class StreamedGraph:
+    """What ``write_graph`` writes: a graph whose columns may be made on the way.
+
+    Attributes:
+        num_nodes: N.
+        src, dst: Local node ids in the order of the local edge ids, each (E,).
+        node_data, edge_data: Columns by name, first axis N or E.
+    """
+
+    num_nodes: int
+    src: Column
+    dst: Column
+    node_data: Mapping[str, Column]
+    edge_data: Mapping[str, Column]
 
 
 @dataclass(frozen=True)
@@ -108,7 +145,7 @@ def write_tensors(sink: Sink, tensors: Mapping[str, Column]) -> None:
     _write_columns(sink, tensors)
 
 
-def write_graph(sink: Sink, graph: StoredGraph) -> None:
+def write_graph(sink: Sink, graph: StreamedGraph | StoredGraph) -> None:
     """What ``dgl.save_graphs`` writes for one graph without types, stored as a list of edges."""
     start = HEADER_BYTES + 16  # after the header, this position and an empty list of labels
     sink.write(_u64(FILE_MAGIC, VERSION, HETERO_GRAPH, 1).ljust(HEADER_BYTES, b"\0"))
@@ -144,7 +181,7 @@ def _write_columns(sink: Sink, columns: Mapping[str, Column]) -> None:
 def _write_array(sink: Sink, values: Column) -> None:
     dtype = storable(values.dtype)
     sink.write(_array_header(values.shape, dtype))
-    for chunk in values.chunks() if isinstance(values, Rows) else [values]:
+    for chunk in [values] if isinstance(values, np.ndarray) else values.chunks():
         if chunk.size:
             sink.write(np.ascontiguousarray(chunk, dtype).reshape(-1).view(np.uint8).data)
 

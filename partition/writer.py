@@ -14,13 +14,13 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
 
 from graph_emb.errors import DataError, PartitionError
-from partition.dgl_format import Rows, StoredGraph, storable, write_graph, write_tensors
+from partition.dgl_format import Blocks, Column, Rows, StreamedGraph, storable, write_graph, write_tensors
 from partition.halo import PartArrays, PartBuilder
 from partition.hetero import EdgeType, HeteroGraph
 from partition.manifest import FileSet
@@ -28,7 +28,7 @@ from partition.relabel import Ranges, Relabelled, inverse
 
 RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
 """Columns that DGL itself leaves out of a partition, as their meaning is its own."""
-PARQUET_ROWS = 1 << 20
+PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
 
 
@@ -88,26 +88,51 @@ def check_no_empty_features(relabelled: Relabelled) -> None:
 def dgl_config(relabelled: Relabelled, name: str, method: str, num_hops: int) -> dict[str, Any]:
     """The JSON that ``dgl.distributed`` opens."""
     graph = relabelled.graph
-    etypes = [type_name(etype) for etype in graph.etypes]
+    return dgl_json(graph.ntypes, graph.etypes, relabelled.nodes, relabelled.edges, name, method, num_hops)
+
+
+def dgl_json(
+    ntypes: list[str], etypes: list[EdgeType], nodes: Ranges, edges: Ranges, name: str, method: str, num_hops: int
+) -> dict[str, Any]:
+    """The same from the ranges of ids alone."""
+    names = [type_name(etype) for etype in etypes]
     config: dict[str, Any] = {
         "graph_name": name,
-        "num_nodes": graph.total_nodes,
-        "num_edges": graph.total_edges,
+        "num_nodes": nodes.total,
+        "num_edges": edges.total,
         "part_method": method,
-        "num_parts": relabelled.num_parts,
+        "num_parts": len(nodes.starts),
         "halo_hops": num_hops,
-        "node_map": relabelled.nodes.as_json(graph.ntypes),
-        "edge_map": relabelled.edges.as_json(etypes),
-        "ntypes": {ntype: t for t, ntype in enumerate(graph.ntypes)},
-        "etypes": {etype: r for r, etype in enumerate(etypes)},
+        "node_map": nodes.as_json(ntypes),
+        "edge_map": edges.as_json(names),
+        "ntypes": {ntype: t for t, ntype in enumerate(ntypes)},
+        "etypes": {etype: r for r, etype in enumerate(names)},
     }
-    for part in range(relabelled.num_parts):
+    for part in range(len(nodes.starts)):
         config[f"part-{part}"] = {
             "node_feats": f"part{part}/node_feat.dgl",
             "edge_feats": f"part{part}/edge_feat.dgl",
             "part_graph": f"part{part}/graph.dgl",
         }
     return config
+
+
+def part_columns(
+    node_ids: Column, node_parts: Column, num_inner_nodes: int, edge_ids: Column, num_inner_edges: int
+) -> tuple[dict[str, Column], dict[str, Column]]:
+    """(node data, edge data) that DGL expects in the graph of a part; inner ids come first."""
+    nodes = {"_ID": node_ids, "inner_node": _leading(num_inner_nodes, node_ids.shape[0]), "part_id": node_parts}
+    return nodes, {"_ID": edge_ids, "inner_edge": _leading(num_inner_edges, edge_ids.shape[0])}
+
+
+def _leading(ones: int, length: int) -> Blocks:
+    """Ones, then zeros, uint8."""
+
+    def chunks() -> Iterator[np.ndarray]:
+        for start in range(0, length, FLAGS_AT_ONCE):
+            yield (np.arange(start, min(start + FLAGS_AT_ONCE, length)) < ones).astype(np.uint8)
+
+    return Blocks((length,), np.dtype(np.uint8), chunks)
 
 
 class Writer:
@@ -134,20 +159,12 @@ class Writer:
 
     def _write_part(self, part: int, arrays: PartArrays) -> None:
         graph = self.relabelled.graph
-        typed = len(graph.ntypes) > 1 or len(graph.etypes) > 1
-        num_nodes, num_edges = len(arrays.node_ids), len(arrays.edge_ids)
-        node_data = {
-            "_ID": arrays.node_ids,
-            "inner_node": (np.arange(num_nodes) < arrays.num_inner_nodes).astype(np.uint8),
-            "part_id": arrays.node_parts,
-        }
-        edge_data = {
-            "_ID": arrays.edge_ids,
-            "inner_edge": (np.arange(num_edges) < arrays.num_inner_edges).astype(np.uint8),
-        }
-        if typed:
+        node_data, edge_data = part_columns(
+            arrays.node_ids, arrays.node_parts, arrays.num_inner_nodes, arrays.edge_ids, arrays.num_inner_edges
+        )
+        if len(graph.ntypes) > 1 or len(graph.etypes) > 1:
             node_data["_TYPE"], edge_data["_TYPE"] = arrays.node_types, arrays.edge_types
-        stored = StoredGraph(num_nodes, arrays.src, arrays.dst, node_data, edge_data)
+        stored = StreamedGraph(len(arrays.node_ids), arrays.src, arrays.dst, node_data, edge_data)
         self.files.write(f"part{part}/graph.dgl", lambda stream: write_graph(stream, stored))
         for name, columns in (("node_feat", self.node_columns(part)), ("edge_feat", self.edge_columns(part))):
             self.files.write(f"part{part}/{name}.dgl", lambda stream, c=columns: write_tensors(stream, c))
@@ -195,18 +212,30 @@ class Writer:
     def _write_id_map(
         self, kind: str, name: str, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None
     ) -> None:
-        stem = f"{ID_MAPS}/{kind}.{quote(name, safe=':')}"
-        paths = {
-            "to_original": f"{stem}.to_original.npy",
-            "to_partition": f"{stem}.to_partition.npy",
-            "parquet": f"{stem}.parquet",
-        }
+        paths = id_map_paths(kind, name)
         self.files.manifest.id_maps.setdefault(kind, {})[name] = paths
         small = order.astype(np.int32) if len(order) <= np.iinfo(np.int32).max else order
         self.files.write(paths["to_original"], npy_writer(small))
         self.files.write(paths["to_partition"], npy_writer(inverse(small)))
-        self.files.write(paths["parquet"], lambda stream: _write_parquet(stream, order, sizes, original_ids))
+        self.files.write(paths["parquet"], lambda stream: write_id_parquet(stream, order, sizes, original_ids))
         self.tick(len(order))
+
+
+def id_map_paths(kind: str, name: str) -> dict[str, str]:
+    """Files of the id map of a type by form; ``kind`` is node or edge."""
+    stem = f"{ID_MAPS}/{kind}.{quote(name, safe=':')}"
+    return {
+        "to_original": f"{stem}.to_original.npy",
+        "to_partition": f"{stem}.to_partition.npy",
+        "parquet": f"{stem}.parquet",
+    }
+
+
+class Positions(Protocol):
+    """Original positions by partition id, read in slices."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
 
 
 def finish(files: FileSet, config: dict[str, Any]) -> None:
@@ -225,25 +254,27 @@ def estimated_bytes(graph: HeteroGraph) -> int:
     return edges + nodes + sum(values.nbytes for data in columns for values in data.values())
 
 
-def npy_writer(values: np.ndarray) -> Callable[[Any], None]:
+def npy_writer(values: Column) -> Callable[[Any], None]:
     """What writes an array as npy to a stream that cannot seek."""
 
     def write(stream: Any) -> None:
-        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
-        if values.size:
-            stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+        like = np.broadcast_to(np.empty((), values.dtype), values.shape)
+        header = np.lib.format.header_data_from_array_1_0(like)
+        np.lib.format.write_array_header_1_0(stream, {**header, "fortran_order": False})
+        for chunk in [values] if isinstance(values, np.ndarray) else values.chunks():
+            if chunk.size:
+                stream.write(np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data)
 
     return write
 
 
-def _write_parquet(stream: Any, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None) -> None:
+def write_id_parquet(stream: Any, order: Positions, sizes: np.ndarray, original_ids: np.ndarray | None) -> None:
     """Columns partition_id, part, position (in the input) and original_id; a row for each partition id."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     ends = np.cumsum(sizes)
-    ids = order if original_ids is None else original_ids
-    original = pa.string() if ids.dtype.kind in "USO" else pa.int64()
+    original = pa.string() if original_ids is not None and original_ids.dtype.kind in "USO" else pa.int64()
     schema = pa.schema(
         [("partition_id", pa.int64()), ("part", pa.int32()), ("position", pa.int64()), ("original_id", original)]
     )
@@ -254,9 +285,9 @@ def _write_parquet(stream: Any, order: np.ndarray, sizes: np.ndarray, original_i
     ) as writer:
         for start in range(0, len(order), PARQUET_ROWS):
             rows = np.arange(start, min(start + PARQUET_ROWS, len(order)))
-            positions = order[rows]
+            positions = order[start : start + PARQUET_ROWS]
             values = positions if original_ids is None else original_ids[positions]
-            columns = [rows, np.searchsorted(ends, rows, side="right").astype(np.int32), positions]
+            columns = [rows, np.searchsorted(ends, rows, side="right").astype(np.int32), positions.astype(np.int64)]
             arrays = [pa.array(column) for column in columns]
             arrays.append(pa.array(values.tolist() if values.dtype.kind in "USO" else values, original))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
