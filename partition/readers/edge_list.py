@@ -122,13 +122,13 @@ def _blocks(file: Path, options: ReadOptions) -> Iterator[EdgeBlock]:
     with reading(file.name, text_bytes(file)) as advance:
         for block in edge_blocks(file, options):
             if first and options.weights == "auto" and layout is not None and layout.header_line is None:
-                _refuse_doubtful_weights(file, block)
+                refuse_doubtful_weights(file, block)
             first = False
             yield block
             advance(BLOCK_BYTES)
 
 
-def _refuse_doubtful_weights(file: Path, block: EdgeBlock) -> None:
+def refuse_doubtful_weights(file: Path, block: EdgeBlock) -> None:
     """Whole numbers in a third column without a name are weights, times or relations: the user must say it."""
     weights = block.weights
     if weights is None or (weights == 1).all() or (weights != np.floor(weights)).any():

@@ -161,19 +161,28 @@ def read_npy(file: Path) -> np.ndarray:
         return np.load(file, mmap_mode="r", allow_pickle=False)
 
 
-def ids_of(file: Path, name: str, column: pa.ChunkedArray, kind: str = "auto", limit: int | None = None) -> Any:
+def ids_of(
+    file: Path,
+    name: str,
+    column: pa.ChunkedArray,
+    kind: str = "auto",
+    limit: int | None = None,
+    *,
+    first_row: int = 1,
+) -> Any:
     """A column as ids: int64 (R,), or an Arrow string column.
 
     Args:
         kind: ``int``, ``str`` or ``auto``.
         limit: Integers are node numbers below this.
+        first_row: Number of the first value, for errors.
     Raises:
         DataError: a value is missing, negative, out of range or too long.
     """
     import pyarrow as pa
     from pyarrow import compute
 
-    _refuse_nulls(file, name, column)
+    _refuse_nulls(file, name, column, first_row)
     is_integer = pa.types.is_integer(column.type)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if (not is_integer and not is_text) or (kind == "int" and not is_integer):
@@ -186,53 +195,58 @@ def ids_of(file: Path, name: str, column: pa.ChunkedArray, kind: str = "auto", l
         if bad.any():
             row = int(np.argmax(bad))
             bound = f"[0, {top + 1})" if limit is not None else f"[0, {LARGEST_ID}]"
-            raise DataError(f"{file}, row {row + 1}: {name} {int(values[row])} is outside {bound}")
+            raise DataError(f"{file}, row {first_row + row}: {name} {int(values[row])} is outside {bound}")
         return values.astype(np.int64, copy=False)
     names = compute.utf8_trim_whitespace(column.cast(pa.string()))
     lengths = compute.utf8_length(names).to_numpy()
     bad = (lengths == 0) | (lengths > MAX_ID_LENGTH)
     if bad.any():
         row = int(np.argmax(bad))
-        raise DataError(f"{file}, row {row + 1}: {name} has {lengths[row]} characters; expected 1 to {MAX_ID_LENGTH}")
+        raise DataError(
+            f"{file}, row {first_row + row}: {name} has {lengths[row]} characters; expected 1 to {MAX_ID_LENGTH}"
+        )
     if limit is not None:
         raise DataError(f"{file}: column {name!r} holds names, but with num_nodes={limit} ids are node numbers")
     return names
 
 
-def numbers_of(file: Path, name: str, column: pa.ChunkedArray, missing: int | None = None) -> np.ndarray:
+def numbers_of(
+    file: Path, name: str, column: pa.ChunkedArray, missing: int | None = None, *, first_row: int = 1
+) -> np.ndarray:
     """A column as numbers or booleans, (R,), or (R, D) of lists of one length.
 
     Args:
         missing: Stands for a value that is not there; None: that is an error.
+        first_row: Number of the first value, for errors.
     """
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        _refuse_nulls(file, name, column)
-        return _rows_of_lists(file, name, column)
+        _refuse_nulls(file, name, column, first_row)
+        return _rows_of_lists(file, name, column, first_row)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"{file}: column {name!r} holds {kind}; expected numbers")
     if missing is not None:
         column = column.fill_null(missing)
-    _refuse_nulls(file, name, column)
+    _refuse_nulls(file, name, column, first_row)
     return column.to_numpy()
 
 
-def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
+def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
     from pyarrow import compute
 
     lengths = compute.list_value_length(column).to_numpy()
     if len(lengths) and (lengths != lengths[0]).any():
         row = int(np.argmax(lengths != lengths[0]))
-        raise DataError(f"{file}, row {row + 1}: {name} has {lengths[row]} values; expected {lengths[0]}")
+        raise DataError(f"{file}, row {first_row + row}: {name} has {lengths[row]} values; expected {lengths[0]}")
     values = compute.list_flatten(column).to_numpy()
     if values.dtype.kind not in "biuf":
         raise DataError(f"{file}: column {name!r} holds {column.type}; expected lists of numbers")
     return values.reshape(len(lengths), -1)
 
 
-def _refuse_nulls(file: Path, name: str, column: pa.ChunkedArray) -> None:
+def _refuse_nulls(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> None:
     if column.null_count:
         row = int(np.argmax(np.asarray(column.is_null())))
-        raise DataError(f"{file}, row {row + 1}: {name} is missing")
+        raise DataError(f"{file}, row {first_row + row}: {name} is missing")
