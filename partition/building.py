@@ -42,7 +42,8 @@ def build(
     num_hops: int = 1,
     graphbolt: bool = False,
     allow_empty: bool = False,
-    report: bool = True,
+    report: bool | None = None,
+    memory: str | int | None = None,
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> PartitionedGraph:
@@ -63,7 +64,9 @@ def build(
         halo, num_hops: See ``partition.halo.PartBuilder``.
         graphbolt: Add the sampling graphs of ``dgl.graphbolt``.
         allow_empty: Accept a part without rows of a type that has data; DGL's servers do not.
-        report: Write report.json and report.html.
+        report: Write report.json and report.html; None: unless ``memory`` is given, as the report needs the graph.
+        memory: What this process may hold, such as ``"2GB"``: the edges of ``graph``, a path to edge lists with
+            integer ids, are then never all in memory. See ``docs/concepts/partition-streaming.md``.
         overwrite: Replace a partition that is in ``out``.
         progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Raises:
@@ -89,6 +92,28 @@ def build(
         _check_assigned(
             assignment, num_parts, {"method": None if method == "auto" else method, **chosen}, method_options
         )
+    if memory is not None:
+        from partition.streaming.building import build_streaming
+        from partition.streaming.placing import Request
+
+        _check_streamed(report, edge_owner, num_hops, graphbolt, allow_empty)
+        parts = num_parts if assignment is None else assignment.num_parts
+        assert parts is not None
+        options = {**(method_options or {}), **({} if num_threads is None else {"num_threads": num_threads})}
+        request = Request(
+            parts, method, seed, None if balance is None else tuple(balance), tolerance, options, assignment
+        )
+        return build_streaming(
+            graph,
+            request,
+            memory=memory,
+            out=out,
+            name=name,
+            reader_options=reader_options,
+            halo=halo,
+            overwrite=overwrite,
+            progress=progress,
+        )
     with progress_shown(progress), PendingFolder(out, partial(check_replaceable, overwrite=overwrite)) as folder:
         graph = _read(graph, name, reader_options, progress)
         check_names(graph, graph.name)
@@ -105,7 +130,7 @@ def build(
         write_parts(files, PartBuilder(made, halo=halo, num_hops=num_hops))
         config = dgl_config(made, graph.name, assignment.method, num_hops)
         del made  # the report needs memory of its own
-        if report:
+        if report is not False:
             _write_report(files, graph, assignment, progress)
         if graphbolt:
             config = _add_graphbolt(folder.path, files, config)
@@ -191,6 +216,20 @@ def _check_assigned(
     idle = [name for name, value in {**chosen, **(options or {})}.items() if value is not None]
     if idle:
         raise ConfigError(f"{idle[0]} has no effect on parts that are given; leave it or the assignment out")
+
+
+def _check_streamed(report: bool | None, edge_owner: str, num_hops: int, graphbolt: bool, allow_empty: bool) -> None:
+    """Refuse what needs the whole graph in memory."""
+    refused = {
+        "report=True": report,
+        f"edge_owner={edge_owner!r}": edge_owner != "destination",
+        f"num_hops={num_hops}": num_hops != 1,
+        "graphbolt=True": graphbolt,
+        "allow_empty=True": allow_empty,
+    }
+    for option, given in refused.items():
+        if given:
+            raise ConfigError(f"{option} needs the whole graph in memory; leave out it or memory")
 
 
 def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, progress: bool | None) -> None:

@@ -123,6 +123,9 @@ def _build_arguments(parser: argparse.ArgumentParser) -> None:
     _add_methods(parser)
     _add_output(parser)
     parser.add_argument("--name", help="the graph's name in DGL; default: from the source")
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="hold at most this much, such as 2GB; for edge lists with integer ids"
+    )
     _add_reading(parser)
 
 
@@ -175,6 +178,7 @@ def _build(args: argparse.Namespace) -> int:
         args.method,
         out=args.out,
         name=args.name,
+        memory=args.memory,
         reader_options=_options(args.read, "--read"),
         **_method_arguments(args),
     )
@@ -253,7 +257,7 @@ def _method_arguments(args: argparse.Namespace) -> dict[str, Any]:
         "num_hops": 1 if args.hops is None else args.hops,
         "graphbolt": args.graphbolt,
         "allow_empty": args.allow_empty,
-        "report": not args.no_report,
+        "report": False if args.no_report else None,
         "overwrite": args.overwrite,
         "progress": _progress(args),
     }
@@ -301,5 +305,5 @@ def _say_built(args: argparse.Namespace, made: Any) -> None:
     why = f" ({method['why']})" if method["why"] else ""
     print(f"{made.path}: {made.num_nodes():,} nodes and {made.num_edges():,} edges in {made.num_parts} parts")
     print(f"method: {method['method']}{why}, seed {method['seed']}")
-    if not args.no_report:
+    if (made.path / "report.html").exists():
         print(f"report: {made.path / 'report.html'}")

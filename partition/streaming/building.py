@@ -1,0 +1,224 @@
+"""A build in bounded memory: scan, assign, shuffle, order, write, each step restartable and shared by workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graph_emb.errors import ConfigError, PartitionError
+from partition.folder import PendingFolder
+from partition.halo import Halo
+from partition.hetero import EDGE_TYPE, NODE_TYPE
+from partition.manifest import FileSet, Manifest
+from partition.partitioned import PartitionedGraph, load
+from partition.readers.progress import progress_shown, reading
+from partition.streaming.edges import Layout, Shuffle
+from partition.streaming.parts import PartFiles
+from partition.streaming.placing import METHODS, Placing, Request, described, layout_of
+from partition.streaming.plan import Budget, Plan
+from partition.streaming.scan import Scan
+from partition.streaming.source import EdgeSource
+from partition.streaming.workplace import Workers, Workplace
+from partition.writer import dgl_json, finish, id_map_paths, type_name
+
+FORMS = ("to_original", "to_partition", "parquet")
+
+
+@dataclass
+class Job:
+    """One build out of memory.
+
+    Attributes:
+        source: The edges.
+        request: How nodes are assigned.
+        budget: The limit on memory of each worker.
+        out: Folder of the partition.
+        name: The graph's name in DGL.
+        halo: See ``partition.halo.PartBuilder``.
+        may_replace: Raises a ConfigError unless an existing ``out`` may be replaced.
+        show_plan: Write the plan to standard error.
+    """
+
+    source: EdgeSource
+    request: Request
+    budget: Budget
+    out: Path
+    name: str
+    halo: Halo
+    may_replace: Callable[[Path], None]
+    show_plan: bool
+
+    def run(self, progress: bool | None) -> PartitionedGraph:
+        """The finished partition; what a killed run has left is used.
+
+        Raises:
+            As ``partition.build``.
+        """
+        workers = Workers.of_environment()
+        with ExitStack() as stack:
+            stack.enter_context(progress_shown(progress if workers.rank == 0 else False))
+            place = Path(os.path.realpath(self.out.expanduser()))
+            pending = None
+            if workers.rank == 0:
+                pending = stack.enter_context(PendingFolder(place, self.may_replace))
+            workplace = Workplace(place, self._facts(), workers)
+            try:
+                self._run(workplace, pending)
+            except Exception:
+                workplace.close(remove=workers.world_size == 1)
+                raise
+            except BaseException:
+                workplace.close(remove=False)
+                raise
+            workplace.close(remove=True)
+            workplace.wait_removed()
+        return load(place)
+
+    def _facts(self) -> dict[str, Any]:
+        """All that the files depend on."""
+        request = self.request
+        return {
+            **self.source.facts(),
+            "request": [request.num_parts, request.method, request.seed, request.balance],
+            "options": [request.tolerance, dict(request.options), described(request.assignment)],
+            "memory": self.budget.memory,
+            "layout": [self.name, self.halo],
+        }
+
+    def _run(self, workplace: Workplace, pending: PendingFolder | None) -> None:
+        source, budget = self.source, self.budget
+        with reading("counting edges and nodes", None, " edges") as tick:
+            scan = Scan(source, workplace, budget, tick)
+            slices = workplace.run("scan", len(source.slices), scan.slice)
+        num_nodes, num_edges = max(found["num_nodes"] for found in slices), sum(found["rows"] for found in slices)
+        num_nodes = source.options.num_nodes or num_nodes
+        self._check_counts(num_nodes, slices)
+        weight = np.dtype(slices[0]["dtype"]) if any(found["weighted"] for found in slices) else None
+        self._check_plan(workplace, num_nodes, num_edges, weight)
+        placing = Placing(workplace, self.request, budget, scan, self.name)
+
+        def place(_: int) -> dict[str, Any]:
+            scan.check_no_gaps(num_nodes)
+            return placing.place(num_nodes, num_edges, weight is not None)
+
+        placed = workplace.run("place", 1, place)[0]
+        layout = layout_of(placed, [found["rows"] for found in slices], weight)
+        shuffle = self._shuffled(workplace, layout, placing)
+        facts = self._written(workplace, shuffle, placing)
+        if pending is not None:
+            self._publish(workplace, pending, layout, placed["assignment"], facts)
+
+    def _check_counts(self, num_nodes: int, slices: Iterable[Mapping[str, Any]]) -> None:
+        num_parts, given = self.request.num_parts, self.request.assignment
+        if num_parts < 1 or num_parts > num_nodes:
+            raise ConfigError(f"num_parts is {num_parts}; it must lie in 1 .. {num_nodes}, the number of nodes")
+        if given is not None and len(given.parts.get(NODE_TYPE, ())) != num_nodes:
+            raise PartitionError(
+                f"the assignment has {len(given.parts.get(NODE_TYPE, ()))} nodes of type {NODE_TYPE!r}; the graph has "
+                f"{num_nodes}"
+            )
+        if len({found["dtype"] for found in slices}) > 1:
+            raise ConfigError(f"{self.source.path}: only some files have weights; add them or say weights='ignore'")
+
+    def _check_plan(self, workplace: Workplace, num_nodes: int, num_edges: int, weight: np.dtype | None) -> None:
+        rows = self.budget.bucket_rows(self.budget.work_bytes(num_nodes))
+        plan = Plan(
+            input_bytes=self.source.num_bytes,
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            num_parts=self.request.num_parts,
+            neighbour_passes=0,
+            weight_bytes=0 if weight is None else weight.itemsize,
+            num_slices=len(self.source.slices),
+            num_buckets=self.request.num_parts - 1 + -(-num_edges // rows),
+            both_ends=self.halo == "dgl",
+        )
+        if workplace.workers.rank == 0:
+            if self.show_plan:
+                print(plan.text(self.budget), file=sys.stderr, flush=True)
+            already = sum(path.stat().st_size for path in workplace.path.rglob("*") if path.is_file())
+            plan.check_disk(workplace.path, already)
+
+    def _shuffled(self, workplace: Workplace, layout: Layout, placing: Placing) -> Shuffle:
+        shuffle = Shuffle(workplace, layout, self.budget, both_ends=self.halo == "dgl")
+        with reading("moving edges to their parts", layout.edges.total, " edges") as tick:
+            task = partial(shuffle.slice, source=self.source, node_ids=placing.node_ids(), tick=tick)
+            workplace.run("shuffle", len(self.source.slices), task)
+            del task
+        with reading("ordering edges", layout.edges.total, " edges") as tick:
+            workplace.run("order", layout.num_buckets, lambda bucket: shuffle.bucket(bucket, tick))
+        return shuffle
+
+    def _written(self, workplace: Workplace, shuffle: Shuffle, placing: Placing) -> dict[str, Any]:
+        """Facts of all files, in the order in which a build in memory writes them."""
+        layout = shuffle.layout
+        num_parts = len(layout.nodes.starts)
+        with reading("writing the parts", layout.edges.total, " edges") as tick:
+            files = PartFiles(workplace, shuffle, tick)
+            found = workplace.run("part", num_parts, files.part)
+        found += workplace.run("nodes", 1, lambda _: files.node_maps(placing.order()))
+        found += workplace.run("edges", len(FORMS), lambda index: files.edge_map(FORMS[index]))
+        return {name: facts for each in found for name, facts in each.items()}
+
+    def _publish(
+        self,
+        workplace: Workplace,
+        pending: PendingFolder,
+        layout: Layout,
+        assigned: Mapping[str, Any],
+        facts: dict[str, Any],
+    ) -> None:
+        """Move the files to where they become the partition; they stay in the workplace until then."""
+        made = {
+            "method": assigned["method"],
+            "why": assigned["why"],
+            "seed": self.request.seed if self.request.assignment is None else self.request.assignment.seed,
+            "num_parts": self.request.num_parts,
+            "balance": assigned["balance"],
+            "num_nodes": {NODE_TYPE: layout.nodes.total},
+            "num_edges": {type_name(EDGE_TYPE): layout.edges.total},
+            "reader": {},
+        }
+        manifest = Manifest(f"{self.name}.json", "destination", self.halo, 1, made, files=facts)
+        for kind, name in (("node", NODE_TYPE), ("edge", type_name(EDGE_TYPE))):
+            manifest.id_maps[kind] = {name: id_map_paths(kind, name)}
+        for name in facts:
+            target = pending.path / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(workplace.out / name, target)
+        config = dgl_json([NODE_TYPE], [EDGE_TYPE], layout.nodes, layout.edges, self.name, assigned["method"], 1)
+        finish(FileSet(pending, manifest), config)
+        pending.publish()
+
+
+def build_streaming(
+    source: Any,
+    request: Request,
+    *,
+    memory: str | int,
+    out: str | Path,
+    name: str | None,
+    reader_options: Mapping[str, Any] | None,
+    halo: Halo,
+    overwrite: bool,
+    progress: bool | None,
+) -> PartitionedGraph:
+    """``partition.build`` of edge files in bounded memory; the arguments are those of ``build``."""
+    from partition.building import check_replaceable
+
+    if request.assignment is None and request.method not in METHODS:
+        raise ConfigError(
+            f"method {request.method!r} needs the whole graph in memory; with memory= there are: {', '.join(METHODS)}"
+        )
+    edges = EdgeSource(source, reader_options)
+    replaceable = partial(check_replaceable, overwrite=overwrite)
+    shown = progress is not False
+    return Job(edges, request, Budget.of(memory), Path(out), name or edges.name, halo, replaceable, shown).run(progress)

@@ -1,0 +1,158 @@
+"""Edge files as blocks of bounded size, cut into slices that workers take one by one.
+
+Legend: E edges. A slice is a run of row groups of Parquet files and of whole text files, in the order of the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graph_emb.errors import ConfigError, DataError
+from graph_emb.graph.readers.layout import find_columns
+from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
+from graph_emb.graph.readers.text import EdgeBlock, edge_blocks, layout_of
+from partition.readers import tables
+from partition.readers.edge_list import PARQUET, TEXT, edge_files, refuse_doubtful_weights, split_name
+
+OPTIONS = ("ids", "num_nodes", "weights", "header", "separator", "comment", "columns")
+"""Options of the reader of edge lists that work without the whole graph in memory."""
+MAX_SLICES = 16
+PARQUET_BUFFER = 1 << 20
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is read in one go: some row groups of a Parquet file, or a text file."""
+
+    file: Path
+    group: int
+    num_bytes: int
+    first_row: int
+
+
+class EdgeSource:
+    """The edges of a file, or of all files of a folder.
+
+    Args:
+        path: csv, tsv, txt (also gzipped) or Parquet.
+        options: Of the reader of edge lists.
+    Raises:
+        ConfigError: an option or a kind of source that needs the whole graph in memory.
+        DataError: no such file, or no edges in it.
+    """
+
+    def __init__(self, path: Any, options: Mapping[str, Any] | None) -> None:
+        if not isinstance(path, str | Path):
+            raise ConfigError(f"memory= needs a path to edge files; a {type(path).__name__} is in memory already")
+        self.path = Path(path)
+        for option in options or {}:
+            if option not in OPTIONS:
+                raise ConfigError(
+                    f"reader option {option!r} needs the whole graph in memory; with memory= there are: "
+                    f"{', '.join(OPTIONS)}"
+                )
+        given = dict(options or {})
+        if given.get("columns") is not None:
+            given["columns"] = tuple(given["columns"])
+        if given.get("num_nodes") is not None and (isinstance(given["num_nodes"], Mapping) or given["num_nodes"] < 1):
+            raise ConfigError(f"num_nodes={given['num_nodes']}: with memory= it must be a number of at least 1")
+        self.options = ReadOptions(**given)
+        self.files = [checked_file(file) for file in edge_files(self.path)]
+        for file in self.files:
+            if split_suffix(file)[0] not in TEXT + PARQUET:
+                raise ConfigError(f"{file}: memory= reads edge lists only ({', '.join(TEXT + PARQUET)})")
+        self.slices = _slices([unit for file in self.files for unit in _units(file)])
+        if not self.slices:
+            raise DataError(f"{self.path}: has no edges; expected at least 1")
+
+    @property
+    def name(self) -> str:
+        """The graph's name in the files."""
+        return split_name(self.path)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(file.stat().st_size for file in self.files)
+
+    def facts(self) -> dict[str, Any]:
+        """What tells whether the same edges are read again."""
+        stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in self.files]
+        return {"files": stats, "options": str(self.options)}
+
+    def blocks(self, index: int, num_rows: int, num_bytes: int) -> Iterator[EdgeBlock]:
+        """The edges of one slice in order; each block at most ``num_rows``, or ``num_bytes`` of text."""
+        for unit in self.slices[index]:
+            read = _parquet_blocks(unit, self.options, num_rows) if unit.group >= 0 else self._text(unit, num_bytes)
+            for block in read:
+                if not isinstance(block.src, np.ndarray):
+                    raise ConfigError(f"{unit.file}: its ids are names; memory= takes integers, so build without it")
+                if len(block.src):
+                    yield block
+
+    def _text(self, unit: Unit, num_bytes: int) -> Iterator[EdgeBlock]:
+        layout, first = layout_of(unit.file, self.options, num_bytes), True
+        for block in edge_blocks(unit.file, self.options, num_bytes):
+            if first and self.options.weights == "auto" and layout is not None and layout.header_line is None:
+                refuse_doubtful_weights(unit.file, block)
+            first = False
+            yield block
+
+
+def _units(file: Path) -> Iterator[Unit]:
+    if split_suffix(file)[0] not in PARQUET:
+        yield Unit(file, -1, file.stat().st_size, 0)
+        return
+    from pyarrow import parquet
+
+    with parsing(file, "a Parquet file"), parquet.ParquetFile(file) as table:
+        row = 0
+        for group in range(table.metadata.num_row_groups):
+            found = table.metadata.row_group(group)
+            if found.num_rows:
+                yield Unit(file, group, found.total_byte_size, row)
+            row += found.num_rows
+
+
+def _slices(units: list[Unit]) -> list[list[Unit]]:
+    """Runs of units of about the same bytes, at most MAX_SLICES; they do not depend on the number of workers."""
+    total = sum(unit.num_bytes for unit in units)
+    slices: list[list[Unit]] = [[] for _ in range(MAX_SLICES)]
+    before = 0
+    for unit in units:
+        slices[min(before * MAX_SLICES // max(total, 1), MAX_SLICES - 1)].append(unit)
+        before += unit.num_bytes
+    return [found for found in slices if found]
+
+
+def _parquet_blocks(unit: Unit, options: ReadOptions, num_rows: int) -> Iterator[EdgeBlock]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file, row = unit.file, unit.first_row
+    if options.separator is not None or options.header is not None:
+        raise ConfigError(f"{file}: separator= and header= are for text, not for Parquet")
+    # With a buffer the column chunks are read page by page, whatever the size of the row group.
+    with (
+        parsing(file, "a Parquet file"),
+        parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as table,
+    ):
+        names = list(table.schema_arrow.names)
+        chosen = [names[place] for place in find_columns(str(file), names, True, options)]
+        batches = table.iter_batches(num_rows, row_groups=[unit.group], columns=chosen, use_threads=False)
+        for batch in batches:
+            columns = [pa.chunked_array([batch.column(name)]) for name in chosen]
+            src, dst = (
+                tables.ids_of(file, name, column, options.ids, options.num_nodes, first_row=row + 1)
+                for name, column in zip(chosen[:2], columns[:2], strict=True)
+            )
+            weights = None
+            if len(chosen) > 2:
+                weights = tables.numbers_of(file, chosen[2], columns[2], first_row=row + 1)
+            yield EdgeBlock(src, dst, weights)
+            row += batch.num_rows
