@@ -19,7 +19,10 @@ from graph_emb.errors import ConfigError, unknown_name
 Nested = dict[str, Any]
 SectionT = TypeVar("SectionT", bound=BaseModel)
 MAX_CONFIG_BYTES = 1 << 20
-SECTIONS = {"dataset": "name", "model": "name", "train": "lr", "evaluate": "shuffles", "output": "formats"}
+SECTIONS = {
+    "dataset": "name", "model": "name", "train": "lr", "parallel": "trainers", "evaluate": "shuffles",
+    "output": "formats",
+}  # fmt: skip
 """Every section and one of its fields, for the errors."""
 NAMED_SECTIONS = ("dataset", "model")
 """Sections of which the bare word is the name: ``model: deepwalk``."""

@@ -7,13 +7,13 @@ import sys
 
 def main() -> int:
     """Serve until every trainer said goodbye; one line and exit code 2 where that went wrong."""
-    import graph_emb as ge
+    from graph_emb.errors import GraphEmbError
     from graph_emb.transport import kvstore
 
     number, hosts, num_servers, num_clients = sys.argv[1:]
     try:
         kvstore.serve(int(number), hosts, int(num_servers), int(num_clients))
-    except (ge.GraphEmbError, OSError) as error:
+    except (GraphEmbError, OSError) as error:
         print(f"graph-emb: server {number}: error: {error}", file=sys.stderr)
         return 2
     return 0
