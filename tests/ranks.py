@@ -1,4 +1,4 @@
-"""Processes that stand for ranks: started once, used by every test that needs several, a child's failure fails the test."""
+"""Processes that stand for ranks: started once, used by many tests; a child's failure fails the test."""
 
 from __future__ import annotations
 

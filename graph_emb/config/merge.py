@@ -224,10 +224,16 @@ def _nearest_choice(detail: ErrorDetails) -> str:
 def _unknown_key(key: str, value: Any, known: set[str]) -> ConfigError:
     section, _, field = key.rpartition(".")
     siblings = sorted(p.rpartition(".")[2] for p in known if section and p.rpartition(".")[0] == section)
-    near = _nearest_path(field, section if siblings else "", siblings, known)
+    near = _nearest_section(key) if isinstance(value, Mapping) else None
+    near = near or _nearest_path(field, section if siblings else "", siblings, known)
     hint = f" (did you mean {near!r}?)" if near else ""
     names = ", ".join(siblings or sorted(RunConfig.model_fields))
     return ConfigError(f"{key} = {_short(value)}: unknown key; known: {names}{hint}")
+
+
+def _nearest_section(key: str) -> str | None:
+    """The section that a mapping under an unknown key was meant for."""
+    return next(iter(difflib.get_close_matches(key, SECTIONS, n=1)), None)
 
 
 def _nearest_path(field: str, section: str, siblings: list[str], known: set[str]) -> str | None:

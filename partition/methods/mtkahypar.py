@@ -9,7 +9,7 @@ from partition.methods.base import Problem, method, one_only
 from partition.methods.external import edge_weights, load, single_constraint
 
 PRESETS = ("deterministic", "deterministic_quality")
-"""Those that give the same parts on any number of threads. Mt-KaHyPar 1.7 gives them for every seed, so none is taken."""
+"""Those that give the same parts on any number of threads; Mt-KaHyPar 1.7 gives them for every seed: none is taken."""
 
 
 @method("mtkahypar", seeded=False, refusal=one_only, balance=("nodes",))
