@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,17 @@ from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress
 from graph_emb.models.skipgram_kernels import number_rows
 from graph_emb.models.skipgram_steps import MOST_CHANGE, Kernel, LinearDecay
 from graph_emb.partition_book import RangeBook
+from graph_emb.transport.routing import layout
 from tests.ranks import Ranks
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    """No test takes over a mode, or leaves its own to the next."""
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
 
 NODES = 40
 BOUNDS = [0, 25, 25, 40]  # the second part is empty
@@ -76,15 +86,11 @@ def fill(model: SkipGram) -> None:
         table.weight[:] = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(number)) * 0.3
 
 
-def in_one_process(config: dict[str, Any], **options: Any) -> list[torch.Tensor]:
-    ge.init()
-    try:
-        model = SkipGram(NODES, SkipGramConfig(**config), seed=3)
-        fill(model)
-        train_skipgram(WalkSampler(graph_of_groups(), **WALKS), model=model, num_threads=1, progress=False, **options)
-        return [table.weight[:] for table in model.tables]
-    finally:
-        ge.shutdown()
+def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
+    model = SkipGram(NODES, SkipGramConfig(**config), seed=3)
+    fill(model)
+    train_skipgram(WalkSampler(graph_of_groups(), **WALKS), model=model, num_threads=1, progress=False)
+    return [table.weight[:] for table in model.tables]
 
 
 def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> list[np.ndarray]:
@@ -167,11 +173,9 @@ def test_one_rank_trains_as_a_program_without_ranks(ranks: Ranks) -> None:
 def test_lines_count_all_ranks_and_are_the_same_everywhere(ranks: Ranks) -> None:
     config = {**SMALL, "exchange_walks": 20, "subsample": 0.02, "epochs": 2}
     found = ranks.run(trained_on_a_rank, 2, config, [0, 25, 40], {"log_interval": 0})
-    ge.init()
     lines = train_skipgram(
         WalkSampler(graph_of_groups(), **WALKS), SkipGramConfig(**config), progress=False, num_threads=1, log_interval=0
     ).history
-    ge.shutdown()
     first, second = ([{**line.as_dict(), "seconds": 0.0} for line in rank["history"]] for rank in found)
     assert first == second
     assert [(line["walks"], line["tokens"], line["lr"]) for line in first] == [
@@ -293,16 +297,14 @@ def test_what_one_rank_finds_wrong_is_an_error_of_all(ranks: Ranks, what: str, m
         assert message in said
 
 
-def test_a_part_sampler_needs_the_mode_of_its_ranks() -> None:
-    ge.init()
-    layout = ge.transport.routing.layout(RangeBook([0, 40]), 1, None, "w")
-    sampler = PartitionedWalkSampler(PartGraph.of_graph(graph_of_groups(), layout, 0), **WALKS)
+def test_a_part_that_is_the_whole_graph_trains_in_local_mode() -> None:
+    places = layout(RangeBook([0, 40]), 1, None, "w")
+    sampler = PartitionedWalkSampler(PartGraph.of_graph(graph_of_groups(), places, 0), **WALKS)
     found = train_skipgram(sampler, SkipGramConfig(**SMALL), progress=False, num_threads=1).embeddings()
     again = train_skipgram(
         WalkSampler(graph_of_groups(), **WALKS), SkipGramConfig(**SMALL), progress=False, num_threads=1
     ).embeddings()
     assert torch.equal(found, again)
-    ge.shutdown()
 
 
 def test_rows_are_numbered_own_first_then_tokens_then_negatives() -> None:
@@ -355,11 +357,9 @@ def group_order() -> np.ndarray:
 def test_two_ranks_find_planted_groups_as_well_as_one(ranks: Ranks, negative_scope: str) -> None:
     found = ranks.run(planted_on_a_rank, 2, negative_scope)
     np.testing.assert_array_equal(found[0], found[1])
-    ge.init()
     config = SkipGramConfig(**PLANTED)
     sampler = WalkSampler(planted(), **{**WALKS, "num_walks": 20, "walk_length": 20})
     local = train_skipgram(sampler, config, num_threads=1, progress=False).embeddings().numpy()
-    ge.shutdown()
     assert accuracy(local[group_order()]) > 0.9
     assert accuracy(found[0][group_order()]) > accuracy(local[group_order()]) - 0.03
 
@@ -400,10 +400,8 @@ def test_two_ranks_are_as_good_as_one_on_blogcatalog(ranks: Ranks, shared_data: 
     graph, bounds, place, labels = relabelled_blogcatalog(shared_data)
     run: Callable[..., list[Any]] = ranks.run
     found = run(blogcatalog_on_a_rank, 2, graph.indptr, graph.indices, bounds, timeout=600.0)[0]
-    ge.init()
     sampler = WalkSampler(graph, **{**WALKS, "num_walks": 8, "walk_length": 40})
     local = train_skipgram(sampler, SkipGramConfig(), num_threads=1, progress=False).embeddings().numpy()
-    ge.shutdown()
     (ours,), (one,) = (
         node_classification(rows[place], labels, ratios=(0.5,), shuffles=4).table for rows in (found, local)
     )

@@ -11,6 +11,7 @@ import graph_emb as ge
 
 @pytest.fixture(autouse=True)
 def _ended() -> Iterator[None]:
-    """No test leaves its mode to the next."""
+    """No test takes over a mode, or leaves its own to the next."""
+    ge.shutdown()
     yield
     ge.shutdown()
