@@ -97,12 +97,12 @@ def build(
         from partition.streaming.placing import Request
 
         _check_streamed(report, edge_owner, num_hops, graphbolt, allow_empty)
+        if num_threads is not None:
+            raise ConfigError(f"num_threads={num_threads}: memory= works with one thread; start workers by torchrun")
         parts = num_parts if assignment is None else assignment.num_parts
         assert parts is not None
-        options = {**(method_options or {}), **({} if num_threads is None else {"num_threads": num_threads})}
-        request = Request(
-            parts, method, seed, None if balance is None else tuple(balance), tolerance, options, assignment
-        )
+        names = None if balance is None else tuple(balance)
+        request = Request(parts, method, seed, names, tolerance, dict(method_options or {}), assignment)
         return build_streaming(
             graph,
             request,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from graph_emb.errors import unknown_name
+from partition.constraints import Constraints
 from partition.kernels import streaming as kernels
 from partition.methods.base import Problem, at_least
 from partition.methods.coarsening import Level, random_order
@@ -20,23 +21,50 @@ EXPONENT = 1.5
 
 def stream(problem: Problem, passes: int, order: str, *, fennel: bool) -> np.ndarray:
     """(N,), int32, after ``passes`` over all nodes; the later ones see where everything was."""
-    passes = at_least("passes", passes, 1)
-    if order not in ORDERS:
-        raise unknown_name("order", order, ORDERS)
-    adjacency, num_parts, rng = problem.adjacency, problem.num_parts, problem.rng()
-    node_weights = np.ascontiguousarray(problem.constraints.weights.T)
-    limits = problem.constraints.limits(num_parts)
-    parts = np.full(problem.num_nodes, -1, np.int32)
-    loads = np.zeros((num_parts, len(limits)), np.int64)
-    shares = problem.num_nodes / np.maximum(problem.constraints.weights.sum(axis=1), 1)
+    passes = checked_passes(passes, order)
+    adjacency, rng = problem.adjacency, problem.rng()
     weight = adjacency.weight_array.sum(dtype=np.int64) if adjacency.weights is not None else adjacency.num_entries
-    alpha = np.sqrt(num_parts) * float(weight) / 2 / max(problem.num_nodes, 1) ** EXPONENT
+    placed = Placed(problem.constraints, problem.num_parts, float(weight), fennel=fennel)
     for _ in range(passes):
         nodes = random_order(problem.num_nodes, rng) if order == "random" else np.arange(problem.num_nodes)
+        placed.place(nodes, adjacency.indptr, adjacency.indices, adjacency.weight_array)
+    level = Level(
+        adjacency.indptr, adjacency.indices, adjacency.weight_array, placed.node_weights, np.empty(0, np.int32)
+    )
+    Parts(level, placed.parts, placed.limits, problem.num_parts).rebalance(rng)
+    return placed.parts
+
+
+def checked_passes(passes: int, order: str) -> int:
+    """passes, when both options can be used; else a ConfigError."""
+    if order not in ORDERS:
+        raise unknown_name("order", order, ORDERS)
+    return at_least("passes", passes, 1)
+
+
+class Placed:
+    """Where nodes are so far; ``place`` puts some more, or the same ones again.
+
+    Args:
+        constraints: What must be even.
+        num_parts: P.
+        weight: Of all entries of the adjacency: every edge counts twice.
+        fennel: Fennel's score; else LDG's.
+    """
+
+    def __init__(self, constraints: Constraints, num_parts: int, weight: float, *, fennel: bool) -> None:
+        num_nodes = constraints.weights.shape[1]
+        self.node_weights = np.ascontiguousarray(constraints.weights.T)
+        self.limits = constraints.limits(num_parts)
+        self.parts = np.full(num_nodes, -1, np.int32)
+        self._loads = np.zeros((num_parts, len(self.limits)), np.int64)
+        self._shares = num_nodes / np.maximum(constraints.weights.sum(axis=1), 1)
+        self._alpha = np.sqrt(num_parts) * weight / 2 / max(num_nodes, 1) ** EXPONENT
+        self._fennel = fennel
+
+    def place(self, nodes: np.ndarray, indptr: np.ndarray, indices: np.ndarray, weights: np.ndarray) -> None:
+        """Give each of these nodes, in this order, its best part; the rest of ``indptr`` is not looked at."""
         kernels.stream(
-            nodes.astype(np.int32), adjacency.indptr, adjacency.indices, adjacency.weight_array, node_weights, limits,
-            parts, loads, np.zeros(num_parts, np.int64), fennel, alpha, EXPONENT, shares,
+            nodes.astype(np.int32), indptr, indices, weights, self.node_weights, self.limits, self.parts, self._loads,
+            np.zeros(len(self._loads), np.int64), self._fennel, self._alpha, EXPONENT, self._shares,
         )  # fmt: skip
-    level = Level(adjacency.indptr, adjacency.indices, adjacency.weight_array, node_weights, np.empty(0, np.int32))
-    Parts(level, parts, limits, num_parts).rebalance(rng)
-    return parts

@@ -21,8 +21,9 @@ from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, load
 from partition.readers.progress import progress_shown, reading
 from partition.streaming.edges import Layout, Shuffle
+from partition.streaming.links import Links
 from partition.streaming.parts import PartFiles
-from partition.streaming.placing import METHODS, Placing, Request, described, layout_of
+from partition.streaming.placing import Placing, Request, described, layout_of
 from partition.streaming.plan import Budget, Plan
 from partition.streaming.scan import Scan
 from partition.streaming.source import EdgeSource
@@ -103,11 +104,12 @@ class Job:
         self._check_counts(num_nodes, slices)
         weight = np.dtype(slices[0]["dtype"]) if any(found["weighted"] for found in slices) else None
         self._check_plan(workplace, num_nodes, num_edges, weight)
-        placing = Placing(workplace, self.request, budget, scan, self.name)
+        placing = self._placing(workplace, scan, num_nodes, num_edges)
 
         def place(_: int) -> dict[str, Any]:
             scan.check_no_gaps(num_nodes)
-            return placing.place(num_nodes, num_edges, weight is not None)
+            with reading("assigning nodes", num_nodes * self.request.passes, " nodes") as tick:
+                return placing.place(num_nodes, weight is not None, tick)
 
         placed = workplace.run("place", 1, place)[0]
         layout = layout_of(placed, [found["rows"] for found in slices], weight)
@@ -115,6 +117,14 @@ class Job:
         facts = self._written(workplace, shuffle, placing)
         if pending is not None:
             self._publish(workplace, pending, layout, placed["assignment"], facts)
+
+    def _placing(self, workplace: Workplace, scan: Scan, num_nodes: int, num_edges: int) -> Placing:
+        links = None
+        if self.request.streamed is not None:
+            with reading("grouping neighbours", num_edges, " edges") as tick:
+                links = Links(workplace, self.source, self.budget, num_nodes, tick)
+                links.run(partial(scan.degrees, num_nodes=num_nodes))
+        return Placing(workplace, self.request, self.budget, scan, self.name, links)
 
     def _check_counts(self, num_nodes: int, slices: Iterable[Mapping[str, Any]]) -> None:
         num_parts, given = self.request.num_parts, self.request.assignment
@@ -135,7 +145,7 @@ class Job:
             num_nodes=num_nodes,
             num_edges=num_edges,
             num_parts=self.request.num_parts,
-            neighbour_passes=0,
+            neighbour_passes=self.request.passes,
             weight_bytes=0 if weight is None else weight.itemsize,
             num_slices=len(self.source.slices),
             num_buckets=self.request.num_parts - 1 + -(-num_edges // rows),
@@ -214,10 +224,7 @@ def build_streaming(
     """``partition.build`` of edge files in bounded memory; the arguments are those of ``build``."""
     from partition.building import check_replaceable
 
-    if request.assignment is None and request.method not in METHODS:
-        raise ConfigError(
-            f"method {request.method!r} needs the whole graph in memory; with memory= there are: {', '.join(METHODS)}"
-        )
+    request.check()
     edges = EdgeSource(source, reader_options)
     replaceable = partial(check_replaceable, overwrite=overwrite)
     shown = progress is not False

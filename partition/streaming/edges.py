@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from graph_emb.errors import ConfigError
 from partition.relabel import Ranges
 from partition.streaming.files import FileArray, append_groups
 from partition.streaming.plan import Budget
@@ -89,6 +90,18 @@ def cut_buckets(degrees: np.ndarray, starts: np.ndarray, most: int) -> tuple[np.
             parts.append(part)
             start = min(stop, max(start + 1, int(np.searchsorted(ends, ends[start] + most, side="right")) - 1))
     return np.array(first, np.int64), np.array(parts, np.int64), np.append(ends[first], ends[-1])
+
+
+def check_largest(degrees: np.ndarray, most: int, what: str) -> None:
+    """Refuse a node whose edges alone are more than the memory orders at a time.
+
+    Raises:
+        ConfigError: what of which there are too many.
+    """
+    if len(degrees) and degrees.max() > most:
+        raise ConfigError(
+            f"a node has {int(degrees.max()):,} {what}; the memory orders {most:,} at a time, so give more of it"
+        )
 
 
 class Shuffle:

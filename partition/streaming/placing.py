@@ -17,13 +17,16 @@ from partition.assignment import Assignment
 from partition.constraints import Constraints
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.relabel import Ranges, relabel
-from partition.streaming.edges import Layout, cut_buckets, number_type
+from partition.streaming.edges import Layout, check_largest, cut_buckets, number_type
+from partition.streaming.links import STREAMED, Links, check_streamed, limits_of, streamed_options
 from partition.streaming.plan import Budget
-from partition.streaming.scan import Scan
+from partition.streaming.scan import Scan, Tick
 from partition.streaming.workplace import Workplace
 
-METHODS = ("hash", "random", "range")
+WITHOUT_EDGES = ("hash", "random", "range")
 """Methods that need no edge, so they run as they are on a graph without any."""
+AUTO = "ldg"
+AUTO_WHY = "auto: the lowest cut within the limits that needs no graph in memory"
 
 
 @dataclass(frozen=True)
@@ -38,20 +41,53 @@ class Request:
     options: Mapping[str, Any]
     assignment: Assignment | None
 
+    @property
+    def streamed(self) -> str | None:
+        """The streaming method that assigns; None where the edges are not looked at."""
+        method = AUTO if self.method == "auto" else self.method
+        return method if self.assignment is None and method in STREAMED else None
+
+    def check(self) -> None:
+        """Raise a ConfigError for a method, or an option of it, that needs the whole graph in memory."""
+        if self.streamed is not None:
+            check_streamed(self.streamed, self.balance, self.seed, self.options)
+        elif self.assignment is None and self.method not in WITHOUT_EDGES:
+            known = ", ".join(sorted((*WITHOUT_EDGES, *STREAMED)))
+            raise ConfigError(
+                f"method {self.method!r} needs the whole graph in memory; with memory= there are: {known}"
+            )
+
+    @property
+    def passes(self) -> int:
+        """Times that all neighbours are read."""
+        return 0 if self.streamed is None else streamed_options(self.streamed, self.options)[0]
+
 
 class Placing:
-    """Assigns nodes and lays out the result, once, for all workers."""
+    """Assigns nodes and lays out the result, once, for all workers.
 
-    def __init__(self, workplace: Workplace, request: Request, budget: Budget, scan: Scan, name: str) -> None:
+    Args:
+        links: What a streaming method streams over; None for the others.
+    """
+
+    def __init__(
+        self, workplace: Workplace, request: Request, budget: Budget, scan: Scan, name: str, links: Links | None
+    ) -> None:
         self.request, self.budget, self.scan, self.name = request, budget, scan, name
+        self.links = links
         self.folder = workplace.folder("nodes")
 
-    def place(self, num_nodes: int, num_edges: int, weighted: bool) -> dict[str, Any]:
-        """Write the maps of the nodes; returns what describes the layout, see ``layout_of``."""
+    def place(self, num_nodes: int, weighted: bool, tick: Tick) -> dict[str, Any]:
+        """Write the maps of the nodes; returns what describes the layout, see ``layout_of``.
+
+        Args:
+            weighted: Whether edges have weights to keep.
+            tick: Called with the nodes that a streaming method has placed.
+        """
         graph = HeteroGraph(
             {NODE_TYPE: num_nodes}, {EDGE_TYPE: (np.empty(0, np.int64), np.empty(0, np.int64))}, name=self.name
         )
-        assignment = self._assigned(graph)
+        assignment = self._assigned(graph, tick)
         made = relabel(graph, assignment)
         order = made.node_order[NODE_TYPE]
         np.save(self.folder / "node_ids.npy", made.node_ids[NODE_TYPE].astype(number_type(num_nodes)))
@@ -64,7 +100,7 @@ class Placing:
         del order, parts
         most = self.budget.bucket_rows(self.budget.work_bytes(num_nodes))
         first_nodes, bucket_parts, first_edges = cut_buckets(degrees, starts, most)
-        self._check_hubs(degrees, most)
+        check_largest(degrees, most, "in-edges")
         sizes = np.diff(np.append(0, np.cumsum(degrees))[starts])
         if weighted and not sizes.all():
             raise PartitionError(
@@ -81,12 +117,14 @@ class Placing:
             "assignment": {"method": assignment.method, "why": assignment.why, "balance": balance},
         }
 
-    def _assigned(self, graph: HeteroGraph) -> Assignment:
+    def _assigned(self, graph: HeteroGraph, tick: Tick) -> Assignment:
         from partition.methods import assign
 
         request = self.request
         if request.assignment is not None:
             return request.assignment
+        if self.links is not None:
+            return self._streamed(graph, self.links, tick)
         return assign(
             graph,
             request.num_parts,
@@ -97,6 +135,20 @@ class Placing:
             **request.options,
         )
 
+    def _streamed(self, graph: HeteroGraph, links: Links, tick: Tick) -> Assignment:
+        request = self.request
+        method = request.streamed
+        assert method is not None
+        degrees = self.scan.degrees("in", graph.total_nodes)
+        wanted = limits_of(graph, degrees, method, request.balance, request.tolerance)
+        del degrees
+        parts = np.zeros(graph.total_nodes, np.int32)
+        if request.num_parts > 1:
+            parts = links.stream(wanted, request.num_parts, request.seed, method, request.options, tick)
+        wanted.check(parts, request.num_parts, method)
+        why = AUTO_WHY if request.method == "auto" else "asked for"
+        return Assignment({NODE_TYPE: parts}, request.num_parts, method, request.seed, why)
+
     def _balance(self, assignment: Assignment, parts: np.ndarray, degrees: np.ndarray) -> dict[str, float]:
         """Of nodes and of edges; an assignment that was given keeps what it says of itself."""
         if self.request.assignment is not None:
@@ -105,13 +157,6 @@ class Placing:
         for name, weights in (("nodes", np.ones(len(parts), np.int64)), ("edges", degrees)):
             found |= Constraints((name,), weights[None], np.zeros(1)).balance(parts, assignment.num_parts)
         return found
-
-    def _check_hubs(self, degrees: np.ndarray, most: int) -> None:
-        if len(degrees) and degrees.max() > most:
-            raise ConfigError(
-                f"a node has {int(degrees.max()):,} in-edges, which lie in one bucket; the memory orders {most:,} at a "
-                "time, so give more"
-            )
 
     def node_ids(self) -> np.ndarray:
         """New id of each node, (N,)."""

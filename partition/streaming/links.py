@@ -1,0 +1,166 @@
+"""LDG and Fennel over neighbours on the disk: both directions of the edges, grouped by node, read in chunks of nodes.
+
+The nodes stream in chunks of consecutive ids: chunks in random order, nodes in random order within. The chunks do not
+depend on the memory or on the workers, so neither do the parts. Parallel edges need no merging: the kernel adds up what
+the neighbours weigh. Legend: N nodes, L links (an edge is two, a self loop none).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graph_emb.errors import ConfigError
+from partition.constraints import Constraints, constraints
+from partition.hetero import HeteroGraph
+from partition.methods.base import METHODS
+from partition.methods.coarsening import random_order
+from partition.methods.streaming import Placed, checked_passes
+from partition.streaming.edges import check_largest, cut_buckets, number_type
+from partition.streaming.files import FileArray, append_groups
+from partition.streaming.plan import Budget
+from partition.streaming.source import EdgeSource
+from partition.streaming.workplace import Workplace
+
+Tick = Callable[[int], object]
+CHUNK_LINKS = 1 << 20
+"""Links of a chunk of nodes; a node with more is a chunk of its own."""
+STREAMED = ("fennel", "ldg")
+KNOWN = ("nodes", "edges")
+
+
+class Links:
+    """Groups the neighbours of each node on the disk, then streams the nodes over them.
+
+    Args:
+        num_nodes: N.
+        workplace: Receives the links.
+    """
+
+    def __init__(self, workplace: Workplace, source: EdgeSource, budget: Budget, num_nodes: int, tick: Tick) -> None:
+        self.source, self.budget, self.num_nodes, self.tick = source, budget, num_nodes, tick
+        self.workplace = workplace
+        self._loose, self._grouped = workplace.folder("links"), workplace.folder("neighbours")
+        self._work = budget.work_bytes(num_nodes)
+        self._first_nodes = np.zeros(0, np.int64)
+
+    def run(self, degrees: Callable[[str], np.ndarray]) -> None:
+        """All steps before the nodes can stream; ``degrees`` gives the in- or out-degrees."""
+
+        def cut(_: int) -> dict[str, Any]:
+            both = degrees("in") + degrees("out")
+            most = self.budget.bucket_rows(self._work)
+            check_largest(both, most, "neighbours")
+            return {"first_nodes": cut_buckets(both, np.array([0, self.num_nodes]), most)[0].tolist()}
+
+        self._first_nodes = np.array(self.workplace.run("cut", 1, cut)[0]["first_nodes"], np.int64)
+        self.workplace.run("links", len(self.source.slices), self._slice)
+        self.workplace.run("neighbours", len(self._first_nodes), self._bucket)
+
+    @property
+    def _pair(self) -> np.dtype:
+        node = number_type(self.num_nodes)
+        return np.dtype([("node", node), ("other", node)])
+
+    @property
+    def _step(self) -> int:
+        return self.budget.block_rows(self._work)
+
+    def _run(self, bucket: int, index: int) -> Path:
+        return self._loose / f"{bucket}-{index}"
+
+    def _slice(self, index: int) -> dict[str, Any]:
+        paths = [self._run(bucket, index) for bucket in range(len(self._first_nodes))]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        rows = 0
+        for block in self.source.blocks(index, self._step // 2, self.budget.block_text(self._work)):
+            kept = block.src != block.dst
+            src, dst = block.src[kept], block.dst[kept]
+            pairs = np.empty(2 * len(src), self._pair)
+            pairs["node"][: len(src)], pairs["other"][: len(src)] = src, dst
+            pairs["node"][len(src) :], pairs["other"][len(src) :] = dst, src
+            append_groups(pairs, np.searchsorted(self._first_nodes, pairs["node"], side="right") - 1, paths)
+            rows += len(block.src)
+            self.tick(len(block.src))
+        return {"rows": rows}
+
+    def _bucket(self, bucket: int) -> dict[str, Any]:
+        from partition.kernels import relabel as kernels
+
+        ends = np.append(self._first_nodes, self.num_nodes)
+        start, stop = int(ends[bucket]), int(ends[bucket + 1])
+        runs = tuple(self._run(bucket, index) for index in range(len(self.source.slices)))
+        pairs = FileArray(runs, self._pair, self._step)[:]
+        order, starts = kernels.group(pairs["node"] - start, stop - start)
+        np.diff(starts).tofile(self._counts(bucket))
+        pairs["other"][order].tofile(self._others(bucket))
+        for run in runs:
+            run.unlink(missing_ok=True)
+        return {"rows": len(pairs)}
+
+    def _counts(self, bucket: int) -> Path:
+        return self._grouped / f"{bucket}.counts"
+
+    def _others(self, bucket: int) -> Path:
+        return self._grouped / f"{bucket}.others"
+
+    def stream(
+        self, wanted: Constraints, num_parts: int, seed: int, method: str, options: Mapping[str, Any], tick: Tick
+    ) -> np.ndarray:
+        """(N,), int32: the part of each node."""
+        passes, order = streamed_options(method, options)
+        buckets = range(len(self._first_nodes))
+        counts = FileArray(tuple(self._counts(b) for b in buckets), np.dtype(np.int64), self._step)[:]
+        others = FileArray(tuple(self._others(b) for b in buckets), number_type(self.num_nodes), self._step)
+        chunks = np.append(cut_buckets(counts, np.array([0, self.num_nodes]), CHUNK_LINKS)[0], self.num_nodes)
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        del counts
+        placed = Placed(wanted, num_parts, float(len(others)), fennel=method == "fennel")
+        rng, local, none = np.random.default_rng(seed), np.zeros(self.num_nodes + 1, np.int64), np.empty(0, np.int32)
+        for _ in range(passes):
+            numbers = range(len(chunks) - 1)
+            for chunk in rng.permutation(len(numbers)).tolist() if order == "random" else numbers:
+                start, stop = int(chunks[chunk]), int(chunks[chunk + 1])
+                local[start : stop + 1] = ends[start : stop + 1] - ends[start]
+                inside = random_order(stop - start, rng) if order == "random" else np.arange(stop - start)
+                placed.place(start + inside, local, others[int(ends[start]) : int(ends[stop])], none)
+                tick(stop - start)
+        return placed.parts
+
+
+def streamed_options(method: str, options: Mapping[str, Any]) -> tuple[int, str]:
+    """(passes, order) of a streaming method, checked."""
+    defaults = inspect.signature(METHODS[method].run).parameters
+    passes, order = (options.get(name, defaults[name].default) for name in ("passes", "order"))
+    return checked_passes(passes, order), order
+
+
+def check_streamed(method: str, balance: tuple[str, ...] | None, seed: int, options: Mapping[str, Any]) -> None:
+    """Raise a ConfigError for what a streaming method cannot do here."""
+    chosen = METHODS[method]
+    names = chosen.balance if balance is None else balance
+    chosen.check(names, seed, None, options)
+    for name in names:
+        if name not in KNOWN:
+            raise ConfigError(f"balance {name!r} needs the whole graph in memory; with memory= there are nodes, edges")
+    streamed_options(method, options)
+
+
+def limits_of(
+    graph: HeteroGraph,
+    degrees: np.ndarray,
+    method: str,
+    balance: tuple[str, ...] | None,
+    tolerance: float | Mapping[str, float] | None,
+) -> Constraints:
+    """Constraints of the nodes and their in-degrees, for a graph whose edges lie elsewhere."""
+    names = METHODS[method].balance if balance is None else balance
+    empty = constraints(graph, names, tolerance)
+    rows = [degrees if name == "edges" else np.ones(len(degrees), np.int64) for name in names]
+    return replace(empty, weights=np.stack(rows))
