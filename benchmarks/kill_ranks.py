@@ -1,8 +1,9 @@
-"""SIGKILL to a random trainer at a random step, many times: every job must end by itself, soon, and say who died.
+"""SIGKILL to a random trainer or server at a random step, many times: every job must end by itself and say who died.
 
     python benchmarks/kill_ranks.py --kills 50 --json kills.json
+    python benchmarks/kill_ranks.py --mode kvstore --servers 2 --kills 50
 
-A clean end: the launcher raises within 30 s, names the killed trainer, leaves no process and no file in shared memory.
+A clean end: the launcher raises within 30 s, names the killed process, leaves no process and no file in shared memory.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 
 import psutil
 
-from graph_emb.train.launch.job import run_local
+from graph_emb.train.launch.hosts import LOOPBACK, Host
+from graph_emb.train.launch.job import run_host
 from graph_emb.train.launch.watch import ProcessFailure
 
 LIMIT = 30.0
@@ -29,7 +31,7 @@ SCRIPT = """
 import pathlib, sys
 import torch
 import graph_emb as ge
-transport = ge.init(mode="collective", timeout=20)
+transport = ge.init(mode=sys.argv[2], timeout=20)
 place = pathlib.Path(sys.argv[1])
 (place / f"pid-{transport.rank}").write_text(str(__import__("os").getpid()))
 emb = ge.DistEmbedding(10_000, 32, "t", ge.initializers.Uniform(seed=1))
@@ -44,48 +46,77 @@ for step in range(10**9):
 """
 
 
-def one(trainers: int, victim: int, after: int, folder: Path) -> dict[str, object]:
-    """Start a job, kill a trainer after some steps, and see how it ends."""
+def one(args: argparse.Namespace, victim: str, after: int, folder: Path) -> dict[str, object]:
+    """Start a job, kill a process after the first trainer's steps, and see how it ends."""
     killed_at: list[float] = []
 
     def kill() -> None:
-        steps, pid = folder / f"steps-{victim}", folder / f"pid-{victim}"
-        while not (steps.exists() and steps.stat().st_size >= after):
+        steps = folder / "steps-0"
+        while not (steps.exists() and steps.stat().st_size >= after and found(victim, folder)):
             time.sleep(0.001)
+        pid = pid_of(victim, folder)
         killed_at.append(time.monotonic())
-        os.kill(int(pid.read_text()), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
 
     before = set(os.listdir("/dev/shm"))
     threading.Thread(target=kill, daemon=True).start()
     message = ""
     try:
-        run_local([sys.executable, "-c", SCRIPT, str(folder)], trainers, folder / "logs", threads=1)
+        hosts = [Host(LOOPBACK, args.trainers, args.servers)]
+        run_host(
+            [sys.executable, "-c", SCRIPT, str(folder), args.mode], hosts, 0, logs=folder / "logs", port=0, threads=1
+        )
     except ProcessFailure as failure:
         message = str(failure)
-    seconds = time.monotonic() - killed_at[0]
-    left = [process.pid for process in psutil.Process().children(recursive=True)]
+    seconds = time.monotonic() - killed_at[0] if killed_at else float("inf")  # it ended before it was killed
+    left = [str(process.pid) for process in psutil.Process().children(recursive=True)]
     shared = sorted(set(os.listdir("/dev/shm")) - before)
-    named = f"trainer {victim} " in message and "SIGKILL" in message
+    named = f"{victim} " in message and "SIGKILL" in message
     clean = named and seconds <= LIMIT and not left and not shared
-    return {"victim": victim, "step": after, "seconds": seconds, "clean": clean, "message": message, "left": left}
+    return {
+        "victim": victim,
+        "step": after,
+        "seconds": seconds,
+        "clean": clean,
+        "message": message,
+        "left": left + shared,
+    }
+
+
+def found(name: str, folder: Path) -> bool:
+    """Whether the process has told its number."""
+    return name.startswith("server") or (folder / f"pid-{name.partition(' ')[2]}").exists()
+
+
+def pid_of(name: str, folder: Path) -> int:
+    """The process of ``trainer 1`` or ``server 0``."""
+    role, _, number = name.partition(" ")
+    if role == "trainer":
+        return int((folder / f"pid-{number}").read_text())
+    for process in psutil.Process().children():
+        words = process.cmdline()
+        if "graph_emb.train.launch.serve" in words and words[words.index("graph_emb.train.launch.serve") + 1] == number:
+            return process.pid
+    raise RuntimeError(f"no {name}")
 
 
 def main() -> None:
     """Run and print; exit code 1 when an end was not clean."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--mode", choices=["collective", "kvstore"], default="collective")
     parser.add_argument("--trainers", type=int, default=3)
+    parser.add_argument("--servers", type=int, default=0, help="of kvstore mode")
     parser.add_argument("--most-steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     choice = random.Random(args.seed)
+    names = [f"trainer {n}" for n in range(args.trainers)] + [f"server {n}" for n in range(args.servers)]
     found = []
     for number in range(args.kills):
         with tempfile.TemporaryDirectory() as folder:
-            found.append(
-                one(args.trainers, choice.randrange(args.trainers), choice.randrange(args.most_steps), Path(folder))
-            )
+            found.append(one(args, choice.choice(names), choice.randrange(1, args.most_steps), Path(folder)))
         last = found[-1]
         if not last["clean"]:
             print(f"kill {number}: {last}")
