@@ -5,9 +5,11 @@ Every test of several ranks runs a module-level function on each; the single-pro
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ def _ended() -> Iterator[None]:
 
 
 NODES = 40
+GROUPS = np.r_[0:50, 100:150, 50:100, 150:200]  # members of the first and of the second planted group
 BOUNDS = [0, 25, 25, 40]  # the second part is empty
 WALKS: dict[str, Any] = {"num_walks": 4, "walk_length": 9, "seed": 2}
 PLANTED: dict[str, Any] = {"dim": 16, "window": 5, "shared_negatives": 8, "block": 10, "lr": 0.05}
@@ -188,9 +191,6 @@ def test_lines_count_all_ranks_and_are_the_same_everywhere(ranks: Ranks) -> None
 
 def shown_by_a_rank(negative_scope: str) -> tuple[str, list[int]]:
     """What the bar writes, and the negatives that were drawn."""
-    import contextlib
-    import io
-
     drawn: list[int] = []
     draw = NegativeSampler.sample_for
 
@@ -300,10 +300,11 @@ def test_what_one_rank_finds_wrong_is_an_error_of_all(ranks: Ranks, what: str, m
 def test_a_part_that_is_the_whole_graph_trains_in_local_mode() -> None:
     places = layout(RangeBook([0, 40]), 1, None, "w")
     sampler = PartitionedWalkSampler(PartGraph.of_graph(graph_of_groups(), places, 0), **WALKS)
-    found = train_skipgram(sampler, SkipGramConfig(**SMALL), progress=False, num_threads=1).embeddings()
-    again = train_skipgram(
-        WalkSampler(graph_of_groups(), **WALKS), SkipGramConfig(**SMALL), progress=False, num_threads=1
-    ).embeddings()
+    whole = WalkSampler(graph_of_groups(), **WALKS)
+    found, again = (
+        train_skipgram(walks, SkipGramConfig(**SMALL), progress=False, num_threads=1).embeddings()
+        for walks in (sampler, whole)
+    )
     assert torch.equal(found, again)
 
 
@@ -341,15 +342,7 @@ def planted_on_a_rank(negative_scope: str) -> np.ndarray:
 
 def planted() -> Graph:
     """Two groups of 100 at nodes 0-49 and 100-149, and 50-99 and 150-199."""
-    plain = graph_of_groups(100, links=60)
-    order = group_order()
-    edges = plain.edges()
-    return Graph.from_edges(order[edges[:, 0]], order[edges[:, 1]], num_nodes=200)
-
-
-def group_order() -> np.ndarray:
-    """The node that each member of the first and then of the second group is."""
-    return np.concatenate([np.r_[0:50, 100:150], np.r_[50:100, 150:200]])
+    return Graph.from_edges(*GROUPS[graph_of_groups(100, links=60).edges().T], num_nodes=200)
 
 
 @pytest.mark.dist
@@ -360,8 +353,8 @@ def test_two_ranks_find_planted_groups_as_well_as_one(ranks: Ranks, negative_sco
     config = SkipGramConfig(**PLANTED)
     sampler = WalkSampler(planted(), **{**WALKS, "num_walks": 20, "walk_length": 20})
     local = train_skipgram(sampler, config, num_threads=1, progress=False).embeddings().numpy()
-    assert accuracy(local[group_order()]) > 0.9
-    assert accuracy(found[0][group_order()]) > accuracy(local[group_order()]) - 0.03
+    assert accuracy(local[GROUPS]) > 0.9
+    assert accuracy(found[0][GROUPS]) > accuracy(local[GROUPS]) - 0.03
 
 
 def relabelled_blogcatalog(folder: Path) -> tuple[Graph, list[int], np.ndarray, Any]:
@@ -398,8 +391,7 @@ def test_two_ranks_are_as_good_as_one_on_blogcatalog(ranks: Ranks, shared_data: 
     from graph_emb.evaluate.node_classification import node_classification
 
     graph, bounds, place, labels = relabelled_blogcatalog(shared_data)
-    run: Callable[..., list[Any]] = ranks.run
-    found = run(blogcatalog_on_a_rank, 2, graph.indptr, graph.indices, bounds, timeout=600.0)[0]
+    found = ranks.run(blogcatalog_on_a_rank, 2, graph.indptr, graph.indices, bounds, timeout=600.0)[0]
     sampler = WalkSampler(graph, **{**WALKS, "num_walks": 8, "walk_length": 40})
     local = train_skipgram(sampler, SkipGramConfig(), num_threads=1, progress=False).embeddings().numpy()
     (ours,), (one,) = (
