@@ -28,10 +28,7 @@ def stream(problem: Problem, passes: int, order: str, *, fennel: bool) -> np.nda
     for _ in range(passes):
         nodes = random_order(problem.num_nodes, rng) if order == "random" else np.arange(problem.num_nodes)
         placed.place(nodes, adjacency.indptr, adjacency.indices, adjacency.weight_array)
-    level = Level(
-        adjacency.indptr, adjacency.indices, adjacency.weight_array, placed.node_weights, np.empty(0, np.int32)
-    )
-    Parts(level, placed.parts, placed.limits, problem.num_parts).rebalance(rng)
+    placed.mend(rng, adjacency.indptr, adjacency.indices, adjacency.weight_array)
     return placed.parts
 
 
@@ -68,3 +65,8 @@ class Placed:
             nodes.astype(np.int32), indptr, indices, weights, self.node_weights, self.limits, self.parts, self._loads,
             np.zeros(len(self._loads), np.int64), self._fennel, self._alpha, EXPONENT, self._shares,
         )  # fmt: skip
+
+    def mend(self, rng: np.random.Generator, indptr: np.ndarray, indices: np.ndarray, weights: np.ndarray) -> None:
+        """Move nodes out of parts above a limit, those first that lose the fewest of the given neighbours."""
+        level = Level(indptr, indices, weights, self.node_weights, np.empty(0, np.int32))
+        Parts(level, self.parts, self.limits, len(self._loads)).rebalance(rng)

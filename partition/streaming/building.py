@@ -164,7 +164,7 @@ class Job:
             workplace.run("shuffle", len(self.source.slices), task)
             del task
         with reading("ordering edges", layout.edges.total, " edges") as tick:
-            workplace.run("order", layout.num_buckets, lambda bucket: shuffle.bucket(bucket, tick))
+            workplace.run("order", layout.num_buckets, lambda bucket: shuffle.bucket(bucket, tick), shuffle.remove_runs)
         return shuffle
 
     def _written(self, workplace: Workplace, shuffle: Shuffle, placing: Placing) -> dict[str, Any]:

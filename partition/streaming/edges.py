@@ -158,10 +158,13 @@ class Shuffle:
         for name in layout.record.names or ():
             np.ascontiguousarray(rows[name]).tofile(self._column(name, bucket))
         self._hand_out(rows, bucket, part)
-        for run in runs:
-            run.unlink(missing_ok=True)
         tick(len(rows))
         return {"rows": len(rows)}
+
+    def remove_runs(self, bucket: int) -> None:
+        """Remove the unordered edges of a bucket that is ordered."""
+        for index in range(len(self.layout.first_rows) - 1):
+            self._run(bucket, index).unlink(missing_ok=True)
 
     def _hand_out(self, rows: np.ndarray, bucket: int, part: int) -> None:
         layout = self.layout

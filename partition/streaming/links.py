@@ -60,7 +60,7 @@ class Links:
 
         self._first_nodes = np.array(self.workplace.run("cut", 1, cut)[0]["first_nodes"], np.int64)
         self.workplace.run("links", len(self.source.slices), self._slice)
-        self.workplace.run("neighbours", len(self._first_nodes), self._bucket)
+        self.workplace.run("neighbours", len(self._first_nodes), self._bucket, self._remove_runs)
 
     @property
     def _pair(self) -> np.dtype:
@@ -100,9 +100,11 @@ class Links:
         order, starts = kernels.group(pairs["node"] - start, stop - start)
         np.diff(starts).tofile(self._counts(bucket))
         pairs["other"][order].tofile(self._others(bucket))
-        for run in runs:
-            run.unlink(missing_ok=True)
         return {"rows": len(pairs)}
+
+    def _remove_runs(self, bucket: int) -> None:
+        for index in range(len(self.source.slices)):
+            self._run(bucket, index).unlink(missing_ok=True)
 
     def _counts(self, bucket: int) -> Path:
         return self._grouped / f"{bucket}.counts"
@@ -131,6 +133,9 @@ class Links:
                 inside = random_order(stop - start, rng) if order == "random" else np.arange(stop - start)
                 placed.place(start + inside, local, others[int(ends[start]) : int(ends[stop])], none)
                 tick(stop - start)
+        del ends, chunks
+        local[:] = 0  # what little is left above a limit moves without a look at its neighbours
+        placed.mend(rng, local, none, none)
         return placed.parts
 
 

@@ -110,12 +110,27 @@ class Workplace:
         path.mkdir(exist_ok=True)
         return path
 
-    def run(self, stage: str, count: int, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
-        """Do this worker's tasks that are not done, wait for the others; the result of each, in order."""
+    def run(
+        self,
+        stage: str,
+        count: int,
+        task: Callable[[int], dict[str, Any]],
+        after: Callable[[int], object] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Do this worker's tasks that are not done, wait for the others.
+
+        Args:
+            task: Makes the result of one; begins anew when a killed run was in the middle of it.
+            after: Called when the result is on the disk: only then may what the task has read be removed.
+        Returns:
+            The result of each, in order.
+        """
         results = [self.path / f"{stage}-{index}.json" for index in range(count)]
         for index in range(self.workers.rank, count, self.workers.world_size):
             if not results[index].exists():
                 _write_json(results[index], task(index))
+                if after is not None:
+                    after(index)
         self._wait(f"the others to finish {stage!r}", lambda: all(path.exists() for path in results))
         return [read_json(path) for path in results]
 

@@ -1,0 +1,266 @@
+"""Builds beyond memory: the same files as in memory, inside the limit, restarted, shared, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import partition
+import partition.readers
+from graph_emb.errors import ConfigError, DataError, PartitionError
+from partition.cli import main
+from partition.streaming import workplace
+from tests.partition.streaming.edge_files import (
+    MEMORY,
+    contents,
+    finished,
+    made_edges,
+    small_file,
+    started,
+    write_parquet,
+)
+
+
+@pytest.mark.parametrize("halo", ["dgl", "inbound"])
+@pytest.mark.parametrize("method", ["hash", "random", "range"])
+def test_files_equal_those_of_a_build_in_memory(tmp_path: Path, method: str, halo: str) -> None:
+    edges = small_file(tmp_path)
+    options = {"method": method, "halo": halo}
+    ours = partition.build(edges, 4, out=tmp_path / "ours", memory=MEMORY, **options)
+    theirs = partition.build(edges, 4, out=tmp_path / "theirs", report=False, **options)
+    assert contents(ours.path) == contents(theirs.path)
+
+
+@pytest.mark.parametrize("num_parts", [1, 7])
+def test_weights_of_several_files_follow_their_edges(tmp_path: Path, num_parts: int) -> None:
+    src, dst = made_edges(300, 4000)
+    weight = np.random.default_rng(1).random(4000)
+    folder = tmp_path / "edges"
+    folder.mkdir()
+    for name, rows in (("a", slice(0, 2500)), ("b", slice(2500, None))):
+        write_parquet(folder / f"{name}.parquet", {"dst": dst[rows], "w": weight[rows], "src": src[rows]}, 400)
+    options = {"method": "hash", "seed": 3, "reader_options": {"columns": ["src", "dst", "w"]}}
+    ours = partition.build(folder, num_parts, out=tmp_path / "ours", memory=MEMORY, **options)
+    theirs = partition.build(folder, num_parts, out=tmp_path / "theirs", report=False, **options)
+    assert contents(ours.path) == contents(theirs.path)
+    assert ours.part(0).edge_data()["weight"].dtype == np.float64
+
+
+def test_gzipped_text_and_parquet_give_the_same(tmp_path: Path) -> None:
+    src, dst = made_edges(200, 1500)
+    text = "".join(f"{s},{d}\n" for s, d in zip(src, dst, strict=True))
+    with gzip.open(tmp_path / "g.csv.gz", "wt") as stream:
+        stream.write(text)
+    write_parquet(tmp_path / "g.parquet", {"src": src, "dst": dst}, 100)
+    found = [
+        contents(partition.build(tmp_path / name, 3, "ldg", out=tmp_path / f"{name}-out", memory=MEMORY, seed=5).path)
+        for name in ("g.csv.gz", "g.parquet")
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("method", ["ldg", "fennel", "auto"])
+def test_streamed_parts_are_balanced_and_true_to_the_graph(tmp_path: Path, method: str) -> None:
+    edges = small_file(tmp_path)
+    whole = partition.build(edges, 4, method, out=tmp_path / "out", memory=MEMORY)
+    graph = partition.readers.read(edges)
+    found = partition.verify(whole.path, graph)
+    assert found.problems == []
+    assert max(whole.manifest.made["balance"].values()) <= 1.1
+
+
+def test_streamed_parts_keep_communities_together(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    home = rng.integers(0, 4, 6000)
+    src, dst = home + 4 * rng.integers(0, 100, 6000), home + 4 * rng.integers(0, 100, 6000)
+    src[:400] = dst[:400] = np.arange(400)
+    edges = write_parquet(tmp_path / "g.parquet", {"src": src, "dst": dst}, 999)
+    whole = partition.build(edges, 4, "ldg", out=tmp_path / "out", memory=MEMORY)
+    parts = whole.assignment().parts["_N"]
+    assert (parts[src] != parts[dst]).mean() < 0.05  # random: 0.75
+
+
+def test_a_given_assignment_is_used(tmp_path: Path) -> None:
+    edges = small_file(tmp_path)
+    given = partition.Assignment({"_N": (np.arange(300) % 3).astype(np.int32)}, 3)
+    ours = partition.build(edges, out=tmp_path / "ours", assignment=given, memory=MEMORY)
+    theirs = partition.build(edges, out=tmp_path / "theirs", assignment=given, report=False)
+    assert contents(ours.path) == contents(theirs.path)
+    short = partition.Assignment({"_N": np.zeros(5, np.int32)}, 1)
+    with pytest.raises(PartitionError, match="300"):
+        partition.build(edges, out=tmp_path / "short", assignment=short, memory=MEMORY)
+    assert not list(tmp_path.glob("*short*"))
+
+
+PEAK = """
+import sys, partition
+partition.build(sys.argv[1], 4, "ldg", out=sys.argv[2], memory=sys.argv[3], progress=False)
+print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def test_the_limit_on_memory_is_kept(tmp_path: Path) -> None:
+    # In memory the same build holds above 1 GB; Python with its libraries alone takes 200 MB.
+    src, dst = made_edges(200_000, 3_000_000)
+    edges = write_parquet(tmp_path / "g.parquet", {"src": src, "dst": dst}, 1 << 20)
+    del src, dst
+    peak = int(finished(started(PEAK, str(edges), str(tmp_path / "out"), "380MB")))
+    assert peak <= 380e6
+    assert partition.verify(tmp_path / "out").sound
+
+
+@pytest.mark.dist
+def test_two_workers_write_the_same_bytes_as_one(tmp_path: Path) -> None:
+    code = "import sys, partition; partition.build(sys.argv[1], 4, out=sys.argv[2], memory='4GB', progress=False)"
+    edges = str(small_file(tmp_path))
+    partition.build(edges, 4, out=tmp_path / "one" / "out", memory=MEMORY)
+    both = [started(code, edges, str(tmp_path / "two" / "out"), rank=rank, world_size=2) for rank in (1, 0)]
+    for child in both:
+        finished(child)
+    assert contents(tmp_path / "one" / "out") == contents(tmp_path / "two" / "out")
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["out"]
+
+
+KILLED = """
+import os, signal, sys, partition
+from partition.streaming import workplace as module
+
+stage, write = sys.argv[3], module._write_json
+
+
+def killed(path, content):
+    print(path.name)
+    if path.name.startswith(stage):
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, content)
+
+
+module._write_json = killed
+partition.build(sys.argv[1], 3, "ldg", out=sys.argv[2], memory="4GB", progress=False)
+"""
+
+
+def test_a_killed_build_goes_on_from_its_last_task(tmp_path: Path) -> None:
+    edges, out = small_file(tmp_path), tmp_path / "out"
+    child = started(KILLED, str(edges), str(out), "order-1")
+    child.communicate(timeout=120)
+    assert child.returncode == -signal.SIGKILL
+    assert not out.exists()
+    left = tmp_path / ".out.streaming"
+    done = {path.name for path in left.glob("*-*.json")}
+    assert {"scan-0.json", "place-0.json", "order-0.json"} <= done
+    again = finished(started(KILLED, str(edges), str(out), "no such stage"))
+    assert not done & set(again.split())  # nothing is done twice
+    whole = partition.build(edges, 3, "ldg", out=tmp_path / "whole", memory=MEMORY)
+    assert contents(out) == contents(whole.path)
+    assert {path.name for path in tmp_path.iterdir()} == {"edges.parquet", "out", "whole"}
+
+
+@pytest.mark.parametrize("halo", ["dgl", "inbound"])
+def test_a_build_goes_on_from_every_task(tmp_path: Path, halo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Removing what a task had read before its result was on the disk lost edges when the kill fell between both.
+    edges, out = small_file(tmp_path), tmp_path / "out"
+    options = {"memory": MEMORY, "halo": halo, "progress": False}
+    whole = contents(partition.build(edges, 3, "ldg", out=tmp_path / "whole", **options).path)
+    write, seen = workplace._write_json, set()
+
+    def interrupted(path: Path, content: dict[str, object]) -> None:
+        if path.name not in seen:
+            seen.add(path.name)
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(workplace, "_write_json", interrupted)
+    for _ in range(200):
+        try:
+            partition.build(edges, 3, "ldg", out=out, **options)
+            break
+        except KeyboardInterrupt:
+            assert not out.exists()
+    assert contents(out) == whole
+    assert {"scan-0.json", "links-1.json", "neighbours-0.json", "place-0.json", "part-2.json", "edges-2.json"} <= seen
+
+
+def test_what_another_build_left_is_not_used(tmp_path: Path) -> None:
+    edges, out = small_file(tmp_path), tmp_path / "out"
+    child = started(KILLED, str(edges), str(out), "shuffle-1")
+    child.communicate(timeout=120)
+    ours = partition.build(edges, 2, "hash", out=out, memory=MEMORY)
+    theirs = partition.build(edges, 2, "hash", out=tmp_path / "theirs", report=False)
+    assert contents(ours.path) == contents(theirs.path)
+
+
+def test_input_that_changed_after_a_kill_is_read_anew(tmp_path: Path) -> None:
+    edges, out = small_file(tmp_path), tmp_path / "out"
+    child = started(KILLED, str(edges), str(out), "place-0")
+    child.communicate(timeout=120)
+    small_file(tmp_path, num_nodes=200)
+    whole = partition.build(edges, 3, "ldg", out=out, memory=MEMORY)
+    assert whole.num_nodes() == 200
+
+
+def test_what_needs_the_whole_graph_is_refused(tmp_path: Path) -> None:
+    edges = small_file(tmp_path)
+    refused = [
+        ({"method": "multilevel"}, "multilevel"),
+        ({"method": "ldg", "balance": ("train",)}, "train"),
+        ({"method": "ldg", "method_options": {"passes": 0}}, "passes"),
+        ({"method": "ldg", "method_options": {"nonsense": 0}}, "nonsense"),
+        ({"reader_options": {"duplicates": "drop"}}, "duplicates"),
+        ({"report": True}, "report"),
+        ({"num_hops": 2}, "num_hops"),
+        ({"edge_owner": "source"}, "edge_owner"),
+        ({"allow_empty": True}, "allow_empty"),
+        ({"num_threads": 2}, "num_threads"),
+        ({"memory": "10MB"}, "too little"),
+        ({"memory": "much"}, "much"),
+    ]
+    for options, word in refused:
+        with pytest.raises(ConfigError, match=word):
+            partition.build(edges, 4, out=tmp_path / "out", **{"memory": MEMORY, **options})
+    with pytest.raises(ConfigError, match="in memory already"):
+        partition.build(partition.readers.read(edges), 4, out=tmp_path / "out", memory=MEMORY)
+    assert [path.name for path in tmp_path.iterdir()] == ["edges.parquet"]
+
+
+def test_missing_nodes_are_refused_unless_their_number_is_given(tmp_path: Path) -> None:
+    edges = write_parquet(tmp_path / "g.parquet", {"src": np.array([0, 1, 5]), "dst": np.array([1, 0, 0])}, 2)
+    with pytest.raises(ConfigError, match=r"no edge has node 2 \(3 of 6 are missing\)"):
+        partition.build(edges, 2, "range", out=tmp_path / "out", memory=MEMORY)
+    options = {"reader_options": {"num_nodes": 8}}
+    ours = partition.build(edges, 2, "range", out=tmp_path / "ours", memory=MEMORY, **options)
+    theirs = partition.build(edges, 2, "range", out=tmp_path / "theirs", report=False, **options)
+    assert contents(ours.path) == contents(theirs.path)
+
+
+def test_a_bad_row_is_named_and_nothing_stays(tmp_path: Path) -> None:
+    src = np.arange(100)
+    src[77] = -3
+    edges = write_parquet(tmp_path / "g.parquet", {"src": src, "dst": np.arange(100)}, 10)
+    with pytest.raises(DataError, match=r"row 78: src -3"):
+        partition.build(edges, 2, out=tmp_path / "out", memory=MEMORY)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.parquet"]
+
+
+def test_a_part_above_its_limit_is_named(tmp_path: Path) -> None:
+    dst = np.zeros(50, np.int64)  # all edges go to one node
+    edges = write_parquet(tmp_path / "g.parquet", {"src": np.arange(50), "dst": dst}, 10)
+    with pytest.raises(PartitionError, match=r"ldg: part \d holds 50 of 50 'edges'"):
+        partition.build(edges, 2, "ldg", out=tmp_path / "out", memory=MEMORY)
+
+
+def test_the_command_shows_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edges = small_file(tmp_path)
+    words = ["build", str(edges), "--parts", "2", "--out", str(tmp_path / "out"), "--memory", MEMORY]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert "plan: 4,000 edges between 300 nodes into 2 parts" in shown.err
+    assert "method: ldg (auto:" in shown.out
+    assert "report" not in shown.out
+    assert main([*words, "--quiet"]) == 2  # taken
+    assert main([*words, "--quiet", "--overwrite"]) == 0
+    assert "plan" not in capsys.readouterr().err
