@@ -70,7 +70,8 @@ def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "graph_emb", *args.argv]
     watched = {WATCHED: "1"} if show_progress(args) else {}
     try:
-        run_local(command, config.parallel.trainers, logs, config.train.threads, watched)
+        parallel = config.parallel
+        run_local(command, parallel.trainers, logs, config.train.threads, watched, parallel.servers)
     except ProcessFailure as failure:
         if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
             shutil.rmtree(logs, ignore_errors=True)

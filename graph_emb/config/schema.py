@@ -147,8 +147,11 @@ class ParallelSection(Section):
     negatives: Literal["global", "local"] = Field(
         default="global", description="local: drawn from the rank's own nodes, which biases them and saves traffic"
     )
-    exchange_walks: Count = Field(
-        default=4096, ge=1, le=1 << 24, description="sgd: walks of each rank between two exchanges of rows"
+    exchange_walks: Count | None = Field(
+        default=None, ge=1, le=1 << 24, description="sgd: walks of each rank between two exchanges; null: a hundredth"
+    )
+    negative_pool: Count = Field(
+        default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"
     )
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
 

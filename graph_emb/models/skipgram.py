@@ -125,7 +125,7 @@ def train_skipgram(
     ):
         steps = _choose_steps(model, negatives, decay, optimizer, pool, threads, total_walks)
         if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
-            ranks = LockstepRanks(model.embedding.kvstore, sampler, steps)
+            ranks = LockstepRanks(sampler.group, model.embedding.kvstore.traffic, sampler, steps)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
         epoch = 0
         try:

@@ -14,31 +14,32 @@ import torch
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
 from graph_emb.models.skipgram_exchange import ExchangeSteps
 from graph_emb.models.skipgram_steps import Steps
-from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.base import Traffic
+from graph_emb.transport.process_group import ProcessGroup
 
 
 class LockstepRanks:
-    """The ranks of a collective transport, for the training's log.
+    """The ranks whose walkers move together, for the training's log.
 
     Args:
-        transport: The ranks.
+        group: The ranks.
+        traffic: Of the tables of this rank, collective or kvstore.
         sampler: Their walks.
         steps: How this rank trains.
     """
 
-    def __init__(self, transport: CollectiveTransport, sampler: PartitionedWalkSampler, steps: Steps) -> None:
-        self.rank: int = transport.rank
-        self._transport, self._sampler, self._steps = transport, sampler, steps
-        traffic = transport.traffic
+    def __init__(self, group: ProcessGroup, traffic: Traffic, sampler: PartitionedWalkSampler, steps: Steps) -> None:
+        self.rank: int = group.rank
+        self._group, self._traffic, self._sampler, self._steps = group, traffic, sampler, steps
         self._before = (traffic.distinct, traffic.local, traffic.bytes_sent + sampler.bytes_sent)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """See ``Ranks.sum``."""
-        return self._transport.group.sum(torch.from_numpy(values), "training log").numpy()
+        return self._group.sum(torch.from_numpy(values), "training log").numpy()
 
     def traffic(self) -> tuple[int, int, int]:
         """See ``Ranks.traffic``."""
-        traffic, (needed, own, sent) = self._transport.traffic, self._before
+        traffic, (needed, own, sent) = self._traffic, self._before
         sent = traffic.bytes_sent + self._sampler.bytes_sent - sent
         if isinstance(self._steps, ExchangeSteps):  # own rows are not even asked for
             return self._steps.used, self._steps.own, sent

@@ -21,13 +21,19 @@ from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
 from graph_emb.models.skipgram_model import SkipGram
+from graph_emb.partition_book import PartitionBook
 from graph_emb.transport import active
+from graph_emb.transport.base import Transport
 from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.routing import Layout, layout
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 CHUNK_ROWS = 1 << 16
 """Rows that travel to the first rank at a time after the training."""
 WEIGHT = "weight"
+MOST_SILENCE = 30.0
+"""Seconds until a kvstore process that does not answer counts as dead, whatever an exchange may take."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +43,66 @@ class Trained:
     Attributes:
         result: This rank's view of the training.
         rows: All rows in the graph's original order on the first rank, (N, D); None on the others.
-        local_share: The share of distinct ids that their own rank owned.
-        bytes_sent: By this rank to others.
     """
 
     result: SkipGramResult
     rows: torch.Tensor | None
-    local_share: float
-    bytes_sent: int
 
 
-def start(config: RunConfig) -> CollectiveTransport:
+@dataclass(frozen=True)
+class Ranks:
+    """The trainers of a job.
+
+    Attributes:
+        group: Brings their walkers and their plans together.
+        transport: Where the tables live: with the ranks (collective), or with DGL's servers (kvstore).
+    """
+
+    group: ProcessGroup
+    transport: Transport
+
+    @property
+    def rank(self) -> int:
+        """This trainer."""
+        return self.group.rank
+
+    def layout(self, book: PartitionBook) -> Layout:
+        """Which trainer walks from which nodes."""
+        if isinstance(self.transport, CollectiveTransport):
+            return self.transport.layout(book, "walks")
+        return layout(book, self.group.world_size, None, "walks")
+
+    def close(self) -> None:
+        """Leave the mode and the group."""
+        active.shutdown()
+        self.group.close()
+
+
+def start(config: RunConfig) -> Ranks:
     """Enter the mode of a configuration and check that all ranks were given the same one.
 
     Raises:
         ConfigError: the number of ranks, or the configuration of one of them, differs.
     """
     parallel = config.parallel
-    transport: Any = active.init(mode=parallel.mode, timeout=parallel.timeout)
-    if transport.world_size != parallel.trainers:
-        active.shutdown()
-        raise ConfigError(
-            f"parallel.trainers = {parallel.trainers}, but the launcher started {transport.world_size}; make them equal"
-        )
-    given = transport.group.gather_objects(config.model_dump_json(), "start")
-    if len(set(given)) > 1:
-        active.shutdown()
-        raise ConfigError("the ranks were given different configurations; start them all with the same arguments")
-    return transport
+    if parallel.mode == "collective":
+        made: Any = active.init(mode="collective", timeout=parallel.timeout)
+        ranks = Ranks(made.group, made)
+    else:
+        group = ProcessGroup(timeout=parallel.timeout)
+        ranks = Ranks(group, active.init(mode="kvstore", timeout=min(parallel.timeout, MOST_SILENCE)))
+    try:
+        if ranks.group.world_size != parallel.trainers:
+            raise ConfigError(
+                f"parallel.trainers = {parallel.trainers}, but the launcher started {ranks.group.world_size}; "
+                "make them equal"
+            )
+        if len(set(ranks.group.gather_objects(config.model_dump_json(), "start"))) > 1:
+            raise ConfigError("the ranks were given different configurations; start them all with the same arguments")
+    except BaseException:
+        ranks.close()
+        raise
+    return ranks
 
 
 def cut(graph: Graph, config: RunConfig, folder: Path) -> partition.PartitionedGraph:
@@ -82,7 +120,7 @@ def cut(graph: Graph, config: RunConfig, folder: Path) -> partition.PartitionedG
 
 
 def train(
-    transport: CollectiveTransport,
+    ranks: Ranks,
     config: RunConfig,
     skipgram: SkipGramConfig,
     graph: Graph | None,
@@ -94,21 +132,21 @@ def train(
 
     The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``.
     """
-    first = transport.rank == 0
+    first = ranks.rank == 0
     with tempfile.TemporaryDirectory(prefix="graph-emb-parts-") if first else nullcontext() as folder:
         told = None
         if folder is not None:
             assert graph is not None
             told = (str(cut(graph, config, Path(folder)).path), graph.directed)
-        path, directed = transport.group.gather_objects(told, "the parts' place")[0]
+        path, directed = ranks.group.gather_objects(told, "the parts' place")[0]
         parts = partition.load(path)
-        own = own_part(parts, transport, directed)
+        own = own_part(parts, ranks, directed)
         order = parts.node_map() if first else None
-        transport.barrier()
+        ranks.group.barrier()
     model_options = config.model
     sampler = PartitionedWalkSampler(
         own,
-        transport.group,
+        ranks.group,
         num_walks=model_options.num_walks,
         walk_length=model_options.walk_length,
         p=getattr(model_options, "p", 1.0),
@@ -125,19 +163,21 @@ def train(
         log_interval=config.train.log_interval,
         on_batch=log,
     )
+    ranks.transport.flush()
+    ranks.transport.barrier()
     rows = _combined(model, config.output.context, first)
     if rows is not None and order is not None:
         original = torch.empty_like(rows)
         original[torch.from_numpy(np.array(order))] = rows
         rows = original
-    traffic = transport.traffic
-    return Trained(result, rows, traffic.local_share, traffic.bytes_sent + sampler.bytes_sent)
+    ranks.transport.barrier()  # nobody leaves while the first one reads
+    return Trained(result, rows)
 
 
-def own_part(parts: partition.PartitionedGraph, transport: CollectiveTransport, directed: bool) -> PartGraph:
+def own_part(parts: partition.PartitionedGraph, ranks: Ranks, directed: bool) -> PartGraph:
     """The arcs that leave this rank's nodes, read from the parts in which they lie."""
-    places = transport.layout(parts.books[NODE_TYPE], "walks")
-    low, high = places.owned(transport.rank)
+    places = ranks.layout(parts.books[NODE_TYPE])
+    low, high = places.owned(ranks.rank)
     starts = parts.nodes.typed_starts[:, 0]
     heads, tails, weights = [], [], []
     for index in range(parts.num_parts):
@@ -154,9 +194,8 @@ def own_part(parts: partition.PartitionedGraph, transport: CollectiveTransport, 
     src, dst = (np.concatenate([np.empty(0, np.int64), *pieces]) for pieces in (heads, tails))
     values = np.concatenate(weights) if weights else None
     if not directed:  # the reverse of every arc is there too, with the same weight
-        return PartGraph.from_arcs(dst, src, places, transport.rank, weights=values)
-    group = transport.group
-    return PartGraph.from_arcs(src, dst, places, transport.rank, weights=values, directed=True, group=group)
+        return PartGraph.from_arcs(dst, src, places, ranks.rank, weights=values)
+    return PartGraph.from_arcs(src, dst, places, ranks.rank, weights=values, directed=True, group=ranks.group)
 
 
 def _combined(model: SkipGram, context: str, wanted: bool) -> torch.Tensor | None:

@@ -24,8 +24,6 @@ from graph_emb.train.evaluation import Finding, evaluate
 from graph_emb.train.inputs import absolute_paths, load_dataset
 from graph_emb.train.run_folder import CONFIG, RunFolder, check_place
 from graph_emb.train.versions import peak_memory_mib, versions
-from graph_emb.transport import active
-from graph_emb.transport.collective import CollectiveTransport
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, "adam": 2.0}
@@ -122,13 +120,13 @@ def run(
     """
     if config.parallel.mode == "local":
         return _run(config, out, overwrite, progress, add_files, None)
-    transport = parallel.start(config)
+    ranks = parallel.start(config)
     try:
-        if transport.rank == 0:
-            return _run(config, out, overwrite, progress, add_files, transport)
-        return _help(config, transport)
+        if ranks.rank == 0:
+            return _run(config, out, overwrite, progress, add_files, ranks)
+        return _help(config, ranks)
     finally:
-        active.shutdown()
+        ranks.close()
 
 
 def _run(
@@ -137,12 +135,12 @@ def _run(
     overwrite: bool,
     progress: bool,
     add_files: AddFiles | None,
-    transport: CollectiveTransport | None,
+    ranks: parallel.Ranks | None,
 ) -> PipelineResult:
     if out is None:
-        return _Run(config, progress, transport).train(None)
+        return _Run(config, progress, ranks).train(None)
     check_place(Path(os.path.realpath(Path(out).expanduser())), overwrite)
-    started = _Run(config, progress, transport)  # reads the data first: bad data makes no folder
+    started = _Run(config, progress, ranks)  # reads the data first: bad data makes no folder
     with RunFolder(out, overwrite=overwrite) as folder:
         return started.train(folder, add_files)
 
@@ -150,19 +148,19 @@ def _run(
 AddFiles = Callable[[PipelineResult, Path], None]
 
 
-def _help(config: RunConfig, transport: CollectiveTransport) -> PipelineResult:
+def _help(config: RunConfig, ranks: parallel.Ranks) -> PipelineResult:
     """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
     skipgram = _skipgram_config(config)
-    trained = parallel.train(transport, config, skipgram, None, progress=False)
-    metrics = {"status": INTERRUPTED if trained.result.interrupted else FINISHED, "rank": transport.rank}
+    trained = parallel.train(ranks, config, skipgram, None, progress=False)
+    metrics = {"status": INTERRUPTED if trained.result.interrupted else FINISHED, "rank": ranks.rank}
     return PipelineResult(config, metrics, None, None)
 
 
 class _Run:
     """The state of one run: data, clock, metrics."""
 
-    def __init__(self, config: RunConfig, progress: bool, transport: CollectiveTransport | None) -> None:
-        self.progress, self.transport = progress, transport
+    def __init__(self, config: RunConfig, progress: bool, ranks: parallel.Ranks | None) -> None:
+        self.progress, self.ranks = progress, ranks
         self.skipgram = _skipgram_config(config)
         self.config = _resolved(config, self.skipgram)
         self.seconds: dict[str, float] = {}
@@ -206,9 +204,9 @@ class _Run:
             if folder is not None:
                 folder.append(line.as_dict())
 
-        if self.transport is not None:
+        if self.ranks is not None:
             graph = self.dataset.graph
-            made = parallel.train(self.transport, self.config, self.skipgram, graph, progress=self.progress, log=log)
+            made = parallel.train(self.ranks, self.config, self.skipgram, graph, progress=self.progress, log=log)
             assert made.rows is not None
             return made.result, made.rows
         model, train = self.config.model, self.config.train
@@ -320,6 +318,7 @@ def _skipgram_config(config: RunConfig) -> SkipGramConfig:
         path=train.path,
         negative_scope=config.parallel.negatives,
         exchange_walks=config.parallel.exchange_walks,
+        negative_pool=config.parallel.negative_pool,
         **batch,
     )
 

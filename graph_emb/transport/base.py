@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -33,6 +34,30 @@ class Push(NamedTuple):
     rule: SparseRule
     merge: Merge
     touched: bool = True
+
+
+@dataclass
+class Traffic:
+    """What a process that shares tables with others asked for and sent, since the start.
+
+    Attributes:
+        asked: Ids asked for, repeats counted.
+        distinct: Ids asked for, each once a pull.
+        local: Distinct ids whose rows it reads without asking anybody.
+        bytes_sent: Ids, rows and gradients sent to other ranks or machines.
+        steps: Pushes.
+    """
+
+    asked: int = 0
+    distinct: int = 0
+    local: int = 0
+    bytes_sent: int = 0
+    steps: int = 0
+
+    @property
+    def local_share(self) -> float:
+        """The share of distinct ids that did not travel."""
+        return self.local / self.distinct if self.distinct else 1.0
 
 
 class Transport(Protocol):

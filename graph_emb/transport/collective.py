@@ -19,7 +19,7 @@ from graph_emb.table.gather import gather
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport import sending
-from graph_emb.transport.base import Push
+from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 
@@ -61,30 +61,6 @@ class _Table:
     number: int
     attached: bool = False
     early: Early | None = None
-
-
-@dataclass
-class Traffic:
-    """What this rank asked for and sent, since the start.
-
-    Attributes:
-        asked: Ids asked for, repeats counted.
-        distinct: Ids asked for, each once a pull.
-        local: Distinct ids that this rank owns.
-        bytes_sent: Ids, rows and gradients sent to other ranks.
-        steps: Pushes.
-    """
-
-    asked: int = 0
-    distinct: int = 0
-    local: int = 0
-    bytes_sent: int = 0
-    steps: int = 0
-
-    @property
-    def local_share(self) -> float:
-        """The share of distinct ids that did not travel."""
-        return self.local / self.distinct if self.distinct else 1.0
 
 
 class CollectiveTransport:

@@ -12,8 +12,8 @@ import pytest
 import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.graph.csr import Graph
-from graph_emb.train.parallel import cut, own_part
-from tests.ranks import Ranks
+from graph_emb.train.parallel import Ranks, cut, own_part
+from tests.ranks import Ranks as Workers
 
 pytestmark = pytest.mark.dist
 
@@ -27,8 +27,8 @@ QUICK: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    made = Ranks()
+def ranks() -> Iterator[Workers]:
+    made = Workers()
     yield made
     made.close()
 
@@ -42,7 +42,7 @@ def run_pipeline(out: str, trainers: int, options: dict[str, Any]) -> tuple[Any,
 
 
 @pytest.mark.parametrize("rule", ["sgd", "row_adagrad"])
-def test_two_ranks_learn_what_one_process_learns(ranks: Ranks, tmp_path: Path, rule: str) -> None:
+def test_two_ranks_learn_what_one_process_learns(ranks: Workers, tmp_path: Path, rule: str) -> None:
     found = ranks.run(run_pipeline, 2, str(tmp_path / "run"), 2, {**QUICK, "rule": rule})
     metrics, rows, folder = found[0]
     assert rows.shape == (1797, 16)
@@ -54,7 +54,7 @@ def test_two_ranks_learn_what_one_process_learns(ranks: Ranks, tmp_path: Path, r
     assert found[1][1:] == (None, None), "only the first rank has the rows and the folder"
 
 
-def test_another_number_of_ranks_than_asked_for_is_refused(ranks: Ranks, tmp_path: Path) -> None:
+def test_another_number_of_ranks_than_asked_for_is_refused(ranks: Workers, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"parallel\.trainers = 3, but the launcher started 2; make them equal"):
         ranks.run(run_pipeline, 2, str(tmp_path / "run"), 3, QUICK)
     assert not (tmp_path / "run").exists()
@@ -72,7 +72,7 @@ def read_own_part(folder: str, directed: bool) -> tuple[Any, ...]:
 
     transport: Any = ge.init(mode="collective", timeout=60)
     try:
-        own = own_part(partition.load(folder), transport, directed)
+        own = own_part(partition.load(folder), Ranks(transport.group, transport), directed)
         return own.low, own.indptr, own.indices, own.weights
     finally:
         ge.shutdown()
@@ -81,7 +81,7 @@ def read_own_part(folder: str, directed: bool) -> tuple[Any, ...]:
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(("directed", "weighted"), [(False, False), (True, True)])
 def test_ranks_read_the_arcs_that_leave_their_nodes(
-    ranks: Ranks, tmp_path: Path, world_size: int, directed: bool, weighted: bool
+    ranks: Workers, tmp_path: Path, world_size: int, directed: bool, weighted: bool
 ) -> None:
     graph = small_graph(directed, weighted)
     config = config_from(
@@ -104,15 +104,19 @@ def test_ranks_read_the_arcs_that_leave_their_nodes(
                 assert weights[indptr[row] : indptr[row + 1]].tolist() == graph.weights[begin:end][expected].tolist()
 
 
-def test_the_trainers_of_the_command_line_write_one_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("mode", "logs"), [("collective", []), ("kvstore", ["server-0.log", "servers.txt"])])
+def test_the_trainers_of_the_command_line_write_one_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], mode: str, logs: list[str]
+) -> None:
     from graph_emb.cli.main import main
 
-    words = ["train", "deepwalk", "--dataset", "digits", "--trainers", "2", "--threads", "1", "--out"]
+    words = ["train", "deepwalk", "--dataset", "digits", "--mode", mode, "--trainers", "2", "--threads", "1", "--out"]
     overrides = ["model.num_walks=2", "model.dim=8", "evaluate.ratios=[0.5]", "evaluate.shuffles=1"]
     assert main([*words, str(tmp_path / "run"), *overrides]) == 0
     assert "deepwalk on digits: 1,797 nodes" in capfd.readouterr().out
-    assert sorted(p.name for p in (tmp_path / "run-logs").iterdir()) == ["trainer-0.log", "trainer-1.log"]
-    assert "mode: collective" in (tmp_path / "run" / "config.yaml").read_text()
+    names = sorted(p.name for p in (tmp_path / "run-logs").iterdir())
+    assert names == [*logs, "trainer-0.log", "trainer-1.log"]
+    assert f"mode: {mode}" in (tmp_path / "run" / "config.yaml").read_text()
 
 
 def test_bad_input_of_a_parallel_run_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -33,13 +33,14 @@ def run_local(
     logs: Path,
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
+    servers: int = 0,
 ) -> None:
-    """Run a command as ``trainers`` processes of this machine, over loopback and a free port.
+    """Run a command as ``trainers`` processes of this machine, with kvstore servers if asked for, over loopback.
 
     Raises:
         ProcessFailure: one failed; all were ended.
     """
-    hosts = [Host(LOOPBACK, trainers)]
+    hosts = [Host(LOOPBACK, trainers, servers)]
     run_host(command, hosts, 0, logs=logs, threads=threads, port=0, environment=environment)
 
 

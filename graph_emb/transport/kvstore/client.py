@@ -20,7 +20,7 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import RangeBook
 from graph_emb.table.gather import gather
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
-from graph_emb.transport.base import Push
+from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import check_picklable, revive
 from graph_emb.transport.kvstore.first_rows import for_server
@@ -84,6 +84,7 @@ class KVStoreTransport:
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
         self._outbox: Outbox | None = None
         self._closed = False
+        self.traffic = Traffic()
 
     def create(self, spec: TableSpec) -> None:
         """Make the table at every server, with initial values that depend on seed and id alone; waits for no trainer.
@@ -197,6 +198,7 @@ class KVStoreTransport:
         if not found.pull_handler:
             local = ids - found.low
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
+                self._count(len(ids), len(ids), len(ids))
                 return found.shard.read(local)
         return self._pull_routed(found, ids)
 
@@ -206,6 +208,9 @@ class KVStoreTransport:
         pieces = cut(route.counts)
         away = [piece for piece in pieces if piece[0] not in own]
         numbers = self._exchange.start([(s, "pull", (table.key,), (route.ids[i:j],)) for s, i, j in away])
+        remote = sum(end - start for _, start, end in away)
+        self._count(len(ids), len(route.ids), len(route.ids) - remote)
+        self.traffic.bytes_sent += 8 * remote
         out = torch.empty((len(route.ids), table.spec.dim), dtype=table.spec.dtype)
         for server, start, end in pieces:
             if server in own:
@@ -214,11 +219,17 @@ class KVStoreTransport:
             out[start:end] = answer.tensors[0]
         return gather(out, route.place)
 
+    def _count(self, asked: int, distinct: int, local: int) -> None:
+        self.traffic.asked += asked
+        self.traffic.distinct += distinct
+        self.traffic.local += local
+
     def push(self, pushes: Sequence[Push]) -> None:
         """Send the gradients of one step to the owners, merged; a failure there is raised at a later flush or pull.
 
         The learning rate and other numbers travel with each push. A per-table clock is the pushing trainer's own.
         """
+        self.traffic.steps += 1
         for push in pushes:
             if push.touched:
                 self._push(self._table(push.table), push)
@@ -244,6 +255,7 @@ class KVStoreTransport:
                 self._exchange.tell(server, "push_placed", *arguments, packed.place, start, end)
             else:
                 self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
+                self.traffic.bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
             self._unflushed.add(server)
         table.pending += 1
         for name in clocks:
