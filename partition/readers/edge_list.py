@@ -64,9 +64,7 @@ def read_edges(
         columns: Names of source, target [, weight] in the header row or the Parquet schema.
         edge_type: Two node types have ids of their own each; without it there is one type.
     """
-    for word, value, policy in (("weights", weights, WeightsPolicy), ("ids", ids, IdsPolicy)):
-        if value not in get_args(policy):
-            raise unknown_name(f"{word} policy", value, get_args(policy))
+    check_policies(weights, ids)
     path, etype = Path(source), EDGE_TYPE if edge_type is None else checked_edge_type(edge_type)
     limits = _limits(num_nodes, etype)
     same = len(limits) == 1
@@ -91,6 +89,13 @@ def read_edges(
     if not blocks:
         raise DataError(f"{path}: has no edges; expected at least 1")
     return Contents(_graph(blocks, etype, limits, split_name(path)))
+
+
+def check_policies(weights: str, ids: str) -> None:
+    """Raise a ConfigError for an unknown policy."""
+    for word, value, policy in (("weights", weights, WeightsPolicy), ("ids", ids, IdsPolicy)):
+        if value not in get_args(policy):
+            raise unknown_name(f"{word} policy", value, get_args(policy))
 
 
 def split_name(path: Path) -> str:

@@ -73,7 +73,8 @@ class Job:
             workplace = Workplace(place, self._facts(), workers)
             try:
                 self._run(workplace, pending)
-            except Exception:
+            except Exception as error:
+                workplace.say_failed(error)
                 workplace.close(remove=workers.world_size == 1)
                 raise
             except BaseException:

@@ -17,7 +17,7 @@ from graph_emb.graph.readers.layout import find_columns
 from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
 from graph_emb.graph.readers.text import EdgeBlock, edge_blocks, layout_of
 from partition.readers import tables
-from partition.readers.edge_list import PARQUET, TEXT, edge_files, refuse_doubtful_weights, split_name
+from partition.readers.edge_list import PARQUET, TEXT, check_policies, edge_files, refuse_doubtful_weights, split_name
 
 OPTIONS = ("ids", "num_nodes", "weights", "header", "separator", "comment", "columns")
 """Options of the reader of edge lists that work without the whole graph in memory."""
@@ -59,9 +59,11 @@ class EdgeSource:
         given = dict(options or {})
         if given.get("columns") is not None:
             given["columns"] = tuple(given["columns"])
-        if given.get("num_nodes") is not None and (isinstance(given["num_nodes"], Mapping) or given["num_nodes"] < 1):
-            raise ConfigError(f"num_nodes={given['num_nodes']}: with memory= it must be a number of at least 1")
+        limit = given.get("num_nodes", 1)
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ConfigError(f"num_nodes={limit!r}: with memory= it must be a number of at least 1")
         self.options = ReadOptions(**given)
+        check_policies(self.options.weights, self.options.ids)
         self.files = [checked_file(file) for file in edge_files(self.path)]
         for file in self.files:
             if split_suffix(file)[0] not in TEXT + PARQUET:

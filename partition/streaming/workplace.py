@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ class Workers:
     Attributes:
         rank: From 0.
         world_size: Processes that share the folder.
+        launch: What tells one launch from another, where something does; all its workers have the same.
     """
 
     rank: int = 0
     world_size: int = 1
+    launch: str = ""
 
     @classmethod
     def of_environment(cls) -> Workers:
@@ -52,7 +55,8 @@ class Workers:
         rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
             raise ConfigError(f"RANK={rank} and WORLD_SIZE={size} in the environment: expected numbers, RANK below")
-        return cls(int(rank), int(size))
+        names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+        return cls(int(rank), int(size), ":".join(os.environ.get(name, "") for name in names))
 
 
 class Workplace:
@@ -77,6 +81,7 @@ class Workplace:
         else:
             self._wait("the first worker", lambda: self._planned() == self._print)
         self._lock = self._locked()
+        (self.path / f"failed.{workers.rank}").unlink(missing_ok=True)
 
     def _begin(self) -> None:
         if self.path.exists() and self._planned() != self._print:
@@ -142,6 +147,19 @@ class Workplace:
         num_bytes, checksum = write_file(path, write)
         return {"bytes": num_bytes, "sha256": checksum}
 
+    def say_failed(self, error: Exception) -> None:
+        """Let the other workers of this launch end with this error instead of waiting."""
+        if self.workers.world_size > 1 and self.workers.launch.strip(":"):
+            content = {"launch": self.workers.launch, "error": f"{type(error).__name__}: {error}"}
+            with suppress(OSError):  # a full disk is what they will see for themselves
+                _write_json(self.path / f"failed.{self.workers.rank}", content)
+
+    def _check_others(self) -> None:
+        for path in self.path.glob("failed.*"):
+            content = read_json(path)
+            if content["launch"] == self.workers.launch:
+                raise PartitionError(f"worker {path.suffix[1:]} failed: {content['error']}")
+
     def close(self, *, remove: bool) -> None:
         """Let go of the folder; the first worker removes it."""
         os.close(self._lock)
@@ -158,6 +176,7 @@ class Workplace:
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         last, seen = time.monotonic(), -1
         while not ready():
+            self._check_others()
             found = sum(1 for _ in self.path.glob("*.json")) if self.path.exists() else 0
             if found != seen:
                 last, seen = time.monotonic(), found

@@ -1,0 +1,41 @@
+"""Buckets of nodes by hand; that edges come out in order is claimed in test_building.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graph_emb.errors import ConfigError
+from partition.streaming.edges import check_largest, cut_buckets, number_type
+
+
+def test_buckets_hold_whole_nodes_of_one_part() -> None:
+    degrees = np.array([2, 2, 2, 0, 9, 1, 1])
+    first, parts, edges = cut_buckets(degrees, np.array([0, 2, 7]), 4)
+    assert first.tolist() == [0, 2, 4, 5]  # node 4 is alone: it has more than a bucket takes
+    assert parts.tolist() == [0, 1, 1, 1]
+    assert edges.tolist() == [0, 4, 6, 15, 17]
+
+
+def test_no_bucket_holds_more_than_asked_unless_a_node_does() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        degrees = rng.integers(0, 7, 40)
+        starts = np.array([0, 11, 12, 40])
+        first, parts, edges = cut_buckets(degrees, starts, 10)
+        sizes, lengths = np.diff(edges), np.diff(np.append(first, 40))
+        assert edges[-1] == degrees.sum()
+        assert (sizes <= 10).all()
+        assert (lengths > 0).all()
+        assert (parts == np.searchsorted(starts, first, side="right") - 1).all()
+
+
+def test_a_node_with_too_many_edges_is_named() -> None:
+    check_largest(np.array([3, 4]), 4, "in-edges")
+    with pytest.raises(ConfigError, match="a node has 5 in-edges; the memory orders 4"):
+        check_largest(np.array([3, 5]), 4, "in-edges")
+
+
+def test_numbers_take_four_bytes_while_they_fit() -> None:
+    assert number_type(2**31 - 1) == np.int32
+    assert number_type(2**31) == np.int64

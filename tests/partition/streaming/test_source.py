@@ -1,0 +1,76 @@
+"""Slices of edge files, and blocks of bounded size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graph_emb.errors import ConfigError, DataError
+from partition.streaming.source import MAX_SLICES, EdgeSource
+from tests.partition.streaming.edge_files import write_parquet
+
+
+def rows_of(source: EdgeSource, num_rows: int) -> list[tuple[int, int]]:
+    found = []
+    for index in range(len(source.slices)):
+        for block in source.blocks(index, num_rows, 1 << 20):
+            assert len(block.src) <= num_rows
+            found += list(zip(block.src.tolist(), block.dst.tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("group_rows", [1, 7, 1000])
+def test_slices_hold_every_edge_once_in_order(tmp_path: Path, group_rows: int) -> None:
+    src, dst = np.arange(100), np.arange(100)[::-1].copy()
+    (tmp_path / "edges").mkdir()
+    write_parquet(tmp_path / "edges" / "a.parquet", {"src": src[:60], "dst": dst[:60]}, group_rows)
+    write_parquet(tmp_path / "edges" / "b.parquet", {"src": src[60:], "dst": dst[60:]}, group_rows)
+    source = EdgeSource(tmp_path / "edges", None)
+    assert 1 <= len(source.slices) <= MAX_SLICES
+    assert rows_of(source, 9) == list(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+def test_rows_are_counted_from_the_top_of_the_file(tmp_path: Path) -> None:
+    src = np.arange(40)
+    src[33] = -1
+    source = EdgeSource(write_parquet(tmp_path / "g.parquet", {"src": src, "dst": src}, 10), None)
+    with pytest.raises(DataError, match="row 34: src -1"):
+        rows_of(source, 4)
+
+
+def test_names_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "g.tsv").write_text("anna\tbert\n")
+    with pytest.raises(ConfigError, match="its ids are names"):
+        rows_of(EdgeSource(tmp_path / "g.tsv", None), 10)
+
+
+def test_doubtful_weights_are_refused_as_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "g.txt").write_text("0 1 7\n1 0 8\n")
+    with pytest.raises(DataError, match="weights='require'"):
+        rows_of(EdgeSource(tmp_path / "g.txt", None), 10)
+    assert rows_of(EdgeSource(tmp_path / "g.txt", {"weights": "ignore"}), 10) == [(0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "word"),
+    [
+        ("none.csv", {}, DataError, "none.csv"),
+        ("g.npz", {}, ConfigError, "edge lists only"),
+        ("empty", {}, DataError, "no edges"),
+        ("g.txt", {"num_nodes": 0}, ConfigError, "num_nodes=0"),
+        ("g.txt", {"num_nodes": {"a": 3}}, ConfigError, "num_nodes="),
+        ("g.txt", {"num_nodes": "many"}, ConfigError, "num_nodes='many'"),
+        ("g.txt", {"weights": "perhaps"}, ConfigError, "perhaps"),
+        ("g.txt", {"edge_type": "a:b:c"}, ConfigError, "edge_type"),
+    ],
+)
+def test_other_sources_and_options_are_refused(
+    tmp_path: Path, name: str, options: dict[str, object], error: type[Exception], word: str
+) -> None:
+    (tmp_path / "g.txt").write_text("0 1\n")
+    (tmp_path / "g.npz").write_bytes(b"PK")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(error, match=word):
+        EdgeSource(tmp_path / name, options)
