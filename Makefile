@@ -33,7 +33,7 @@ test: $(VENV)/.test test-dgl2
 
 # The same claims about DGL, on its other version (Python 3.11 installs both).
 test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done
-	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q $(DGL_TESTS)
+	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q -m "not slow" $(DGL_TESTS)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

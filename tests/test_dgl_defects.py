@@ -221,6 +221,7 @@ def everything_at_once(transport: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     emb = ge.DistEmbedding(20, 2, name="init", init_func=ge.initializers.Uniform(seed=1), part_policy=parts)
     found["init"] = emb.weight[:]
+    transport.barrier()  # nobody trains before everybody has read
     adam = ge.SparseAdam([emb], lr=0.1, bias_correction="row")
     for _ in range(3):
         ids = torch.arange(20)

@@ -85,7 +85,8 @@ def test_the_schema_covers_what_skipgram_and_readers_accept() -> None:
     config = config_from(BASE)
     default = SkipGramConfig()
     assert module._skipgram_config(config) == default  # the same defaults on both sides
-    known = {*type(config.model).model_fields, *type(config.train).model_fields}
+    sections = (config.model, config.train, config.parallel)
+    known = {name for section in sections for name in type(section).model_fields} | {"negative_scope"}
     assert {field.name for field in fields(SkipGramConfig)} <= known
     missing = {field.name for field in fields(ReadOptions)} - set(type(config.dataset).model_fields)
     assert missing == {"comment"}

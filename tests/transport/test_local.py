@@ -86,10 +86,10 @@ def test_init_chooses_once_and_shutdown_frees() -> None:
     assert ge.DistEmbedding(3, 2, name="a")(torch.tensor([0])).shape == (1, 2)
 
 
-@pytest.mark.parametrize("mode", ["collective", "kvstore"])
-def test_modes_to_come_say_so(mode: str) -> None:
-    with pytest.raises(ge.ModeError, match="not built yet"):
-        ge.init(mode)
+@pytest.mark.parametrize("mode", ["local", "collective", "kvstore"])
+def test_an_option_that_a_mode_does_not_have_names_the_nearest(mode: str) -> None:
+    with pytest.raises(ge.ConfigError, match=f"unknown option of mode '{mode}' 'stalenes'"):
+        ge.init(mode, stalenes=1)
     assert active.current().rank == 0
 
 

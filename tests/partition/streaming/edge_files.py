@@ -21,7 +21,7 @@ def made_edges(num_nodes: int, num_edges: int, seed: int = 0) -> tuple[np.ndarra
     return src, dst
 
 
-def write_parquet(path: Path, columns: dict[str, np.ndarray], group_rows: int) -> Path:
+def write_parquet(path: Path, columns: dict[str, object], group_rows: int) -> Path:
     """A Parquet file with row groups of so many rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -216,6 +216,7 @@ def test_what_needs_the_whole_graph_is_refused(tmp_path: Path) -> None:
         ({"edge_owner": "source"}, "edge_owner"),
         ({"allow_empty": True}, "allow_empty"),
         ({"num_threads": 2}, "num_threads"),
+        ({"memory": "2GB", "reader_options": {"num_nodes": 10**9}}, "too little for 1,000,000,000 nodes"),
         ({"memory": "10MB"}, "too little"),
         ({"memory": "much"}, "much"),
     ]
@@ -243,6 +244,25 @@ def test_a_bad_row_is_named_and_nothing_stays(tmp_path: Path) -> None:
     edges = write_parquet(tmp_path / "g.parquet", {"src": src, "dst": np.arange(100)}, 10)
     with pytest.raises(DataError, match=r"row 78: src -3"):
         partition.build(edges, 2, out=tmp_path / "out", memory=MEMORY)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("weight", "error", "word"),
+    [
+        (np.arange(40, dtype=np.uint32), DataError, "column 'weight': dtype uint32"),
+        ([[1.0, 2.0]] * 40, ConfigError, "holds lists"),
+    ],
+)
+def test_weights_that_cannot_be_written_are_refused(
+    tmp_path: Path, weight: object, error: type[Exception], word: str
+) -> None:
+    columns = {"src": np.arange(40), "dst": np.arange(40), "weight": weight}
+    edges = write_parquet(tmp_path / "g.parquet", columns, 10)
+    with pytest.raises(error, match=word):
+        partition.build(edges, 2, out=tmp_path / "out", memory=MEMORY)
+    with pytest.raises(DataError, match=r"graph name '\.a'"):
+        partition.build(edges, 2, out=tmp_path / "out", memory=MEMORY, name=".a")
     assert [path.name for path in tmp_path.iterdir()] == ["g.parquet"]
 
 

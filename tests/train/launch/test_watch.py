@@ -25,8 +25,16 @@ def python(tmp_path: Path, rank: int, code: str, **options: bool) -> Process:
     return Process("trainer", rank, (sys.executable, "-c", code), {}, tmp_path / f"trainer-{rank}.log", **options)
 
 
+@pytest.fixture(autouse=True)
+def _children_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "others", {child.pid for child in psutil.Process().children(True)})
+
+
+others: set[int] = set()
+
+
 def no_child_is_left() -> bool:
-    return not psutil.Process().children(recursive=True)
+    return all(child.pid in others for child in psutil.Process().children(recursive=True))
 
 
 def test_processes_that_end_well_are_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
