@@ -23,13 +23,15 @@ from partition.readers.progress import progress_shown, reading
 from partition.streaming.edges import Layout, Shuffle
 from partition.streaming.links import Links
 from partition.streaming.parts import PartFiles
-from partition.streaming.placing import Placing, Request, described, layout_of
+from partition.streaming.placing import Placing, Request, described, graph_without_edges, layout_of
 from partition.streaming.plan import Budget, Plan
 from partition.streaming.scan import Scan
 from partition.streaming.source import EdgeSource
 from partition.streaming.workplace import Workers, Workplace
-from partition.writer import dgl_json, finish, id_map_paths, type_name
+from partition.writer import check_names, dgl_json, finish, id_map_paths, type_name
 
+TEMPORARY_VERSION = 1
+"""Of the temporary files; those of another version are thrown away."""
 FORMS = ("to_original", "to_partition", "parquet")
 
 
@@ -92,7 +94,7 @@ class Job:
             "request": [request.num_parts, request.method, request.seed, request.balance],
             "options": [request.tolerance, dict(request.options), described(request.assignment)],
             "memory": self.budget.memory,
-            "layout": [self.name, self.halo],
+            "layout": [self.name, self.halo, TEMPORARY_VERSION],
         }
 
     def _run(self, workplace: Workplace, pending: PendingFolder | None) -> None:
@@ -104,11 +106,12 @@ class Job:
         num_nodes = source.options.num_nodes or num_nodes
         self._check_counts(num_nodes, slices)
         weight = np.dtype(slices[0]["dtype"]) if any(found["weighted"] for found in slices) else None
+        check_names(graph_without_edges(num_nodes, self.name, weight), self.name)
+        workplace.run("gaps", 1, lambda _: scan.check_no_gaps(num_nodes))
         self._check_plan(workplace, num_nodes, num_edges, weight)
         placing = self._placing(workplace, scan, num_nodes, num_edges)
 
         def place(_: int) -> dict[str, Any]:
-            scan.check_no_gaps(num_nodes)
             with reading("assigning nodes", num_nodes * self.request.passes, " nodes") as tick:
                 return placing.place(num_nodes, weight is not None, tick)
 
@@ -227,6 +230,7 @@ def build_streaming(
 
     request.check()
     edges = EdgeSource(source, reader_options)
+    check_names(graph_without_edges(1, name or edges.name), name or edges.name)
     replaceable = partial(check_replaceable, overwrite=overwrite)
     shown = progress is not False
     return Job(edges, request, Budget.of(memory), Path(out), name or edges.name, halo, replaceable, shown).run(progress)

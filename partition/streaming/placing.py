@@ -5,7 +5,6 @@ Legend: N nodes, E edges, P parts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from graph_emb.errors import ConfigError, PartitionError
 from partition.assignment import Assignment
 from partition.constraints import Constraints
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from partition.readers.source import WEIGHT
 from partition.relabel import Ranges, relabel
 from partition.streaming.edges import Layout, check_largest, cut_buckets, number_type
 from partition.streaming.links import STREAMED, Links, check_streamed, limits_of, streamed_options
@@ -84,9 +84,7 @@ class Placing:
             weighted: Whether edges have weights to keep.
             tick: Called with the nodes that a streaming method has placed.
         """
-        graph = HeteroGraph(
-            {NODE_TYPE: num_nodes}, {EDGE_TYPE: (np.empty(0, np.int64), np.empty(0, np.int64))}, name=self.name
-        )
+        graph = graph_without_edges(num_nodes, self.name)
         assignment = self._assigned(graph, tick)
         made = relabel(graph, assignment)
         order = made.node_order[NODE_TYPE]
@@ -167,6 +165,13 @@ class Placing:
         return np.load(self.folder / "order.npy")
 
 
+def graph_without_edges(num_nodes: int, name: str, weight: np.dtype | None = None) -> HeteroGraph:
+    """The graph's nodes and names alone."""
+    none = np.empty(0, np.int64)
+    data = {} if weight is None else {EDGE_TYPE: {WEIGHT: np.empty(0, weight)}}
+    return HeteroGraph({NODE_TYPE: num_nodes}, {EDGE_TYPE: (none, none)}, edge_data=data, name=name)
+
+
 def layout_of(placed: Mapping[str, Any], slice_rows: list[int], weight: np.dtype | None) -> Layout:
     """The layout that ``Placing.place`` described."""
     nodes, edges = (Ranges.of_sizes(np.array(placed[key], np.int64)[:, None]) for key in ("node_sizes", "edge_sizes"))
@@ -183,7 +188,9 @@ def described(assignment: Assignment | None) -> str | None:
         return None
     import hashlib
 
-    digest = hashlib.sha256(json.dumps([assignment.num_parts, assignment.method, assignment.balance]).encode())
+    digest = hashlib.sha256(
+        repr((assignment.num_parts, assignment.method, assignment.seed, assignment.balance)).encode()
+    )
     for name, parts in assignment.parts.items():
         digest.update(name.encode() + np.ascontiguousarray(parts, np.int32).tobytes())
     return digest.hexdigest()

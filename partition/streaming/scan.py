@@ -79,7 +79,7 @@ class Scan:
             total[: len(counts)] += counts
         return total
 
-    def check_no_gaps(self, num_nodes: int) -> None:
+    def check_no_gaps(self, num_nodes: int) -> dict[str, Any]:
         """Refuse node numbers that no edge has, unless the user said how many nodes there are.
 
         The reader in memory would number the nodes anew and keep their ids; here nothing is renumbered.
@@ -88,10 +88,11 @@ class Scan:
             ConfigError: the first such node.
         """
         if self.source.options.num_nodes is not None:
-            return
+            return {"missing": None}
         unseen = np.flatnonzero((self.degrees("in", num_nodes) == 0) & (self.degrees("out", num_nodes) == 0))
         if len(unseen):
             raise ConfigError(
                 f"{self.source.path}: no edge has node {unseen[0]} ({len(unseen):,} of {num_nodes:,} are missing); "
                 f"with memory= say num_nodes={num_nodes} to keep them as nodes without edges"
             )
+        return {"missing": 0}

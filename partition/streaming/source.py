@@ -156,5 +156,7 @@ def _parquet_blocks(unit: Unit, options: ReadOptions, num_rows: int) -> Iterator
             weights = None
             if len(chosen) > 2:
                 weights = tables.numbers_of(file, chosen[2], columns[2], first_row=row + 1)
+                if weights.ndim != 1:
+                    raise ConfigError(f"{file}: column {chosen[2]!r} holds lists; memory= takes one weight an edge")
             yield EdgeBlock(src, dst, weights)
             row += batch.num_rows
