@@ -171,6 +171,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
 
 def _build(args: argparse.Namespace) -> int:
     from partition.building import build
+    from partition.streaming.workplace import Workers
 
     made = build(
         args.source,
@@ -182,7 +183,8 @@ def _build(args: argparse.Namespace) -> int:
         reader_options=_options(args.read, "--read"),
         **_method_arguments(args),
     )
-    _say_built(args, made)
+    if args.memory is None or Workers.of_environment().rank == 0:  # the workers of a build say the same
+        _say_built(args, made)
     return 0
 
 

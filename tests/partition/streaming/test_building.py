@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import partition.readers
 from graph_emb.errors import ConfigError, DataError, PartitionError
 from partition.cli import main
 from partition.streaming import workplace
+from partition.streaming.plan import Budget
 from tests.partition.streaming.edge_files import (
     MEMORY,
     contents,
@@ -33,6 +35,34 @@ def test_files_equal_those_of_a_build_in_memory(tmp_path: Path, method: str, hal
     ours = partition.build(edges, 4, out=tmp_path / "ours", memory=MEMORY, **options)
     theirs = partition.build(edges, 4, out=tmp_path / "theirs", report=False, **options)
     assert contents(ours.path) == contents(theirs.path)
+
+
+@pytest.mark.parametrize("halo", ["dgl", "inbound"])
+@pytest.mark.parametrize("method", ["hash", "ldg"])
+def test_many_small_buckets_and_blocks_give_the_same(
+    tmp_path: Path, method: str, halo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edges = small_file(tmp_path)
+    options = {"method": method, "halo": halo, "memory": MEMORY}
+    large = contents(partition.build(edges, 3, out=tmp_path / "large", **options).path)
+    monkeypatch.setattr(Budget, "bucket_rows", lambda self, work: 500)  # the largest hub has 461 neighbours
+    monkeypatch.setattr(Budget, "block_rows", lambda self, work: 37)
+    written = []
+    monkeypatch.setattr(workplace.Workplace, "run", counted(workplace.Workplace.run, written))
+    assert contents(partition.build(edges, 3, out=tmp_path / "small", **options).path) == large
+    counts = dict(written)
+    assert counts["order"] >= 9
+    assert method == "hash" or counts["neighbours"] >= 16
+
+
+def counted(run: Callable[..., object], written: list[tuple[str, int]]) -> Callable[..., object]:
+    """``run`` that notes the number of tasks of each stage."""
+
+    def call(self: object, stage: str, count: int, *args: object) -> object:
+        written.append((stage, count))
+        return run(self, stage, count, *args)
+
+    return call
 
 
 @pytest.mark.parametrize("num_parts", [1, 7])
