@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.transport.guard import new_token
 from tests.netns import Network, network
 
 pytestmark = pytest.mark.dist
@@ -22,17 +24,20 @@ SCRIPT = f"""
 import pathlib, sys
 import torch
 import graph_emb as ge
-place, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-transport = ge.init(mode="collective", timeout={TIMEOUT})
-emb = ge.DistEmbedding(30, 4, "t", ge.initializers.Uniform(seed=1), dtype=torch.float64)
-opt = ge.SparseAdagrad([emb], lr=0.1)
+place, steps, mode = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+transport = ge.init(mode=mode, timeout={TIMEOUT})
+emb = ge.DistEmbedding(30, 4, "t", ge.initializers.Zeros(), ge.RangeBook([0, 4, 20, 30]), dtype=torch.float64)
+opt = (ge.SparseAdagrad if mode == "collective" else ge.SparseSGD)([emb], lr=0.5)
 for step in range(steps):
     ids = (torch.arange(20) * (transport.rank + 2) + step) % 30
     (emb(ids) * (step % 7 + 1)).sum().backward()
     opt.step()
     if step == 3:
         (place / f"going-{{transport.rank}}").touch()
-torch.save(emb.shard.weight, place / f"rank-{{transport.rank}}.pt")
+transport.flush()
+transport.barrier()
+torch.save(emb.weight[:], place / f"rank-{{transport.rank}}.pt")
+transport.barrier()
 ge.shutdown()
 """
 
@@ -40,17 +45,19 @@ ge.shutdown()
 class Job:
     """A launcher on each host."""
 
-    def __init__(self, net: Network, place: Path, steps: int) -> None:
+    def __init__(self, net: Network, place: Path, steps: int, mode: str) -> None:
         (place / "script.py").write_text(SCRIPT)
         (place / "hosts.txt").write_text("\n".join(net.addresses))
         self.place = place
         self.launchers = []
+        environment = {**os.environ, "GRAPH_EMB_TOKEN": new_token()}
         for number in range(len(net.hosts)):
             words = [sys.executable, "-m", "graph_emb", "launch", "--hosts", str(place / "hosts.txt")]
-            words += ["--port", str(PORT), "--threads", "1", "--logs", str(place / f"logs-{number}"), "--"]
-            words += [str(place / "script.py"), str(place), str(steps)]
+            words += ["--port", str(PORT), "--threads", "1", "--logs", str(place / f"logs-{number}")]
+            words += ["--servers", str(int(mode == "kvstore")), "--"]
+            words += [str(place / "script.py"), str(place), str(steps), mode]
             log = (place / f"launcher-{number}").open("wb")
-            self.launchers.append(subprocess.Popen(net.on(number, words), stderr=log, stdout=log))
+            self.launchers.append(subprocess.Popen(net.on(number, words), stderr=log, stdout=log, env=environment))
             log.close()
 
     def wait_until_it_goes(self, ranks: int) -> None:
@@ -77,8 +84,8 @@ class Job:
 def job(tmp_path: Path):
     made = []
 
-    def start(net: Network, steps: int) -> Job:
-        made.append(Job(net, tmp_path, steps))
+    def start(net: Network, steps: int, mode: str) -> Job:
+        made.append(Job(net, tmp_path, steps, mode))
         return made[-1]
 
     yield start
@@ -86,9 +93,9 @@ def job(tmp_path: Path):
         one.close()
 
 
-def expected(steps: int, ranks: int) -> torch.Tensor:
-    emb = ge.DistEmbedding(30, 4, "t", ge.initializers.Uniform(seed=1), dtype=torch.float64)
-    opt = ge.SparseAdagrad([emb], lr=0.1)
+def expected(steps: int, ranks: int, mode: str) -> torch.Tensor:
+    emb = ge.DistEmbedding(30, 4, "t", ge.initializers.Zeros(), dtype=torch.float64)
+    opt = (ge.SparseAdagrad if mode == "collective" else ge.SparseSGD)([emb], lr=0.5)
     for step in range(steps):
         for rank in range(ranks):
             (emb((torch.arange(20) * (rank + 2) + step) % 30) * (step % 7 + 1)).sum().backward()
@@ -98,35 +105,43 @@ def expected(steps: int, ranks: int) -> torch.Tensor:
     return weight
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_three_hosts_train_as_one_process_also_over_a_slow_link(tmp_path: Path, job, slow: bool) -> None:
+MODES = pytest.mark.parametrize("mode", ["collective", "kvstore"])
+"""In kvstore mode rows of several trainers meet the rule one by one: SGD of whole numbers adds up all the same."""
+
+
+@pytest.mark.parametrize(("mode", "slow"), [("collective", False), ("collective", True), ("kvstore", True)])
+def test_three_hosts_train_as_one_process_also_over_a_slow_link(tmp_path: Path, job, mode: str, slow: bool) -> None:
     steps = 8
     with network(3) as net:
         if slow and not net.slow(1, 40):
             net.throttle(1, 1)
-        running = job(net, steps)
+        running = job(net, steps, mode)
         assert [running.ends(number, 90) for number in range(3)] == [0, 0, 0], [running.said(n) for n in range(3)]
-    found = torch.cat([torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(3)])
-    assert torch.equal(found, expected(steps, 3))
+    for rank in range(3):
+        assert torch.equal(torch.load(tmp_path / f"rank-{rank}.pt"), expected(steps, 3, mode))
 
 
-def test_a_cut_cable_becomes_an_error_on_every_host(job) -> None:
+@MODES
+def test_a_cut_cable_becomes_an_error_on_every_host(job, mode: str) -> None:
     with network(3) as net:
-        running = job(net, 10**9)
+        running = job(net, 10**9, mode)
         running.wait_until_it_goes(3)
         net.cut(2)
         # The stated time: the timeout, a roll call of 5 s for each other rank, 10 s for what does not end by itself.
         codes = [running.ends(number, TIMEOUT + 10 + 10 + 20) for number in range(3)]
     assert all(code != 0 for code in codes)
     texts = [running.said(number) for number in range(3)]
-    assert any("rank 2 no longer answers" in text for text in texts[:2]), texts
+    named = "rank 2 no longer answers" if mode == "collective" else "10.0.0.3"
+    assert any(named in text for text in texts[:2]), texts
 
 
-def test_a_killed_host_becomes_an_error_on_the_others(job) -> None:
+@MODES
+def test_a_killed_host_becomes_an_error_on_the_others(job, mode: str) -> None:
     with network(3) as net:
-        running = job(net, 10**9)
+        running = job(net, 10**9, mode)
         running.wait_until_it_goes(3)
         running.launchers[1].kill()  # its trainers die with it
         codes = [running.ends(number, TIMEOUT + 10 + 10 + 20) for number in (0, 2)]
     assert all(code != 0 for code in codes)
-    assert any("rank 1 no longer answers" in running.said(number) for number in (0, 2)), running.said(0)
+    named = "rank 1 no longer answers" if mode == "collective" else "ended without a goodbye"
+    assert any(named in running.said(number) for number in (0, 2)), running.said(0)
