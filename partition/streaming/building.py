@@ -178,8 +178,10 @@ class Job:
         with reading("writing the parts", layout.edges.total, " edges") as tick:
             files = PartFiles(workplace, shuffle, tick)
             found = workplace.run("part", num_parts, files.part)
-        found += workplace.run("nodes", 1, lambda _: files.node_maps(placing.order()))
-        found += workplace.run("edges", len(FORMS), lambda index: files.edge_map(FORMS[index]))
+        with reading("writing the id maps", layout.nodes.total + len(FORMS) * layout.edges.total, " ids") as tick:
+            files = PartFiles(workplace, shuffle, tick)
+            found += workplace.run("nodes", 1, lambda _: files.node_maps(placing.order()))
+            found += workplace.run("edges", len(FORMS), lambda index: files.edge_map(FORMS[index]))
         return {name: facts for each in found for name, facts in each.items()}
 
     def _publish(

@@ -37,7 +37,7 @@ class PartFiles:
     Args:
         workplace: Receives the files.
         shuffle: Holds the ordered edges.
-        tick: Called with the edges of a file that was written.
+        tick: Called with the edges or ids of what was written.
     """
 
     def __init__(self, workplace: Workplace, shuffle: Shuffle, tick: Tick) -> None:
@@ -117,7 +117,9 @@ class PartFiles:
             paths["to_partition"]: npy_writer(inverse(order)),
             paths["parquet"]: lambda stream: write_id_parquet(stream, order, sizes, None),
         }
-        return {path: self.workplace.write(path, write) for path, write in writers.items()}
+        found = {path: self.workplace.write(path, write) for path, write in writers.items()}
+        self.tick(len(order))
+        return found
 
     def edge_map(self, form: str) -> Facts:
         """One file of the edges' id map; facts by name."""
@@ -128,7 +130,9 @@ class PartFiles:
             "to_partition": npy_writer(self._new_ids()),
             "parquet": lambda stream: write_id_parquet(stream, positions, self.layout.edges.sizes[:, 0], None),
         }[form]
-        return {path: self.workplace.write(path, write)}
+        found = {path: self.workplace.write(path, write)}
+        self.tick(len(positions))
+        return found
 
     def _new_ids(self) -> Blocks:
         shuffle, total = self.shuffle, self.layout.edges.total
