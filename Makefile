@@ -52,6 +52,9 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/kvstore.py --json runs/kvstore.json
 	$(BIN)/python benchmarks/partition.py --json runs/partition.json
 	$(BIN)/python benchmarks/partition_build.py --json runs/partition_build.json
+	$(BIN)/python benchmarks/partition_streaming.py --json runs/partition_streaming.json
+	$(BIN)/python benchmarks/scaling.py --json runs/scaling.json
+	$(BIN)/python benchmarks/kill_ranks.py --json runs/kills.json
 
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
