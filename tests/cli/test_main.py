@@ -120,10 +120,18 @@ def test_memory_that_ends_is_one_line() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_trained(
-    cli: Cli, cliques: CliqueFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    cli: Cli,
+    cliques: CliqueFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    number: signal.Signals,
 ) -> None:
     from graph_emb.train.run_folder import RunFolder, read_metrics
 
+    # A shell's background job starts with SIGINT ignored; Python then installs no handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     append = RunFolder.append
 
     def interrupted(self: RunFolder, record: dict[str, object]) -> None:
