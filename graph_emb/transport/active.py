@@ -13,7 +13,7 @@ from graph_emb.transport.local import LocalTransport
 MODES = ("local", "collective", "kvstore")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "local": (),
-    "collective": ("backend", "timeout", "part", "staleness"),
+    "collective": ("backend", "timeout", "part", "staleness", "shared_memory"),
     "kvstore": (
         "hosts",
         "num_servers",
@@ -40,7 +40,8 @@ def init(mode: str = "local", **options: Any) -> Transport:
         mode: ``"local"``, ``"collective"`` or ``"kvstore"``.
         options: Of the collective mode: ``backend`` (``"gloo"``, ``"nccl"``; None chooses by device), ``timeout``
             (seconds until a silent process becomes an error, 300), ``part`` (the part at which this rank sits; None
-            puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one step old).
+            puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one step old) and
+            ``shared_memory`` (True: ranks of one machine exchange through memory; False: through sockets).
             Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
     Returns:
         The transport, for those who want its rank, world_size, flush and barrier.

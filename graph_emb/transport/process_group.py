@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graph_emb.errors import ConfigError, ModeError, PeerError
 from graph_emb.names import Rank
+from graph_emb.transport.same_machine import SharedExchange
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
@@ -33,12 +34,13 @@ class ProcessGroup:
     Args:
         backend: ``"gloo"``, ``"nccl"`` or None: gloo for CPU tensors, and nccl for CUDA tensors where there are any.
         timeout: Seconds after which a call that a peer does not answer raises.
+        shared_memory: Exchange through memory where all ranks are on one machine; False takes sockets there too.
     Attributes:
         rank, world_size: This process, and how many there are.
         local_rank: This process among those of its machine: the number of its GPU.
     """
 
-    def __init__(self, backend: str | None = None, timeout: float = 300.0) -> None:
+    def __init__(self, backend: str | None = None, timeout: float = 300.0, shared_memory: bool = True) -> None:
         if not dist.is_available():
             raise ModeError("this torch was built without torch.distributed; collective mode needs it")
         if not timeout > 0:
@@ -57,6 +59,11 @@ class ProcessGroup:
         self.rank = Rank(dist.get_rank(self._group))
         self.world_size = dist.get_world_size(self._group)
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+        self._shared: SharedExchange | None = None
+        if self.world_size > 1 and shared_memory:
+            self._shared = SharedExchange.open(
+                self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
+            )
 
     def _start(self, backend: str) -> Any:
         absent = [word for word in _WORDS if word not in os.environ]
@@ -95,16 +102,18 @@ class ProcessGroup:
             PeerError: a process is gone or did not answer in time.
         """
         out = send.new_empty((sum(to_receive), *send.shape[1:]))
-        # Send even when empty: a rank that skips all_to_all blocks the others.
-        with self._translated(what):
-            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+        self.exchange_into(out, send, to_send, to_receive, what)
         return out
 
     def exchange_into(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> None:
-        """``exchange`` into memory that the caller holds."""
+        """``exchange`` into memory that the caller holds, contiguous."""
+        # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
+            if self._shared is not None and send.device.type == "cpu":
+                self._shared.exchange(out, send, to_send, to_receive)
+                return
             dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
 
     def start_exchange(
@@ -142,6 +151,9 @@ class ProcessGroup:
         # torch 2.13 aborts at exit ("terminate called without an active exception") where a gloo group outlives
         # destroy_process_group() through a reference, or is never destroyed.
         self._group = None
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
         self.store = None
@@ -160,17 +172,17 @@ class ProcessGroup:
 
     def _roll_call(self) -> list[int]:
         """The ranks that do not say that they live: those that are gone, or that run on without us."""
-        others = [rank for rank in range(self.world_size) if rank != self.rank]
-        if self.store is None:
+        others, store = [rank for rank in range(self.world_size) if rank != self.rank], self.store
+        if store is None:
             return []
         heard: list[int] = []
         gone: list[int] = []
 
         def call() -> None:
             try:
-                self.store.set(f"alive/{self.rank}", "")
+                store.set(f"alive/{self.rank}", "")
                 while len(heard) < len(others):
-                    fresh = [rank for rank in others if rank not in heard and self.store.check([f"alive/{rank}"])]
+                    fresh = [rank for rank in others if rank not in heard and store.check([f"alive/{rank}"])]
                     heard.extend(fresh)
                     time.sleep(ROLL_CALL / 100)
             except RuntimeError:  # the store lives with rank 0 or its launcher

@@ -63,8 +63,10 @@ def train(name: str, dtype: torch.dtype, parts: int, ranks_played: list[int]) ->
     return first.shard.first_id, first.shard.weight.clone(), second.shard.weight.clone(), state
 
 
-def train_on_a_rank(names: list[str], dtype: torch.dtype, parts: int) -> dict[str, tuple[Any, ...]]:
-    transport = ge.init(mode="collective", timeout=60)
+def train_on_a_rank(
+    names: list[str], dtype: torch.dtype, parts: int, shared: bool = True
+) -> dict[str, tuple[Any, ...]]:
+    transport = ge.init(mode="collective", timeout=60, shared_memory=shared)
     try:
         return {name: train(name, dtype, parts, [transport.rank]) for name in names}
     finally:
@@ -90,6 +92,17 @@ def test_float64_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int
             else:
                 mine = torch.cat([entry[3][key] for entry in sorted(found, key=lambda entry: entry[0])])
                 assert torch.equal(mine, value), (name, key)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_sockets_give_the_bits_of_shared_memory(ranks: Ranks, world_size: int) -> None:
+    names = ["adagrad", "adam", "adagrad, mean"]
+    by_memory = ranks.run(train_on_a_rank, world_size, names, torch.float32, 3)
+    by_socket = ranks.run(train_on_a_rank, world_size, names, torch.float32, 3, False)
+    for one, other in zip(by_memory, by_socket, strict=True):
+        for name in names:
+            assert torch.equal(one[name][1], other[name][1]), name
+            assert torch.equal(one[name][2], other[name][2]), name
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

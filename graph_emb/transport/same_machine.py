@@ -1,0 +1,191 @@
+"""all_to_all between ranks of one machine through memory that they map: no socket, no kernel buffer.
+
+The memory has no name in any file system (memfd), so nothing is left behind however a rank ends.
+Legend: W ranks.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_WRITTEN, _TOKEN, _BUFFERS, _READ, _LEFT, _HEAD = 0, 1, 2, 6, 7, 8
+"""Numbers at the head of a control memory: exchanges written, token, descriptor and bytes of each of the two buffers,
+exchanges read, whether the rank has left. After them: where the pieces for each rank begin, for each buffer."""
+_SPINS = 200  # looks before the core is offered to somebody else
+_FAREWELL = 5.0  # seconds that a leaving rank waits for the others to read what it wrote
+_LOOK = 0.25  # seconds of waiting between two looks whether the others live
+
+
+class SharedExchange:
+    """Pieces for the others are laid into own memory, in two buffers by turns; the others copy them out.
+
+    A rank writes a buffer again only after a later exchange has begun everywhere, when all have read it.
+
+    Args:
+        rank: This process.
+        controls: The control memory of each rank, (W,).
+        pids: The process of each rank, (W,).
+        timeout: Seconds until a silent rank is an error.
+    """
+
+    def __init__(self, rank: int, controls: list[np.ndarray], pids: Sequence[int], timeout: float) -> None:
+        self._rank, self._controls, self._pids, self._timeout = rank, controls, list(pids), timeout
+        self._steps = 0
+        self._own: list[mmap.mmap | None] = [None, None]
+        self._descriptors = [-1, -1]
+        self._mapped: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+
+    @classmethod
+    def open(cls, rank: int, world_size: int, gather: Any, timeout: float) -> SharedExchange | None:
+        """The exchange, or None where a rank cannot see the memory of another: other machines or containers.
+
+        Args:
+            rank, world_size: This process among all.
+            gather: Collects one picklable value of every rank.
+            timeout: Seconds until a silent rank is an error.
+        """
+        if not hasattr(os, "memfd_create"):
+            return None
+        size = 8 * (_HEAD + 2 * world_size)
+        descriptor, memory = _new_memory(size)
+        own = np.frombuffer(memory, np.int64)
+        own[_TOKEN] = secrets.randbits(62)
+        told = gather((os.getpid(), descriptor, int(own[_TOKEN])))
+        controls = [own if r == rank else _control(pid, file, token, size) for r, (pid, file, token) in enumerate(told)]
+        if not all(gather(all(control is not None for control in controls))):
+            os.close(descriptor)
+            return None
+        gather(None)  # everybody has mapped everything
+        os.close(descriptor)
+        return cls(rank, [c for c in controls if c is not None], [pid for pid, _, _ in told], timeout)
+
+    def exchange(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> None:
+        """As ``torch.distributed.all_to_all_single(out, send, to_receive, to_send)`` for CPU tensors.
+
+        Raises:
+            RuntimeError: a rank is gone, left, or did not come in time.
+        """
+        width = (send if len(send) else out)[:1].numel() * send.element_size()
+        outgoing, incoming = _bytes(send), _bytes(out)
+        turn = self._steps % 2
+        starts = np.concatenate([[0], np.cumsum(np.asarray(to_send, np.int64))]) * width
+        self._write(turn, outgoing, starts)
+        self._steps += 1
+        self._controls[self._rank][_WRITTEN] = self._steps  # after the data: x86 and the GIL keep the order of stores
+        at = 0
+        for rank, count in enumerate(to_receive):
+            size = count * width
+            if rank == self._rank:
+                incoming[at : at + size] = outgoing[starts[rank] : starts[rank + 1]]
+            else:
+                self._wait(rank)
+                if size:
+                    begin = int(self._controls[rank][_HEAD + turn * len(to_receive) + self._rank])
+                    incoming[at : at + size] = self._memory(rank, turn)[begin : begin + size]
+            at += size
+        self._controls[self._rank][_READ] = self._steps
+
+    def _write(self, turn: int, outgoing: np.ndarray, starts: np.ndarray) -> None:
+        """Lay out the pieces for the others, one after the other, and note where each begins."""
+        control, world_size = self._controls[self._rank], len(self._controls)
+        own = slice(int(starts[self._rank]), int(starts[self._rank + 1]))
+        needed = len(outgoing) - (own.stop - own.start)
+        block = self._own[turn]
+        if block is None or len(block) < needed:
+            if self._descriptors[turn] >= 0:
+                os.close(self._descriptors[turn])
+            self._descriptors[turn], block = _new_memory(max(1 << 16, 2 * needed))
+            self._own[turn] = block
+            control[_BUFFERS + 2 * turn] = self._descriptors[turn]
+            control[_BUFFERS + 2 * turn + 1] = len(block)
+        memory = np.frombuffer(block, np.uint8)
+        memory[: own.start] = outgoing[: own.start]
+        memory[own.start : needed] = outgoing[own.stop :]
+        begins = starts[:-1].copy()
+        begins[self._rank + 1 :] -= own.stop - own.start
+        control[_HEAD + turn * world_size : _HEAD + (turn + 1) * world_size] = begins
+
+    def _memory(self, rank: int, turn: int) -> np.ndarray:
+        """Another rank's buffer, mapped again when it has grown."""
+        size = int(self._controls[rank][_BUFFERS + 2 * turn + 1])
+        known = self._mapped.get((rank, turn))
+        if known is None or known[0] != size:
+            found = _map(self._pids[rank], int(self._controls[rank][_BUFFERS + 2 * turn]), size)
+            known = self._mapped[rank, turn] = (size, np.frombuffer(found, np.uint8))
+        return known[1]
+
+    def _wait(self, rank: int) -> None:
+        control, spins, begun, looked = self._controls[rank], 0, 0.0, 0.0
+        while control[_WRITTEN] < self._steps:
+            spins += 1
+            if spins < _SPINS:
+                continue
+            time.sleep(0 if spins < 20 * _SPINS else 50e-6)
+            now = time.monotonic()
+            begun = begun or now
+            gone = control[_LEFT] or (now - looked > _LOOK and not _lives(self._pids[rank]))
+            if gone and control[_WRITTEN] < self._steps:  # asked again: it may have written, and left, since
+                raise RuntimeError(f"rank {rank} (process {self._pids[rank]}) is gone")
+            looked = now if now - looked > _LOOK else looked
+            if now - begun > self._timeout:
+                raise RuntimeError(f"rank {rank} (process {self._pids[rank]}) did not come for {self._timeout:g} s")
+
+    def close(self) -> None:
+        """Tell the others that this rank leaves; its memory goes when those that live have read it, or in 5 seconds."""
+        self._controls[self._rank][_LEFT] = 1
+        deadline = time.monotonic() + _FAREWELL
+        for rank, control in enumerate(self._controls):
+            while control[_READ] < self._steps and not control[_LEFT] and time.monotonic() < deadline:
+                if not _lives(self._pids[rank]):
+                    break
+                time.sleep(1e-3)
+        for descriptor in self._descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptors = [-1, -1]
+        self._mapped.clear()
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
+
+
+def _new_memory(size: int) -> tuple[int, mmap.mmap]:
+    descriptor = os.memfd_create("graph_emb", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, size)
+    return descriptor, mmap.mmap(descriptor, size)
+
+
+def _map(pid: int, descriptor: int, size: int) -> mmap.mmap:
+    file = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
+    try:
+        return mmap.mmap(file, size)
+    finally:
+        os.close(file)
+
+
+def _control(pid: int, descriptor: int, token: int, size: int) -> np.ndarray | None:
+    """Another rank's control memory, if it is on this machine: its token tells."""
+    try:
+        found = np.frombuffer(_map(pid, descriptor, size), np.int64)
+    except (OSError, ValueError):
+        return None
+    return found if int(found[_TOKEN]) == token else None
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs; a killed one whose parent has not looked yet does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
