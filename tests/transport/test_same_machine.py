@@ -1,4 +1,4 @@
-"""Exchanges through mapped memory give what all_to_all gives, also when pieces are empty or grow, and notice the dead."""
+"""Exchanges through mapped memory give what all_to_all gives, whatever the sizes, and notice the dead."""
 
 from __future__ import annotations
 
