@@ -22,6 +22,8 @@ GRACE = 10.0
 """Seconds that a process gets to end after SIGTERM, before it is killed."""
 POLL = 0.05
 TAIL = 16_384
+SHARED_MEMORY = Path("/dev/shm")
+"""Names there tell which process made them (graph_emb.transport.kvstore.shared)."""
 
 
 class ProcessFailure(PeerError):
@@ -166,6 +168,8 @@ def end(running: Sequence[_Running]) -> None:
             one.popen.wait(max(0.0, deadline - time.monotonic()))
         _signal(one, signal.SIGKILL)  # the session: a loader's worker may outlive its trainer
         one.popen.wait()
+        for left in SHARED_MEMORY.glob(f"graph_emb_{one.popen.pid}_*"):  # a killed kvstore server could not
+            left.unlink(missing_ok=True)
         for copier in one.copiers:
             copier.join(GRACE)
         for stream in (one.popen.stdout, one.popen.stderr, one.log):

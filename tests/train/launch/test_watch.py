@@ -84,6 +84,19 @@ pathlib.Path({str(pid)!r}).write_text(str(left.pid))
     until(lambda: not alive(int(pid.read_text())))
 
 
+def test_shared_memory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, signal
+pathlib.Path(f"/dev/shm/graph_emb_{os.getpid()}_test").touch()
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with pytest.raises(ProcessFailure, match="SIGKILL"):
+        run([python(tmp_path, 0, code)])
+    pid = (tmp_path / "trainer-0.log").read_text().strip()
+    assert not Path(f"/dev/shm/graph_emb_{pid}_test").exists()
+
+
 def test_a_reason_from_elsewhere_ends_all(tmp_path: Path) -> None:
     with pytest.raises(ProcessFailure, match=r"host 10\.0\.0\.2: trainer 3 was killed"):
         run([python(tmp_path, 0, WAIT)], stop=lambda: "host 10.0.0.2: trainer 3 was killed")
