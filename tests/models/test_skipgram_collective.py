@@ -397,4 +397,4 @@ def test_two_ranks_are_as_good_as_one_on_blogcatalog(ranks: Ranks, shared_data: 
     (ours,), (one,) = (
         node_classification(rows[place], labels, ratios=(0.5,), shuffles=4).table for rows in (found, local)
     )
-    assert ours.micro_mean > one.micro_mean - 2 * max(one.micro_std, ours.micro_std)
+    assert ours.micro_mean > one.micro_mean - max(one.micro_std, ours.micro_std)
