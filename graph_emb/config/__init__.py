@@ -2,9 +2,11 @@
 
 from graph_emb.config.merge import config_from, config_text, parse_override, place_key, read_config_file, section_from
 from graph_emb.config.schema import (
+    MODELS,
     DatasetSection,
     DeepWalkSection,
     EvaluateSection,
+    ModelBase,
     Node2VecSection,
     OutputSection,
     RunConfig,
@@ -12,9 +14,11 @@ from graph_emb.config.schema import (
 )
 
 __all__ = [
+    "MODELS",
     "DatasetSection",
     "DeepWalkSection",
     "EvaluateSection",
+    "ModelBase",
     "Node2VecSection",
     "OutputSection",
     "RunConfig",

@@ -40,8 +40,12 @@ def config_from(*layers: Mapping[str, Any]) -> RunConfig:
     for layer in layers:
         _merge_into(merged, layer)
     model = merged.get("model")
-    if isinstance(model, dict) and "name" in model and str(model["name"]) not in MODELS:
-        raise unknown_name("model", model["name"], MODELS)
+    if isinstance(model, dict) and "name" in model:
+        if str(model["name"]) not in MODELS:
+            raise unknown_name("model", model["name"], MODELS)
+        given, merged = merged, {}
+        _merge_into(merged, MODELS[str(model["name"])].preset)
+        _merge_into(merged, given)
     return _checked(RunConfig, merged, merged, ())
 
 
@@ -210,6 +214,8 @@ def _describe(detail: ErrorDetails, merged: Nested, above: tuple[str, ...]) -> s
         hint = f"; known: {', '.join(MODELS)}" if path == "model" else ""
         return f"{missing}: is missing{hint}"
     limit = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    if not path:  # a finding about two sections names them itself
+        return limit
     return f"{path} = {_short(detail['input'])}: {limit}{_nearest_choice(detail)}"
 
 

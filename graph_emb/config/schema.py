@@ -5,7 +5,8 @@ The defaults of a model section are that model's preset. Every field changes a r
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -67,9 +68,24 @@ class DatasetSection(Section):
         return {key: value for key, value in chosen.items() if value is not None}
 
 
-class WalkSection(Section):
+class ModelBase(Section):
+    """What the section of every model says beside its fields.
+
+    Attributes:
+        family: Who trains it; a key of ``graph_emb.train.family.FAMILIES``.
+        preset: Values of other sections that are this model's defaults, as ``{"train": {"rule": "adagrad"}}``.
+        without: Fields of other sections that mean nothing to it, by path; setting one is an error.
+    """
+
+    family: ClassVar[str]
+    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    without: ClassVar[tuple[str, ...]] = ()
+
+
+class WalkSection(ModelBase):
     """Fields that DeepWalk and node2vec share: the walks and the skip-gram loss on them."""
 
+    family: ClassVar[str] = "walks"
     dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding")
     num_walks: Count = Field(default=10, ge=1, le=100_000, description="walks from each node, per epoch")
     walk_length: Count = Field(default=40, ge=2, le=100_000, description="nodes in a walk")
@@ -199,7 +215,7 @@ class OutputSection(Section):
 
 
 ModelSection = Annotated[DeepWalkSection | Node2VecSection, Field(discriminator="name")]
-MODELS: dict[str, type[WalkSection]] = {"deepwalk": DeepWalkSection, "node2vec": Node2VecSection}
+MODELS: dict[str, type[ModelBase]] = {"deepwalk": DeepWalkSection, "node2vec": Node2VecSection}
 
 
 class RunConfig(Section):
@@ -212,3 +228,15 @@ class RunConfig(Section):
     parallel: ParallelSection = ParallelSection()
     evaluate: EvaluateSection = EvaluateSection()
     output: OutputSection = OutputSection()
+
+    @model_validator(mode="after")
+    def _every_field_has_a_meaning(self) -> RunConfig:
+        for path in self.model.without:
+            name, _, field = path.partition(".")
+            section = getattr(self, name)
+            usual = self.model.preset.get(name, {}).get(field, type(section).model_fields[field].get_default())
+            if field in section.model_fields_set and getattr(section, field) != usual:
+                raise ValueError(
+                    f"{path} = {getattr(section, field)!r} has no effect on {self.model.name}; leave it out"
+                )
+        return self

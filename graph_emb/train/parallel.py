@@ -37,7 +37,7 @@ MOST_SILENCE = 30.0
 
 
 @dataclass(frozen=True)
-class Trained:
+class GatheredRows:
     """What the ranks made together.
 
     Attributes:
@@ -127,7 +127,7 @@ def train(
     *,
     progress: bool,
     log: Callable[[SkipGramProgress], None] | None = None,
-) -> Trained:
+) -> GatheredRows:
     """Cut the graph and train on its parts. Every rank calls it; the first one gives the graph and gets the rows.
 
     The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``.
@@ -171,7 +171,7 @@ def train(
         original[torch.from_numpy(np.array(order))] = rows
         rows = original
     ranks.transport.barrier()  # nobody leaves while the first one reads
-    return Trained(result, rows)
+    return GatheredRows(result, rows)
 
 
 def own_part(parts: partition.PartitionedGraph, ranks: Ranks, directed: bool) -> PartGraph:

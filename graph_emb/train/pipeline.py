@@ -9,25 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
-from graph_emb.data.datasets import Dataset
 from graph_emb.data.export import Embeddings, save_embeddings
-from graph_emb.data.walks import WalkSampler, thread_count
-from graph_emb.errors import ConfigError, GraphEmbError
-from graph_emb.models.skipgram import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
+from graph_emb.errors import GraphEmbError
 from graph_emb.train import parallel
-from graph_emb.train.evaluation import Finding, evaluate
-from graph_emb.train.inputs import absolute_paths, load_dataset
+from graph_emb.train.evaluation import Finding
+from graph_emb.train.family import Family, Trained, family_of
 from graph_emb.train.run_folder import CONFIG, RunFolder, check_place
-from graph_emb.train.versions import peak_memory_mib, versions
+from graph_emb.train.versions import versions
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
-STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, "adam": 2.0}
-"""Optimizer state of each rule as a share of the tables."""
 TEXT_BYTES = 12
 """Bytes of a number in word2vec's text form."""
 
@@ -43,18 +34,20 @@ class PipelineResult:
     Attributes:
         config: The complete configuration.
         metrics: What metrics.json holds.
-        embeddings: Rows and their original ids; None on every rank but the first.
+        embeddings: Rows of the model's main table and their original ids; None on every rank but the first.
         dataset: The data that was trained on; None on every rank but the first.
         findings: Evaluations, each printable as a table.
         folder: The run folder; None when nothing was written.
+        tables: Rows and ids of every table that was saved, by name, the main one first.
     """
 
     config: RunConfig
     metrics: dict[str, Any]
     embeddings: Embeddings | None
-    dataset: Dataset | None
+    dataset: Any
     findings: list[Finding] = field(default_factory=list)
     folder: Path | None = None
+    tables: dict[str, Embeddings] = field(default_factory=dict)
 
     @property
     def interrupted(self) -> bool:
@@ -78,7 +71,7 @@ def pipeline(
     """Train embeddings of a graph and judge them by what the data allows; ``graph-emb train`` in Python.
 
     Args:
-        model: "deepwalk" or "node2vec"; brings its preset.
+        model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its preset.
         dataset: A known data set or the path of a graph file.
         root: Folder of the known data sets.
         out: Run folder to write; None writes nothing.
@@ -150,10 +143,13 @@ AddFiles = Callable[[PipelineResult, Path], None]
 
 def _help(config: RunConfig, ranks: parallel.Ranks) -> PipelineResult:
     """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
-    skipgram = _skipgram_config(config)
-    trained = parallel.train(ranks, config, skipgram, None, progress=False)
-    metrics = {"status": INTERRUPTED if trained.result.interrupted else FINISHED, "rank": ranks.rank}
+    trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False)
+    metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
     return PipelineResult(config, metrics, None, None)
+
+
+def _nowhere(line: dict[str, Any]) -> None:
+    pass
 
 
 class _Run:
@@ -161,35 +157,35 @@ class _Run:
 
     def __init__(self, config: RunConfig, progress: bool, ranks: parallel.Ranks | None) -> None:
         self.progress, self.ranks = progress, ranks
-        self.skipgram = _skipgram_config(config)
-        self.config = _resolved(config, self.skipgram)
+        self.family: Family = family_of(config)
+        self.config = self.family.config
         self.seconds: dict[str, float] = {}
         self.findings: list[Finding] = []
-        self.dataset = self._timed("load", lambda: load_dataset(config.dataset, config.seed))
-        check_memory(self.dataset.graph.num_nodes, self.skipgram)
+        self.dataset = self._timed("load", self.family.load)
 
     def train(self, folder: RunFolder | None, add_files: AddFiles | None = None) -> PipelineResult:
         """Train, save, evaluate, publish."""
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
             folder.check_space(self._output_bytes())
-        trained, rows = self._timed("train", lambda: self._train_rows(folder))
-        graph = self.dataset.graph
-        ids = graph.ids_of(np.arange(graph.num_nodes))
-        embeddings = Embeddings(rows.numpy(), ids)
+        log = _nowhere if folder is None else folder.append
+        trained = self._timed(
+            "train", lambda: self.family.train(self.dataset, ranks=self.ranks, log=log, progress=self.progress)
+        )
         if folder is not None:
-            self._timed("save", lambda: self._save(embeddings, folder.path))
+            self._timed("save", lambda: self._save(trained.tables, folder.path))
         metrics = self._metrics(trained)
         failure = None
         if self.config.evaluate.enabled and not trained.interrupted:
-            failure = self._timed("evaluate", lambda: self._evaluate(embeddings.weights))
+            failure = self._timed("evaluate", lambda: self._judge(trained))
         metrics["evaluation"] = {finding.name: finding.scores.as_dict() for finding in self.findings}
         metrics["seconds"] = {part: round(seconds, 3) for part, seconds in self.seconds.items()}
         if isinstance(failure, KeyboardInterrupt):
             metrics["status"] = INTERRUPTED
         elif failure is not None:
             metrics["evaluation"]["error"] = str(failure)
-        result = PipelineResult(self.config, metrics, embeddings, self.dataset, self.findings)
+        main = next(iter(trained.tables.values()))
+        result = PipelineResult(self.config, metrics, main, self.dataset, self.findings, tables=trained.tables)
         if folder is not None:
             if add_files is not None and metrics["status"] == FINISHED and failure is None:
                 add_files(result, folder.path)
@@ -199,79 +195,31 @@ class _Run:
             raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure
         return result
 
-    def _train_rows(self, folder: RunFolder | None) -> tuple[SkipGramResult, torch.Tensor]:
-        def log(line: SkipGramProgress) -> None:
-            if folder is not None:
-                folder.append(line.as_dict())
-
-        if self.ranks is not None:
-            graph = self.dataset.graph
-            made = parallel.train(self.ranks, self.config, self.skipgram, graph, progress=self.progress, log=log)
-            assert made.rows is not None
-            return made.result, made.rows
-        model, train = self.config.model, self.config.train
-        sampler = WalkSampler(
-            self.dataset.graph,
-            num_walks=model.num_walks,
-            walk_length=model.walk_length,
-            p=getattr(model, "p", 1.0),  # DeepWalk has no p and q
-            q=getattr(model, "q", 1.0),
-            seed=self.config.seed,
-        )
-        trained = train_skipgram(
-            sampler,
-            self.skipgram,
-            seed=self.config.seed,
-            num_threads=train.threads,
-            progress=self.progress,
-            log_interval=train.log_interval,
-            on_batch=log,
-        )
-        return trained, trained.embeddings(self.config.output.context)
-
-    def _evaluate(self, weights: NDArray[np.floating]) -> BaseException | None:
+    def _judge(self, trained: Trained) -> BaseException | None:
         """Fills ``findings``; what went wrong is returned, because the trained rows must be kept first."""
         try:
-            self.findings = evaluate(
-                weights,
-                self.dataset,
-                self.config.evaluate,
-                self.config.seed,
-                threads=self.config.train.threads,
-                progress=self.progress,
-            )
+            self.findings = self.family.judge(trained, self.dataset, progress=self.progress)
         except (GraphEmbError, OSError, MemoryError, KeyboardInterrupt) as error:
             return error
         return None
 
-    def _metrics(self, trained: SkipGramResult) -> dict[str, Any]:
-        graph, last = self.dataset.graph, trained.history[-1] if trained.history else None
-        seconds = last.seconds if last else 0.0
+    def _metrics(self, trained: Trained) -> dict[str, Any]:
         return {
             "status": INTERRUPTED if trained.interrupted else FINISHED,
             "model": self.config.model.name,
-            "dataset": {
-                "name": self.dataset.name,
-                "nodes": graph.num_nodes,
-                "edges": graph.num_edges,
-                "directed": graph.directed,
-            },
-            "train": {
-                **(last.as_dict() if last else {}),
-                "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
-                "threads": thread_count(self.config.train.threads),
-                "parameters": trained.model.num_parameters,
-                "peak_memory_mib": peak_memory_mib(),
-            },
+            "dataset": self.family.describe(self.dataset),
+            "train": trained.metrics,
             "versions": versions(),
         }
 
-    def _save(self, embeddings: Embeddings, folder: Path) -> None:
-        save_embeddings(folder, embeddings.weights, embeddings.node_ids, self.config.output.formats)
+    def _save(self, tables: dict[str, Embeddings], folder: Path) -> None:
+        """The main table into the run folder, each other one into a folder of its name."""
+        for position, (name, table) in enumerate(tables.items()):
+            place = folder / name if position else folder
+            save_embeddings(place, table.weights, table.node_ids, self.config.output.formats)
 
     def _output_bytes(self) -> int:
-        width = self.config.model.dim * (2 if self.config.output.context == "concat" else 1)
-        numbers = self.dataset.graph.num_nodes * width
+        numbers = self.family.num_saved(self.dataset)
         return sum(numbers * (TEXT_BYTES if name == "word2vec" else 4) for name in self.config.output.formats)
 
     def _timed(self, part: str, work: Callable[[], Any]) -> Any:
@@ -280,55 +228,6 @@ class _Run:
             return work()
         finally:
             self.seconds[part] = time.perf_counter() - start
-
-
-def check_memory(num_nodes: int, skipgram: SkipGramConfig) -> None:
-    """Raise a ConfigError when the tables cannot fit, before the system has to end the process.
-
-    Counted are weights, optimizer state, and the copy of the rows that is returned and saved.
-    """
-    import psutil
-
-    tables = skipgram.tables * (1 + STATE_SHARE[skipgram.rule]) + 1
-    needed, free = int(num_nodes * skipgram.dim * 4 * tables), psutil.virtual_memory().available
-    if needed > free:
-        raise ConfigError(
-            f"model.dim = {skipgram.dim}: {num_nodes} nodes need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of "
-            "memory is free; lower model.dim or model.tables, or take a rule with less state"
-        )
-
-
-def _skipgram_config(config: RunConfig) -> SkipGramConfig:
-    model, train = config.model, config.train
-    batch: dict[str, Any] = {} if train.batch_size is None else {"batch_size": train.batch_size}
-    return SkipGramConfig(
-        dim=model.dim,
-        window=model.window,
-        window_weighting=model.window_weighting,
-        num_negatives=model.num_negatives,
-        shared_negatives=model.shared_negatives,
-        negative_power=model.negative_power,
-        subsample=model.subsample,
-        tables=model.tables,
-        block=model.block,
-        rule=train.rule,
-        lr=train.lr,
-        lr_decay=train.lr_decay,
-        epochs=train.epochs,
-        path=train.path,
-        negative_scope=config.parallel.negatives,
-        exchange_walks=config.parallel.exchange_walks,
-        negative_pool=config.parallel.negative_pool,
-        **batch,
-    )
-
-
-def _resolved(config: RunConfig, skipgram: SkipGramConfig) -> RunConfig:
-    """The configuration as it is written: values that depend on others filled in, paths absolute."""
-    rates = {"lr": skipgram.first_lr, "lr_decay": "linear" if skipgram.decays else "none"}
-    return config.model_copy(
-        update={"train": config.train.model_copy(update=rates), "dataset": absolute_paths(config.dataset)}
-    )
 
 
 def _sections(config: RunConfig | Mapping[str, Any] | str | Path | None) -> Mapping[str, Any]:

@@ -154,12 +154,12 @@ def test_an_interrupt_keeps_what_was_trained(
 def test_an_interrupt_before_training_writes_nothing(
     cli: Cli, cliques: CliqueFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graph_emb.train import pipeline
+    from graph_emb.train.families import walks
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "load_dataset", interrupted)
+    monkeypatch.setattr(walks, "load_dataset", interrupted)
     outcome = cli("train", "deepwalk", "--dataset", cliques[0], "--out", "runs/x", *TINY)
     assert (outcome.code, outcome.err) == (130, "graph-emb: interrupted\n")
     assert not (tmp_path / "runs").exists()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 import yaml
 
-from graph_emb.config import config_from, config_text, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, ModelBase, config_from, config_text, parse_override, place_key, read_config_file
 from graph_emb.config.merge import SECTIONS
 from graph_emb.config.schema import RunConfig
 from graph_emb.errors import ConfigError
@@ -149,3 +150,38 @@ def test_an_empty_file_and_an_empty_section_set_nothing(tmp_path: Path) -> None:
     assert read_config_file(path) == {}
     path.write_text("train:\n", encoding="utf-8")
     assert config_from(BASE, read_config_file(path)) == config_from(BASE)
+
+
+class Pair(ModelBase):
+    """A model with a preset for other sections, and without one of their fields."""
+
+    name: Literal["pair"] = "pair"
+    family: ClassVar[str] = "pairs"
+    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"rule": "adagrad", "epochs": 30}}
+    without: ClassVar[tuple[str, ...]] = ("train.path", "train.epochs")
+
+
+@pytest.fixture
+def pair_config(monkeypatch: pytest.MonkeyPatch) -> type[RunConfig]:
+    class PairConfig(RunConfig):
+        model: Pair  # type: ignore[assignment]
+
+    monkeypatch.setattr("graph_emb.config.merge.RunConfig", PairConfig)
+    monkeypatch.setitem(MODELS, "pair", Pair)
+    return PairConfig
+
+
+def test_a_models_preset_lies_below_every_layer(pair_config: type[RunConfig]) -> None:
+    plain = config_from({"model": "pair", "dataset": "x"})
+    assert (plain.train.rule, plain.train.epochs) == ("adagrad", 30)
+    changed = config_from({"model": "pair", "dataset": "x"}, {"train": {"rule": "adam"}})
+    assert (changed.train.rule, changed.train.epochs) == ("adam", 30)
+
+
+def test_a_field_without_meaning_for_a_model_is_refused(pair_config: type[RunConfig]) -> None:
+    with pytest.raises(ConfigError, match=r"train.path = 'autograd' has no effect on pair; leave it out"):
+        config_from({"model": "pair", "dataset": "x", "train": {"path": "autograd"}})
+    with pytest.raises(ConfigError, match=r"train.epochs = 31 has no effect on pair"):
+        config_from({"model": "pair", "dataset": "x", "train": {"epochs": 31}})
+    written = config_from({"model": "pair", "dataset": "x"}).model_dump(mode="json")
+    assert config_from(written).train.epochs == 30  # a written configuration names every field

@@ -18,9 +18,10 @@ from graph_emb.evaluate.scorers import SCORERS
 from graph_emb.graph import ReadOptions
 from graph_emb.models.skipgram import SkipGramConfig
 from graph_emb.models.skipgram_steps import OPTIMIZERS
-from graph_emb.train import pipeline as module
 from graph_emb.train.evaluation import SCORER_TITLES
+from graph_emb.train.families import walks
 from graph_emb.train.inputs import absolute_paths, load_dataset
+from graph_emb.train.memory import STATE_SHARE
 
 BASE: dict[str, Any] = {"model": "node2vec", "dataset": "digits"}
 TINY: dict[str, Any] = {"num_walks": 1, "walk_length": 6, "dim": 4, "threads": 1, "evaluate": False}
@@ -84,7 +85,7 @@ def test_batch_size_counts_on_the_autograd_path() -> None:
 def test_the_schema_covers_what_skipgram_and_readers_accept() -> None:
     config = config_from(BASE)
     default = SkipGramConfig()
-    assert module._skipgram_config(config) == default  # the same defaults on both sides
+    assert walks.skipgram_config(config) == default  # the same defaults on both sides
     sections = (config.model, config.train, config.parallel)
     known = {name for section in sections for name in type(section).model_fields} | {"negative_scope"}
     assert {field.name for field in fields(SkipGramConfig)} <= known
@@ -93,7 +94,7 @@ def test_the_schema_covers_what_skipgram_and_readers_accept() -> None:
 
 
 def test_the_names_in_the_schema_are_those_of_the_registries() -> None:
-    assert set(RuleName.__args__) == set(OPTIMIZERS) == set(module.STATE_SHARE)
+    assert set(RuleName.__args__) == set(OPTIMIZERS) == set(STATE_SHARE)
     assert set(FormatName.__args__) == set(FORMATS)
     assert set(SCORER_TITLES) == set(SCORERS)
 
@@ -119,13 +120,13 @@ def test_one_seed_reaches_data_walks_rows_and_splits(monkeypatch: pytest.MonkeyP
     seeds: dict[str, int] = {}
 
     def recorded(name: str, place: int | str) -> None:
-        original = getattr(module, name)
+        original = getattr(walks, name)
 
         def call(*args: Any, **options: Any) -> Any:
             seeds[name] = options[place] if isinstance(place, str) else args[place]
             return original(*args, **options)
 
-        monkeypatch.setattr(module, name, call)
+        monkeypatch.setattr(walks, name, call)
 
     recorded("load_dataset", 1)
     recorded("WalkSampler", "seed")
@@ -139,7 +140,7 @@ def test_an_interrupt_while_evaluating_keeps_the_run(tmp_path: Path, monkeypatch
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "evaluate", interrupted)
+    monkeypatch.setattr(walks, "evaluate", interrupted)
     result = ge.pipeline("deepwalk", "digits", out=tmp_path / "run", **tiny("evaluate"))
     assert result.interrupted
     assert (tmp_path / "run" / "embeddings.npy").is_file()
@@ -203,20 +204,6 @@ def test_local_paths_are_written_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     changed = absolute_paths(section)
     assert (changed.name, changed.root, changed.labels) == (str(tmp_path / "g.csv"), "absent", str(tmp_path))
     assert absolute_paths(config_from(BASE).dataset).name == "digits"
-
-
-def test_memory_is_counted_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    import psutil
-
-    class Memory:
-        available = 4 * 1000 * 10 * 3
-
-    monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    module.check_memory(1000, SkipGramConfig(dim=10))  # two tables and the copy that is returned
-    with pytest.raises(ConfigError, match=r"model.dim = 11: 1000 nodes need 0.0 GiB"):
-        module.check_memory(1000, SkipGramConfig(dim=11))
-    with pytest.raises(ConfigError, match="a rule with less state"):
-        module.check_memory(1000, SkipGramConfig(dim=10, rule="adagrad"))
 
 
 @pytest.mark.parametrize(
