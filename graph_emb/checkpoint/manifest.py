@@ -1,0 +1,216 @@
+"""``manifest.json``: what a checkpoint holds, typed and versioned, with the size and checksum of every file.
+
+The manifest ends with a checksum of itself, so that a changed digit in it is damage like any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from graph_emb.errors import DataError
+
+NAME = "manifest.json"
+KIND = "graph_emb checkpoint"
+FORMAT = 1
+SELF = "sha256"
+"""The key under which the file keeps the checksum of its other keys."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileEntry(_Strict):
+    """One file of the folder.
+
+    Attributes:
+        name: Path inside the folder, with "/".
+        bytes: Its size.
+        xxh64: Its checksum, see ``graph_emb.checkpoint.checksum``.
+    """
+
+    name: str
+    bytes: int = Field(ge=0)
+    xxh64: str = Field(pattern=r"^[0-9a-f]{16}$")
+
+    @field_validator("name")
+    @classmethod
+    def _stays_inside(cls, name: str) -> str:
+        path = PurePosixPath(name)
+        if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+            raise ValueError(f"file name {name!r} leaves the folder")
+        return name
+
+
+class RowsEntry(FileEntry):
+    """A safetensors file with rows of a table, in ascending order of their original ids.
+
+    Its tensors are ``weight`` (rows, D), ``state.<name>`` (rows, D) or (rows,), and, where the ids are no range,
+    ``ids`` (rows,) int64.
+
+    Attributes:
+        rows: How many.
+        start, stop: The original ids are [start, stop); None where the file has a tensor of ids.
+        ids: Whether it has one.
+    """
+
+    rows: int = Field(ge=0)
+    start: int | None = None
+    stop: int | None = None
+    ids: bool = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RowsEntry:
+        if self.ids:
+            fits = self.start is None and self.stop is None
+        else:
+            fits = self.start is not None and self.stop is not None and self.stop - self.start == self.rows
+        if not fits:
+            raise ValueError(f"file {self.name!r}: give ids, or a range [start, stop) of {self.rows} ids")
+        return self
+
+
+class StateEntry(_Strict):
+    """One piece of optimizer state.
+
+    Attributes:
+        kind: ``element``, ``row``, or ``table`` (a clock).
+        dtype: As torch spells it: ``float32``.
+        values: Of a clock, its value on each rank; None for state that lies in the files.
+    """
+
+    kind: Literal["element", "row", "table"]
+    dtype: str
+    values: list[int] | list[float] | None = None
+
+
+class TableEntry(_Strict):
+    """One table.
+
+    Attributes:
+        num_rows, dim, dtype: Its shape and storage.
+        rule: Name of the rule that trains it; None where no optimizer was saved with it.
+        options, numbers: Of that rule.
+        state: Pieces of state by name.
+        files: Its rows; every row is in exactly one file.
+    """
+
+    num_rows: int = Field(ge=0)
+    dim: int = Field(ge=1)
+    dtype: str
+    rule: str | None = None
+    options: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    state: dict[str, StateEntry] = {}
+    files: list[RowsEntry] = []
+
+    @model_validator(mode="after")
+    def _complete(self) -> TableEntry:
+        found = sum(file.rows for file in self.files)
+        if found != self.num_rows:
+            raise ValueError(f"the files hold {found} rows, the table has {self.num_rows}")
+        return self
+
+
+class GroupEntry(_Strict):
+    """A parameter group of a sparse optimizer: its tables and its numbers."""
+
+    tables: list[str]
+    numbers: dict[str, Any]
+
+
+class OptimizerEntry(_Strict):
+    """A sparse optimizer: its rule's class, the options that fix its state, and its groups."""
+
+    rule: str
+    options: dict[str, Any]
+    groups: list[GroupEntry]
+
+
+class WorldEntry(_Strict):
+    """The job that wrote the checkpoint: nothing that a load needs, but what a reader of it wants to know."""
+
+    mode: str
+    ranks: int = Field(ge=1)
+    library: str
+
+
+class Manifest(_Strict):
+    """Everything about a checkpoint but the rows.
+
+    Attributes:
+        step: The step after which it was taken.
+        created: When, ISO 8601, UTC.
+        metric: The number by which ``keep_best`` chooses.
+        tables: By name.
+        optimizers: The sparse optimizers, in the order given.
+        dense: The file with the tensors of model, torch optimizers and generators, where there are any.
+        model, torch_optimizers, schedulers: State dicts; tensors stand as ``{"tensor": name}``, see ``tree``.
+        generators: The state of each named generator on each rank, the same way.
+        extra: What the caller gave.
+    """
+
+    format: Literal[1] = FORMAT
+    kind: Literal["graph_emb checkpoint"] = KIND
+    step: int
+    created: str
+    world: WorldEntry
+    metric: float | None = None
+    tables: dict[str, TableEntry]
+    optimizers: list[OptimizerEntry] = []
+    dense: FileEntry | None = None
+    model: Any = None
+    torch_optimizers: list[Any] = []
+    schedulers: list[Any] = []
+    generators: dict[str, list[Any]] = {}
+    extra: dict[str, Any] = {}
+
+    def files(self) -> list[FileEntry]:
+        """Every file but the manifest itself."""
+        rows: list[FileEntry] = [file for table in self.tables.values() for file in table.files]
+        return rows + ([self.dense] if self.dense else [])
+
+    def to_json(self) -> str:
+        """The file's text, its own checksum included."""
+        content = self.model_dump(mode="json")
+        return json.dumps({**content, SELF: _digest(content)}, indent=1) + "\n"
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """The manifest of a checkpoint.
+
+    Raises:
+        DataError: there is none, it is damaged or changed, or of a version that this library does not read.
+    """
+    path = Path(folder) / NAME
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; {folder} is no complete checkpoint")
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from None
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        found = content.get("kind") if isinstance(content, dict) else type(content).__name__
+        raise DataError(f"{path}: kind {found!r}; expected {KIND!r}")
+    if content.get("format") != FORMAT:
+        raise DataError(f"{path}: format {content.get('format')!r}; this version of graph_emb reads {FORMAT}")
+    stated = content.pop(SELF, None)
+    if stated != (found := _digest(content)):
+        raise DataError(f"{path}: says its checksum is {stated!r}, it is {found!r}; it was changed or is damaged")
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "manifest"
+        raise DataError(f"{path}: {where}: {first['msg']}") from None
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """The checksum of the content in one spelling: keys sorted, no blanks."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

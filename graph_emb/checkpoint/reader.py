@@ -1,0 +1,204 @@
+"""Reading a checkpoint by rows: verification, and ranges of original ids of a table, in bounded memory.
+
+Legend: N ids of a range, D width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.checkpoint.checksum import checksum_of
+from graph_emb.checkpoint.manifest import FileEntry, Manifest, RowsEntry, TableEntry, read_manifest
+from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, PieceReader, dtype_name, row_pieces
+from graph_emb.errors import DataError, PartitionError, unknown_name
+
+THREADS = max(1, min(4, os.cpu_count() or 1))
+WEIGHT, IDS, STATE = "weight", "ids", "state."
+
+
+class Checkpoint:
+    """A checkpoint on disk, opened for reading.
+
+    Args:
+        path: Its folder.
+    Attributes:
+        manifest: What it holds.
+    Raises:
+        DataError: there is no complete checkpoint, or its manifest is damaged.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self.manifest: Manifest = read_manifest(self.path)
+
+    def verify(self, files: Sequence[FileEntry] | None = None) -> None:
+        """Check sizes first, then checksums, of all files by default.
+
+        Raises:
+            DataError: a file is missing, too long, too short or changed; the first one found is named.
+        """
+        files = self.manifest.files() if files is None else files
+        for entry in files:
+            self._check_size(entry)
+        with ThreadPoolExecutor(THREADS) as pool:
+            for entry, found in zip(files, pool.map(lambda e: checksum_of(self.path / e.name), files), strict=True):
+                if found != entry.xxh64:
+                    raise DataError(
+                        f"{self.path / entry.name}: checksum {found}, the manifest says {entry.xxh64}; the file is damaged"
+                    )
+
+    def _check_size(self, entry: FileEntry) -> None:
+        path = self.path / entry.name
+        if not path.is_file():
+            raise DataError(f"{path}: no such file, the manifest lists it; the checkpoint is not complete")
+        if (size := path.stat().st_size) != entry.bytes:
+            raise DataError(f"{path}: has {size} bytes, the manifest says {entry.bytes}; the file is damaged")
+
+    def table(self, name: str) -> TableReader:
+        """The rows of a table.
+
+        Raises:
+            ConfigError: the checkpoint has no such table.
+        """
+        if name not in self.manifest.tables:
+            raise unknown_name(f"table of checkpoint {self.path}", name, self.manifest.tables)
+        return TableReader(self.path, name, self.manifest.tables[name])
+
+
+class TableReader:
+    """The rows of one table of a checkpoint, by original id.
+
+    Args:
+        folder: The checkpoint.
+        name: The table.
+        entry: What the manifest says of it.
+    """
+
+    def __init__(self, folder: Path, name: str, entry: TableEntry) -> None:
+        self.folder, self.name, self.entry = folder, name, entry
+
+    @property
+    def columns(self) -> list[str]:
+        """The tensors that each file has: ``weight`` and ``state.<name>``."""
+        return [WEIGHT, *(STATE + name for name, state in self.entry.state.items() if state.kind != "table")]
+
+    def open(self, file: RowsEntry) -> PieceReader:
+        """A file of the table, its header checked against the manifest.
+
+        Raises:
+            DataError: it is missing or holds other tensors.
+        """
+        reader = PieceReader(self.folder / file.name)
+        try:
+            self._check_columns(reader, file)
+        except BaseException:
+            reader.__exit__()
+            raise
+        return reader
+
+    def _check_columns(self, reader: PieceReader, file: RowsEntry) -> None:
+        wanted = {WEIGHT: (self.entry.dtype, (file.rows, self.entry.dim))}
+        for name, state in self.entry.state.items():
+            if state.kind != "table":
+                shape = (file.rows, self.entry.dim) if state.kind == "element" else (file.rows,)
+                wanted[STATE + name] = (state.dtype, shape)
+        if file.ids:
+            wanted[IDS] = ("int64", (file.rows,))
+        found = {name: (dtype_name(column.dtype), column.shape) for name, column in reader.columns.items()}
+        if found != wanted:
+            raise DataError(f"{reader.path}: holds {found}, the manifest says {wanted}; the file is damaged")
+
+    def ids(self, reader: PieceReader, file: RowsEntry, start: int, stop: int) -> np.ndarray:
+        """The original ids of rows [start, stop) of a file, ascending, int64."""
+        if file.ids:
+            return reader.read(IDS, start, stop).numpy()
+        assert file.start is not None
+        return np.arange(file.start + start, file.start + stop)
+
+    def span(self, reader: PieceReader, file: RowsEntry, low: int, high: int) -> tuple[int, int]:
+        """The rows [start, stop) of a file whose original ids lie in [low, high)."""
+        if not file.ids:
+            assert file.start is not None
+            start = min(max(low - file.start, 0), file.rows)
+            return start, max(start, min(high - file.start, file.rows))
+        return _first_from(reader, file.rows, low), _first_from(reader, file.rows, high)
+
+    def rows(self, low: int, high: int, columns: Iterable[str] = (WEIGHT,)) -> dict[str, Tensor]:
+        """Rows of the original ids [low, high) in ascending order, with their ids.
+
+        Args:
+            low, high: Ids that no file has are left out.
+            columns: Names of ``self.columns``.
+        Returns:
+            ``{"ids": (N,) int64, "weight": (N, D), "state.<name>": (N, D) or (N,)}``, the columns asked for.
+        Raises:
+            DataError: a file is missing or damaged.
+            PartitionError: low is above high.
+        """
+        if low > high:
+            raise PartitionError(f"table {self.name!r}: rows [{low}, {high}) end before they begin")
+        names = list(columns)
+        found: list[dict[str, Tensor]] = []
+        for file in self.entry.files:
+            with self.open(file) as reader:
+                start, stop = self.span(reader, file, low, high)
+                if start < stop or not found:
+                    piece = {name: reader.read(name, start, stop) for name in names}
+                    found.append({IDS: torch.from_numpy(self.ids(reader, file, start, stop)), **piece})
+        if not found:
+            raise DataError(f"{self.folder}: table {self.name!r} has no file")
+        if len(found) == 1:
+            return found[0]
+        merged = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
+        order = torch.argsort(merged[IDS])
+        return {name: tensor[order] for name, tensor in merged.items()}
+
+    def pieces(self, columns: Iterable[str] = (WEIGHT,), most: int = PIECE_BYTES) -> Iterator[dict[str, Tensor]]:
+        """All rows in ascending order of their original ids, as ``rows`` returns them, about ``most`` bytes at a time.
+
+        Ids that are sparse (a user's own, far apart) come in smaller pieces.
+        """
+        names = list(columns)
+        row_bytes = 8 + sum(self.row_bytes(name) for name in names)
+        first, end = self.bounds()
+        for start, stop in row_pieces(end - first, row_bytes, most):
+            rows = self.rows(first + start, first + stop, names)
+            if len(rows[IDS]):
+                yield rows
+
+    def row_bytes(self, column: str) -> int:
+        """Bytes of one row of a column."""
+        if column == WEIGHT:
+            return self.entry.dim * getattr(torch, self.entry.dtype).itemsize
+        state = self.entry.state[column.removeprefix(STATE)]
+        return getattr(torch, state.dtype).itemsize * (self.entry.dim if state.kind == "element" else 1)
+
+    def bounds(self) -> tuple[int, int]:
+        """The smallest original id, and the largest plus one; (0, 0) of an empty table."""
+        low: list[int] = []
+        high: list[int] = []
+        for file in self.entry.files:
+            if file.rows:
+                with self.open(file) as reader:
+                    low.append(int(self.ids(reader, file, 0, 1)[0]))
+                    high.append(int(self.ids(reader, file, file.rows - 1, file.rows)[0]) + 1)
+        return min(low, default=0), max(high, default=0)
+
+
+def _first_from(reader: PieceReader, num_rows: int, bound: int) -> int:
+    """The first row of a file with ids whose id is at least ``bound``: a search that reads a few ids."""
+    low, high = 0, num_rows
+    while low < high:
+        middle = (low + high) // 2
+        if int(reader.read(IDS, middle, middle + 1)[0]) < bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low
