@@ -151,6 +151,26 @@ class DistEmbedding:
         """Whether a backward, even of an empty batch, reached the table since the last step."""
         return self._live_trace.touched
 
+    def freeze(self, ids: Tensor) -> None:
+        """Keep rows and their optimizer state as they are: no ``step()`` changes them any more.
+
+        They are pulled as before; ``emb.weight[ids] = values`` still writes them. State of frozen rows takes memory
+        as that of others does, and a clock that counts the table's steps goes on. In collective mode every rank
+        calls it and the ids of all count; in kvstore mode the call of one trainer is enough.
+
+        Args:
+            ids: Ids of this table (those that ``emb(ids)`` takes: partition order), any shape, repeats allowed.
+        Raises:
+            PartitionError: an id is out of range.
+            ShapeError: ids are no integer tensor.
+            ModeError: kvstore mode with ``hogwild=True``, where trainers update rows without asking the owner.
+        """
+        self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), True)
+
+    def unfreeze(self, ids: Tensor) -> None:
+        """Let optimizers change rows again; arguments and errors as ``freeze``."""
+        self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), False)
+
     @property
     def name(self) -> str:
         """The table's name."""

@@ -64,6 +64,7 @@ class ExchangeSteps:
         return bool(shards) and all(
             shard.weight.dtype == torch.float32
             and shard.weight.device.type == "cpu"
+            and shard.frozen is None
             and (shard.first_id, shard.num_rows) == (shards[0].first_id, shards[0].num_rows)
             for shard in shards
         )

@@ -33,7 +33,8 @@ def apply_update(
     """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
 
     float32 tables on the CPU take a fused kernel where the rule has one; it equals the torch form within rounding.
-    An empty batch still advances a per-table clock, so that the clock counts steps and not luck.
+    An empty batch still advances a per-table clock, so that the clock counts steps and not luck. Frozen rows of the
+    shard are left out before anything is merged: neither they nor their state change.
 
     Args:
         rule: The arithmetic.
@@ -45,6 +46,8 @@ def apply_update(
     """
     if not prepared:
         check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
+    if shard.frozen is not None:
+        rows, grads = shard.without_frozen(rows, grads)
     if kernels.run(rule, shard, rows, grads, how):
         return
     apply_reference(rule, shard, rows, grads, how, prepared=prepared)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor
 
 from graph_emb.errors import ModeError
@@ -23,7 +24,10 @@ class EmbeddingShard:
     Attributes:
         weight: Shape (num_rows, D), the table's dtype.
         state: Name to tensor: (num_rows, D) per element, (num_rows,) per row, (1,) per table.
+        frozen: Which rows no optimizer may change, (num_rows,) bool; None: none, and no update looks for them.
     """
+
+    frozen: Tensor | None = None
 
     def __init__(self, spec: TableSpec, first_id: int, num_rows: int) -> None:
         self.spec = spec
@@ -49,6 +53,19 @@ class EmbeddingShard:
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite distinct rows with values, shape (B, D)."""
         self.weight.index_copy_(0, rows, values.to(self.weight.dtype))
+
+    def freeze(self, rows: Tensor, frozen: bool = True) -> None:
+        """Keep rows, and their state, from every update; ``frozen=False`` gives them back."""
+        if self.frozen is None:
+            self.frozen = torch.zeros(self.num_rows, dtype=torch.bool, device=self.weight.device)
+        self.frozen[rows.to(self.frozen.device)] = frozen
+
+    def without_frozen(self, rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows that may change, with their gradients."""
+        if self.frozen is None or not len(rows):
+            return rows, grads
+        free = ~self.frozen[rows.to(self.frozen.device)]
+        return rows[free.to(rows.device)], grads[free.to(grads.device)]
 
     def allocate_state(self, specs: Iterable[StateSpec]) -> None:
         """Allocate the state of a rule, each entry at its initial value.

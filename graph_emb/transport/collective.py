@@ -23,7 +23,7 @@ from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 
-PULL, PUSH, WRITE, PREFETCH, REPAIR = 1, 2, 3, 4, 5
+PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE = 1, 2, 3, 4, 5, 6
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
 
@@ -309,6 +309,22 @@ class CollectiveTransport:
             shard.write(rows, block)
             if found.early is not None and found.early.changed is not None:
                 found.early.changed[rows] = True
+
+    def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
+        """Keep rows of checked ids from updates, or give them back. Every rank must call it; the ids of all count."""
+        found = self._table(table)
+        what = f"freeze of table {table!r}"
+        route = found.layout.route(ids, self.rank)
+        own = route.counts[self.rank]
+        remote = len(route.ids) - own
+        rows = route.ids[remote:]
+        if self.world_size > 1:
+            counts = list(route.counts)
+            counts[self.rank] = 0
+            coming = self._agree_counts(FREEZE, found.number, counts, what)
+            rows = torch.cat([rows, self.group.exchange(route.ids[:remote], counts, coming, what)])
+        if int(self.group.sum(torch.tensor([len(rows)]), what)):  # every rank knows whether rows are frozen anywhere
+            found.shard.freeze(rows - found.shard.first_id, frozen)
 
     def votes(self, yes: bool) -> int:
         """How many ranks say yes. Every rank must call it."""

@@ -86,6 +86,10 @@ class LocalTransport:
         shard = self.shard(table)
         shard.write(ids.to(shard.weight.device), values.to(shard.weight.device))
 
+    def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
+        """Keep rows of checked ids from updates, or give them back."""
+        self.shard(table).freeze(ids, frozen)
+
     def votes(self, yes: bool) -> int:
         """How many processes say yes: this one, or none."""
         self._check_open()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import RangeBook
 from graph_emb.table.gather import gather
-from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
+from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import check_picklable, revive
@@ -27,28 +26,11 @@ from graph_emb.transport.kvstore.first_rows import for_server
 from graph_emb.transport.kvstore.layout import server_book, slices
 from graph_emb.transport.kvstore.outbox import Outbox, Place, cut, pack
 from graph_emb.transport.kvstore.session import Exchange, Session
+from graph_emb.transport.kvstore.trainer_table import TrainerTable
 from graph_emb.transport.routing import Layout
 
 MOST_PENDING = 16
 """Pushes that may wait at the servers: a faster trainer is held back instead of filling the queues."""
-
-
-@dataclass
-class _Table:
-    """A table as the trainer sees it: who owns what, and the rows of its own machine."""
-
-    spec: TableSpec
-    book: RangeBook
-    owners: Layout
-    key: tuple[str, int]
-    low: int
-    high: int
-    shard: shared.SharedShard
-    optimizers: int = 0
-    attached: bool = False
-    push_handler: bool = False
-    pull_handler: bool = False
-    pending: int = 0
 
 
 class KVStoreTransport:
@@ -78,7 +60,7 @@ class KVStoreTransport:
         self._locals = {rank for rank, machine in enumerate(session.machines) if machine == session.machine}
         self._firsts = range(0, self._hosts.num_servers, self._hosts.servers_per_machine)
         self._everyone = set(range(self.world_size))
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, TrainerTable] = {}
         self._made: dict[str, int] = {}
         self._unflushed: set[int] = set()
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
@@ -116,7 +98,9 @@ class KVStoreTransport:
         self._tell_mapped(key, 0)
         self._made[spec.name] = key[1] + 1
         owners = Layout(book.bounds.tolist(), range(book.num_parts), book.num_parts)
-        self._tables[spec.name] = _Table(spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight))
+        self._tables[spec.name] = TrainerTable(
+            spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight)
+        )
 
     def _on_all_servers(self, calls: Callable[[Sequence[int], Callable[[int], Any]], list[Any]]) -> dict[str, str]:
         """First the servers that allocate, then those that map; the names of this machine's segments."""
@@ -160,17 +144,10 @@ class KVStoreTransport:
             return [(s, "attach", (found.key, number, specs, self._everyone, names(s)), ()) for s in servers]
 
         names = self._on_all_servers(calls)
-        state = {spec.name: self._open_state(found, spec, names) for spec in specs}
+        state = {spec.name: found.open_state(spec, names) for spec in specs}
         self._tell_mapped(found.key, number)
         found.shard.hold_state({spec.name: spec for spec in specs}, state)
         found.optimizers, found.attached = number, True
-
-    def _open_state(self, table: _Table, spec: StateSpec, names: dict[str, str]) -> Tensor:
-        weight = table.shard.weight
-        shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
-        if spec.kind == "table":  # this trainer's own clock; it travels with each push
-            return torch.full(shape, spec.initial, dtype=dtype)
-        return shared.open_segment(names[spec.name], shape, dtype, create=False)
 
     def detach(self, table: str) -> None:
         """Forget the optimizer state of a table; the servers hear of it as in ``destroy``."""
@@ -202,7 +179,7 @@ class KVStoreTransport:
                 return found.shard.read(local)
         return self._pull_routed(found, ids)
 
-    def _pull_routed(self, table: _Table, ids: Tensor) -> Tensor:
+    def _pull_routed(self, table: TrainerTable, ids: Tensor) -> Tensor:
         own = range(0) if table.pull_handler else self._servers
         route = table.owners.route(ids)
         pieces = cut(route.counts)
@@ -236,11 +213,11 @@ class KVStoreTransport:
         if any(self._tables[push.table].pending >= max(MOST_PENDING, self._staleness) for push in pushes):
             self.flush()
 
-    def _push(self, table: _Table, push: Push) -> None:
+    def _push(self, table: TrainerTable, push: Push) -> None:
         if not table.attached and push.rule.state_specs():
             raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
         packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), self._room)
-        clocks = self._clocks(table)
+        clocks = table.clocks()
         optimizer = table.optimizers if table.attached else 0
         pieces = packed.pieces
         if clocks:  # an empty batch still counts as a step of the table
@@ -275,12 +252,8 @@ class KVStoreTransport:
             self._outbox = fresh
         return self._outbox.memory, self._outbox.reserve(num_rows, width, dtype)
 
-    def _clocks(self, table: _Table) -> dict[str, float]:
-        kinds = table.shard.state_specs
-        return {name: value.item() for name, value in table.shard.state.items() if kinds[name].kind == "table"}
-
     def _apply_here(
-        self, table: _Table, rule: SparseRule, how: Any, ids: Tensor, grads: Tensor, clocks: dict[str, float]
+        self, table: TrainerTable, rule: SparseRule, how: Any, ids: Tensor, grads: Tensor, clocks: dict[str, float]
     ) -> None:
         shard = table.shard.narrow(0, table.shard.num_rows)
         shard.state = {name: t.clone() if name in clocks else t for name, t in shard.state.items()}
@@ -311,6 +284,15 @@ class KVStoreTransport:
         values = values.to("cpu", found.spec.dtype)[order]
         pieces = slices(found.book, ids)
         self._exchange.ask([(s, "write", (found.key,), (ids[i:j], values[i:j])) for s, i, j in pieces])
+
+    def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
+        """Keep rows of checked ids from all trainers' updates, or give them back; it holds when this returns."""
+        found = self._table(table)
+        if self._hogwild:
+            raise ModeError(f"table {table!r}: hogwild trainers update rows that others froze; init(hogwild=False)")
+        ids = ids.to("cpu").unique()
+        self._exchange.ask([(s, "freeze", (found.key, frozen), (ids[i:j],)) for s, i, j in slices(found.book, ids)])
+        found.shard.freeze(ids[(ids >= found.low) & (ids < found.high)] - found.low, frozen)
 
     def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
         """Let ``func(data_store, name, local_offset, data)`` apply pushes at the owners; every trainer calls it.
@@ -398,7 +380,7 @@ class KVStoreTransport:
             for server in range(self._hosts.num_servers):
                 self._exchange.tell(server, "release", key, optimizer)
 
-    def _table(self, name: str) -> _Table:
+    def _table(self, name: str) -> TrainerTable:
         self._check_open()
         if name not in self._tables:
             raise ModeError(f"no table {name!r} here; live tables: {', '.join(sorted(self._tables)) or 'none'}")

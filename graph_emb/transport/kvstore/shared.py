@@ -108,4 +108,5 @@ class SharedShard(EmbeddingShard):
             for name, tensor in self.state.items()
         }
         part.hold_state(self.state_specs, state)
+        part.frozen = None if self.frozen is None else self.frozen[low:high]
         return part

@@ -52,7 +52,7 @@ class StandaloneTransport(LocalTransport):
             if push.table not in self._push_handlers:
                 super().push([push])
             elif push.touched:
-                rows, grads = merge(push.ids, push.grads, push.merge)
+                rows, grads = merge(*self.shard(push.table).without_frozen(push.ids, push.grads), push.merge)
                 self._push_handlers[push.table](self._data(), push.table, rows, grads)
 
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:

@@ -148,6 +148,7 @@ class Tables:
                 state[name][table.low : table.high] = spec.initial
             shard = shared.SharedShard(table.spec, table.first_id, weight)
             shard.hold_state(wanted, state)
+            shard.frozen = table.shards[0].frozen
             table.shards[optimizer] = shard
             table.segments[optimizer] = Segments(names, set(trainers) if create else set())
         elif tuple(table.shards[optimizer].state_specs.values()) != specs:
@@ -195,7 +196,7 @@ class Tables:
         table = self._table(key)
         rows, shard = table.rows(ids), table.shards[optimizer]
         if table.push_handler is not None:
-            table.push_handler(self._data(), table.spec.name, rows, grads)
+            table.push_handler(self._data(), table.spec.name, *shard.without_frozen(rows, grads))
             return
         for name, clock in clocks.items():
             shard.state[name].fill_(clock)
@@ -235,6 +236,14 @@ class Tables:
         """Overwrite rows; plain assignment whatever handlers are registered."""
         table = self._table(key)
         table.shards[0].write(table.rows(ids), values)
+        return Answer()
+
+    def freeze(self, sender: int, key: Key, frozen: bool, ids: Tensor) -> Answer:
+        """Keep rows that this server owns from the updates of every optimizer, or give them back."""
+        table = self._table(key)
+        table.shards[0].freeze(table.rows(ids), frozen)
+        for shard in table.shards.values():
+            shard.frozen = table.shards[0].frozen
         return Answer()
 
     def pull(self, sender: int, key: Key, ids: Tensor) -> Answer:
@@ -297,6 +306,7 @@ METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
     "outbox": (Tables.outbox, True),
     "push_data": (Tables.push_data, False),
     "write": (Tables.write, True),
+    "freeze": (Tables.freeze, True),
     "pull": (Tables.pull, True),
     "register": (Tables.register, True),
     "flush": (Tables.flush, True),
