@@ -26,10 +26,10 @@ from graph_emb.data.datasets import Dataset, load
 from graph_emb.data.walks import WalkSampler
 from graph_emb.models.link_predictor import (
     FrozenRows,
-    LinkPredictorConfig,
     LinkPredictorResult,
     train_link_predictor,
 )
+from graph_emb.models.link_predictor_config import LinkPredictorConfig
 from graph_emb.models.matrix_factorization import MatrixFactorizationConfig, train_matrix_factorization
 from graph_emb.models.skipgram import SkipGramConfig, train_skipgram
 
@@ -122,7 +122,7 @@ def run_or_read(model: str, seed: int, dataset: Dataset, args: argparse.Namespac
         patience=args.patience,
         batch_size=args.batch_size,
         precision=precision(args.precision),
-        hits=HITS,
+        metrics=tuple(f"hits@{k}" for k in HITS),
     )
     factors = MatrixFactorizationConfig(dim=args.dim or MatrixFactorizationConfig.dim)
     recipe = None if model == "mf" else with_options(RECIPES[model], args)
@@ -202,7 +202,7 @@ def table(records: dict[str, list[dict[str, Any]]]) -> str:
     rows = []
     for model, runs in records.items():
         for k in HITS:
-            valid, test = ([run["hits"][str(k)][part] for run in runs] for part in ("valid", "test"))
+            valid, test = ([run["scores"][f"hits@{k}"][part] for run in runs] for part in ("valid", "test"))
             rows.append([model, f"Hits@{k}", len(runs), as_text(valid), as_text(test), runs[0]["num_parameters"]])
         known = PUBLISHED[model]
         valid_text, test_text = (f"{mean:.4f} ± {std:.4f}" for mean, std in (known.valid, known.test))
@@ -216,7 +216,7 @@ def summary(records: dict[str, list[dict[str, Any]]], seeds: Sequence[int]) -> d
     for model, runs in records.items():
         hits = {}
         for k in HITS:
-            parts = {part: mean_std([run["hits"][str(k)][part] for run in runs]) for part in ("valid", "test")}
+            parts = {part: mean_std([run["scores"][f"hits@{k}"][part] for run in runs]) for part in ("valid", "test")}
             hits[str(k)] = {part: {"mean": mean, "std": std} for part, (mean, std) in parts.items()}
         out["models"][model] = {"hits": hits, "published_hits_20": asdict(PUBLISHED[model]), "runs": runs}
     return out

@@ -50,6 +50,17 @@ def roc_auc(positive: Any, negative: Any) -> float:
     return _reported("auc", rank(positive, negative).auc())
 
 
+def metric_values(ranks: Ranks, metrics: Sequence[str]) -> dict[str, float]:
+    """The values to report, OGB's: pessimistic about ties for Hits@K, realistic for "mrr" and "rocauc" (also "auc").
+
+    Raises:
+        ConfigError: an unknown metric.
+    Warns:
+        TiesWarning: ties decide more than a point.
+    """
+    return {name: _reported(name, measure(name)(ranks)) for name in metrics}
+
+
 def ogb_metrics(name: str, positive: Any, negative: Any, ks: Sequence[int] | None = None) -> dict[str, float]:
     """What OGB's Evaluator says, given torch tensors (its MRR fails on numpy arrays, ogb #321).
 
@@ -147,7 +158,7 @@ def evaluate_link(
     Warns:
         TiesWarning: ties decide more than a point of a metric.
     """
-    measures = {name: _measure(name) for name in metrics}
+    measures = {name: measure(name) for name in metrics}
     judge = as_scorer(scorer)
     table = torch.from_numpy(as_embeddings(embeddings))
     pair_score = judge.fit(table, link_split)
@@ -157,17 +168,22 @@ def evaluate_link(
         positive = score_pairs(table, pairs_of(link_split, part, "edge", len(table)), pair_score)
         negative = score_pairs(table, pairs_of(link_split, part, "edge_neg", len(table)), pair_score)
         ranks = rank(positive, negative)
-        found[part] = {name: measure(ranks) for name, measure in measures.items()}
+        found[part] = {name: of(ranks) for name, of in measures.items()}
         num_pairs[part] = len(positive), ranks.num_negatives
         for name, value in found[part].items():
             warn_of_ties(f"{part} {name}", value)
     return LinkScores(judge.name, found, num_pairs)
 
 
-_BY_NAME: Mapping[str, Callable[[Ranks], TiedValue]] = {"mrr": Ranks.mrr, "auc": Ranks.auc}
+_BY_NAME: Mapping[str, Callable[[Ranks], TiedValue]] = {"mrr": Ranks.mrr, "auc": Ranks.auc, "rocauc": Ranks.auc}
 
 
-def _measure(name: str) -> Callable[[Ranks], TiedValue]:
+def measure(name: str) -> Callable[[Ranks], TiedValue]:
+    """A metric of ranks by its name: "hits@K", "mrr", "auc" or OGB's word for it, "rocauc".
+
+    Raises:
+        ConfigError: no such metric.
+    """
     if name in _BY_NAME:
         return _BY_NAME[name]
     found = re.fullmatch(r"hits@([1-9]\d*)", name)

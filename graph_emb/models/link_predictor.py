@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, cast
@@ -16,67 +15,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from graph_emb.data.non_edges import NonEdges
-from graph_emb.errors import ConfigError, DataError, ShapeError
-from graph_emb.evaluate.link_prediction import hits
+from graph_emb.errors import ShapeError
+from graph_emb.evaluate.link_prediction import metric_values
 from graph_emb.models.dropped_relu import dropped_relu_
+from graph_emb.models.link_pairs import (
+    JudgedPairs,
+    LinkSplit,
+    NegativeDraw,
+    judged_pairs,
+    negative_draw,
+    training_edges,
+)
+from graph_emb.models.link_predictor_config import LinkPredictorConfig
 
 # Pairs that run through the network at once. Their activations stay in the cache, which halves an epoch's time; the
 # gradients of a batch's chunks add up to the batch's.
 CHUNK = 8192
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class LinkPredictorConfig:
-    """The recipe; the defaults are those of OGB's ``examples/linkproppred/ddi/mlp.py``.
-
-    Attributes:
-        hidden_dim: H.
-        num_layers: Linear layers, at least 2.
-        dropout: After each hidden layer, at least 0 and below 1.
-        lr: Adam's learning rate.
-        batch_size: Edges of a step; as many non-edges join them.
-        epochs: Passes over the training edges.
-        eval_every: Epochs between two evaluations.
-        patience: Evaluations without a better validation Hits@``select`` after which training ends; None: never.
-        hits: The K of Hits@K.
-        select: The K that ``patience`` watches, one of ``hits``.
-        precision: Of the products in training; scores and ranks are always float32.
-    Raises:
-        ConfigError: a value is outside its limits.
-    """
-
-    hidden_dim: int = 256
-    num_layers: int = 3
-    dropout: float = 0.5
-    lr: float = 0.01
-    batch_size: int = 64 * 1024
-    epochs: int = 200
-    eval_every: int = 5
-    patience: int | None = None
-    hits: tuple[int, ...] = (10, 20, 30, 50, 100)
-    select: int = 20
-    precision: str = "float32"
-
-    def __post_init__(self) -> None:
-        for field in ("hidden_dim", "batch_size", "epochs", "eval_every"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"{field} is {getattr(self, field)}; it must be at least 1")
-        if self.num_layers < 2:
-            raise ConfigError(f"num_layers is {self.num_layers}; a hidden and an output layer are the least")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
-        if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"lr is {self.lr}; it must be positive and finite")
-        if self.patience is not None and self.patience < 1:
-            raise ConfigError(f"patience is {self.patience}; give at least 1, or None to train all epochs")
-        if self.epochs < self.eval_every:
-            raise ConfigError(f"epochs={self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
-        if self.select not in self.hits:
-            raise ConfigError(f"select={self.select} is not among hits={self.hits}")
-        if self.precision not in PRECISIONS:
-            raise ConfigError(f"unknown precision {self.precision!r}; known: {', '.join(PRECISIONS)}")
 
 
 class LinkPredictor(nn.Module):
@@ -181,14 +135,14 @@ class Evaluation:
     Attributes:
         epoch: 1-based.
         loss: Mean over the epoch's edges.
-        valid: Hits@K on the validation pairs by K.
-        test: The same on the test pairs; None where no K's validation value is the best so far.
+        valid: Validation values by metric.
+        test: The same on the test pairs; None where no metric's validation value is the best so far.
     """
 
     epoch: int
     loss: float
-    valid: dict[int, float]
-    test: dict[int, float] | None
+    valid: dict[str, float]
+    test: dict[str, float] | None
 
 
 @dataclass(frozen=True)
@@ -207,17 +161,22 @@ class LinkPredictorResult:
     num_parameters: int
     seconds_per_epoch: float
 
-    def best(self, k: int) -> Evaluation:
-        """The first evaluation with the highest validation Hits@k; its ``test`` is what OGB's logger reports."""
-        return max(self.history, key=lambda evaluation: evaluation.valid[k])
+    def best(self, metric: str) -> Evaluation:
+        """The first evaluation with the highest validation value; its ``test`` is what OGB's logger reports."""
+        return max(self.history, key=lambda evaluation: evaluation.valid[metric])
+
+    def best_values(self) -> dict[str, dict[str, Any]]:
+        """By metric, at its best evaluation: ``epoch``, ``valid`` and ``test``."""
+        best = {metric: self.best(metric) for metric in self.history[0].valid}
+        return {
+            metric: {"epoch": e.epoch, "valid": e.valid[metric], "test": (e.test or {})[metric]}
+            for metric, e in best.items()
+        }
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers for a JSON file: per K the epoch, valid and test; the history; counts and times."""
-        best = {k: self.best(k) for k in self.history[0].valid}
+        """Numbers for a JSON file: the best values, the history, counts and times."""
         return {
-            "hits": {
-                str(k): {"epoch": e.epoch, "valid": e.valid[k], "test": (e.test or {})[k]} for k, e in best.items()
-            },
+            "scores": self.best_values(),
             "history": [{"epoch": e.epoch, "loss": e.loss, "valid": e.valid, "test": e.test} for e in self.history],
             "num_parameters": self.num_parameters,
             "seconds_per_epoch": self.seconds_per_epoch,
@@ -247,51 +206,54 @@ def score_links(predictor: LinkPredictor, rows: RowSource, pairs: Tensor) -> Ten
 
 def train_link_predictor(
     rows: RowSource,
-    link_split: Mapping[str, Mapping[str, Any]],
+    link_split: LinkSplit,
     num_nodes: int,
     config: LinkPredictorConfig | None = None,
     *,
     seed: int = 0,
     progress: bool = False,
 ) -> LinkPredictorResult:
-    """Trains a predictor on the training edges against random non-edges and evaluates it as OGB does.
+    """Trains a predictor on the training edges against random negatives and evaluates it as OGB does.
 
-    The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(non-edge)))``, taken on logits. The test pairs are
+    The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, taken on logits. The test pairs are
     scored only at epochs whose validation value is the best so far, and nothing is chosen by them.
 
     Args:
         rows: The embeddings, frozen or learning.
-        link_split: ``{"train": {"edge"}, "valid": {"edge", "edge_neg"}, "test": {"edge", "edge_neg"}}``, arrays (E, 2).
+        link_split: Arrays: ``edge`` (E, 2) of train, valid and test; for the last two ``edge_neg`` (M, 2), or
+            ``target_node_neg`` (E, M), wrong targets for the source of each edge.
         num_nodes: N.
         config: The recipe.
-        seed: Of the network, the order of the edges, the non-edges and the dropout.
+        seed: Of the network, the order of the edges, the negatives and the dropout.
         progress: Shows a bar.
     Raises:
         DataError: a part of the split is missing or empty.
+        ShapeError: a table of another shape.
     """
     config = config or LinkPredictorConfig()
-    pairs = _as_pairs(link_split)
+    edges = training_edges(link_split)
+    valid_pairs, test_pairs = (judged_pairs(link_split, part) for part in ("valid", "test"))
+    draw = negative_draw(config.negatives, link_split, num_nodes)
     network_seed, order_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
     predictor = LinkPredictor(rows.dim, config, seed=network_seed)
     optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
     generator = torch.Generator().manual_seed(order_seed)
-    negatives = NonEdges(pairs["train/edge"], num_nodes)
-    best = dict.fromkeys(config.hits, -1.0)
+    best = dict.fromkeys(config.metrics, -1.0)
     history: list[Evaluation] = []
     stale, seconds = 0, 0.0
     bar = tqdm(range(1, config.epochs + 1), desc="link predictor", unit="epoch", disable=not progress)
     for epoch in bar:
         begin = time.perf_counter()
-        loss = _train_epoch(predictor, optimizer, rows, pairs["train/edge"], negatives, config, generator)
+        loss = _train_epoch(predictor, optimizer, rows, edges, draw, config, generator)
         seconds += time.perf_counter() - begin
         if epoch % config.eval_every:
             continue
-        valid = _hits(predictor, rows, pairs, "valid", config.hits)
-        better = [k for k in config.hits if valid[k] > best[k]]
-        best.update({k: valid[k] for k in better})
-        test = _hits(predictor, rows, pairs, "test", config.hits) if better else None
+        valid = _judge(predictor, rows, valid_pairs, config)
+        better = [name for name in config.metrics if valid[name] > best[name]]
+        best.update({name: valid[name] for name in better})
+        test = _judge(predictor, rows, test_pairs, config) if better else None
         history.append(Evaluation(epoch, loss, valid, test))
-        bar.set_postfix({"loss": f"{loss:.3f}", f"valid hits@{config.select}": f"{valid[config.select]:.4f}"})
+        bar.set_postfix({"loss": f"{loss:.3f}", f"valid {config.select}": f"{valid[config.select]:.4f}"})
         stale = 0 if config.select in better else stale + 1
         if stale == config.patience:
             break
@@ -305,16 +267,17 @@ def _train_epoch(
     optimizer: torch.optim.Optimizer,
     rows: RowSource,
     edges: Tensor,
-    negatives: NonEdges,
+    draw: NegativeDraw,
     config: LinkPredictorConfig,
     generator: torch.Generator,
 ) -> float:
     """One pass over the edges in a random order; returns the mean loss."""
     predictor.train()
     total = 0.0
-    for batch in torch.randperm(len(edges), generator=generator).split(config.batch_size):
+    for numbers in torch.randperm(len(edges), generator=generator).split(config.batch_size):
         optimizer.zero_grad()
-        pairs = torch.cat([edges[batch], negatives.sample(len(batch), generator)])
+        batch = edges[numbers]
+        pairs = torch.cat([batch, draw(numbers, batch, generator)])
         sign = torch.ones(len(pairs))
         sign[len(batch) :] = -1.0
         gathered, local = rows.gather(pairs)
@@ -329,25 +292,7 @@ def _train_epoch(
     return total / len(edges)
 
 
-def _hits(
-    predictor: LinkPredictor, rows: RowSource, pairs: Mapping[str, Tensor], part: str, at: tuple[int, ...]
-) -> dict[int, float]:
-    edges = score_links(predictor, rows, pairs[f"{part}/edge"])
-    others = score_links(predictor, rows, pairs[f"{part}/edge_neg"])
-    return hits(edges, others, at)
-
-
-def _parts() -> Iterator[tuple[str, str]]:
-    yield "train", "edge"
-    for part in ("valid", "test"):
-        yield from ((part, "edge"), (part, "edge_neg"))
-
-
-def _as_pairs(link_split: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
-    """The split's arrays as int64 tensors (E, 2) by "part/kind"."""
-    pairs = {}
-    for part, kind in _parts():
-        if part not in link_split or kind not in link_split[part] or len(link_split[part][kind]) == 0:
-            raise DataError(f"the link split has no {part} {kind!r}; a predictor needs train, valid and test pairs")
-        pairs[f"{part}/{kind}"] = torch.as_tensor(link_split[part][kind]).long()
-    return pairs
+def _judge(
+    predictor: LinkPredictor, rows: RowSource, pairs: JudgedPairs, config: LinkPredictorConfig
+) -> dict[str, float]:
+    return metric_values(pairs.ranks(lambda some: score_links(predictor, rows, some)), config.metrics)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
-from graph_emb.models.link_predictor import LinkPredictorConfig, LinkPredictorResult, train_link_predictor
+from graph_emb.models.link_predictor import LinkPredictorResult, train_link_predictor
+from graph_emb.models.link_predictor_config import LinkPredictorConfig
 from graph_emb.optimizer import SparseAdam, SparseOptimizer
 from graph_emb.table.initializers import Normal
 

@@ -36,7 +36,7 @@ def test_every_model_gets_a_row_per_k_beside_the_published_one(
     columns = [re.split(" {2,}", line) for line in printed.splitlines()]
     for model, entry in numbers["models"].items():
         assert set(entry["hits"]) == {"10", "20", "30", "50", "100"}
-        runs = [run["hits"]["20"]["test"] for run in entry["runs"]]
+        runs = [run["scores"]["hits@20"]["test"] for run in entry["runs"]]
         assert entry["hits"]["20"]["test"]["mean"] == pytest.approx(sum(runs) / 2)
         assert entry["hits"]["20"]["test"]["std"] == pytest.approx(abs(runs[0] - runs[1]) / 2**0.5)
         (row,) = [cells for cells in columns if cells[:2] == [model, "Hits@100"]]

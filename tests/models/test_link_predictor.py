@@ -13,17 +13,20 @@ import torch.nn.functional as F
 from graph_emb import ConfigError, DataError, ShapeError
 from graph_emb.data.non_edges import NonEdges
 from graph_emb.models import link_predictor
+from graph_emb.models.link_pairs import JudgedPairs, negative_draw
 from graph_emb.models.link_predictor import (
     Evaluation,
     FrozenRows,
     LinkPredictor,
-    LinkPredictorConfig,
     LinkPredictorResult,
     score_links,
     train_link_predictor,
 )
+from graph_emb.models.link_predictor_config import LinkPredictorConfig
 
-SMALL = LinkPredictorConfig(hidden_dim=16, batch_size=128, epochs=10, eval_every=2, hits=(5, 20), select=20)
+SMALL = LinkPredictorConfig(
+    hidden_dim=16, batch_size=128, epochs=10, eval_every=2, metrics=("hits@5", "hits@20"), select="hits@20"
+)
 
 
 def two_groups(num_nodes: int = 60, seed: int = 0) -> tuple[torch.Tensor, dict]:
@@ -78,16 +81,16 @@ def test_the_first_loss_is_ogbs_formula() -> None:
     embeddings, split = two_groups()
     config = replace(SMALL, dropout=0.0, batch_size=400, epochs=1, eval_every=1, lr=1e-12)
     edges = torch.as_tensor(split["train"]["edge"])
-    negatives = NonEdges(edges, 60)
+    draw = negative_draw("non_edges", split, 60)
     predictor = LinkPredictor(8, config, seed=0)
     optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
     rows = FrozenRows(embeddings)
     generator = torch.Generator().manual_seed(0)
-    loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, negatives, config, generator)
+    loss = link_predictor._train_epoch(predictor, optimizer, rows, edges, draw, config, generator)
     generator.manual_seed(0)
     torch.randperm(len(edges), generator=generator)
     positive = torch.sigmoid(score_links(predictor, rows, edges))
-    negative = torch.sigmoid(score_links(predictor, rows, negatives.sample(len(edges), generator)))
+    negative = torch.sigmoid(score_links(predictor, rows, NonEdges(edges, 60).sample(len(edges), generator)))
     expected = -torch.log(positive + 1e-15).mean() - torch.log(1 - negative + 1e-15).mean()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
 
@@ -106,12 +109,12 @@ def test_the_chunk_size_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> No
 def test_it_learns_what_the_embeddings_know() -> None:
     embeddings, split = two_groups()
     result = train_link_predictor(FrozenRows(embeddings), split, 60, SMALL)
-    best = result.best(20)
+    best = result.best("hits@20")
     assert best.test is not None
-    assert best.valid[20] > 0.9
-    assert best.test[20] > 0.9
+    assert best.valid["hits@20"] > 0.9
+    assert best.test["hits@20"] > 0.9
     shuffled = train_link_predictor(FrozenRows(embeddings[torch.randperm(60)]), split, 60, SMALL)
-    assert shuffled.best(20).valid[20] < 0.8
+    assert shuffled.best("hits@20").valid["hits@20"] < 0.8
 
 
 def test_a_seed_fixes_the_run_and_another_changes_it() -> None:
@@ -142,33 +145,40 @@ def test_scoring_leaves_the_training_mode_as_found() -> None:
 def result_of(*valid: float) -> LinkPredictorResult:
     history, best = [], -1.0
     for epoch, value in enumerate(valid, 1):
-        test = {20: 10 + value} if value > best else None
+        test = {"hits@20": 10 + value} if value > best else None
         best = max(best, value)
-        history.append(Evaluation(epoch, 0.5, {20: value}, test))
+        history.append(Evaluation(epoch, 0.5, {"hits@20": value}, test))
     return LinkPredictorResult(LinkPredictor(2, SMALL), tuple(history), 7, 0.25)
 
 
 def test_the_reported_test_value_is_that_of_the_first_best_validation() -> None:
-    best = result_of(0.1, 0.3, 0.2, 0.3).best(20)
-    assert (best.epoch, best.test) == (2, {20: 10.3})
+    best = result_of(0.1, 0.3, 0.2, 0.3).best("hits@20")
+    assert (best.epoch, best.test) == (2, {"hits@20": 10.3})
 
 
 def test_as_dict_survives_json() -> None:
     record = json.loads(json.dumps(result_of(0.1, 0.3, 0.2).as_dict()))
-    assert record["hits"] == {"20": {"epoch": 2, "valid": 0.3, "test": 10.3}}
+    assert record["scores"] == {"hits@20": {"epoch": 2, "valid": 0.3, "test": 10.3}}
     assert [entry["epoch"] for entry in record["history"]] == [1, 2, 3]
     assert (record["num_parameters"], record["seconds_per_epoch"]) == (7, 0.25)
+
+
+def part_of(pairs: JudgedPairs) -> str:
+    """Of ``two_groups``: the parts' first edges differ."""
+    return "valid" if pairs.edge[0].tolist() == two_groups()[1]["valid"]["edge"][0].tolist() else "test"
 
 
 def test_test_pairs_are_scored_only_where_validation_is_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings, split = two_groups()
     values = {"valid": iter([0.2, 0.1, 0.4, 0.4]), "test": iter([0.5, 0.6])}
     monkeypatch.setattr(
-        link_predictor, "_hits", lambda predictor, rows, pairs, part, at: dict.fromkeys(at, next(values[part]))
+        link_predictor,
+        "_judge",
+        lambda predictor, rows, pairs, config: dict.fromkeys(config.metrics, next(values[part_of(pairs)])),
     )
     config = replace(SMALL, epochs=8)
     history = train_link_predictor(FrozenRows(embeddings), split, 60, config).history
-    assert [e.test and e.test[20] for e in history] == [0.5, None, 0.6, None]
+    assert [e.test and e.test["hits@20"] for e in history] == [0.5, None, 0.6, None]
 
 
 def test_patience_counts_evaluations_since_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +186,10 @@ def test_patience_counts_evaluations_since_the_best(monkeypatch: pytest.MonkeyPa
     values = iter([0.2, 0.1, 0.4, 0.4, 0.3, 0.9])
     monkeypatch.setattr(
         link_predictor,
-        "_hits",
-        lambda predictor, rows, pairs, part, at: dict.fromkeys(at, next(values) if part == "valid" else 0.0),
+        "_judge",
+        lambda predictor, rows, pairs, config: dict.fromkeys(
+            config.metrics, next(values) if part_of(pairs) == "valid" else 0.0
+        ),
     )
     config = replace(SMALL, epochs=100, patience=2)
     history = train_link_predictor(FrozenRows(embeddings), split, 60, config).history
@@ -193,7 +205,9 @@ def test_patience_counts_evaluations_since_the_best(monkeypatch: pytest.MonkeyPa
         ({"batch_size": 0}, "batch_size is 0"),
         ({"patience": 0}, "patience is 0"),
         ({"epochs": 4}, "ends before the first evaluation"),
-        ({"select": 7}, "select=7 is not among"),
+        ({"select": "hits@7"}, "select='hits@7' is not among"),
+        ({"metrics": ("mmr",)}, "unknown metric 'mmr'"),
+        ({"negatives": "edges"}, "unknown negatives 'edges'"),
         ({"precision": "float16"}, "unknown precision 'float16'"),
     ],
 )

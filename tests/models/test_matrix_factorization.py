@@ -61,8 +61,8 @@ def test_it_learns_groups_from_edges_alone() -> None:
     recipe = replace(SMALL, batch_size=400, epochs=30, eval_every=10)
     embedding, result = train_matrix_factorization(split, 60, config, recipe)
     assert embedding.weight.shape == (60, 16)
-    assert result.history[0].valid[20] < 0.5
-    assert result.best(20).valid[20] > 0.85
+    assert result.history[0].valid["hits@20"] < 0.5
+    assert result.best("hits@20").valid["hits@20"] > 0.85
     assert result.num_parameters == 60 * 16 + result.predictor.num_parameters
 
 

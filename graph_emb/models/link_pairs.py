@@ -1,0 +1,112 @@
+"""The pairs of a link split: training edges with negatives to draw, and parts to judge."""
+
+# B pairs, E training edges, M negatives of a part, N nodes.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graph_emb.data.non_edges import NonEdges
+from graph_emb.errors import DataError, ShapeError
+from graph_emb.evaluate.ranks import Ranks, rank
+
+LinkSplit = Mapping[str, Mapping[str, Any]]
+NegativeDraw = Callable[[Tensor, Tensor, torch.Generator], Tensor]
+"""Numbers (B,) and pairs (B, 2) of a batch's edges and the source of randomness, to as many negatives (B, 2)."""
+
+# Pairs of one call for scores where every edge has negatives of its own: 16 MiB of node numbers.
+PAIRS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class JudgedPairs:
+    """A part of a split.
+
+    Attributes:
+        edge: Shape (B, 2).
+        shared: Negatives of all edges, shape (M, 2); or None.
+        targets: Wrong targets for the source of each edge, shape (B, M); or None.
+    """
+
+    edge: Tensor
+    shared: Tensor | None
+    targets: Tensor | None
+
+    def ranks(self, score: Callable[[Tensor], Tensor]) -> Ranks:
+        """Ranks of the edges among their negatives.
+
+        Args:
+            score: From pairs (B, 2) to logits (B,).
+        """
+        if self.shared is not None:
+            return rank(score(self.edge), score(self.shared))
+        return rank(score(self.edge), torch.cat([score(pairs).view(rows, -1) for rows, pairs in self._own_pairs()]))
+
+    def _own_pairs(self) -> Iterator[tuple[int, Tensor]]:
+        """Negatives written out as pairs, some edges at a time, with the number of these edges."""
+        assert self.targets is not None
+        width = self.targets.shape[1]
+        step = max(1, PAIRS_AT_ONCE // width)
+        for edges, targets in zip(self.edge.split(step), self.targets.split(step), strict=True):
+            yield len(edges), torch.stack([edges[:, :1].expand(-1, width), targets], dim=2).view(-1, 2)
+
+
+def training_edges(link_split: LinkSplit) -> Tensor:
+    """The training edges, shape (E, 2), int64.
+
+    Raises:
+        DataError: there are none.
+    """
+    return _pairs(link_split, "train", "edge")
+
+
+def judged_pairs(link_split: LinkSplit, part: str) -> JudgedPairs:
+    """A part with its negatives: ``edge_neg`` (M, 2), shared, or ``target_node_neg`` (B, M), of each edge.
+
+    Raises:
+        DataError: the part has no edges or no negatives.
+        ShapeError: a table of another shape.
+    """
+    edge = _pairs(link_split, part, "edge")
+    if "target_node_neg" not in link_split[part]:
+        return JudgedPairs(edge, _pairs(link_split, part, "edge_neg"), None)
+    targets = torch.as_tensor(link_split[part]["target_node_neg"]).long()
+    if targets.dim() != 2 or len(targets) != len(edge) or targets.shape[1] == 0:
+        raise ShapeError(f"{part} target_node_neg has shape {tuple(targets.shape)}; give ({len(edge)}, M)")
+    return JudgedPairs(edge, None, targets)
+
+
+def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeDraw:
+    """How a batch's negatives are drawn; ``LinkPredictorConfig`` says what each kind is.
+
+    Raises:
+        DataError: "given" without as many training ``edge_neg`` as training edges.
+    """
+    edges = training_edges(link_split)
+    if kind == "non_edges":
+        non_edges = NonEdges(edges, num_nodes)
+        return lambda numbers, batch, generator: non_edges.sample(len(batch), generator)
+    if kind == "targets":
+        return lambda numbers, batch, generator: torch.stack(
+            [batch[:, 0], torch.randint(num_nodes, (len(batch),), generator=generator)], dim=1
+        )
+    given = _pairs(link_split, "train", "edge_neg")
+    if len(given) != len(edges):
+        raise DataError(f"{len(given)} training edge_neg for {len(edges)} edges; negatives 'given' needs as many")
+    return lambda numbers, batch, generator: given[numbers]
+
+
+def _pairs(link_split: LinkSplit, part: str, kind: str) -> Tensor:
+    if part not in link_split or kind not in link_split[part] or len(link_split[part][kind]) == 0:
+        raise DataError(f"the link split has no {part} {kind!r}; a predictor needs train, valid and test pairs")
+    pairs = torch.as_tensor(link_split[part][kind])
+    if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.is_floating_point():
+        raise ShapeError(
+            f"{part} {kind!r} has shape {tuple(pairs.shape)} and dtype {pairs.dtype}; give integers (E, 2)"
+        )
+    return pairs.long()
