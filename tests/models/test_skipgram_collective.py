@@ -358,15 +358,18 @@ def test_two_ranks_find_planted_groups_as_well_as_one(ranks: Ranks, negative_sco
 
 
 def relabelled_blogcatalog(folder: Path) -> tuple[Graph, list[int], np.ndarray, Any]:
-    """BlogCatalog in the order of a METIS partition in two; also the new number of each node, and the labels."""
-    from graph_emb.compat import dgl as compat_dgl
+    """BlogCatalog in the order of the parts that a run gets; also the new number of each node, and the labels.
+
+    METIS, which stood here, draws anew at every call, so that no two runs of the test trained on the same parts.
+    """
     from graph_emb.data.datasets import load
+    from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+    from partition.methods import assign
 
     data = load("blogcatalog", folder)
     graph = data.graph.to_undirected()
-    dgl = compat_dgl.load()
-    arcs = (torch.from_numpy(graph.sources()).long(), torch.from_numpy(graph.indices.copy()).long())
-    parts = dgl.metis_partition_assignment(dgl.graph(arcs, num_nodes=graph.num_nodes), 2).numpy()
+    arcs = (graph.sources().astype(np.int64), graph.indices.astype(np.int64))
+    parts = assign(HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: arcs}), 2, seed=0).parts[NODE_TYPE]
     place = np.empty(graph.num_nodes, np.int64)
     place[np.argsort(parts, kind="stable")] = np.arange(graph.num_nodes)
     edges = graph.edges()
