@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,6 +16,28 @@ from graph_emb.data.walkers import alias_rows, at_least_one, stream_key
 from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph, frozen
 from graph_emb.transport.process_group import ProcessGroup
+
+
+@dataclass(frozen=True)
+class NegativeKinds:
+    """Which negatives of a block count for which contexts: those of the same kind, of G kinds.
+
+    Attributes:
+        places: The kind of each place of a walk, shape (L,), int8.
+        drawn: The kind of each negative of a block, shape (K,), int8; every kind has at least one.
+    """
+
+    places: np.ndarray
+    drawn: np.ndarray
+
+    @classmethod
+    def one(cls, walk_length: int, shared: int) -> NegativeKinds:
+        """All negatives count for all contexts."""
+        return cls(np.zeros(walk_length, np.int8), np.zeros(shared, np.int8))
+
+    def shares(self, num_negatives: float) -> np.ndarray:
+        """How often a negative of each kind counts so that ``num_negatives`` do per context, (G,), float32."""
+        return (num_negatives / np.bincount(self.drawn)).astype(np.float32)
 
 
 class NegativeSampler:
@@ -48,6 +71,10 @@ class NegativeSampler:
         self.probabilities = share / share.sum()
         row = frozen(np.array([0, len(share)], np.int64))
         self.accept, self.other, _ = alias_rows(row, frozen(share.astype(np.float32)))
+
+    def kinds(self, walk_length: int, shared: int) -> NegativeKinds:
+        """Which of ``shared`` negatives of a block count for which places of a walk of ``walk_length`` nodes."""
+        return NegativeKinds.one(walk_length, shared)
 
     def key(self, epoch: int) -> np.uint64:
         """The key of an epoch's streams, for compiled loops that draw by themselves."""
@@ -118,7 +145,7 @@ def node_degrees(graph: Graph) -> np.ndarray:
 def gathered_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
     """``node_degrees`` of a graph of which each rank holds a part, shape (N,), on every rank; all must call it."""
     degrees = np.zeros(part.num_nodes)
-    degrees[part.low : part.low + part.num_own_nodes] = _out_degrees(part)
+    degrees[part.low : part.low + part.num_own_nodes] = out_degrees(part)
     if part.directed:
         weights = None if part.weights is None else part.weights.astype(np.float64)
         degrees += np.bincount(part.indices, weights, minlength=part.num_nodes)
@@ -129,10 +156,11 @@ def own_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
     """``node_degrees`` of the rank's own nodes, shape (R,); all must call it."""
     if part.directed:  # arcs from elsewhere count
         return gathered_degrees(part, group)[part.low : part.low + part.num_own_nodes]
-    return _out_degrees(part)
+    return out_degrees(part)
 
 
-def _out_degrees(part: PartGraph) -> np.ndarray:
+def out_degrees(part: PartGraph) -> np.ndarray:
+    """Summed weights of the arcs that leave each of the rank's own nodes, shape (R,), float64."""
     weights = np.ones(len(part.indices)) if part.weights is None else part.weights.astype(np.float64)
     rows = np.repeat(np.arange(part.num_own_nodes), np.diff(part.indptr))
     return np.bincount(rows, weights, minlength=part.num_own_nodes)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from graph_emb.data import partitioned_walk_kernels as kernels
+from graph_emb.data.negatives import gathered_degrees, own_degrees
 from graph_emb.data.part_graph import PartGraph
 from graph_emb.data.walkers import (
     WALKER,
@@ -93,14 +94,23 @@ class PartitionedWalkSampler:
         """Walks of one epoch, all ranks together: num_walks * N."""
         return self.num_walks * self.num_nodes
 
+    def degrees(self) -> np.ndarray:
+        """Summed weights of the arcs at each node, shape (N,), for negatives; every rank must call it."""
+        return gathered_degrees(self.graph, self.group)
+
+    def own_degrees(self) -> tuple[np.ndarray, int]:
+        """``degrees`` of the nodes that this rank owns, and the first of them; every rank must call it."""
+        return own_degrees(self.graph, self.group), self.graph.low
+
     def numbered_batches(
-        self, batch_size: int = 8192, *, epoch: int = 0, num_threads: int | None = None
+        self, batch_size: int = 8192, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The walks of one epoch that start at a node of this rank; every rank must take all batches.
 
         Args:
             batch_size: Walks of a batch, all ranks together.
             epoch: Which epoch; each has walks and start orders of its own.
+            first: Walks of the epoch, all ranks together, that are left out.
             num_threads: Threads that walk; None takes as many as torch (``torch.get_num_threads()``).
         Yields:
             Shape (B, L), int32 nodes, -1 after a dead end, and shape (B,), int64, the index of each walk in the
@@ -110,13 +120,16 @@ class PartitionedWalkSampler:
         """
         batch_size = at_least_one("batch_size", batch_size)
         pool_size = thread_count(num_threads)
-        first = 0
         with ThreadPoolExecutor(pool_size) as pool:
-            for starts in start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size):
+            for starts in self._starts(epoch, batch_size, first):
                 own = np.flatnonzero((starts >= self._low) & (starts < self._high))
                 index = first + own
                 yield self._walk(starts[own], index, epoch, pool, pool_size), index
                 first += len(starts)
+
+    def _starts(self, epoch: int, batch_size: int, first: int) -> Iterator[np.ndarray]:
+        """The start nodes of an epoch, those of all ranks, batch by batch, (B,)."""
+        return start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size, first)
 
     def _walk(
         self, starts: np.ndarray, index: np.ndarray, epoch: int, pool: ThreadPoolExecutor, pool_size: int

@@ -124,15 +124,19 @@ class Stepper:
         list(pool.map(walk_part, edges[:-1], edges[1:]))
 
 
-def start_batches(seed: int, epoch: int, num_nodes: int, num_walks: int, batch_size: int) -> Iterator[np.ndarray]:
+def start_batches(
+    seed: int, epoch: int, num_nodes: int, num_walks: int, batch_size: int, first: int = 0
+) -> Iterator[np.ndarray]:
     """The start nodes of an epoch, batch by batch: ``num_walks`` random orders of all nodes, one after the other.
+
+    ``first`` walks are left out, without being walked.
 
     Yields:
         Shape (B,), int32; the last batch may be shorter.
     """
     total = num_walks * num_nodes
     order, order_of = np.empty(0, np.int32), -1
-    for low in range(0, total, batch_size):
+    for low in range(first, total, batch_size):
         high = min(low + batch_size, total)
         starts = np.empty(high - low, np.int32)
         for round_ in range(low // num_nodes, (high - 1) // num_nodes + 1):

@@ -91,14 +91,16 @@ class WalkSampler:
             yield walks
 
     def numbered_batches(
-        self, batch_size: int = 8192, *, epoch: int = 0, num_threads: int | None = None
+        self, batch_size: int = 8192, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """``batches`` with the index of each walk in its epoch, shape (B,), int64; a walk's draws depend on it."""
+        """``batches`` with the index of each walk in its epoch, shape (B,), int64; a walk's draws depend on it.
+
+        ``first`` walks of the epoch are left out.
+        """
         batch_size = at_least_one("batch_size", batch_size)
         pool_size = thread_count(num_threads)
-        first = 0
         with ThreadPoolExecutor(pool_size) as pool:
-            for starts in start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size):
+            for starts in start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size, first):
                 index = np.arange(first, first + len(starts))
                 yield self._walk(starts, epoch, index, pool, pool_size), index
                 first += len(starts)

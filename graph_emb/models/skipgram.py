@@ -14,7 +14,9 @@ import torch
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from graph_emb.data.negatives import NegativeSampler, gathered_degrees, node_degrees, own_degrees
+from graph_emb.data.metapath_negatives import TypedNegativeSampler
+from graph_emb.data.metapath_walks import MetapathSampler
+from graph_emb.data.negatives import NegativeSampler, node_degrees
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
 from graph_emb.data.walkers import stream_key, thread_count
 from graph_emb.data.walks import WalkSampler
@@ -82,6 +84,7 @@ def train_skipgram(
     log_interval: float = 1.0,
     on_batch: Callable[[SkipGramProgress], None] | None = None,
     on_epoch: Callable[[SkipGramProgress], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
 ) -> SkipGramResult:
     """Train skip-gram embeddings on the walks of a sampler, streamed, one batch in memory at a time.
 
@@ -106,6 +109,9 @@ def train_skipgram(
         log_interval: Seconds between lines of the history.
         on_batch: Called with each line of the history.
         on_epoch: Called with the last line of each epoch.
+        checkpoints: Saves the training between batches (of about 260,000 tokens; those are its steps), and goes on
+            with the newest one where it was told to resume: from the same walk, so that one thread gives the rows of
+            a training that was never stopped.
     Returns:
         The model, also after Ctrl-C (``interrupted`` is then True).
     Raises:
@@ -175,17 +181,26 @@ def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[Neg
     if isinstance(sampler, WalkSampler):
         degrees = node_degrees(sampler.graph)
     elif config.negative_scope == "global" or config.subsample:
-        degrees = gathered_degrees(sampler.graph, sampler.group)
+        degrees = sampler.degrees()
     keep = None if config.subsample == 0 else _keep_chances(degrees, config.subsample)
+    if config.typed_negatives:
+        return _typed_negatives(sampler, config, degrees, seed), keep
     low = 0
     if isinstance(sampler, PartitionedWalkSampler) and config.negative_scope == "local":
-        degrees, low = own_degrees(sampler.graph, sampler.group), sampler.graph.low
+        degrees, low = sampler.own_degrees()
         empty = not (degrees**config.negative_power).any()
         if sampler.group is not None and any(sampler.group.gather_objects(empty, "local negatives")):
             raise ConfigError(
                 "negative_scope is 'local' and the nodes of a rank have no arcs; take 'global', or fewer ranks"
             )
     return NegativeSampler(degrees, config.negative_power, seed=seed, low=low), keep
+
+
+def _typed_negatives(sampler: Sampler, config: SkipGramConfig, degrees: np.ndarray, seed: int) -> NegativeSampler:
+    if not isinstance(sampler, MetapathSampler):
+        raise ConfigError("typed_negatives needs the walks of a MetapathSampler; nodes of other walks have no types")
+    kinds = (sampler.metapath.node_kinds, sampler.metapath.path_kinds)
+    return TypedNegativeSampler(degrees, *kinds, config.shared_negatives, config.negative_power, seed=seed)
 
 
 def _fitting_model(

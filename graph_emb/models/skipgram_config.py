@@ -14,6 +14,7 @@ WEIGHTINGS = ("linear", "uniform")
 DECAYS = ("linear", "none")
 PATHS = ("auto", "optimizer", "autograd")
 NEGATIVE_SCOPES = ("global", "local")
+CONTEXTS = ("both", "after")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class SkipGramConfig:
         shared_negatives: K, negatives that are drawn for each block of a walk and shared by its tokens, each
             counted ``num_negatives / K`` times. More of them lower the variance and cost time.
         negative_power: Negatives follow degree ** power; 0 is uniform.
+        typed_negatives: Draw negatives by type: a pair's are of its context's own type (metapath2vec++); needs walks
+            whose nodes have types, with none dropped.
+        contexts: ``both`` sides of a token, or only those ``after`` it (arcs of a directed graph, as LINE has it).
         negative_scope: ``global`` draws among all nodes; ``local``, where several ranks train, each among its own:
             fewer rows travel, and nodes of different ranks are told apart less well.
         subsample: word2vec's threshold t: a node with share f of all visits is kept with min(1, sqrt(t/f) + t/f);
@@ -59,6 +63,8 @@ class SkipGramConfig:
     num_negatives: float = 5.0
     shared_negatives: int = 32
     negative_power: float = 0.75
+    typed_negatives: bool = False
+    contexts: str = "both"
     negative_scope: str = "global"
     subsample: float = 0.0
     tables: int = 2
@@ -100,10 +106,21 @@ class SkipGramConfig:
             ("lr_decay", DECAYS),
             ("path", PATHS),
             ("negative_scope", NEGATIVE_SCOPES),
+            ("contexts", CONTEXTS),
         ):
             value = getattr(self, name)
             if value not in known and not (name == "lr_decay" and value is None):
                 raise unknown_name(name, value, known)
+        if self.typed_negatives:
+            self._check_typed_negatives()
+
+    def _check_typed_negatives(self) -> None:
+        for name, usual in (("negative_scope", "global"), ("negative_pool", 0), ("subsample", 0)):
+            if getattr(self, name) != usual:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r} with typed_negatives, which are drawn by the type of each "
+                    f"place of a walk; leave it at {usual!r}"
+                )
 
     @property
     def first_lr(self) -> float:

@@ -108,38 +108,52 @@ def shorten_steps(steps, ids, partners, most):
 
 
 @njit(**FAST)
-def block_loss(chances, ramp, middle, num_contexts, negative_weight):
+def block_loss(chances, ramp, middle, kinds, drawn_kinds, shares):
     """Loss and weight of the positive pairs of a block whose sigmoids are ``chances``, as ``step_factors`` reads it."""
+    num_contexts = len(kinds)
+    masses = np.empty(len(shares), f4)
     loss, pairs = 0.0, 0.0
     for i in range(chances.shape[0]):
-        mass = 0.0
+        masses[:] = f4(0.0)
         for j in range(num_contexts):
             weight = ramp[middle - i + j]
-            mass += weight
+            masses[kinds[j]] += weight
             loss -= weight * np.log(max(chances[i, j], TINY))
-        for j in range(num_contexts, chances.shape[1]):
-            loss -= negative_weight * mass * np.log(max(f4(1.0) - chances[i, j], TINY))
-        pairs += mass
+        for n in range(len(drawn_kinds)):
+            kind = drawn_kinds[n]
+            loss -= shares[kind] * masses[kind] * np.log(max(f4(1.0) - chances[i, num_contexts + n], TINY))
+        pairs += masses.sum()
     return loss, pairs
 
 
 @njit(**FAST)
-def step_factors(chances, ramp, middle, num_contexts, negative_weight, lr):
+def step_factors(chances, ramp, middle, kinds, drawn_kinds, shares, lr):
     """Turns sigmoids (T, M + K) into lr times the factors of the rows in the step.
 
     ramp[middle - i + j] is the weight of context j of token i, 0 outside the window and for the token itself. A
-    negative counts ``negative_weight`` times the summed weight of the token's contexts.
+    negative of kind g counts shares[g] times the summed weight of the token's contexts of that kind; context j is of
+    kind kinds[j], negative n of kind drawn_kinds[n].
     """
+    num_contexts = len(kinds)
+    masses = np.empty(len(shares), f4)
     for i in range(chances.shape[0]):
         weights = ramp[middle - i : middle - i + num_contexts]
         row = chances[i]
-        mass = f4(0.0)
+        if len(shares) == 1:  # the usual case, in loops that are vectorised
+            mass = f4(0.0)
+            for j in range(num_contexts):
+                mass += weights[j]
+                row[j] = lr * weights[j] * (f4(1.0) - row[j])
+            scale = -lr * shares[0] * mass
+            for j in range(num_contexts, len(row)):
+                row[j] *= scale
+            continue
+        masses[:] = f4(0.0)
         for j in range(num_contexts):
-            mass += weights[j]
+            masses[kinds[j]] += weights[j]
             row[j] = lr * weights[j] * (f4(1.0) - row[j])
-        scale = -lr * negative_weight * mass
-        for j in range(num_contexts, len(row)):
-            row[j] *= scale
+        for n in range(len(drawn_kinds)):
+            row[num_contexts + n] *= -lr * shares[drawn_kinds[n]] * masses[drawn_kinds[n]]
 
 
 @njit(**FAST)
@@ -155,8 +169,9 @@ def train_walks(
     ramp,
     window,
     block,
-    shared,
-    negative_weight,
+    kinds,
+    drawn_kinds,
+    shares,
     lr,
     lr_slope,
     most,
@@ -168,14 +183,15 @@ def train_walks(
     rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and lr -1 it sums up the gradients.
     Nodes past the end of a table are rows of its ``far`` table, which change in place; it is empty where all are here.
     No step may change a score by more than about ``most`` (see ``shorten_steps``); infinity leaves them all alone.
-    Both sides may be one table. Walk b is number index[b] of its epoch, and steps with lr plus lr_slope times the
-    walks of the epoch since the first one here.
+    Both sides may be one table. Place i of every walk is of kind kinds[i] and negative n of a block of kind
+    drawn_kinds[n]; ``step_factors`` says what kinds and shares do. Walk b is number index[b] of its epoch, and steps
+    with lr plus lr_slope times the walks of the epoch since the first one here.
 
     Returns:
         Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
     """
     num_walks, length = walks.shape
-    width = embedding.shape[1]
+    width, shared = embedding.shape[1], len(drawn_kinds)
     block = min(block, length)
     longest = min(length, block + 2 * window) + shared
     rows, row_steps = np.empty((block, width), f4), np.empty((block, width), f4)
@@ -207,9 +223,9 @@ def train_walks(
             sigmoid_in_place(products[: size * count])
             shift = middle + left - begin
             if index[b] % LOSS_EVERY == 0:
-                more = block_loss(chances, ramp, shift, num_contexts, negative_weight)
+                more = block_loss(chances, ramp, shift, kinds[left:right], drawn_kinds, shares)
                 loss, pairs = loss + more[0], pairs + more[1]
-            step_factors(chances, ramp, shift, num_contexts, negative_weight, rate)
+            step_factors(chances, ramp, shift, kinds[left:right], drawn_kinds, shares, rate)
             np.dot(chances, outputs[:count], row_steps[:size])
             np.dot(chances.T, rows[:size], output_steps[:count])
             shorten_steps(row_steps, tokens[begin:end], mean_square_norm(outputs, count), most)

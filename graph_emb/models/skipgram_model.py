@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from graph_emb.data.negatives import NegativeKinds
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import unknown_name
 from graph_emb.models.skipgram_config import SkipGramConfig
@@ -29,8 +30,9 @@ class SkipGram:
         - sum_ij w_ij [ log sigmoid(x_i . c_j) + k * mean_n log sigmoid(-x_i . c_n) ]
 
     with w_ij the window's weight of the distance of i and j, k = ``num_negatives`` and n over ``shared_negatives``
-    random nodes that the tokens of a block share. Its expectation is that of word2vec's loss with k negatives per
-    pair; a negative that happens to be a neighbour is not left out, as in the analysis of Levy and Goldberg 2014.
+    random nodes that the tokens of a block share; where negatives are typed, over those of the type of c_j. Its
+    expectation is that of word2vec's loss with k negatives per pair; a negative that happens to be a neighbour is not
+    left out, as in the analysis of Levy and Goldberg 2014.
 
     First values: with two tables those of word2vec, x uniform in +-0.5/D and c = 0; with one table, uniform in
     +-1/sqrt(D), because small rows on both sides would leave zero slowly.
@@ -106,11 +108,9 @@ class SkipGram:
         x = _take(rows, tokens)
         near = torch.bmm(x, _take(others, contexts).transpose(1, 2))
         far = torch.bmm(x, _take(others, negatives).transpose(1, 2))
-        mass = blocks.weights.sum(dim=2)
-        scale = self.config.num_negatives / self.config.shared_negatives
         return (
             -(blocks.weights * functional.logsigmoid(near)).sum()
-            - scale * (mass * functional.logsigmoid(-far).sum(dim=2)).sum()
+            - (blocks.negative_weights * functional.logsigmoid(-far)).sum()
         )
 
 
@@ -123,12 +123,14 @@ class Blocks:
         contexts: Shape (S, M), int64.
         negatives: Shape (S, K), int64.
         weights: Shape (S, T, M), float32, the weight of each pair.
+        negative_weights: Shape (S, T, K), float32, that of each pair of a token and a negative.
     """
 
     tokens: Tensor
     contexts: Tensor
     negatives: Tensor
     weights: Tensor
+    negative_weights: Tensor
 
     @property
     def num_pairs(self) -> float:
@@ -141,24 +143,39 @@ def num_blocks(walk_length: int, config: SkipGramConfig) -> int:
     return -(-walk_length // config.block)
 
 
-def cut_blocks(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig) -> Blocks:
-    """Walks (B, L), padded with -1 at the end, and their negatives (B, S * K) as blocks."""
+def cut_blocks(
+    walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig, kinds: NegativeKinds | None = None
+) -> Blocks:
+    """Walks (B, L), padded with -1 at the end, and their negatives (B, S * K) as blocks.
+
+    ``kinds`` says which negatives count for which contexts; None: all for all.
+    """
     long_enough = walks[:, 1] >= 0 if walks.shape[1] > 1 else np.zeros(len(walks), bool)
     walks, negatives = walks[long_enough], negatives[long_enough]
     count, size, window = num_blocks(walks.shape[1], config), config.block, config.window
-    padded = torch.full((len(walks), count * size + 2 * window), -1, dtype=torch.int64)
-    padded[:, window : window + walks.shape[1]] = torch.from_numpy(walks)
-    tokens = padded[:, window : window + count * size].reshape(-1, size)
-    contexts = padded.unfold(1, size + 2 * window, size).reshape(-1, size + 2 * window)
+    kinds = kinds or NegativeKinds.one(walks.shape[1], config.shared_negatives)
+
+    def windows(nodes: np.ndarray) -> Tensor:
+        padded = torch.full((len(nodes), count * size + 2 * window), -1, dtype=torch.int64)
+        padded[:, window : window + nodes.shape[1]] = torch.from_numpy(nodes)
+        return padded.unfold(1, size + 2 * window, size).reshape(-1, size + 2 * window)
+
+    contexts = windows(walks)
+    tokens = contexts[:, window : window + size]
     drawn = torch.from_numpy(negatives).long().reshape(-1, config.shared_negatives)
+    context_kinds = windows(np.broadcast_to(kinds.places[: walks.shape[1]], walks.shape).astype(np.int64))
     used = tokens[:, 0] >= 0
-    tokens, contexts, drawn = tokens[used], contexts[used], drawn[used]
+    tokens, contexts, drawn, context_kinds = tokens[used], contexts[used], drawn[used], context_kinds[used]
     ramp = torch.from_numpy(distance_ramp(config))
     middle = len(ramp) // 2
     shifts = torch.arange(size + 2 * window) - window
     weights = ramp[middle + shifts[None, :] - torch.arange(size)[:, None]]
     weights = weights * (tokens >= 0)[:, :, None] * (contexts >= 0)[:, None, :]
-    return Blocks(tokens, contexts, drawn, weights)
+    shares = torch.from_numpy(kinds.shares(config.num_negatives))
+    masses = torch.stack([(weights * (context_kinds == kind)[:, None, :]).sum(dim=2) for kind in range(len(shares))])
+    drawn_kinds = torch.from_numpy(kinds.drawn.astype(np.int64))
+    negative_weights = masses.permute(1, 2, 0)[:, :, drawn_kinds] * shares[drawn_kinds]
+    return Blocks(tokens, contexts, drawn, weights, negative_weights)
 
 
 def distance_ramp(config: SkipGramConfig) -> np.ndarray:
@@ -166,7 +183,10 @@ def distance_ramp(config: SkipGramConfig) -> np.ndarray:
     reach = config.block + config.window
     distance = np.abs(np.arange(-reach, reach + 1))
     weight = np.ones(len(distance)) if config.window_weighting == "uniform" else 1 - (distance - 1) / config.window
-    return np.where((distance == 0) | (distance > config.window), 0.0, weight).astype(np.float32)
+    outside = (distance == 0) | (distance > config.window)
+    if config.contexts == "after":
+        outside[:reach] = True
+    return np.where(outside, 0.0, weight).astype(np.float32)
 
 
 def _pull(table: DistEmbedding, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.data.negatives import NegativeSampler
+from graph_emb.data.negatives import NegativeKinds, NegativeSampler
 from graph_emb.models import skipgram_kernels
 from graph_emb.models.skipgram_config import SkipGramConfig
 from graph_emb.models.skipgram_model import SkipGram, cut_blocks, distance_ramp, num_blocks
@@ -126,14 +126,17 @@ class Kernel:
 
     def __init__(self, config: SkipGramConfig, negatives: NegativeSampler) -> None:
         self._negatives = negatives
-        self._blocks = (distance_ramp(config), config.window, config.block, config.shared_negatives)
-        self._negative_weight = np.float32(config.num_negatives / config.shared_negatives)
+        self._blocks = (distance_ramp(config), config.window, config.block)
         self._config = config
 
     def draw(self, walks: np.ndarray, epoch: int, index: np.ndarray, pool: np.ndarray | None = None) -> np.ndarray:
         """Negatives of walks (B, L) by their numbers in the epoch (B,), of a pool or of all; shape (B, S * K)."""
         per_walk = num_blocks(walks.shape[1], self._config) * self._config.shared_negatives
         return self._negatives.sample_for(index, per_walk, epoch=epoch, pool=pool)
+
+    def kinds(self, walks: np.ndarray) -> NegativeKinds:
+        """Which negatives count for which contexts of walks (B, L)."""
+        return self._negatives.kinds(walks.shape[1], self._config.shared_negatives)
 
     def run(
         self,
@@ -148,7 +151,9 @@ class Kernel:
         far: Pair | None = None,
     ) -> tuple[float, float]:
         """See ``skipgram_kernels.train_walks``; without ``far`` all rows are in the tables."""
-        rate = (self._negative_weight, lr, lr_slope, np.float32(most))
+        kinds = self.kinds(walks)
+        drawing = (kinds.places, kinds.drawn, kinds.shares(self._config.num_negatives))
+        rate = (*drawing, lr, lr_slope, np.float32(most))
         rest = far or (tables[0][:0], tables[1][:0])
         return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *rest, *self._blocks, *rate, index)
 
@@ -176,6 +181,7 @@ class InPlaceSteps:
             shard.num_rows == table.num_embeddings
             and shard.weight.dtype == torch.float32
             and shard.weight.device.type == "cpu"
+            and shard.frozen is None
             for table, shard in shards
         )
 
@@ -268,7 +274,7 @@ class AutogradSteps:
         loss_sum, pairs = 0.0, 0.0
         for piece in batch.cut(self.size):
             drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index)
-            blocks = cut_blocks(piece.walks, drawn, self._model.config)
+            blocks = cut_blocks(piece.walks, drawn, self._model.config, self._kernel.kinds(piece.walks))
             loss = self._model.loss(blocks)
             loss.backward()
             self._decay.apply_to(self._optimizer, piece.done)
