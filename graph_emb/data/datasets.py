@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from graph_emb.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.graph import Graph, GraphFile, Labels, ReadOptions, read_graph_file
 from graph_emb.graph.readers import READERS
 from graph_emb.graph.readers.source import COMMON_OPTIONS, graph_of_arcs, split_suffix
+
+if TYPE_CHECKING:
+    from graph_emb.compat.ogb import OGBLink, OGBNode
 
 GRAPH_FILE = "graph.npz"
 DIGITS_NEIGHBOURS = 10
@@ -38,6 +41,8 @@ class Dataset:
         node_split: Node numbers of ``train``, ``valid`` and ``test`` (those that exist), or None.
         link_split: ``train``: ``edge`` (E, 2); ``valid`` and ``test``: ``edge`` and negatives, ``edge_neg`` for
             example; or None.
+        features: Shape (N, F), float32 or int64, or None: OGB's node features; for ogbn-proteins, whose edges have
+            features and whose nodes have none, the mean over a node's edges, as in OGB's examples.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Dataset:
     labels: Labels | None = None
     node_split: dict[str, NDArray[np.int64]] | None = None
     link_split: LinkSplit | None = None
+    features: NDArray | None = None
 
     def __post_init__(self) -> None:
         if self.labels is not None and self.labels.num_nodes != self.graph.num_nodes:
@@ -197,9 +203,22 @@ def _from_ogb(name: str, root: Path, download: bool, options: ReadOptions, says_
         directed=data.is_directed,
         num_nodes=data.num_nodes,
     )
+    features = data.node_feat if data.node_feat is not None else _mean_at_nodes(data)
     if name.startswith("ogbl"):
-        return Dataset(name, graph, link_split={part: _edges_of(tables) for part, tables in data.split.items()})
-    return Dataset(name, graph, _labels(data.labels, data.metadata.num_classes), node_split=dict(data.split))
+        split = {part: _edges_of(tables) for part, tables in data.split.items()}
+        return Dataset(name, graph, link_split=split, features=features)
+    labels = _labels(data.labels, data.metadata.num_classes)
+    return Dataset(name, graph, labels, node_split=dict(data.split), features=features)
+
+
+def _mean_at_nodes(data: OGBNode | OGBLink) -> NDArray[np.float32] | None:
+    """Edge features (E, F) of an undirected graph as their mean over the edges of each node, (N, F); 0 of none."""
+    if data.edge_feat is None:
+        return None
+    ends = data.edge_index.reshape(-1)
+    counts = np.maximum(np.bincount(ends, minlength=data.num_nodes), 1)
+    columns = [np.bincount(ends, np.tile(column, 2), data.num_nodes) for column in data.edge_feat.T]
+    return (np.stack(columns, axis=1) / counts[:, None]).astype(np.float32)
 
 
 def _edges_of(tables: dict[str, NDArray]) -> dict[str, NDArray]:

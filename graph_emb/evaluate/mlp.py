@@ -1,6 +1,6 @@
-"""A small network that reads classes off frozen embeddings: OGB's ``mlp.py`` of ogbn-arxiv."""
+"""A small network that reads classes or several labels off frozen embeddings: OGB's ``mlp.py`` of its node sets."""
 
-# N nodes, n training nodes, D width, H hidden width, C classes.
+# N nodes, n nodes of a part, D width, H hidden width, C classes, T tasks of yes or no.
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from graph_emb.errors import ConfigError
+from graph_emb.errors import ConfigError, DataError
+from graph_emb.evaluate.ranks import rank
 
 _JUDGED_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
 class MLPConfig:
-    """The recipe; the defaults are OGB's.
+    """The recipe; the defaults are OGB's for ogbn-arxiv.
 
     Attributes:
         hidden_dim: H.
         num_layers: Linear layers, at least 2; each but the last is followed by batch norm, ReLU and dropout.
+        batch_norm: False leaves the batch norms out, as OGB does for its other node data sets.
         dropout: At least 0 and below 1.
         lr: Adam's learning rate.
         epochs: Passes over the training nodes.
@@ -35,6 +37,7 @@ class MLPConfig:
 
     hidden_dim: int = 256
     num_layers: int = 3
+    batch_norm: bool = True
     dropout: float = 0.5
     lr: float = 0.01
     epochs: int = 500
@@ -59,69 +62,74 @@ class MLPRun:
     """One trained network.
 
     Attributes:
-        epoch: Of the highest validation accuracy, the first of equals; 1-based.
-        accuracy: By part ("train", "valid", "test"), at that epoch.
+        metric: "acc" of classes, "rocauc" of several tasks, as OGB names them.
+        epoch: Of the highest validation value, the first of equals; 1-based.
+        scores: The metric by part ("train", "valid", "test"), at that epoch.
         num_parameters: Of the network.
     """
 
+    metric: str
     epoch: int
-    accuracy: dict[str, float]
+    scores: dict[str, float]
     num_parameters: int
 
 
-def build_mlp(in_dim: int, num_classes: int, config: MLPConfig) -> nn.Sequential:
+def build_mlp(in_dim: int, num_outputs: int, config: MLPConfig) -> nn.Sequential:
     """The network with torch's default initial values, drawn from its global generator."""
     layers: list[nn.Module] = []
     width = in_dim
     for _ in range(config.num_layers - 1):
         hidden = nn.Linear(width, config.hidden_dim)
-        layers += [hidden, nn.BatchNorm1d(config.hidden_dim), nn.ReLU(), nn.Dropout(config.dropout)]
+        norm: list[nn.Module] = [nn.BatchNorm1d(config.hidden_dim)] if config.batch_norm else []
+        layers += [hidden, *norm, nn.ReLU(), nn.Dropout(config.dropout)]
         width = config.hidden_dim
-    return nn.Sequential(*layers, nn.Linear(width, num_classes))
+    return nn.Sequential(*layers, nn.Linear(width, num_outputs))
 
 
 def train_mlp(
     parts: Mapping[str, tuple[Tensor, Tensor]],
-    num_classes: int,
+    num_outputs: int,
     config: MLPConfig | None = None,
     *,
     seed: int = 0,
     progress: bool = False,
 ) -> MLPRun:
-    """Trains on one part with cross entropy and Adam; the epoch is chosen by the validation accuracy alone.
+    """Trains on one part with cross entropy and Adam; the epoch is chosen by the validation value alone.
 
     The global random state of torch is left as found.
 
     Args:
-        parts: "train", "valid" and "test": features (n, D), float32, and classes (n,), int64. Two training nodes
-            at least.
-        num_classes: C.
+        parts: "train", "valid" and "test": features (n, D), float32, and classes (n,), int64, or answers (n, T),
+            float32, 1 or 0 (NaN: unknown, and left out). Two training nodes at least.
+        num_outputs: C or T.
         config: The recipe.
         seed: Of the initial values, the batches and dropout.
         progress: Shows a bar.
     """
     config = config or MLPConfig()
-    features, classes = parts["train"]
+    features, truth = parts["train"]
+    tasks = truth.dim() == 2
+    metric, judge = ("rocauc", _mean_roc_auc) if tasks else ("acc", _accuracy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build_mlp(features.shape[1], num_classes, config)
+        model = build_mlp(features.shape[1], num_outputs, config)
         optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
         best_epoch, best = 0, {"valid": -1.0}
         bar = tqdm(range(1, config.epochs + 1), desc=f"mlp, seed {seed}", unit="epoch", disable=not progress)
         for epoch in bar:
-            _train_epoch(model, optimizer, features, classes, config.batch_size)
+            _train_epoch(model, optimizer, features, truth, config.batch_size)
             if epoch % config.eval_every:
                 continue
-            valid = _accuracy(model, *parts["valid"])
+            valid = judge(model, *parts["valid"])
             if valid > best["valid"]:
                 best_epoch = epoch
-                best = {name: valid if name == "valid" else _accuracy(model, *part) for name, part in parts.items()}
+                best = {name: valid if name == "valid" else judge(model, *part) for name, part in parts.items()}
             bar.set_postfix({"valid": f"{valid:.4f}", "best": f"{best['valid']:.4f}"})
-    return MLPRun(best_epoch, best, sum(parameter.numel() for parameter in model.parameters()))
+    return MLPRun(metric, best_epoch, best, sum(parameter.numel() for parameter in model.parameters()))
 
 
 def _train_epoch(
-    model: nn.Module, optimizer: torch.optim.Optimizer, features: Tensor, classes: Tensor, batch_size: int | None
+    model: nn.Module, optimizer: torch.optim.Optimizer, features: Tensor, truth: Tensor, batch_size: int | None
 ) -> None:
     model.train()
     # A full batch needs no order, and no copy of the features.
@@ -130,15 +138,35 @@ def _train_epoch(
         if not isinstance(batch, slice) and len(batch) == 1:
             continue
         optimizer.zero_grad()
-        F.cross_entropy(model(features[batch]), classes[batch]).backward()
+        _loss(model(features[batch]), truth[batch]).backward()
         optimizer.step()
 
 
-def _accuracy(model: nn.Module, features: Tensor, classes: Tensor) -> float:
+def _loss(logits: Tensor, truth: Tensor) -> Tensor:
+    if truth.dim() == 1:
+        return F.cross_entropy(logits, truth)
+    known = ~truth.isnan()
+    return F.binary_cross_entropy_with_logits(logits[known], truth[known])
+
+
+def _logits(model: nn.Module, features: Tensor) -> Tensor:
     model.eval()
     with torch.no_grad():
-        right = sum(
-            int((model(rows).argmax(dim=1) == truth).sum())
-            for rows, truth in zip(features.split(_JUDGED_AT_ONCE), classes.split(_JUDGED_AT_ONCE), strict=True)
-        )
-    return right / len(classes)
+        return torch.cat([model(rows) for rows in features.split(_JUDGED_AT_ONCE)])
+
+
+def _accuracy(model: nn.Module, features: Tensor, classes: Tensor) -> float:
+    return int((_logits(model, features).argmax(dim=1) == classes).sum()) / len(classes)
+
+
+def _mean_roc_auc(model: nn.Module, features: Tensor, truth: Tensor) -> float:
+    """OGB's ROC-AUC of several tasks: the mean over those that have both answers."""
+    logits = _logits(model, features)
+    values = []
+    for scores, answers in zip(logits.unbind(1), truth.unbind(1), strict=True):
+        positive, negative = scores[answers == 1], scores[answers == 0]
+        if len(positive) and len(negative):
+            values.append(rank(positive, negative).auc().realistic)
+    if not values:
+        raise DataError(f"none of {truth.shape[1]} tasks has both answers in this part; ROC-AUC is not defined")
+    return sum(values) / len(values)

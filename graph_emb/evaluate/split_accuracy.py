@@ -118,7 +118,7 @@ def split_accuracy(
         for name, part in nodes.items()
     }
     runs = [train_mlp(parts, labels.num_classes, mlp, seed=seed, progress=progress) for seed in chosen]
-    accuracy = {name: tuple(run.accuracy[name] for run in runs) for name in parts}
+    accuracy = {name: tuple(run.scores[name] for run in runs) for name in parts}
     return SplitAccuracy(classifier, chosen, accuracy, tuple(run.epoch for run in runs), runs[0].num_parameters)
 
 

@@ -10,6 +10,8 @@ import pytest
 from graph_emb.data.datasets import Dataset, available, load
 from graph_emb.errors import ConfigError, DataError, GraphEmbError, ShapeError
 from graph_emb.graph import Graph, Labels
+from tests import ogb_layout
+from tests.compat.ogb import layout
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +161,8 @@ def test_repeated_ogb_edges_add_their_weights_up(tmp_path: Path, monkeypatch: py
         split={"train": {"source_node": np.array([0]), "target_node": np.array([1])}, "valid": {}, "test": {}},
         metadata=SimpleNamespace(folder="ogbl_collab"),
         is_directed=False,
+        node_feat=None,
+        edge_feat=None,
     )
     monkeypatch.setattr(ogb, "read_link_dataset", lambda name, root, download: data)
     loaded = load("ogbl-collab", tmp_path)
@@ -222,3 +226,27 @@ def test_ogbn_arxiv_has_its_split_and_classes(shared_data: Path) -> None:
 def test_graphs_with_relations_are_refused_in_one_line(shared_data: Path, name: str) -> None:
     with pytest.raises(GraphEmbError):
         load(name, shared_data)
+
+
+def test_node_features_come_along(tmp_path: Path) -> None:
+    ogb_layout.write_ppa(tmp_path)
+    features = load("ogbl-ppa", tmp_path).features
+    assert features is not None
+    assert features.shape == (40, 58)
+    assert (features.argmax(axis=1) == np.arange(40)).all()
+    ogb_layout.write_ddi(tmp_path)
+    assert load("ogbl-ddi", tmp_path).features is None
+
+
+def test_edge_features_are_averaged_at_nodes_without_any(tmp_path: Path) -> None:
+    """ogbn-proteins: node 0 has two edges, node 1 one, node 3 none."""
+    folder = tmp_path / "ogbn_proteins"
+    layout.write_graph(folder, [[0, 1], [2, 0]], num_nodes=4)
+    layout.write_csv(folder / "raw" / "species.csv.gz", [[3702]] * 4)
+    layout.write_csv(folder / "raw" / "node-label.csv.gz", [[0] * 112, [1] * 112] * 2)
+    layout.write_csv(folder / "raw" / "edge-feat.csv.gz", [[0.25] * 8, [0.75] * 8])
+    for part, node in {"train": 0, "valid": 1, "test": 2}.items():
+        layout.write_csv(folder / "split" / "species" / f"{part}.csv.gz", [[node]])
+    features = load("ogbn-proteins", tmp_path).features
+    assert features is not None
+    assert features[:, 5].tolist() == [0.5, 0.25, 0.75, 0.0]
