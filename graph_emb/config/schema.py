@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 MAX_SEED = 2**63 - 1
 
 RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "row_adam"]
-FormatName = Literal["npy", "parquet", "word2vec"]
+FormatName = Literal["npy", "parquet", "word2vec", "pt"]
 
 
 def _not_a_truth_value(value: Any) -> Any:

@@ -1,32 +1,27 @@
-"""The file formats of embeddings: how rows are written piece by piece and read back whole."""
+"""The file formats of embeddings: how rows are written piece by piece, and which reader takes them back."""
 
 # N rows, D width, B rows of a piece.
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from graph_emb.data.row_files import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
+from graph_emb.data.torch_zip import TorchZip
 from graph_emb.errors import DataError
 from graph_emb.registry import Registry
-
-Ids = NDArray[Any]  # int64 or numpy strings
-Loaded = tuple[NDArray[np.floating], "Ids | None"]
-
-# Bytes of text that are parsed at once.
-TEXT_AT_ONCE = 1 << 24
 
 
 class Format(Protocol):
     """A writer of N rows in pieces, and the reader of what it wrote.
 
     Attributes:
-        files: Names it writes; the last is the one that ``read`` takes.
+        files: Names it writes; the last is the one that is opened.
         suffixes: Endings by which a file is recognised.
     """
 
@@ -47,8 +42,8 @@ class Format(Protocol):
         """Ends the files; the streams stay open."""
 
     @staticmethod
-    def read(path: Path) -> Loaded:
-        """Weights (N, D) and ids (N,), None where the file has none.
+    def open(path: Path) -> RowFile:
+        """Such a file, to be read.
 
         Raises:
             DataError: not such a file, or a damaged one.
@@ -79,14 +74,8 @@ class Npy:
         """Nothing follows the last row."""
 
     @staticmethod
-    def read(path: Path) -> Loaded:
-        weights = _read_array(path)
-        if weights.dtype.kind != "f" or weights.ndim != 2:
-            raise DataError(f"{path} holds {weights.dtype} of shape {weights.shape}; embeddings are floats (N, D)")
-        ids = path.with_name("ids.npy")
-        if path.name != "embeddings.npy" or not ids.exists():
-            return weights, None
-        return weights, _read_array(ids)
+    def open(path: Path) -> RowFile:
+        return NpyRows(path)
 
 
 @FORMATS.register("parquet")
@@ -116,25 +105,8 @@ class Parquet:
         self._writer.close()
 
     @staticmethod
-    def read(path: Path) -> Loaded:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            with pq.ParquetFile(path) as file:
-                kind = _list_type(file.schema_arrow, path)
-                weights = np.empty((file.metadata.num_rows, kind.list_size), dtype=np.float32)
-                ids, place = [], 0
-                for batch in file.iter_batches(columns=["id", "embedding"]):
-                    lists = batch.column("embedding")
-                    if lists.null_count or lists.flatten().null_count or batch.column("id").null_count:
-                        raise DataError(f"{path} has empty ids or embeddings near row {place}")
-                    weights[place : place + len(lists)] = lists.flatten().to_numpy().reshape(-1, kind.list_size)
-                    ids.append(batch.column("id"))
-                    place += len(lists)
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(path, "parquet", error) from error
-        return weights, pa.chunked_array(ids, type=file.schema_arrow.field("id").type).to_numpy()
+    def open(path: Path) -> RowFile:
+        return ParquetRows(path)
 
 
 @FORMATS.register("word2vec")
@@ -175,95 +147,34 @@ class Word2Vec:
         """Nothing follows the last line."""
 
     @staticmethod
-    def read(path: Path) -> Loaded:
-        import pyarrow as pa
-        from pyarrow import csv
+    def open(path: Path) -> RowFile:
+        return TextRows(path)
 
-        num_rows, dim = _read_text_header(path)
-        names = ["id", *map(str, range(dim))]
-        weights = np.empty((num_rows, dim), dtype=np.float32)
-        ids, place, end = [], 0, 0
-        try:
-            with csv.open_csv(
-                path,
-                csv.ReadOptions(skip_rows=1, column_names=names, block_size=max(TEXT_AT_ONCE, 64 * dim)),
-                csv.ParseOptions(delimiter=" ", quote_char=False),
-                csv.ConvertOptions(
-                    column_types={name: pa.string() if name == "id" else pa.float32() for name in names}, null_values=[]
-                ),
-            ) as reader:
-                for batch in reader:
-                    end = place + len(batch)
-                    if end > num_rows:
-                        break
-                    for column in range(dim):
-                        weights[place:end, column] = batch.column(column + 1).to_numpy()
-                    ids.append(batch.column(0))
-                    place = end
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(path, "word2vec", error) from error
-        if end != num_rows:
-            more = " or more" if end > num_rows else ""
-            raise DataError(f"{path} has {end}{more} rows, its first line says {num_rows}")
-        return weights, _as_integers(pa.chunked_array(ids).to_numpy().astype(str))
+
+@FORMATS.register("pt")
+class Pt:
+    """``embeddings.pt``: ``{"embeddings": (N, D) float32, "ids": (N,) int64 or a list of strings}``.
+
+    ``torch.load(path, weights_only=True, mmap=True)`` reads it.
+    """
+
+    files: ClassVar[tuple[str, ...]] = ("embeddings.pt",)
+    suffixes: ClassVar[tuple[str, ...]] = (".pt", ".pth")
+
+    def __init__(self, streams: Mapping[str, BinaryIO], ids: Ids, dim: int) -> None:
+        self._file = TorchZip(streams[self.files[0]], ids, (len(ids), dim))
+
+    def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
+        self._file.append(rows)
+
+    def close(self) -> None:
+        self._file.close()
+
+    @staticmethod
+    def open(path: Path) -> RowFile:
+        return TorchRows(path)
 
 
 def _write_header(stream: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> None:
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)
-
-
-def _read_array(path: Path) -> NDArray:
-    """A .npy file as an array of this machine's byte order."""
-    try:
-        # Mapped first: a header that promises more than the file holds fails before memory is taken.
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(mapped, np.ndarray):
-            raise ValueError("it is an archive of arrays")
-        return np.array(mapped, dtype=mapped.dtype.newbyteorder("="))
-    except (ValueError, EOFError) as error:
-        raise _damaged(path, "npy", error) from error
-
-
-def _list_type(schema: Any, path: Path) -> Any:
-    import pyarrow as pa
-
-    names = schema.names
-    kind: Any = schema.field("embedding").type if "embedding" in names else pa.null()
-    if "id" not in names or not (pa.types.is_fixed_size_list(kind) and pa.types.is_float32(kind.value_type)):
-        raise DataError(
-            f"{path} has the columns {', '.join(names)}; "
-            "embeddings have id and embedding, a list of fixed size of float32"
-        )
-    return kind
-
-
-def _read_text_header(path: Path) -> tuple[int, int]:
-    with path.open("rb") as stream:
-        words = stream.readline(64).split()
-        stream.seek(0, 2)
-        size = stream.tell()
-        stream.seek(-min(1, size), 2)
-        last = stream.read(1)
-    if len(words) != 2 or not all(word.isdigit() for word in words) or min(map(int, words)) < 1:
-        raise DataError(f"{path} is no word2vec text: its first line is not 'rows width', two positive integers")
-    num_rows, dim = map(int, words)
-    # Every number needs a digit and a separator.
-    if last != b"\n" or 2 * num_rows * dim > size:
-        raise DataError(f"{path} is cut off: {size} bytes cannot hold {num_rows} x {dim} numbers and a last line end")
-    return num_rows, dim
-
-
-def _as_integers(ids: Ids) -> Ids:
-    with suppress(ValueError, OverflowError):
-        numbers = ids.astype(np.int64)
-        if (numbers.astype(str) == ids).all():
-            return numbers
-    return ids
-
-
-def _damaged(path: Path, kind: str, error: Exception) -> DataError:
-    if isinstance(error, OSError) and error.errno is not None:
-        raise error  # the system's word, such as a missing permission; Arrow's own errors have no number
-    reason = " ".join(str(error).split())[:160]
-    return DataError(f"{path} is damaged or no {kind} file ({reason}); export it again")

@@ -15,8 +15,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from graph_emb.data.embedding_formats import FORMATS, Format, Ids
+from graph_emb.data.embedding_formats import FORMATS, Format
 from graph_emb.data.pending_files import PendingFiles
+from graph_emb.data.row_files import Ids, RowFile
 from graph_emb.errors import ConfigError, DataError, ShapeError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.ids import as_ids, find_ids
@@ -115,14 +116,25 @@ def load_embeddings(path: str | Path) -> Embeddings:
         DataError: nothing there, an unknown ending, or a damaged file.
         OSError: the file cannot be read.
     """
-    file, kind = _find(Path(path))
-    weights, ids = kind.read(file)
+    file = open_embeddings(path)
+    weights, ids = file.read()
     if weights.dtype == np.float16:
         weights = weights.astype(np.float32)
     try:
         return Embeddings(weights, np.arange(len(weights)) if ids is None else ids)
     except (ShapeError, DataError) as error:
-        raise DataError(f"{file}: {error}") from error
+        raise DataError(f"{file.path}: {error}") from error
+
+
+def open_embeddings(path: str | Path) -> RowFile:
+    """A file of embeddings, found as ``load_embeddings`` finds it, to be read piece by piece.
+
+    Raises:
+        DataError: nothing there, an unknown ending, or a damaged file.
+        OSError: the file cannot be read.
+    """
+    file, kind = _find(Path(path))
+    return kind.open(file)
 
 
 def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floating]:

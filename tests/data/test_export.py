@@ -20,7 +20,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.initializers import Normal
 from graph_emb.transport.active import init, shutdown
 
-ALL = ("npy", "parquet", "word2vec")
+ALL = ("npy", "parquet", "word2vec", "pt")
 
 
 def rows(num_rows: int = 50, dim: int = 7) -> np.ndarray:
@@ -94,6 +94,23 @@ def test_parquet_is_a_plain_table(tmp_path: Path) -> None:
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), 7)
 
 
+@pytest.mark.parametrize("ids", ["none", "strings"])
+def test_a_pt_file_is_what_torch_loads_and_maps(tmp_path: Path, ids: str) -> None:
+    import zipfile
+
+    (path,) = save_embeddings(tmp_path, rows(), IDS[ids], ("pt",))
+    for mapped in (False, True):
+        found = torch.load(path, weights_only=True, mmap=mapped)
+        assert torch.equal(found["embeddings"].view(torch.int32), torch.from_numpy(rows()).view(torch.int32))
+        assert list(found["ids"]) == list(range(50) if ids == "none" else IDS[ids])
+        assert found["embeddings"].data_ptr() % 64 == 0 or not mapped
+    assert zipfile.ZipFile(path).testzip() is None
+    torch.save(found, tmp_path / "again.pt")
+    assert np.array_equal(load_embeddings(tmp_path / "again.pt").node_ids, load_embeddings(path).node_ids)
+    torch.save(found["embeddings"].bfloat16(), tmp_path / "alone.pt")
+    assert load_embeddings(tmp_path / "alone.pt").node_ids.tolist() == list(range(50))
+
+
 class Sliced:
     """Rows that exist only while they are asked for, as those of a table on other machines."""
 
@@ -119,7 +136,7 @@ def test_pieces_are_bounded_and_change_no_file(tmp_path: Path, monkeypatch: pyte
 
 
 def test_long_text_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graph_emb.data.embedding_formats.TEXT_AT_ONCE", 1)  # 64 bytes a number remain
+    monkeypatch.setattr("graph_emb.data.row_files.TEXT_AT_ONCE", 1)  # 64 bytes a number remain
     save_embeddings(tmp_path, rows(), IDS["strings"], ("word2vec",))
     found = load_embeddings(tmp_path)
     assert np.array_equal(found.weights.view(np.int32), rows().view(np.int32))
@@ -241,8 +258,8 @@ def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"formats": ("pt",)}, ConfigError, "unknown format 'pt'; known: npy, parquet, word2vec"),
-        ({"formats": ()}, ConfigError, r"formats are \[\]; give one or more of npy, parquet, word2vec"),
+        ({"formats": ("h5",)}, ConfigError, "unknown format 'h5'; known: npy, parquet, pt, word2vec"),
+        ({"formats": ()}, ConfigError, r"formats are \[\]; give one or more of npy, parquet, word2vec, pt"),
         ({"formats": ("npy", "npy")}, ConfigError, "each once"),
         ({"node_ids": [0, 1]}, ShapeError, "2 node_ids for 3 rows"),
         ({"node_ids": [4, 5, 4]}, DataError, "node id 4 stands for 2 rows"),
@@ -321,6 +338,12 @@ def test_bad_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "pickled.npy", np.array([{}, None]), allow_pickle=True)
     with pytest.raises(DataError, match=r"pickled\.npy is damaged or no npy file"):
         load_embeddings(tmp_path / "pickled.npy")
+    torch.save({"weight": torch.ones(2, 2)}, tmp_path / "other.pt")
+    with pytest.raises(DataError, match=r"other\.pt holds the keys \['weight'\]; embeddings are a float tensor"):
+        load_embeddings(tmp_path / "other.pt")
+    torch.save(np.float64, tmp_path / "code.pt")
+    with pytest.raises(DataError, match=r"code\.pt is damaged or no torch file"):
+        load_embeddings(tmp_path / "code.pt")
     np.savez(tmp_path / "archive.npz", np.ones(3))
     (tmp_path / "archive.npz").rename(tmp_path / "archive.npy")
     with pytest.raises(DataError, match="it is an archive of arrays"):
