@@ -120,6 +120,8 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
+    parser.add_argument("--checkpoint-every", metavar="N", help="save every N steps, or 90s, 10m, 2h; beside --out")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
     parser.add_argument("--seed", help="walks, first rows, negatives and splits follow from it; default: 0")
     parser.add_argument("--dim", help="width of an embedding")

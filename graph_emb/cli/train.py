@@ -21,6 +21,7 @@ TEXT_FLAGS = {
     "root": "dataset.root",
     "labels": "dataset.labels",
     "mode": "parallel.mode",
+    "checkpoint_every": "checkpoint.every",
 }
 """Flags whose text is the value, with the field that they set."""
 VALUE_FLAGS = {
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         return launch(config, out, args)
     from graph_emb.train.pipeline import run as run_pipeline  # after the configuration: torch takes a second
 
-    result = run_pipeline(config, out=out, overwrite=args.overwrite, progress=show_progress(args))
+    result = run_pipeline(config, out=out, overwrite=args.overwrite, resume=args.resume, progress=show_progress(args))
     if result.dataset is None:  # a rank that only helped
         return 0
     print(summary(result.metrics))

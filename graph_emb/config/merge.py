@@ -20,8 +20,8 @@ Nested = dict[str, Any]
 SectionT = TypeVar("SectionT", bound=BaseModel)
 MAX_CONFIG_BYTES = 1 << 20
 SECTIONS = {
-    "dataset": "name", "model": "name", "train": "lr", "parallel": "trainers", "evaluate": "shuffles",
-    "output": "formats",
+    "dataset": "name", "model": "name", "train": "lr", "parallel": "trainers", "checkpoint": "every",
+    "evaluate": "shuffles", "output": "formats",
 }  # fmt: skip
 """Every section and one of its fields, for the errors."""
 NAMED_SECTIONS = ("dataset", "model")

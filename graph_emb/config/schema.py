@@ -10,6 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from graph_emb.config.interval import parse_interval
+from graph_emb.errors import ConfigError
+
 MAX_SEED = 2**63 - 1
 
 RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "row_adam"]
@@ -186,6 +189,24 @@ class ParallelSection(Section):
         return self
 
 
+class CheckpointSection(Section):
+    """When the training is saved so that it can go on after a stop; they lie beside the run folder."""
+
+    every: str | None = Field(default=None, description="steps (500) or a time (90s, 10m, 2h); null: never")
+    keep_last: Count = Field(default=2, ge=1, le=1_000_000, description="complete checkpoints that stay")
+    background: bool = Field(default=False, description="train on while a checkpoint is written; costs a copy")
+
+    @field_validator("every", mode="after")
+    @classmethod
+    def _is_an_interval(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                parse_interval(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+
 class EvaluateSection(Section):
     """What is measured after training, as far as the data allows it."""
 
@@ -226,6 +247,7 @@ class RunConfig(Section):
     model: ModelSection
     train: TrainSection = TrainSection()
     parallel: ParallelSection = ParallelSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     evaluate: EvaluateSection = EvaluateSection()
     output: OutputSection = OutputSection()
 

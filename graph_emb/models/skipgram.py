@@ -14,6 +14,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.data.metapath_negatives import TypedNegativeSampler
 from graph_emb.data.metapath_walks import MetapathSampler
 from graph_emb.data.negatives import NegativeSampler, node_degrees
@@ -133,13 +134,25 @@ def train_skipgram(
         if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
             ranks = LockstepRanks(sampler.group, model.embedding.kvstore.traffic, sampler, steps)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
-        epoch = 0
+        epoch = first_epoch = begin = step = 0
+        if checkpoints is not None:
+            trainers = [] if steps.optimizer is None else [steps.optimizer]
+            position = checkpoints.start(model.tables, trainers)
+            if position is not None:
+                epoch = first_epoch = position["epoch"]
+                begin, step = position["first"], position["step"]
+                log.restore(position["log"])
         try:
-            for epoch in range(config.epochs):
-                for batch in _batches(sampler, steps.size, epoch, keep, seed, threads):
+            for epoch in range(first_epoch, config.epochs):
+                for batch in _batches(sampler, steps.size, epoch, begin, keep, seed, threads):
                     interrupted = log.add(batch, *steps.run(batch), pressed())
                     if interrupted:
                         break
+                    step += 1
+                    if checkpoints is not None:
+                        place = {"epoch": epoch, "first": batch.first + batch.total, "step": step}
+                        checkpoints.after(step, lambda place=place: {**place, "log": log.state()})
+                begin = 0
                 log.write(epoch)
                 if interrupted:
                     break
@@ -150,6 +163,8 @@ def train_skipgram(
                 raise
             interrupted = True
             log.write(epoch)
+        if checkpoints is not None:
+            checkpoints.finish()
     return SkipGramResult(model, log.history, interrupted)
 
 
@@ -271,15 +286,15 @@ def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:
 
 
 def _batches(
-    sampler: Sampler, together: int, epoch: int, keep: np.ndarray | None, seed: int, threads: int
+    sampler: Sampler, together: int, epoch: int, first: int, keep: np.ndarray | None, seed: int, threads: int
 ) -> Iterator[WalkBatch]:
-    """The walks of an epoch without the tokens that subsampling drops; whole steps of ``together`` walks for ranks."""
+    """Walks of an epoch from ``first``, without tokens that subsampling drops; whole steps of ``together`` walks."""
     size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
     if isinstance(sampler, PartitionedWalkSampler):
         wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
         size = max(1, wanted // together) * together
-    first, per_epoch = 0, sampler.num_walks_per_epoch
-    for walks, index in sampler.numbered_batches(size, epoch=epoch, num_threads=threads):
+    per_epoch = sampler.num_walks_per_epoch
+    for walks, index in sampler.numbered_batches(size, epoch=epoch, first=first, num_threads=threads):
         if keep is not None:
             drop_frequent(walks, keep, stream_key(seed, epoch, 2), index)
         total = min(size, per_epoch - first)

@@ -55,7 +55,7 @@ class ExchangeSteps:
         ranks = model.embedding.kvstore.world_size
         self.size = ranks * (model.config.exchange_walks or min(MOST_WALKS, -(-total_walks // (ranks * EXCHANGES))))
         self._places = np.full(model.num_nodes, -1, np.int32)
-        self.used, self.own = 0, 0
+        self.used, self.own, self.optimizer = 0, 0, None
 
     @staticmethod
     def fits(model: SkipGram) -> bool:

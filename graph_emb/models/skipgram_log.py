@@ -114,6 +114,24 @@ class TrainingLog:
         """Since the start, without the time of callbacks."""
         return time.perf_counter() - self._begin - self._paused
 
+    def state(self) -> dict[str, float]:
+        """What ``restore`` needs to count on; lines that were written are not among it."""
+        return {
+            "walks": self.walks,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "loss": self._loss,
+            "pairs": self._pairs,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Count on from what ``state`` gave, in this process or another."""
+        self.walks, self.tokens = int(state["walks"]), int(state["tokens"])
+        self._loss, self._pairs = state["loss"], state["pairs"]
+        self._begin -= state["seconds"]
+        self._last_line = self.seconds
+        self._bar.update(self.tokens)
+
     def add(self, batch: WalkBatch, loss: float, pairs: float, stop: bool = False) -> bool:
         """Count a batch that was trained; loss and pairs are sums over a sample of it. Whether any rank says stop."""
         nodes = batch.walks[batch.walks >= 0]

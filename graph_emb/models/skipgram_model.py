@@ -42,20 +42,28 @@ class SkipGram:
         config: The recipe.
         seed: Of the first values.
         part_policy: Who owns which row, as in ``DistEmbedding``.
+        name: Of the token table, and the stem of the context table's; None chooses names.
     """
 
     def __init__(
-        self, num_nodes: int, config: SkipGramConfig | None = None, *, seed: int = 0, part_policy: Any = None
+        self,
+        num_nodes: int,
+        config: SkipGramConfig | None = None,
+        *,
+        seed: int = 0,
+        part_policy: Any = None,
+        name: str | None = None,
     ) -> None:
         self.config = config or SkipGramConfig()
         dim = self.config.dim
         bound = 0.5 / dim if self.config.tables == 2 else dim**-0.5
         self.embedding = DistEmbedding(
-            num_nodes, dim, init_func=Uniform(-bound, bound, seed=seed), part_policy=part_policy
+            num_nodes, dim, name, init_func=Uniform(-bound, bound, seed=seed), part_policy=part_policy
         )
         self.context = self.embedding
         if self.config.tables == 2:
-            self.context = DistEmbedding(num_nodes, dim, init_func=Zeros(), part_policy=part_policy)
+            other = None if name is None else f"{name}.context"
+            self.context = DistEmbedding(num_nodes, dim, other, init_func=Zeros(), part_policy=part_policy)
 
     @property
     def num_nodes(self) -> int:

@@ -111,6 +111,11 @@ class Steps(Protocol):
 
     size: int
 
+    @property
+    def optimizer(self) -> SparseOptimizer | None:
+        """Whose state belongs to the training; None where it has no state."""
+        ...
+
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """Update the tables; returns loss and weight of the positive pairs of a sample of the walks."""
         ...
@@ -169,7 +174,7 @@ class InPlaceSteps:
         self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, pool: ThreadPoolExecutor, threads: int
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
-        self.size = 1
+        self.size, self.optimizer = 1, None
         self._tables = (model.embedding.shard.weight.numpy(), model.context.shard.weight.numpy())
         self._decay, self._pool, self._threads = decay, pool, threads
 
@@ -223,7 +228,7 @@ class GradientSteps:
         pool: ThreadPoolExecutor,
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
-        self._model, self._decay, self._optimizer, self._pool = model, decay, optimizer, pool
+        self._model, self._decay, self._pool, self.optimizer = model, decay, pool, optimizer
         self.size = step_walks(model)
         self._part = self.size if model.embedding.kvstore.lockstep else PART_WALKS
 
@@ -236,9 +241,9 @@ class GradientSteps:
                 sums, own = gradients.result()
                 torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in sums])
                 loss, pairs = loss + own[0], pairs + own[1]
-            self._decay.apply_to(self._optimizer, piece.done)
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+            self._decay.apply_to(self.optimizer, piece.done)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
         return loss, pairs
 
     def _start(self, part: WalkBatch) -> tuple[list[Tensor], Future]:
@@ -266,7 +271,7 @@ class AutogradSteps:
         self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, optimizer: SparseOptimizer
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
-        self._model, self._decay, self._optimizer = model, decay, optimizer
+        self._model, self._decay, self.optimizer = model, decay, optimizer
         self.size = step_walks(model)
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
@@ -277,9 +282,9 @@ class AutogradSteps:
             blocks = cut_blocks(piece.walks, drawn, self._model.config, self._kernel.kinds(piece.walks))
             loss = self._model.loss(blocks)
             loss.backward()
-            self._decay.apply_to(self._optimizer, piece.done)
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+            self._decay.apply_to(self.optimizer, piece.done)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
             loss_sum += float(loss.detach())
             pairs += blocks.num_pairs
         return loss_sum, pairs

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.data.export import Embeddings
 from graph_emb.train.evaluation import Finding
@@ -67,7 +68,15 @@ class Family(Protocol):
         """Numbers in all rows that the run will save."""
         ...
 
-    def train(self, dataset: Any, *, ranks: Ranks | None, log: Log, progress: bool) -> Trained:
+    def train(
+        self,
+        dataset: Any,
+        *,
+        ranks: Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> Trained:
         """Train. Every rank of a job calls it; ``dataset`` is None on all but the first.
 
         Args:
@@ -75,6 +84,7 @@ class Family(Protocol):
             ranks: The trainers of a job; None: this process alone.
             log: Takes the lines of the history; called on the first rank only.
             progress: Show a bar on stderr.
+            checkpoints: To be started with what is trained, and called after every step; None: none are wanted.
         """
         ...
 

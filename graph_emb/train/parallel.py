@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import partition
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.data.part_graph import PartGraph
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
@@ -32,6 +33,8 @@ from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 CHUNK_ROWS = 1 << 16
 """Rows that travel to the first rank at a time after the training."""
 WEIGHT = "weight"
+TABLE = "node"
+"""The name of the nodes' table in a run and in its checkpoints."""
 MOST_SILENCE = 30.0
 """Seconds until a kvstore process that does not answer counts as dead, whatever an exchange may take."""
 
@@ -105,18 +108,69 @@ def start(config: RunConfig) -> Ranks:
     return ranks
 
 
-def cut(graph: Graph, config: RunConfig, folder: Path) -> partition.PartitionedGraph:
+@contextmanager
+def parts_for(
+    ranks: Ranks, config: RunConfig, graph: HeteroGraph | None, facts: Any = None
+) -> Iterator[tuple[partition.PartitionedGraph, Any]]:
+    """Cut a graph for the trainers and open the parts on every rank; every rank calls it, the first gives the graph.
+
+    The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``. They are gone
+    when all ranks have left.
+
+    Args:
+        facts: What the first rank has to tell the others about the graph.
+    Yields:
+        The parts, and the first rank's ``facts``.
+    """
+    with tempfile.TemporaryDirectory(prefix="graph-emb-parts-") if ranks.rank == 0 else nullcontext() as folder:
+        told = None
+        if folder is not None:
+            assert graph is not None
+            told = (str(cut(graph, config, Path(folder)).path), facts)
+        path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
+        yield partition.load(path), facts
+        ranks.group.barrier()
+
+
+def cut(graph: HeteroGraph, config: RunConfig, folder: Path) -> partition.PartitionedGraph:
     """Partition a graph for the trainers; on the first rank."""
+    parts = config.parallel.trainers
+    if parts > graph.total_nodes:
+        raise ConfigError(f"parallel.trainers = {parts}: the graph has {graph.total_nodes} nodes; take fewer trainers")
+    return partition.build(
+        graph, parts, config.parallel.method, out=folder / "parts", seed=config.seed, report=False, allow_empty=True
+    )
+
+
+def of_one_type(graph: Graph) -> HeteroGraph:
+    """A plain graph as ``partition`` takes it."""
     heads = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(graph.indptr))
     data = {} if graph.weights is None else {EDGE_TYPE: {WEIGHT: graph.weights}}
     arcs = {EDGE_TYPE: (heads, graph.indices.astype(np.int64))}
-    whole = HeteroGraph({NODE_TYPE: graph.num_nodes}, arcs, edge_data=data, name="graph")
-    parts = config.parallel.trainers
-    if parts > graph.num_nodes:
-        raise ConfigError(f"parallel.trainers = {parts}: the graph has {graph.num_nodes} nodes; take fewer trainers")
-    return partition.build(
-        whole, parts, config.parallel.method, out=folder / "parts", seed=config.seed, report=False, allow_empty=True
-    )
+    return HeteroGraph({NODE_TYPE: graph.num_nodes}, arcs, edge_data=data, name="graph")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank has of a graph that was cut for the trainers.
+
+    Attributes:
+        graph: The arcs that leave its nodes, in partition order.
+        policy: Who owns which row of a table of all nodes.
+        order: The original number of each node, shape (N,), on the first rank; None on the others.
+    """
+
+    graph: PartGraph
+    policy: Any
+    order: np.ndarray | None
+
+
+def share_of(ranks: Ranks, config: RunConfig, graph: Graph | None) -> Share:
+    """Cut a plain graph and take this rank's share. Every rank calls it; the first one gives the graph."""
+    whole = None if graph is None else of_one_type(graph)
+    with parts_for(ranks, config, whole, None if graph is None else graph.directed) as (parts, directed):
+        order = np.array(parts.node_map()) if ranks.rank == 0 else None
+        return Share(own_part(parts, ranks, directed), parts.policy(), order)
 
 
 def train(
@@ -127,51 +181,46 @@ def train(
     *,
     progress: bool,
     log: Callable[[SkipGramProgress], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
 ) -> GatheredRows:
-    """Cut the graph and train on its parts. Every rank calls it; the first one gives the graph and gets the rows.
-
-    The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``.
-    """
-    first = ranks.rank == 0
-    with tempfile.TemporaryDirectory(prefix="graph-emb-parts-") if first else nullcontext() as folder:
-        told = None
-        if folder is not None:
-            assert graph is not None
-            told = (str(cut(graph, config, Path(folder)).path), graph.directed)
-        path, directed = ranks.group.gather_objects(told, "the parts' place")[0]
-        parts = partition.load(path)
-        own = own_part(parts, ranks, directed)
-        order = parts.node_map() if first else None
-        ranks.group.barrier()
-    model_options = config.model
+    """Cut the graph and train on its parts. Every rank calls it; the first one gives the graph and gets the rows."""
+    share = share_of(ranks, config, graph)
+    options = config.model
     sampler = PartitionedWalkSampler(
-        own,
+        share.graph,
         ranks.group,
-        num_walks=model_options.num_walks,
-        walk_length=model_options.walk_length,
-        p=getattr(model_options, "p", 1.0),
-        q=getattr(model_options, "q", 1.0),
+        num_walks=options.num_walks,
+        walk_length=options.walk_length,
+        p=getattr(options, "p", 1.0),
+        q=getattr(options, "q", 1.0),
         seed=config.seed,
     )
-    model = SkipGram(parts.num_nodes(), skipgram, seed=config.seed, part_policy=parts.policy())
+    name = None if checkpoints is None else TABLE
+    model = SkipGram(share.graph.num_nodes, skipgram, seed=config.seed, part_policy=share.policy, name=name)
     result = train_skipgram(
         sampler,
         model=model,
         seed=config.seed,
         num_threads=config.train.threads,
-        progress=progress and first,
+        progress=progress and ranks.rank == 0,
         log_interval=config.train.log_interval,
         on_batch=log,
+        checkpoints=checkpoints,
     )
+    return GatheredRows(result, gathered_rows(ranks, model, config.output.context, share.order))
+
+
+def gathered_rows(ranks: Ranks, model: SkipGram, context: str, order: np.ndarray | None) -> torch.Tensor | None:
+    """``SkipGram.embeddings`` in the graph's original order, on the rank that has ``order``; every rank calls it."""
     ranks.transport.flush()
     ranks.transport.barrier()
-    rows = _combined(model, config.output.context, first)
+    rows = _combined(model, context, order is not None)
     if rows is not None and order is not None:
         original = torch.empty_like(rows)
-        original[torch.from_numpy(np.array(order))] = rows
+        original[torch.from_numpy(order)] = rows
         rows = original
     ranks.transport.barrier()  # nobody leaves while the first one reads
-    return GatheredRows(result, rows)
+    return rows
 
 
 def own_part(parts: partition.PartitionedGraph, ranks: Ranks, directed: bool) -> PartGraph:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
 from graph_emb.data.export import Embeddings, save_embeddings
-from graph_emb.errors import GraphEmbError
+from graph_emb.errors import ConfigError, GraphEmbError
 from graph_emb.train import parallel
 from graph_emb.train.evaluation import Finding
-from graph_emb.train.family import Family, Trained, family_of
+from graph_emb.train.family import Family, Log, Trained, family_of
 from graph_emb.train.run_folder import CONFIG, RunFolder, check_place
 from graph_emb.train.versions import versions
 
@@ -65,6 +66,7 @@ def pipeline(
     config: RunConfig | Mapping[str, Any] | str | Path | None = None,
     evaluate: bool | Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = False,
     **overrides: Any,
 ) -> PipelineResult:
@@ -78,7 +80,9 @@ def pipeline(
         seed: Of walks, first rows, negatives, held-out edges and label shuffles; default 0.
         config: A configuration, its sections, or the path of a YAML file, below the arguments here.
         evaluate: Whether to evaluate after training, default True; or fields of that section.
-        overwrite: Replace a run that is in ``out``.
+        overwrite: Replace a run that is in ``out``, and its checkpoints.
+        resume: Go on from the newest checkpoint of a run that was stopped, in ``<out>-checkpoints``; from the start
+            where there is none yet.
         progress: Show progress bars on stderr.
         overrides: Fields of the configuration by name (``dim=64, lr=0.05``), or sections (``train={"lr": 0.05}``).
     Raises:
@@ -93,7 +97,7 @@ def pipeline(
     given = {"model": model, "dataset": dataset, "root": root, "seed": seed, switch: evaluate}
     named = {key: os.fspath(v) if isinstance(v, Path) else v for key, v in given.items() if v is not None}
     layers = [place_key(key, value) for key, value in {**named, **overrides}.items()]
-    return run(config_from(_sections(config), *layers), out=out, overwrite=overwrite, progress=progress)
+    return run(config_from(_sections(config), *layers), out=out, overwrite=overwrite, resume=resume, progress=progress)
 
 
 def run(
@@ -101,6 +105,7 @@ def run(
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = False,
     add_files: AddFiles | None = None,
 ) -> PipelineResult:
@@ -111,13 +116,14 @@ def run(
     Args:
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
     """
+    checkpoints = _Checkpoints(config, out, overwrite, resume)
     if config.parallel.mode == "local":
-        return _run(config, out, overwrite, progress, add_files, None)
+        return _run(config, out, overwrite, progress, add_files, None, checkpoints)
     ranks = parallel.start(config)
     try:
         if ranks.rank == 0:
-            return _run(config, out, overwrite, progress, add_files, ranks)
-        return _help(config, ranks)
+            return _run(config, out, overwrite, progress, add_files, ranks, checkpoints)
+        return _help(config, ranks, checkpoints)
     finally:
         ranks.close()
 
@@ -129,11 +135,12 @@ def _run(
     progress: bool,
     add_files: AddFiles | None,
     ranks: parallel.Ranks | None,
+    checkpoints: _Checkpoints,
 ) -> PipelineResult:
     if out is None:
-        return _Run(config, progress, ranks).train(None)
-    check_place(Path(os.path.realpath(Path(out).expanduser())), overwrite)
-    started = _Run(config, progress, ranks)  # reads the data first: bad data makes no folder
+        return _Run(config, progress, ranks, checkpoints).train(None)
+    check_place(_place(out), overwrite)
+    started = _Run(config, progress, ranks, checkpoints)  # reads the data first: bad data makes no folder
     with RunFolder(out, overwrite=overwrite) as folder:
         return started.train(folder, add_files)
 
@@ -141,9 +148,60 @@ def _run(
 AddFiles = Callable[[PipelineResult, Path], None]
 
 
-def _help(config: RunConfig, ranks: parallel.Ranks) -> PipelineResult:
+class _Checkpoints:
+    """Where and when a run is saved, as its configuration says.
+
+    Raises:
+        ConfigError: there is no run folder beside which they could lie.
+    """
+
+    def __init__(self, config: RunConfig, out: str | Path | None, overwrite: bool, resume: bool) -> None:
+        self.section, self._about = config.checkpoint, about(config)
+        self._overwrite, self._resume = overwrite, resume
+        self.wanted = resume or self.section.every is not None
+        if self.wanted and out is None:
+            what = "resume" if resume else f"checkpoint.every = {self.section.every!r}"
+            raise ConfigError(f"{what} needs out, the run folder beside which the checkpoints lie")
+        self._folder = None if out is None else _place(out).with_name(f"{_place(out).name}-checkpoints")
+
+    def open(self, replay: Log) -> PeriodicCheckpoints | None:
+        """For one training; None where none are wanted."""
+        if not self.wanted or self._folder is None:
+            return None
+        return PeriodicCheckpoints(
+            self._folder,
+            self.section.every,
+            keep_last=self.section.keep_last,
+            background=self.section.background,
+            resume=self._resume,
+            overwrite=self._overwrite,
+            about=self._about,
+            replay=replay,
+        )
+
+
+FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
+FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interval")}
+"""What may change when a run goes on: who trains, what is written and judged, and where the data lies."""
+
+
+def about(config: RunConfig) -> dict[str, Any]:
+    """The fields that decide the result of a run, by path."""
+    fields: dict[str, Any] = {"seed": config.seed}
+    for section, values in config.model_dump(mode="json", exclude={"seed", *FREE_SECTIONS}).items():
+        free = FREE_FIELDS.get(section, ())
+        fields |= {f"{section}.{name}": value for name, value in values.items() if name not in free}
+    return fields
+
+
+def _place(out: str | Path) -> Path:
+    return Path(os.path.realpath(Path(out).expanduser()))
+
+
+def _help(config: RunConfig, ranks: parallel.Ranks, checkpoints: _Checkpoints) -> PipelineResult:
     """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
-    trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False)
+    opened = checkpoints.open(_nowhere)
+    trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False, checkpoints=opened)
     metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
     return PipelineResult(config, metrics, None, None)
 
@@ -155,8 +213,10 @@ def _nowhere(line: dict[str, Any]) -> None:
 class _Run:
     """The state of one run: data, clock, metrics."""
 
-    def __init__(self, config: RunConfig, progress: bool, ranks: parallel.Ranks | None) -> None:
-        self.progress, self.ranks = progress, ranks
+    def __init__(
+        self, config: RunConfig, progress: bool, ranks: parallel.Ranks | None, checkpoints: _Checkpoints
+    ) -> None:
+        self.progress, self.ranks, self.checkpoints = progress, ranks, checkpoints
         self.family: Family = family_of(config)
         self.config = self.family.config
         self.seconds: dict[str, float] = {}
@@ -168,10 +228,7 @@ class _Run:
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
             folder.check_space(self._output_bytes())
-        log = _nowhere if folder is None else folder.append
-        trained = self._timed(
-            "train", lambda: self.family.train(self.dataset, ranks=self.ranks, log=log, progress=self.progress)
-        )
+        trained = self._timed("train", lambda: self._train(folder))
         if folder is not None:
             self._timed("save", lambda: self._save(trained.tables, folder.path))
         metrics = self._metrics(trained)
@@ -194,6 +251,19 @@ class _Run:
             kept = "" if result.folder is None else f"; the embeddings are in {result.folder}"
             raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure
         return result
+
+    def _train(self, folder: RunFolder | None) -> Trained:
+        write: Log = _nowhere if folder is None else folder.append
+        checkpoints = self.checkpoints.open(write)
+
+        def log(line: dict[str, Any]) -> None:
+            write(line)
+            if checkpoints is not None:
+                checkpoints.record(line)
+
+        return self.family.train(
+            self.dataset, ranks=self.ranks, log=log, progress=self.progress, checkpoints=checkpoints
+        )
 
     def _judge(self, trained: Trained) -> BaseException | None:
         """Fills ``findings``; what went wrong is returned, because the trained rows must be kept first."""

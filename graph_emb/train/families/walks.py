@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import DatasetSection, RunConfig
 from graph_emb.data.datasets import Dataset
 from graph_emb.data.export import Embeddings
 from graph_emb.data.walks import WalkSampler, thread_count
-from graph_emb.models.skipgram import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
+from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
 from graph_emb.train import parallel
 from graph_emb.train.evaluation import Finding, evaluate
 from graph_emb.train.family import Log, Trained
@@ -47,7 +48,15 @@ class WalkFamily:
         width = self.skipgram.dim * (2 if self.config.output.context == "concat" else 1)
         return dataset.graph.num_nodes * width
 
-    def train(self, dataset: Dataset | None, *, ranks: parallel.Ranks | None, log: Log, progress: bool) -> Trained:
+    def train(
+        self,
+        dataset: Dataset | None,
+        *,
+        ranks: parallel.Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> Trained:
         """Walk and train, in this process or with other ranks."""
 
         def line(entry: SkipGramProgress) -> None:
@@ -55,27 +64,35 @@ class WalkFamily:
 
         if ranks is None:
             assert dataset is not None
-            result = self._train_alone(dataset, line, progress)
+            result = self._train_alone(dataset, line, progress, checkpoints)
             rows = result.embeddings(self.config.output.context)
         else:
             graph = None if dataset is None else dataset.graph
             made = parallel.train(
-                ranks, self.config, self.skipgram, graph, progress=progress, log=None if graph is None else line
+                ranks,
+                self.config,
+                self.skipgram,
+                graph,
+                progress=progress,
+                log=None if graph is None else line,
+                checkpoints=checkpoints,
             )
             if made.rows is None:
                 return Trained({}, made.result.interrupted, {})
             result, rows = made.result, made.rows
         assert dataset is not None
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
-        return Trained({"node": Embeddings(rows.numpy(), ids)}, result.interrupted, self._metrics(result))
+        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, self._metrics(result))
 
     def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
         """Node classes and held-out edges."""
         config = self.config
-        weights = trained.tables["node"].weights
+        weights = trained.tables[parallel.TABLE].weights
         return evaluate(weights, dataset, config.evaluate, config.seed, threads=config.train.threads, progress=progress)
 
-    def _train_alone(self, dataset: Dataset, log: Any, progress: bool) -> SkipGramResult:
+    def _train_alone(
+        self, dataset: Dataset, log: Any, progress: bool, checkpoints: PeriodicCheckpoints | None
+    ) -> SkipGramResult:
         model, train = self.config.model, self.config.train
         sampler = WalkSampler(
             dataset.graph,
@@ -85,9 +102,12 @@ class WalkFamily:
             q=getattr(model, "q", 1.0),
             seed=self.config.seed,
         )
+        name = None if checkpoints is None else parallel.TABLE
+        tables = SkipGram(dataset.graph.num_nodes, self.skipgram, seed=self.config.seed, name=name)
         return train_skipgram(
             sampler,
-            self.skipgram,
+            model=tables,
+            checkpoints=checkpoints,
             seed=self.config.seed,
             num_threads=train.threads,
             progress=progress,

@@ -1,0 +1,213 @@
+"""Checkpoints at intervals while a training runs, and the newest complete one to go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn, optim
+
+from graph_emb.checkpoint.manifest import NAME, Manifest
+from graph_emb.config.interval import parse_interval
+from graph_emb.embedding import DistEmbedding
+from graph_emb.errors import ConfigError, DataError
+from graph_emb.optimizer import SparseOptimizer
+
+POSITION, ABOUT, LINES = "position", "about", "lines"
+HISTORY = "history.jsonl"
+
+
+class PeriodicCheckpoints:
+    """Saves ``folder/<step>`` at intervals; ``start`` loads the newest one that is complete.
+
+    In a mode with several ranks, all of them make one with equal arguments and call it together.
+
+    Args:
+        folder: Of the checkpoints; other files in it are left alone.
+        every: Steps (``500``) or a time (``"90s"``, ``"10m"``, ``"2h"``; the first rank's clock decides). None: none
+            is saved, ``start`` only.
+        keep_last: Complete checkpoints that stay; older ones are removed when a newer one is complete.
+        background: Go on training while the files are written; see ``save_checkpoint``.
+        resume: Whether ``start`` loads. Otherwise checkpoints that are in the folder already are an error.
+        overwrite: Without ``resume``: whether ``start`` removes checkpoints that are in the folder instead.
+        about: What must be equal when a run goes on, as JSON; a difference is an error that names it.
+        replay: Called by ``start`` with each line that was given to ``record`` before the checkpoint; first rank only.
+    Raises:
+        ConfigError: ``every`` or ``keep_last`` is no such thing; or checkpoints are there, to be neither resumed nor
+            removed.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        every: int | str | None,
+        *,
+        keep_last: int = 2,
+        background: bool = False,
+        resume: bool = False,
+        overwrite: bool = False,
+        about: Mapping[str, Any] | None = None,
+        replay: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self._steps, self._seconds = (None, None) if every is None else parse_interval(every)
+        if keep_last < 1:
+            raise ConfigError(f"keep_last is {keep_last}; keep at least 1 checkpoint")
+        self._keep_last, self._background, self._resume = keep_last, background, resume
+        self._about, self._replay = json.loads(json.dumps(about or {})), replay
+        self._lines = 0
+        self._what: dict[str, Any] = {}
+        self._tables: Sequence[DistEmbedding] = ()
+        self._pending: Any = None
+        self._last_step, self._last_time = 0, time.monotonic()
+        found = newest(self.folder)
+        if found is not None and not resume and not overwrite:
+            raise ConfigError(f"{found} is a checkpoint of an earlier run; resume it, or remove {self.folder}")
+
+    def start(
+        self,
+        tables: Sequence[DistEmbedding],
+        optimizers: Sequence[SparseOptimizer] = (),
+        *,
+        model: nn.Module | None = None,
+        torch_optimizers: Sequence[optim.Optimizer] = (),
+        schedulers: Sequence[Any] = (),
+        generators: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Say what is trained, and bring it to the newest checkpoint's state.
+
+        Returns:
+            The position that was saved with it; None where there is no checkpoint, or ``resume`` is False.
+        Raises:
+            ConfigError: the checkpoint is of a run with other settings.
+            DataError: it is damaged.
+        """
+        self._tables = tables
+        self._what = {
+            "optimizers": optimizers,
+            "model": model,
+            "torch_optimizers": torch_optimizers,
+            "schedulers": schedulers,
+            "generators": generators,
+        }
+        self._last_time, transport = time.monotonic(), tables[0].kvstore
+        place = newest(self.folder) if self._resume else None
+        if transport.votes(place is not None) not in (0, transport.world_size):
+            raise ConfigError(f"{self.folder}: some ranks see a checkpoint there, others none; it must be one folder")
+        if place is None:
+            if transport.rank == 0:
+                self._clear()
+            transport.barrier()
+            return None
+        from graph_emb.checkpoint.loading import load_checkpoint
+
+        self._check(place)
+        loaded = load_checkpoint(place, tables=tables, **self._what)
+        self._last_step, self._lines = loaded.step, loaded.extra[LINES]
+        if transport.rank == 0:
+            self._restore_history()
+        return loaded.extra[POSITION]
+
+    def record(self, line: dict[str, Any]) -> None:
+        """Keep a line of the training's history, so that a run that goes on has it; on the first rank only."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._lines += 1
+
+    def after(self, step: int, position: Callable[[], Any]) -> bool:
+        """Save if it is time; every rank calls it after the same steps.
+
+        Args:
+            step: Steps of the whole training so far.
+            position: Called when it is time: where in the data the training stands, as JSON.
+        Returns:
+            Whether a checkpoint was begun.
+        """
+        if not self._due(step):
+            return False
+        self.save(step, position())
+        return True
+
+    def save(self, step: int, position: Any) -> None:
+        """Save now; every rank calls it."""
+        from graph_emb.checkpoint.saving import PendingCheckpoint, save_checkpoint
+
+        self.finish()
+        self._sync_history()
+        saved = save_checkpoint(
+            self.folder / str(step),
+            tables=self._tables,
+            step=step,
+            extra={POSITION: position, ABOUT: self._about, LINES: self._lines},
+            keep_last=self._keep_last,
+            background=self._background,
+            **self._what,
+        )
+        self._pending = saved if isinstance(saved, PendingCheckpoint) else None
+        self._last_step, self._last_time = step, time.monotonic()
+
+    def finish(self) -> None:
+        """Wait for a checkpoint that is being written; its error, if it has one, is raised here."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.wait()
+
+    def _sync_history(self) -> None:
+        """A checkpoint counts lines, so they must be on the disk before it is."""
+        if self._lines and self._tables[0].kvstore.rank == 0:
+            with (self.folder / HISTORY).open("rb+") as file:
+                os.fsync(file.fileno())
+
+    def _clear(self) -> None:
+        """Remove what an earlier run left here; asked for by ``overwrite``, or nothing complete is here."""
+        for place in _complete(self.folder):
+            shutil.rmtree(place)
+        (self.folder / HISTORY).unlink(missing_ok=True)
+
+    def _restore_history(self) -> None:
+        """Forget lines that were written after the checkpoint, and tell the others."""
+        file = self.folder / HISTORY
+        text = file.read_text(encoding="utf-8").splitlines()[: self._lines] if file.is_file() else []
+        if len(text) < self._lines:
+            raise DataError(f"{file}: has {len(text)} lines, the checkpoint was taken after {self._lines}")
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+        temporary.write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+        temporary.replace(file)
+        for line in text if self._replay is not None else ():
+            self._replay(json.loads(line))
+
+    def _due(self, step: int) -> bool:
+        if self._steps is not None:
+            return step - self._last_step >= self._steps
+        if self._seconds is None:
+            return False
+        transport = self._tables[0].kvstore
+        return transport.votes(transport.rank == 0 and time.monotonic() - self._last_time >= self._seconds) > 0
+
+    def _check(self, place: Path) -> None:
+        saved = (Manifest.read(place).extra or {}).get(ABOUT)
+        if saved is None:
+            raise ConfigError(f"{place} was not saved by PeriodicCheckpoints; load it with load_checkpoint")
+        for name in sorted({*saved, *self._about}):
+            if saved.get(name) != self._about.get(name):
+                raise ConfigError(
+                    f"{place} is of a run with {name} = {saved.get(name)!r}, this one has {self._about.get(name)!r}; "
+                    "resume with equal settings, or start anew in another folder"
+                )
+
+
+def newest(folder: str | Path) -> Path | None:
+    """The checkpoint with the most steps in ``folder``; None where there is none. Unfinished ones do not count."""
+    return max(_complete(Path(folder)), key=lambda entry: int(entry.name), default=None)
+
+
+def _complete(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [entry for entry in folder.iterdir() if entry.name.isdigit() and (entry / NAME).is_file()]
