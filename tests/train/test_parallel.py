@@ -12,7 +12,7 @@ import pytest
 import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.graph.csr import Graph
-from graph_emb.train.parallel import Ranks, cut, own_part
+from graph_emb.train.parallel import Ranks, cut, of_one_type, own_part
 from tests.ranks import Ranks as Workers
 
 pytestmark = pytest.mark.dist
@@ -88,7 +88,7 @@ def test_ranks_read_the_arcs_that_leave_their_nodes(
         {"model": {"name": "deepwalk"}, "dataset": {"name": "digits"}},
         {"parallel": {"mode": "collective", "trainers": 2, "method": "ldg"}},
     )
-    parts = cut(graph, config, tmp_path)
+    parts = cut(of_one_type(graph), config, tmp_path)
     order = np.asarray(parts.node_map())
     place = np.argsort(order)
     found = ranks.run(read_own_part, world_size, str(parts.path), directed)
