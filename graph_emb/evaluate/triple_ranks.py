@@ -1,0 +1,264 @@
+"""Ranks of triples among corrupted ones: both sides, filtered, ties counted in all three ways.
+
+Legend: B judged triples, E entities, R relations, D and W widths of their rows, M candidates, Q queries of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers, query_keys
+from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.evaluate.ranks import Ranks, TiedValue, rank
+
+QUERY_BLOCK = 256  # queries whose scores against all candidates are held at once
+HITS_AT = (1, 3, 10)
+
+
+class TripleScorer(Protocol):
+    """What ranks ask of a model; ``graph_emb.models.kge`` has the scorers."""
+
+    @property
+    def comparison(self) -> Any: ...
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor: ...
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class TripleRanks:
+    """Ranks of B triples, of each by its head and by its tail.
+
+    Attributes:
+        head, tail: Rank of the true entity in the place of each side.
+        filtered: Whether candidates that make a known triple true were left out.
+        candidates: What each was ranked against: "all 14541 entities", "500 given for each triple", ...
+    """
+
+    head: Ranks
+    tail: Ranks
+    filtered: bool
+    candidates: str
+
+    def mrr(self) -> TiedValue:
+        """Mean of 1 / rank over both sides; the realistic value is the one to report."""
+        return _mean(self.head.mrr(), self.tail.mrr())
+
+    def hits(self, k: int) -> TiedValue:
+        """Share of ranks of at most k, over both sides."""
+        return _mean(self.head.hits(k), self.tail.hits(k))
+
+    def mean_rank(self) -> float:
+        """Over both sides, realistic."""
+        return float(torch.cat([self.head.realistic, self.tail.realistic]).mean())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file."""
+        metrics = {name: value._asdict() for name, value in self._metrics().items()}
+        sides = {name: {"mrr": side.mrr().realistic} for name, side in (("head", self.head), ("tail", self.tail))}
+        return {
+            "candidates": self.candidates,
+            "filtered": self.filtered,
+            "num_triples": len(self.head.optimistic),
+            "mean_rank": self.mean_rank(),
+            "both": metrics,
+            **sides,
+        }
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        rows = [[name, *value] for name, value in self._metrics().items()]
+        kind = "filtered" if self.filtered else "raw"
+        note = f"{kind}, both sides of {len(self.head.optimistic)} triples against {self.candidates}"
+        return tabulate(rows, ["metric", "realistic", "optimistic", "pessimistic"], floatfmt=".4f") + f"\n{note}"
+
+    def _metrics(self) -> dict[str, TiedValue]:
+        return {"mrr": self.mrr(), **{f"hits@{k}": self.hits(k) for k in HITS_AT}}
+
+
+@torch.no_grad()
+def rank_triples(
+    scorer: TripleScorer,
+    entities: Tensor,
+    relations: Tensor,
+    triples: np.ndarray,
+    known: Sequence[KnownAnswers] | None = None,
+    *,
+    num_candidates: int | None = None,
+    seed: int = 0,
+) -> TripleRanks:
+    """Rank the true head and the true tail of every triple among all entities, or among a sample.
+
+    Args:
+        scorer: The model's arithmetic.
+        entities: Shape (E, D), float32 or float64.
+        relations: Shape (R, W).
+        triples: Shape (B, 3), int64.
+        known: Of both sides, of all parts: their answers are left out, the judged one excepted. None: raw ranks.
+        num_candidates: None ranks against all entities. A number draws that many, uniformly and without repeats, for
+            each block of queries: an estimate of other numbers, not to be compared with full ranks.
+        seed: Of the sample.
+    Raises:
+        ConfigError: num_candidates is below 1 or not below E.
+        DataError: rows that are not finite.
+        ShapeError: triples of another shape.
+    """
+    _check(entities, relations, triples)
+    total = len(entities)
+    if num_candidates is not None and not 1 <= num_candidates < total:
+        raise ConfigError(f"num_candidates is {num_candidates}; it must be in [1, {total}), or None for all entities")
+    sides = []
+    for side in (HEAD, TAIL):
+        answers = None if known is None else next(one for one in known if one.side == side)
+        sides.append(_rank_side(scorer, entities, relations, triples, side, answers, num_candidates, seed))
+    text = f"all {total} entities" if num_candidates is None else f"{num_candidates} sampled entities"
+    return TripleRanks(sides[0], sides[1], known is not None, text)
+
+
+def _rank_side(
+    scorer: TripleScorer,
+    entities: Tensor,
+    relations: Tensor,
+    triples: np.ndarray,
+    side: int,
+    known: KnownAnswers | None,
+    num_candidates: int | None,
+    seed: int,
+) -> Ranks:
+    """Ranks of one side. Triples with one query share a row of scores."""
+    keys = query_keys(triples, side, len(relations))
+    order = np.argsort(keys, kind="stable")
+    firsts = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    of_query = np.repeat(np.arange(len(firsts)), np.diff(np.append(firsts, len(order))))
+    queries = triples[order[firsts]]
+    if known is None:
+        starts, answers, places = np.zeros(2, np.int64), np.empty(0, np.int64), np.full(len(queries), -1)
+    else:
+        starts, answers, places = known.starts, known.answers, known.find(queries)
+    true = triples[order, 2 if side == TAIL else 0]
+    above, equal = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    random = np.random.default_rng((seed, side))
+    position = np.full(len(entities), -1, np.int64)
+    for low in range(0, len(queries), QUERY_BLOCK):
+        block = slice(low, low + QUERY_BLOCK)
+        judged = slice(*np.searchsorted(of_query, [low, low + QUERY_BLOCK]))
+        rows = _queries(scorer, entities, relations, queries[block], side)
+        pool = entities
+        if num_candidates is None:
+            position = np.arange(len(entities)) if low == 0 else position
+        else:
+            drawn = np.sort(random.choice(len(entities), num_candidates, replace=False))
+            position[:] = -1
+            position[drawn] = np.arange(num_candidates)
+            pool = entities[torch.from_numpy(drawn)]
+        scores = scorer.comparison.chunks(rows[None], pool[None])[0].numpy()
+        local = of_query[judged] - low
+        own = scorer.comparison.pairs(rows[torch.from_numpy(local)], entities[torch.from_numpy(true[judged])]).numpy()
+        _count(scores, local, own.astype(scores.dtype), true[judged], position, starts, answers, places[block],
+               above[judged], equal[judged])  # fmt: skip
+    turned = np.empty_like(order)
+    turned[order] = np.arange(len(order))
+    better, same = torch.from_numpy(above[turned]), torch.from_numpy(equal[turned])
+    return Ranks(better + 1, better + same + 1, (num_candidates or len(entities)) - (num_candidates is None))
+
+
+def _queries(scorer: TripleScorer, entities: Tensor, relations: Tensor, triples: np.ndarray, side: int) -> Tensor:
+    head, relation, tail = torch.from_numpy(triples.T.copy())
+    if side == TAIL:
+        return scorer.tail_query(entities[head], relations[relation])
+    return scorer.head_query(relations[relation], entities[tail])
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _count(
+    scores: np.ndarray,
+    query: np.ndarray,
+    own: np.ndarray,
+    true: np.ndarray,
+    position: np.ndarray,
+    starts: np.ndarray,
+    answers: np.ndarray,
+    places: np.ndarray,
+    above: np.ndarray,
+    equal: np.ndarray,
+) -> None:
+    """Candidates above and beside the true entity of each triple: all, less itself and the other known answers.
+
+    The true entity's score is taken from its row of scores where it stands there, so that equals are equal.
+    """
+    for b in prange(len(query)):
+        row = scores[query[b]]
+        at = position[true[b]]
+        mine = row[at] if at >= 0 else own[b]
+        more, ties = 0, 0
+        for e in range(len(row)):
+            more += row[e] > mine
+            ties += row[e] == mine
+        if at >= 0:
+            ties -= 1
+        q = places[query[b]]
+        if q >= 0:
+            for a in range(starts[q], starts[q + 1]):
+                other = position[answers[a]]
+                if answers[a] != true[b] and other >= 0:
+                    more -= row[other] > mine
+                    ties -= row[other] == mine
+        above[b], equal[b] = more, ties
+
+
+@torch.no_grad()
+def score_given(
+    scorer: TripleScorer, entities: Tensor, relations: Tensor, triples: np.ndarray, given: np.ndarray, side: int
+) -> tuple[Tensor, Tensor]:
+    """Scores of triples and of the negatives that a data set gives for one side.
+
+    Args:
+        scorer, entities, relations, triples: As in ``rank_triples``.
+        given: Entities in the place of the side, shape (B, M), int64.
+        side: ``HEAD`` or ``TAIL``.
+    Returns:
+        Shapes (B,) and (B, M).
+    """
+    _check(entities, relations, triples)
+    if given.ndim != 2 or len(given) != len(triples):
+        raise ShapeError(f"given negatives have shape {given.shape}; expected ({len(triples)}, M)")
+    positive, negative = [], []
+    for low in range(0, len(triples), QUERY_BLOCK):
+        part = triples[low : low + QUERY_BLOCK]
+        rows = _queries(scorer, entities, relations, part, side)
+        true = torch.from_numpy(part[:, 2 if side == TAIL else 0].copy())
+        candidates = torch.cat([true[:, None], torch.from_numpy(given[low : low + QUERY_BLOCK])], dim=1)
+        scores = scorer.comparison.chunks(rows[:, None], entities[candidates])[:, 0]
+        positive.append(scores[:, 0])
+        negative.append(scores[:, 1:])
+    return torch.cat(positive), torch.cat(negative)
+
+
+def rank_given(
+    scorer: TripleScorer, entities: Tensor, relations: Tensor, triples: np.ndarray, heads: np.ndarray, tails: np.ndarray
+) -> TripleRanks:
+    """Rank triples among negatives that a data set gives for each, shape (B, M) of either side: OGB's rule."""
+    ranks = [
+        rank(*score_given(scorer, entities, relations, triples, given, side))
+        for given, side in ((heads, HEAD), (tails, TAIL))
+    ]
+    return TripleRanks(ranks[0], ranks[1], False, f"{heads.shape[1]} given entities for each triple")
+
+
+def _mean(left: TiedValue, right: TiedValue) -> TiedValue:
+    return TiedValue(*((a + b) / 2 for a, b in zip(left, right, strict=True)))
+
+
+def _check(entities: Tensor, relations: Tensor, triples: np.ndarray) -> None:
+    if triples.ndim != 2 or triples.shape[1] != 3 or not len(triples):
+        raise ShapeError(f"triples have shape {triples.shape}; expected (B, 3) with B > 0")
+    for name, rows in (("entity", entities), ("relation", relations)):
+        if not torch.isfinite(rows).all():
+            raise DataError(f"{name} rows are not finite; the training diverged, lower the learning rate")
