@@ -148,22 +148,6 @@ def number(labels):
 
 
 @njit(cache=True, nogil=True)
-def members(labels, num_labels):
-    """Nodes by label: (order, starts)."""
-    starts = np.zeros(num_labels + 1, np.int64)
-    for label in labels:
-        starts[label + 1] += 1
-    for i in range(num_labels):
-        starts[i + 1] += starts[i]
-    filled = starts[:-1].copy()
-    order = np.empty(len(labels), np.int32)
-    for v in range(len(labels)):
-        order[filled[labels[v]]] = v
-        filled[labels[v]] += 1
-    return order, starts
-
-
-@njit(cache=True, nogil=True)
 def bounds(order, starts, indptr):
     """(L + 1,): where each label's row may begin, if no edge were merged."""
     out = np.zeros(len(starts), np.int64)

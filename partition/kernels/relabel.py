@@ -11,21 +11,25 @@ from numba import njit
 UNSEEN, SEEN = -1, -2
 
 
+def group(keys, num_groups, dtype=np.int64):
+    """A stable counting sort: (positions by group, of a dtype that holds them; (num_groups + 1,) start of each)."""
+    order = np.empty(len(keys), dtype)
+    return order, _group_into(order, keys, num_groups)
+
+
 @njit(cache=True, nogil=True)
-def group(keys, num_groups):
-    """A stable counting sort: (positions by group, (num_groups + 1,) start of each group)."""
+def _group_into(order, keys, num_groups):
     starts = np.zeros(num_groups + 1, np.int64)
     for key in keys:
         starts[key + 1] += 1
     for i in range(num_groups):
         starts[i + 1] += starts[i]
     filled = starts[:-1].copy()
-    order = np.empty(len(keys), np.int64)
     for i in range(len(keys)):
         key = keys[i]
         order[filled[key]] = i
         filled[key] += 1
-    return order, starts
+    return starts
 
 
 @njit(cache=True, nogil=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from partition.adjacency import close_gaps
 from partition.kernels import clustering as kernels
+from partition.kernels.relabel import group
 from partition.threads import Threads
 
 CHUNK = 32
@@ -126,7 +127,7 @@ def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Genera
 def contract(level: Level, labels: np.ndarray, threads: Threads) -> Level:
     """The graph whose nodes are the clusters; ``level.labels`` is set to their numbers."""
     numbers, num_labels = kernels.number(labels)
-    order, starts = kernels.members(numbers, num_labels)
+    order, starts = group(numbers, num_labels, np.int32)
     begins = kernels.bounds(order, starts, level.indptr)
     small = len(level.weights) == 0 or level.weights.sum(dtype=np.int64) < 2**31
     # Only the pages that are written count: the arrays are as long as they could get, then cut.
