@@ -89,6 +89,11 @@ class ProcessGroup:
             ) from error
         return store
 
+    @property
+    def torch_group(self) -> Any:
+        """The group as torch.distributed knows it."""
+        return self._group
+
     def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
         """Send pieces of ``send`` to the ranks in order and receive theirs.
 

@@ -1,0 +1,77 @@
+"""Metrics of predicted classes: accuracy, ROC-AUC and micro-F1 of several labels a node."""
+
+# N nodes, C classes or tasks.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graph_emb.errors import DataError, ShapeError
+from graph_emb.evaluate.arrays import as_scores
+from graph_emb.evaluate.link_prediction import roc_auc
+
+
+def accuracy(logits: Tensor, classes: Tensor) -> float:
+    """The share of nodes whose highest logit is their class.
+
+    Args:
+        logits: Shape (N, C), float32 or float64.
+        classes: Shape (N,), int64, in [0, C).
+    """
+    scores = as_scores("class", logits, (2,))
+    if classes.shape != scores.shape[:1]:
+        raise ShapeError(f"classes have shape {tuple(classes.shape)}; expected ({len(scores)},)")
+    return float((scores.argmax(dim=1) == classes).float().mean())
+
+
+def task_auc(logits: Tensor, targets: Tensor) -> float:
+    """The mean over tasks of ROC-AUC, as OGB judges ogbn-proteins.
+
+    Args:
+        logits: Shape (N, C).
+        targets: Shape (N, C), 1 and 0, NaN where unknown; tasks without both are left out.
+    Raises:
+        DataError: no task has both.
+    """
+    scores = _fitting(logits, targets)
+    values = [
+        roc_auc(scores[targets[:, task] == 1, task], scores[targets[:, task] == 0, task])
+        for task in range(targets.shape[1])
+        if bool((targets[:, task] == 1).any()) and bool((targets[:, task] == 0).any())
+    ]
+    if not values:
+        raise DataError("ROC-AUC: no task has both a node with the label and one without; judge more nodes")
+    return sum(values) / len(values)
+
+
+def micro_f1(logits: Tensor, targets: Tensor) -> float:
+    """F1 over all decisions ``logit > 0``: ``2 TP / (2 TP + FP + FN)``; 0 where nothing is labelled or found.
+
+    Args:
+        logits, targets: As in ``task_auc``; unknown labels count nowhere.
+    """
+    found = _fitting(logits, targets) > 0
+    hit = int((found & (targets == 1)).sum())
+    wrong = int((found & (targets == 0)).sum()) + int((~found & (targets == 1)).sum())
+    return 2 * hit / (2 * hit + wrong) if hit else 0.0
+
+
+CLASS_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "accuracy": accuracy,
+    "rocauc": task_auc,
+    "micro_f1": micro_f1,
+}
+"""By name; each takes logits and truth, and higher is better."""
+
+
+def _fitting(logits: Tensor, targets: Tensor) -> Tensor:
+    scores = as_scores("class", logits, (2,))
+    if targets.shape != scores.shape or not torch.is_floating_point(targets):
+        raise ShapeError(
+            f"targets have shape {tuple(targets.shape)} and dtype {targets.dtype}; "
+            f"expected floating {tuple(scores.shape)}, one column for each task"
+        )
+    return scores

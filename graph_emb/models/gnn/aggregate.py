@@ -1,0 +1,158 @@
+"""Sums and means of messages, with gradients: a compiled kernel on the CPU, torch's sparse product elsewhere.
+
+Legend: E edges, S source rows, T destination rows, D width.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from graph_emb.data.blocks import Adjacency, starts_of
+from graph_emb.errors import ShapeError
+
+SMALL = 1 << 16
+"""Numbers that one core adds up sooner than several can be woken."""
+
+
+@njit(cache=True, inline="always")
+def _sum_row(
+    t: int, indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
+) -> None:  # pragma: no cover - compiled
+    for d in range(rows.shape[1]):
+        out[t, d] = 0.0
+    for k in range(indptr[t], indptr[t + 1]):
+        row = indices[k]
+        for d in range(rows.shape[1]):
+            out[t, d] += rows[row, d]
+
+
+@njit(cache=True, parallel=True)
+def _sum_rows(
+    indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
+) -> None:  # pragma: no cover - compiled
+    """out[t] = sum of rows[indices[k]] for k in indptr[t]:indptr[t + 1]; each t by one thread, in order."""
+    for t in prange(len(indptr) - 1):
+        _sum_row(t, indptr, indices, rows, out)
+
+
+@njit(cache=True)
+def _sum_few_rows(
+    indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
+) -> None:  # pragma: no cover - compiled
+    for t in range(len(indptr) - 1):
+        _sum_row(t, indptr, indices, rows, out)
+
+
+def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
+    """Shape (T, D): for each compressed row the sum of the rows that it names."""
+    if rows.device.type == "cpu":
+        rows = rows.contiguous()
+        out = rows.new_empty((len(indptr) - 1, rows.shape[1]))
+        kernel = _sum_few_rows if len(indices) * rows.shape[1] < SMALL else _sum_rows
+        kernel(indptr.numpy(), indices.numpy(), rows.detach().numpy(), out.numpy())
+        return out
+    size = (len(indptr) - 1, rows.shape[0])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        matrix = torch.sparse_csr_tensor(indptr, indices, rows.new_ones(len(indices)), size=size)
+        return matrix @ rows
+
+
+class _SumNeighbours(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, edges: Adjacency) -> Tensor:
+        ctx.edges = edges
+        return _summed(edges.indptr, edges.sources, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        edges: Adjacency = ctx.edges
+        return _summed(edges.by_source[0], edges.destinations_by_source, grads[0]), None
+
+
+class _TakeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, ids: Tensor, grouped: tuple[Tensor, Tensor] | None) -> Tensor:
+        ctx.ids, ctx.num_rows, ctx.grouped = ids, len(rows), grouped
+        return rows.index_select(0, ids)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        # torch's own backward adds row by row on one core
+        indptr, order = ctx.grouped or (starts_of(ctx.ids, ctx.num_rows), torch.argsort(ctx.ids, stable=True))
+        return _summed(indptr, order, grads[0]), None, None
+
+
+class _SumMessages(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, messages: Tensor, edges: Adjacency) -> Tensor:
+        ctx.edges = edges
+        places = torch.arange(edges.num_edges, device=messages.device)
+        return _summed(edges.indptr, places, messages)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].index_select(0, ctx.edges.destinations), None
+
+
+def sum_neighbours(rows: Tensor, edges: Adjacency) -> Tensor:
+    """The sum of each destination's source rows.
+
+    Args:
+        rows: Shape (S, D), float32 or float64.
+        edges: From S source rows to T destination rows.
+    Returns:
+        Shape (T, D), zero where no edge comes in.
+    Raises:
+        ShapeError: rows does not have S rows.
+    """
+    _check(rows, edges.num_sources, "source rows")
+    out: Tensor = _SumNeighbours.apply(rows, edges)
+    return out
+
+
+def mean_neighbours(rows: Tensor, edges: Adjacency) -> Tensor:
+    """As ``sum_neighbours``, divided by the number of edges that come in."""
+    return _divided(sum_neighbours(rows, edges), edges)
+
+
+def take_rows(rows: Tensor, ids: Tensor) -> Tensor:
+    """``rows[ids]``, shape (B, D), for ids (B,), with a backward that uses all cores."""
+    out: Tensor = _TakeRows.apply(rows, ids, None)
+    return out
+
+
+def gather_sources(rows: Tensor, edges: Adjacency) -> Tensor:
+    """The source row of each edge, shape (E, D), in the order of ``edges``."""
+    _check(rows, edges.num_sources, "source rows")
+    out: Tensor = _TakeRows.apply(rows, edges.sources, edges.by_source)
+    return out
+
+
+def mean_messages(messages: Tensor, edges: Adjacency) -> Tensor:
+    """The mean of the messages that reach each destination.
+
+    Args:
+        messages: One for each edge in the order of ``edges``, shape (E, D).
+        edges: To T destination rows.
+    Returns:
+        Shape (T, D), zero where no edge comes in.
+    """
+    _check(messages, edges.num_edges, "messages")
+    out: Tensor = _SumMessages.apply(messages, edges)
+    return _divided(out, edges)
+
+
+def _divided(sums: Tensor, edges: Adjacency) -> Tensor:
+    return sums / edges.degrees.clamp(min=1).to(sums.dtype).unsqueeze(1)
+
+
+def _check(rows: Tensor, expected: int, word: str) -> None:
+    if rows.dim() != 2 or len(rows) != expected:
+        raise ShapeError(f"{word} have shape {tuple(rows.shape)}; the edges name ({expected}, D)")

@@ -1,0 +1,123 @@
+"""Input rows of a graph network: features where a node type has some, a table that learns where it has none."""
+
+# N nodes and B asked nodes of a type, D width.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.embedding import DistEmbedding
+from graph_emb.errors import ShapeError, unknown_name
+from graph_emb.models.gnn.config import RULES, GNNConfig
+from graph_emb.table.initializers import Normal, XavierUniform
+from graph_emb.transport.process_group import ProcessGroup
+
+
+class InputRows:
+    """Where a network's input rows come from, and where their gradients go.
+
+    Args:
+        num_nodes: N of each node type.
+        config: Width, rule, learning rate and first rows of the tables.
+        features: Shape (N, any width), floating, for some node types; the others get a table.
+        policies: Partition policies of node types; see ``DistEmbedding``.
+        prefix: A table is named by its node type with this before it; None: by a fresh number.
+        seed: Of the first rows.
+        device: Where the network runs; in local mode the tables lie there too.
+    Attributes:
+        tables: By node type; empty where all have features.
+        widths: D of each node type's rows.
+    Raises:
+        ConfigError: features or a policy of an unknown node type.
+        ShapeError: features that are no matrix with a row for each node.
+    """
+
+    def __init__(
+        self,
+        num_nodes: Mapping[str, int],
+        config: GNNConfig,
+        *,
+        features: Mapping[str, Any] | None = None,
+        policies: Mapping[str, Any] | None = None,
+        prefix: str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        for kind, given in (("features", features), ("policies", policies)):
+            for ntype in given or {}:
+                if ntype not in num_nodes:
+                    raise unknown_name(f"node type of {kind}", ntype, num_nodes)
+        self._num_nodes, self._device = dict(num_nodes), torch.device(device)
+        self.features = {t: _matrix(t, f, num_nodes[t]) for t, f in (features or {}).items()}
+        seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
+        self.tables: dict[str, DistEmbedding] = {}
+        for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
+            if ntype not in self.features:
+                first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
+                policy = (policies or {}).get(ntype)
+                name = None if prefix is None else prefix + ntype
+                self.tables[ntype] = DistEmbedding(num, config.dim, name, first, policy, device=device)
+        self.widths = {t: self.features[t].shape[1] if t in self.features else config.dim for t in num_nodes}
+        self._optimizer = None
+        if self.tables:
+            rate = config.lr if config.table_lr is None else config.table_lr
+            self._optimizer = RULES[config.rule](list(self.tables.values()), lr=rate)
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in all tables."""
+        return sum(table.num_embeddings * table.embedding_dim for table in self.tables.values())
+
+    def gather(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of ids (B,) of every node type, shape (B, D); of learnable ones with their gradients recorded.
+
+        Every table is asked, also for no rows: ranks in lockstep make the same calls.
+        """
+        found = {}
+        for ntype in self._num_nodes:
+            if ntype in self.tables:
+                found[ntype] = self.tables[ntype](ids[ntype], device=self._device)
+            else:
+                found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
+        return found
+
+    def step(self, clip_norm: float | None = None, group: ProcessGroup | None = None) -> None:
+        """Apply the gradients that came back.
+
+        Args:
+            clip_norm: The gradients of a table are scaled down to this norm. Over several ranks it is the norm of
+                all ranks' gradients side by side, which is at least that of their mean.
+            group: The ranks.
+        """
+        if self._optimizer is None:
+            return
+        if clip_norm is not None:
+            for table in self.tables.values():
+                _clip(table, clip_norm, group)
+        self._optimizer.step()
+
+
+def _clip(table: DistEmbedding, clip_norm: float, group: ProcessGroup | None) -> None:
+    grads = [grad for _, grad in table.pending()]
+    squares = torch.tensor([sum(float(grad.square().sum()) for grad in grads)], dtype=torch.float64)
+    if group is not None:
+        squares = group.sum(squares, f"norm of the gradients of table {table.name!r}")
+    norm = float(squares.sqrt())
+    if norm > clip_norm:
+        for grad in grads:
+            grad.mul_(clip_norm / norm)
+
+
+def _matrix(ntype: str, features: Any, num_nodes: int) -> Tensor:
+    matrix = features if isinstance(features, Tensor) else torch.from_numpy(np.ascontiguousarray(features))
+    if matrix.dim() != 2 or len(matrix) != num_nodes or not matrix.is_floating_point():
+        raise ShapeError(
+            f"features of {ntype!r} have shape {tuple(matrix.shape)} and dtype {matrix.dtype}; "
+            f"expected floating ({num_nodes}, width)"
+        )
+    return matrix.float()

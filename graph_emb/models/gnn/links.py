@@ -1,0 +1,119 @@
+"""Training a graph network and OGB's link predictor on its rows to tell edges from other pairs."""
+
+# E edges, B pairs, N nodes, O width of the network's rows.
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graph_emb.errors import DataError
+from graph_emb.evaluate.link_prediction import metric_values
+from graph_emb.models.gnn.aggregate import take_rows
+from graph_emb.models.gnn.config import SAGEConfig
+from graph_emb.models.gnn.result import Values
+from graph_emb.models.gnn.tasks import LinkTask
+from graph_emb.models.gnn.trainer import Trainer, owned_by
+from graph_emb.models.link_pairs import judged_pairs, negative_draw, training_edges
+from graph_emb.models.link_predictor import CHUNK, FrozenRows, LinkPredictor, score_links
+from graph_emb.models.link_predictor_config import PRECISIONS
+from graph_emb.transport.replicas import Replicas
+
+
+class LinkTraining:
+    """Epochs over the training edges whose first end this rank owns, each with as many negatives.
+
+    The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, as in ``train_link_predictor``.
+
+    Args:
+        trainer: The network and its inputs.
+        task: The split.
+        predictor: On the network's rows.
+        num_nodes: N.
+        config: The recipe.
+        policy: Who owns the nodes; None: even ranges.
+    Raises:
+        DataError: a part of the split is missing, empty, or names unknown nodes.
+        ShapeError: a table of another shape.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        task: LinkTask,
+        predictor: LinkPredictor,
+        num_nodes: int,
+        config: SAGEConfig,
+        policy: Any = None,
+    ) -> None:
+        self._trainer, self._task, self._config = trainer, task, config
+        edges = training_edges(task.split)
+        self._judged = {part: judged_pairs(task.split, part) for part in ("valid", "test")}
+        for part, pairs in (("train", edges), *((part, found.edge) for part, found in self._judged.items())):
+            if int(pairs.min()) < 0 or int(pairs.max()) >= num_nodes:
+                raise DataError(f"{part} edges name node {int(pairs.max())}; the graph has {num_nodes} nodes")
+        self._draw = negative_draw(config.negatives, task.split, num_nodes)
+        self._own = owned_by(trainer.rank, trainer.num_ranks, edges[:, 0], num_nodes, policy)
+        self._edges = edges
+        self._network = predictor
+        self._predictor = Replicas(predictor, trainer.group)
+        trainer.optimizers.append(
+            torch.optim.Adam(predictor.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+        )
+        self._rows: FrozenRows | None = None
+
+    def epoch(self) -> float:
+        """One pass; the mean loss over all ranks' edges."""
+        trainer = self._trainer
+        self._rows = None
+        self._network.train()
+        loss_sum = 0.0
+        for positions in trainer.batches(len(self._own)):
+            numbers = self._own[positions]
+            edges = self._edges[numbers]
+            pairs = torch.cat([edges, self._draw(numbers, edges, trainer.generator)])
+            sign = torch.ones(len(pairs), device=trainer.device)
+            sign[len(positions) :] = -1.0
+            (count,) = trainer.total(len(positions))
+            loss_sum += self._backward(pairs, sign, count)
+            trainer.step(trainer.network.module, self._network)
+        loss_sum, count = trainer.total(loss_sum, len(self._own))
+        return loss_sum / count
+
+    def _backward(self, pairs: Tensor, sign: Tensor, count: float) -> float:
+        """Gradients of the loss of pairs (B, 2), divided by ``count`` edges; returns its sum."""
+        trainer = self._trainer
+        if trainer.samples:
+            nodes, places = torch.unique(pairs, return_inverse=True)
+            rows = trainer.compute(nodes)
+        else:
+            places, rows = pairs, trainer.compute_all()
+        # Chunks of the predictor's activations stay in the cache; their gradients add up on a leaf.
+        leaf = rows.detach().requires_grad_()
+        chunks = list(zip(places.to(trainer.device).split(CHUNK), sign.split(CHUNK), strict=True))
+        loss_sum = 0.0
+        for chunk, chunk_sign in chunks[:-1]:
+            with self._predictor.apart():
+                loss_sum += self._chunk(leaf, chunk, chunk_sign, count)
+        loss_sum += self._chunk(leaf, *chunks[-1], count)
+        rows.backward(leaf.grad)
+        return loss_sum
+
+    def _chunk(self, leaf: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
+        precision = PRECISIONS[self._config.precision]
+        with torch.autocast(leaf.device.type, precision, enabled=precision is not torch.float32):
+            logits = self._predictor(take_rows(leaf, chunk[:, 0]), take_rows(leaf, chunk[:, 1]))
+        loss = -F.logsigmoid(sign * logits.float()).sum()
+        (loss / count).backward()
+        return loss.item()
+
+    def judge(self, part: str) -> Values:
+        """The task's metrics of a part, by whole neighbourhoods."""
+        if self._rows is None:  # valid and test are judged by the same rows
+            self._rows = FrozenRows(self._trainer.final_rows().to(self._trainer.device))
+        model, rows = self._network, self._rows
+        ranks = self._judged[part].ranks(lambda pairs: score_links(model, rows, pairs))
+        return self._trainer.agreed(metric_values(ranks, self._task.metrics))

@@ -1,0 +1,154 @@
+"""R-GCN: messages through a matrix of each relation (Schlichtkrull et al. 2018)."""
+
+# R relations, B bases, S source rows and T destination rows of a node type, I and O widths of a layer.
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graph_emb.data.blocks import Block
+from graph_emb.models.gnn.aggregate import mean_neighbours, sum_neighbours
+from graph_emb.models.gnn.config import RGCNConfig
+from partition.hetero import EdgeType
+
+
+def glorot(*shape: int) -> nn.Parameter:
+    """Matrices (..., I, O) of ``U(-a, a)``, ``a = sqrt(6 / (I + O))``, each by its own shape (Glorot 2010)."""
+    bound = (6 / (shape[-2] + shape[-1])) ** 0.5
+    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
+
+
+class RelationMatrices(nn.Module):
+    """A matrix for each relation: its own, or ``W_r = sum_b c_rb V_b`` (the paper's basis decomposition, eq. 3).
+
+    Args:
+        num_relations: R.
+        in_dim, out_dim: I and O.
+        num_bases: B; None or at least R: no decomposition.
+    """
+
+    def __init__(self, num_relations: int, in_dim: int, out_dim: int, num_bases: int | None) -> None:
+        super().__init__()
+        if num_bases is None or num_bases >= num_relations:
+            self.bases, self.mix = glorot(num_relations, in_dim, out_dim), None
+        else:
+            self.bases = glorot(num_bases, in_dim, out_dim)
+            self.mix = nn.Parameter(torch.randn(num_relations, num_bases) * num_bases**-0.5)  # keeps the variance
+
+    def forward(self) -> Tensor:
+        """Shape (R, I, O)."""
+        if self.mix is None:
+            return self.bases
+        return torch.einsum("rb,bio->rio", self.mix, self.bases)
+
+
+class RGCNLayer(nn.Module):
+    """``h_i' = b + W_0 h_i + sum_r mean over the r-neighbours j of (W_r h_j)`` (the paper's eq. 2, c_ir = |N_ir|).
+
+    W_0 and b are of the node type, W_r of the edge type.
+
+    Args:
+        ntypes, etypes: Of the graph.
+        in_dim, out_dim: I and O.
+        num_bases: Of the relations' matrices.
+        self_loop: Whether W_0 is there.
+    """
+
+    def __init__(
+        self,
+        ntypes: Sequence[str],
+        etypes: Sequence[EdgeType],
+        in_dim: int,
+        out_dim: int,
+        *,
+        num_bases: int | None = None,
+        self_loop: bool = True,
+    ) -> None:
+        super().__init__()
+        self.ntypes, self.etypes = list(ntypes), list(etypes)
+        self.relations = RelationMatrices(len(etypes), in_dim, out_dim, num_bases)
+        self.loop = glorot(len(ntypes), in_dim, out_dim) if self_loop else None
+        self.bias = nn.Parameter(torch.zeros(len(ntypes), out_dim))
+
+    def forward(self, block: Block, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One round.
+
+        Args:
+            block: The edges.
+            rows: Of each node type, shape (S, I).
+        Returns:
+            Of each node type, shape (T, O).
+        """
+        everything = torch.cat([rows[ntype] for ntype in self.ntypes])
+        edges = block.relations
+        met = mean_neighbours(everything, edges.pairs).split(edges.counts)
+        sent = torch.cat([mean @ matrix for mean, matrix in zip(met, self.relations().unbind(), strict=True)])
+        sums = sum_neighbours(sent, edges.ends).split([block.num_destinations[ntype] for ntype in self.ntypes])
+        out = {ntype: own + bias for ntype, own, bias in zip(self.ntypes, sums, self.bias.unbind(), strict=True)}
+        if self.loop is not None:
+            for ntype, matrix in zip(self.ntypes, self.loop.unbind(), strict=True):
+                out[ntype] = out[ntype] + rows[ntype][: block.num_destinations[ntype]] @ matrix
+        return out
+
+
+class RGCN(nn.Module):
+    """Layers of R-GCN with ReLU and dropout between them.
+
+    Args:
+        ntypes, etypes: Of the graph.
+        widths: Of the input rows, for each node type; those other than ``config.dim`` pass through a linear map.
+        out_dim: Width of the last layer, classes for example.
+        config: Sizes, bases and dropout.
+    """
+
+    def __init__(
+        self,
+        ntypes: Sequence[str],
+        etypes: Sequence[EdgeType],
+        widths: Mapping[str, int],
+        out_dim: int,
+        config: RGCNConfig,
+    ) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.inputs = InputMaps(widths, config.dim)
+        sizes = [config.dim, *[config.hidden_dim] * (config.num_layers - 1), out_dim]
+        self.layers = nn.ModuleList(
+            RGCNLayer(ntypes, etypes, a, b, num_bases=config.num_bases, self_loop=config.self_loop)
+            for a, b in pairwise(sizes)
+        )
+
+    def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of the last block's destinations, (T, ``out_dim``), by node type."""
+        hidden = self.inputs(rows)
+        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            hidden = layer(block, hidden)
+            if number < len(self.layers) - 1:
+                hidden = {t: F.dropout(F.relu(h), self.dropout, self.training) for t, h in hidden.items()}
+        return hidden
+
+
+class InputMaps(nn.Module):
+    """Brings input rows of all node types to one width.
+
+    Args:
+        widths: Of each node type's rows.
+        dim: The common width; rows that have it stay as they are.
+    """
+
+    def __init__(self, widths: Mapping[str, int], dim: int) -> None:
+        super().__init__()
+        self.mapped = [ntype for ntype, width in widths.items() if width != dim]
+        self.maps = nn.ModuleList(nn.Linear(widths[ntype], dim) for ntype in self.mapped)
+
+    def forward(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Shape (S, ``dim``) for each node type."""
+        found = dict(rows)
+        for ntype, linear in zip(self.mapped, self.maps, strict=True):
+            found[ntype] = linear(rows[ntype])
+        return found

@@ -1,0 +1,197 @@
+"""``train_rgcn`` and ``train_sage``: from a graph and a task to a trained network with its learnable inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from graph_emb.errors import ConfigError, ShapeError, unknown_name
+from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.inputs import InputRows
+from graph_emb.models.gnn.links import LinkTraining
+from graph_emb.models.gnn.node_classes import NodeClassTraining
+from graph_emb.models.gnn.result import Evaluation, GNNResult, run_epochs
+from graph_emb.models.gnn.rgcn import RGCN
+from graph_emb.models.gnn.sage import SAGE
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask
+from graph_emb.models.gnn.trainer import Trainer, count_parameters, group_of_trainers
+from graph_emb.models.link_predictor import LinkPredictor, LinkPredictorConfig
+from graph_emb.transport.process_group import ProcessGroup
+from partition.hetero import HeteroGraph
+
+
+def train_rgcn(
+    graph: HeteroGraph,
+    task: NodeTask,
+    config: RGCNConfig | None = None,
+    *,
+    features: Mapping[str, Any] | None = None,
+    policies: Mapping[str, Any] | None = None,
+    group: ProcessGroup | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    table_prefix: str | None = None,
+    progress: bool = False,
+    on_evaluation: Callable[[Evaluation], None] | None = None,
+) -> GNNResult:
+    """R-GCN that classifies the nodes of one type; every node type without features gets a learnable table.
+
+    Messages follow the edges: add the reverse types first (``partition.readers.read(graph, reverse_types=True)``).
+    Evaluation computes the whole graph.
+
+    In collective and kvstore mode every rank calls it with the same arguments, trains on the target nodes that it
+    owns and holds the structure of the whole graph; only the tables are distributed.
+
+    Args:
+        graph: Node and edge types. Its node data is not read: give features and labels here.
+        task: The node type, its labels and split.
+        config: The recipe.
+        features: By node type, shape (nodes, any width), floating, torch or numpy.
+        policies: Partition policies by node type; graph, features and task are then in partition order.
+        group: The trainers; needed in kvstore mode with several, else found.
+        seed: Of first rows and weights, batches, samples and dropout.
+        device: Where network and, in local mode, tables are.
+        table_prefix: A table is named by its node type with this before it; None: by a fresh number.
+        progress: Shows a bar.
+        on_evaluation: Takes each evaluation as it is made.
+    Raises:
+        ConfigError: unknown node types, or kvstore mode with several trainers and no group.
+        ShapeError: labels or features that do not fit the graph.
+    """
+    config = config or RGCNConfig()
+    if task.ntype not in graph.num_nodes:
+        raise unknown_name("node type", task.ntype, graph.num_nodes)
+
+    def build(inputs: InputRows) -> nn.Module:
+        return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config)
+
+    run = _Run(graph, config, features, policies, group, seed, device, table_prefix)
+    return run.fit(build, task.ntype, task, progress, on_evaluation)
+
+
+def train_sage(
+    graph: HeteroGraph,
+    task: NodeTask | LinkTask,
+    config: SAGEConfig | None = None,
+    *,
+    features: Mapping[str, Any] | None = None,
+    policies: Mapping[str, Any] | None = None,
+    group: ProcessGroup | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    table_prefix: str | None = None,
+    progress: bool = False,
+    on_evaluation: Callable[[Evaluation], None] | None = None,
+) -> GNNResult:
+    """GraphSAGE on a graph of one node and one edge type, for node classes or for links.
+
+    Without features the nodes' rows are a learnable table. For links OGB's predictor learns on the network's rows.
+
+    Args:
+        graph: With both directions of every edge where messages shall go both ways. For links: training edges only.
+        task: ``NodeTask`` or ``LinkTask``.
+        config: The recipe.
+        features, policies, group, seed, device, table_prefix, progress, on_evaluation: As in ``train_rgcn``.
+    Raises:
+        ConfigError: several node or edge types; otherwise as ``train_rgcn``.
+        DataError: a part of the link split is missing, empty, or names unknown nodes.
+    """
+    config = config or SAGEConfig()
+    if len(graph.num_nodes) != 1 or len(graph.edges) != 1:
+        raise ConfigError(
+            f"GraphSAGE takes one node and one edge type; the graph has {len(graph.num_nodes)} and {len(graph.edges)}; "
+            "take train_rgcn"
+        )
+    (ntype,) = graph.num_nodes
+    if isinstance(task, NodeTask) and task.ntype != ntype:
+        raise unknown_name("node type", task.ntype, graph.num_nodes)
+    out_dim = task.num_outputs if isinstance(task, NodeTask) else config.hidden_dim
+
+    def build(inputs: InputRows) -> nn.Module:
+        return SAGE(inputs.widths[ntype], out_dim, config)
+
+    run = _Run(graph, config, features, policies, group, seed, device, table_prefix)
+    return run.fit(build, ntype, task, progress, on_evaluation)
+
+
+class _Run:
+    """One training; the global random state of torch is left as found."""
+
+    def __init__(
+        self,
+        graph: HeteroGraph,
+        config: GNNConfig,
+        features: Mapping[str, Any] | None,
+        policies: Mapping[str, Any] | None,
+        group: ProcessGroup | None,
+        seed: int,
+        device: torch.device | str,
+        table_prefix: str | None,
+    ) -> None:
+        self.graph, self.config, self.seed, self.device = graph, config, seed, device
+        self.policies = dict(policies or {})
+        self.group = group_of_trainers(group)
+        self.inputs = InputRows(
+            graph.num_nodes,
+            config,
+            features=features,
+            policies=policies,
+            prefix=table_prefix,
+            seed=seed,
+            device=device,
+        )
+
+    def fit(
+        self,
+        build: Callable[[InputRows], nn.Module],
+        target: str,
+        task: NodeTask | LinkTask,
+        progress: bool,
+        on_evaluation: Callable[[Evaluation], None] | None,
+    ) -> GNNResult:
+        """Build the network, train it and judge it."""
+        if isinstance(task, NodeTask) and len(task.truth) != self.graph.num_nodes[target]:
+            raise ShapeError(f"{len(task.truth)} labels for {self.graph.num_nodes[target]} nodes of type {target!r}")
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            network = build(self.inputs).to(self.device)
+            trainer = Trainer(
+                self.graph,
+                target,
+                network,
+                self.inputs,
+                self.config,
+                group=self.group,
+                seed=self.seed,
+                device=self.device,
+            )
+            model, training = self._training(trainer, network, target, task)
+            torch.manual_seed(self.seed * trainer.num_ranks + trainer.rank)  # of dropout: ranks differ
+            history, seconds = run_epochs(
+                self.config,
+                training.epoch,
+                training.judge,
+                has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
+                progress=progress and trainer.rank == 0,
+                on_evaluation=on_evaluation,
+            )
+        parameters = count_parameters(self.inputs.tables, model)
+        return GNNResult(model, self.inputs.tables, history, parameters, seconds)
+
+    def _training(
+        self, trainer: Trainer, network: nn.Module, target: str, task: NodeTask | LinkTask
+    ) -> tuple[nn.Module, NodeClassTraining | LinkTraining]:
+        policy = self.policies.get(target)
+        if isinstance(task, NodeTask):
+            return network, NodeClassTraining(trainer, task, policy)
+        config = self.config
+        assert isinstance(config, SAGEConfig)
+        sizes = LinkPredictorConfig(
+            hidden_dim=config.hidden_dim, num_layers=config.predictor_layers, dropout=config.dropout
+        )
+        predictor = LinkPredictor(config.hidden_dim, sizes, seed=self.seed).to(self.device)
+        model = nn.ModuleDict({"encoder": network, "predictor": predictor})
+        return model, LinkTraining(trainer, task, predictor, self.graph.num_nodes[target], config, policy)

@@ -1,0 +1,150 @@
+"""What the training of node classes and of links shares: rows in, network, rows out, one step of both optimizers."""
+
+# B nodes, O output width, N nodes of the target type.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graph_emb.data.blocks import whole_graph
+from graph_emb.data.neighbor_sampling import NeighborSampling
+from graph_emb.embedding import DistEmbedding
+from graph_emb.errors import ConfigError
+from graph_emb.models.gnn.config import GNNConfig
+from graph_emb.models.gnn.inputs import InputRows
+from graph_emb.partition_book import as_book
+from graph_emb.transport import active
+from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.replicas import Replicas
+from graph_emb.transport.routing import layout
+from partition.hetero import HeteroGraph
+
+
+class Trainer:
+    """A network over the nodes of a graph, of whose type ``target`` it computes rows.
+
+    Args:
+        graph: The whole graph, in partition order where there are policies.
+        target: The node type.
+        network: Takes blocks and rows by type, gives rows by type.
+        inputs: Its input rows.
+        config: The recipe.
+        group: The ranks that train together; None: one.
+        seed: Of batches and samples; each rank makes its own of it.
+        device: Where the network runs.
+    """
+
+    def __init__(
+        self,
+        graph: HeteroGraph,
+        target: str,
+        network: nn.Module,
+        inputs: InputRows,
+        config: GNNConfig,
+        *,
+        group: ProcessGroup | None,
+        seed: int,
+        device: torch.device | str,
+    ) -> None:
+        self.target, self.inputs, self.config, self.group = target, inputs, config, group
+        self.device = torch.device(device)
+        self.rank, self.num_ranks = (0, 1) if group is None else (group.rank, group.world_size)
+        self.network = Replicas(network, group)
+        self.optimizers = [torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=config.weight_decay)]
+        self.generator = torch.Generator().manual_seed(seed * self.num_ranks + self.rank)
+        self._sampling = None if config.fanouts is None else NeighborSampling(graph, config.fanouts, seed + self.rank)
+        self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
+
+    def compute(self, nodes: Tensor) -> Tensor:
+        """The network's rows of distinct target nodes (B,), shape (B, O), in training."""
+        if self._sampling is None:
+            return self.compute_all().index_select(0, nodes.to(self.device))
+        batch = self._sampling.sample({self.target: nodes}).to(self.device)
+        out: Tensor = self.network(batch.blocks, self.inputs.gather(batch.inputs))[self.target]
+        return out
+
+    def compute_all(self) -> Tensor:
+        """The network's rows of all target nodes, shape (N, O), from whole neighbourhoods, in training."""
+        out: Tensor = self.network(self._whole.blocks, self.inputs.gather(self._whole.inputs))[self.target]
+        return out
+
+    @property
+    def samples(self) -> bool:
+        """Whether a step computes the nodes that it asks for, rather than all."""
+        return self._sampling is not None
+
+    @torch.no_grad()
+    def final_rows(self) -> Tensor:
+        """The network's rows of all target nodes without dropout, shape (N, O), on the CPU. Every rank calls it."""
+        transport = active.current()
+        transport.flush()
+        transport.barrier()
+        module = self.network.module
+        module.eval()
+        out: Tensor = module(self._whole.blocks, self.inputs.gather(self._whole.inputs))[self.target]
+        module.train()
+        return out.float().cpu()
+
+    def batches(self, count: int) -> Iterator[Tensor]:
+        """Positions among ``count`` in random order, this rank's share of a batch at a time; empty ones at the end
+        where other ranks have more.
+        """
+        size = self.config.batch_size
+        own = max(1, count) if size is None else -(-size // self.num_ranks)
+        order = torch.randperm(count, generator=self.generator).split(own) if count else ()
+        return active.in_step(order, torch.empty(0, dtype=torch.int64))
+
+    def total(self, *values: float) -> list[float]:
+        """Each value summed over the ranks."""
+        if self.group is None:
+            return list(values)
+        return self.group.sum(torch.tensor(values, dtype=torch.float64), "sums of a step").tolist()
+
+    def agreed(self, values: dict[str, float]) -> dict[str, float]:
+        """The first rank's values, so that all stop at the same epoch."""
+        found: dict[str, float] = values if self.group is None else self.group.gather_objects(values, "evaluation")[0]
+        return found
+
+    def step(self, *networks: nn.Module) -> None:
+        """Apply the gradients of the networks and of the tables, each clipped on its own."""
+        if self.config.clip_norm is not None:
+            for network in networks:
+                nn.utils.clip_grad_norm_(network.parameters(), self.config.clip_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.inputs.step(self.config.clip_norm, self.group)
+
+
+def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:
+    """The ranks that share the tables of the current mode; None for one process.
+
+    Raises:
+        ConfigError: several trainers of the kvstore mode and no group among them.
+    """
+    transport: Any = active.current()
+    group = getattr(transport, "group", None) if group is None else group
+    if transport.world_size > 1 and group is None:
+        raise ConfigError(
+            f"{transport.world_size} trainers share the tables but not the network; "
+            "pass group=graph_emb.transport.process_group.ProcessGroup()"
+        )
+    return group if group is not None and group.world_size > 1 else None
+
+
+def owned_by(rank: int, num_ranks: int, nodes: Tensor, num_nodes: int, policy: Any) -> Tensor:
+    """Positions in ``nodes`` (B,) of those that a rank stores, and therefore trains on."""
+    if num_ranks == 1:
+        return torch.arange(len(nodes))
+    places = layout(as_book(policy, num_nodes, "targets"), num_ranks, None, "targets")
+    return (places.owner(nodes) == rank).nonzero().flatten()
+
+
+def count_parameters(tables: Mapping[str, DistEmbedding], *networks: nn.Module) -> int:
+    """Numbers in tables and networks."""
+    rows = sum(table.num_embeddings * table.embedding_dim for table in tables.values())
+    return rows + sum(parameter.numel() for network in networks for parameter in network.parameters())
