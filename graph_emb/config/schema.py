@@ -5,12 +5,15 @@ The defaults of a model section are that model's preset. Every field changes a r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from graph_emb.config.interval import parse_interval
+from graph_emb.config.line import LineSection
+from graph_emb.config.metapath import Metapath2VecSection
+from graph_emb.config.section import Count, ModelBase, Number, Section
+from graph_emb.config.walks import DeepWalkSection, Node2VecSection
 from graph_emb.errors import ConfigError
 
 MAX_SEED = 2**63 - 1
@@ -19,29 +22,8 @@ RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "row_adam"]
 FormatName = Literal["npy", "parquet", "word2vec", "pt"]
 
 
-def _not_a_truth_value(value: Any) -> Any:
-    # YAML reads yes/no/on/off as booleans and pydantic would take True for 1
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")
-    return value
-
-
-Count = Annotated[int, BeforeValidator(_not_a_truth_value)]
-Number = Annotated[float, BeforeValidator(_not_a_truth_value)]
 Ratio = Annotated[Number, Field(gt=0, lt=1)]
 HitsAt = Annotated[Count, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A group of fields that refuses unknown keys, NaN and infinities."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        coerce_numbers_to_str=True,  # a file that is called 2024 reads as a number in YAML
-        protected_namespaces=(),
-    )
 
 
 class DatasetSection(Section):
@@ -63,63 +45,13 @@ class DatasetSection(Section):
     ids: Literal["auto", "int", "str"] | None = Field(default=None, description="how a file's ids are read")
     header: bool | None = Field(default=None, description="whether a text file begins with column names")
     separator: str | None = Field(default=None, description="of the columns of a text file")
+    comment: str | None = Field(default=None, description="text lines that begin with one of it are skipped; null: #%")
     columns: tuple[str, ...] | None = Field(default=None, description="names of source, target [, weight]")
 
     def read_options(self) -> dict[str, Any]:
         """The options of the reader that are set."""
         chosen = self.model_dump(exclude={"name", "root", "download", "labels", "hold_out", "directed"})
         return {key: value for key, value in chosen.items() if value is not None}
-
-
-class ModelBase(Section):
-    """What the section of every model says beside its fields.
-
-    Attributes:
-        family: Who trains it; a key of ``graph_emb.train.family.FAMILIES``.
-        preset: Values of other sections that are this model's defaults, as ``{"train": {"rule": "adagrad"}}``.
-        without: Fields of other sections that mean nothing to it, by path; setting one is an error.
-    """
-
-    family: ClassVar[str]
-    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    without: ClassVar[tuple[str, ...]] = ()
-
-
-class WalkSection(ModelBase):
-    """Fields that DeepWalk and node2vec share: the walks and the skip-gram loss on them."""
-
-    family: ClassVar[str] = "walks"
-    dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding")
-    num_walks: Count = Field(default=10, ge=1, le=100_000, description="walks from each node, per epoch")
-    walk_length: Count = Field(default=40, ge=2, le=100_000, description="nodes in a walk")
-    window: Count = Field(default=10, ge=1, le=10_000, description="largest distance of a context in a walk")
-    window_weighting: Literal["linear", "uniform"] = Field(
-        default="linear", description="linear: near contexts count more, as in word2vec"
-    )
-    num_negatives: Number = Field(default=5.0, gt=0, le=1_000, description="negatives per context pair")
-    shared_negatives: Count = Field(default=32, ge=1, le=100_000, description="nodes drawn for a block of a walk")
-    negative_power: Number = Field(default=0.75, ge=0, le=10, description="negatives follow degree ** power")
-    subsample: Number = Field(default=0.0, ge=0, le=1, description="threshold for frequent nodes; 0: off")
-    tables: Literal[1, 2] = Field(default=2, description="2: separate context rows; 1: one row for both")
-    block: Count = Field(default=20, ge=1, le=100_000, description="tokens that are updated together")
-
-
-class DeepWalkSection(WalkSection):
-    """Random walks that follow the edge weights; Perozzi et al. 2014."""
-
-    name: Literal["deepwalk"] = "deepwalk"
-
-
-class Node2VecSection(WalkSection):
-    """Second-order walks with return (p) and in-out (q) parameters; Grover and Leskovec 2016.
-
-    The preset's p = q = 0.25 is the paper's choice for BlogCatalog; p = q = 1 is DeepWalk.
-    """
-
-    name: Literal["node2vec"] = "node2vec"
-    walk_length: Count = Field(default=80, ge=2, le=100_000, description="nodes in a walk")
-    p: Number = Field(default=0.25, gt=0, le=1e6, description="return parameter: small values stay near")
-    q: Number = Field(default=0.25, gt=0, le=1e6, description="in-out parameter: small values move away")
 
 
 class TrainSection(Section):
@@ -235,8 +167,15 @@ class OutputSection(Section):
         return value
 
 
-ModelSection = Annotated[DeepWalkSection | Node2VecSection, Field(discriminator="name")]
-MODELS: dict[str, type[ModelBase]] = {"deepwalk": DeepWalkSection, "node2vec": Node2VecSection}
+ModelSection = Annotated[
+    DeepWalkSection | Node2VecSection | LineSection | Metapath2VecSection, Field(discriminator="name")
+]
+MODELS: dict[str, type[ModelBase]] = {
+    "deepwalk": DeepWalkSection,
+    "node2vec": Node2VecSection,
+    "line": LineSection,
+    "metapath2vec": Metapath2VecSection,
+}
 
 
 class RunConfig(Section):
