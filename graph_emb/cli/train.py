@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.cli.console import WATCHED, listed, say, show_progress
-from graph_emb.config import RunConfig, config_from, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.errors import ConfigError
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -104,7 +104,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     if not any("dataset" in layer for layer in layers):
         raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
     if not any("model" in layer for layer in layers):
-        raise ConfigError("no model: write graph-emb train deepwalk or node2vec, or --config FILE")
+        raise ConfigError(f"no model: write graph-emb train NAME, or --config FILE; names: {', '.join(MODELS)}")
     return config_from(*layers)
 
 
@@ -134,9 +134,12 @@ def summary(metrics: dict[str, Any]) -> str:
         f"{metrics['model']} on {data['name']}: {data['nodes']:,} nodes, {data['edges']:,} edges, "
         f"{train['parameters']:,} parameters"
     ]
-    if train["tokens_per_second"]:
+    rate = next((key for key in train if key.endswith("_per_second") and train[key]), None)
+    if rate is not None:
+        unit = rate.removesuffix("_per_second")  # tokens of walks, edges of LINE
+        loss = f"loss {train['loss']:.4f}, " if train.get("loss") is not None else ""
         lines.append(
-            f"{train['tokens']:,} tokens in {train['seconds']:.1f} s ({train['tokens_per_second']:,} tokens/s), "
-            f"loss {train['loss']:.4f}, peak memory {train['peak_memory_mib']:,} MiB"
+            f"{train[unit]:,} {unit} in {train['seconds']:.1f} s ({train[rate]:,} {unit}/s), "
+            f"{loss}peak memory {train['peak_memory_mib']:,} MiB"
         )
     return "\n".join(lines)

@@ -10,6 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from graph_emb.config.interval import parse_interval
+from graph_emb.config.kge import (
+    KGE_MODELS,
+    ComplExSection,
+    DistMultSection,
+    RotatESection,
+    SimplESection,
+    TransESection,
+)
 from graph_emb.config.line import LineSection
 from graph_emb.config.metapath import Metapath2VecSection
 from graph_emb.config.section import Count, ModelBase, Number, Section
@@ -168,13 +176,23 @@ class OutputSection(Section):
 
 
 ModelSection = Annotated[
-    DeepWalkSection | Node2VecSection | LineSection | Metapath2VecSection, Field(discriminator="name")
+    DeepWalkSection
+    | Node2VecSection
+    | LineSection
+    | Metapath2VecSection
+    | TransESection
+    | DistMultSection
+    | ComplExSection
+    | RotatESection
+    | SimplESection,
+    Field(discriminator="name"),
 ]
 MODELS: dict[str, type[ModelBase]] = {
     "deepwalk": DeepWalkSection,
     "node2vec": Node2VecSection,
     "line": LineSection,
     "metapath2vec": Metapath2VecSection,
+    **KGE_MODELS,
 }
 
 

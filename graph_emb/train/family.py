@@ -94,6 +94,9 @@ class Family(Protocol):
 
 
 FAMILIES = {
+    "kge": "graph_emb.train.families.kge:KGEFamily",
+    "line": "graph_emb.train.families.line:LineFamily",
+    "metapath": "graph_emb.train.families.metapath:MetapathFamily",
     "walks": "graph_emb.train.families.walks:WalkFamily",
 }
 """Where the class of each family is, by the ``family`` of a model's section."""

@@ -15,6 +15,7 @@ import torch
 import partition
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
+from graph_emb.config.walks import WalkSection
 from graph_emb.data.part_graph import PartGraph
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
 from graph_emb.embedding import DistEmbedding
@@ -185,7 +186,7 @@ def train(
 ) -> GatheredRows:
     """Cut the graph and train on its parts. Every rank calls it; the first one gives the graph and gets the rows."""
     share = share_of(ranks, config, graph)
-    options = config.model
+    options = walks_of(config)
     sampler = PartitionedWalkSampler(
         share.graph,
         ranks.group,
@@ -208,6 +209,12 @@ def train(
         checkpoints=checkpoints,
     )
     return GatheredRows(result, gathered_rows(ranks, model, config.output.context, share.order))
+
+
+def walks_of(config: RunConfig) -> WalkSection:
+    """The section of a model that walks; a family is chosen by its model."""
+    assert isinstance(config.model, WalkSection)
+    return config.model
 
 
 def gathered_rows(ranks: Ranks, model: SkipGram, context: str, order: np.ndarray | None) -> torch.Tensor | None:

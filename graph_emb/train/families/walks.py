@@ -25,7 +25,7 @@ class WalkFamily:
 
     def __init__(self, config: RunConfig) -> None:
         self.skipgram = skipgram_config(config)
-        self.config = _resolved(config, self.skipgram)
+        self.config = with_rates(config, self.skipgram)
 
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
@@ -35,13 +35,7 @@ class WalkFamily:
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
         """Name and size of the graph."""
-        graph = dataset.graph
-        return {
-            "name": dataset.name,
-            "nodes": graph.num_nodes,
-            "edges": graph.num_edges,
-            "directed": graph.directed,
-        }
+        return describe_graph(dataset)
 
     def num_saved(self, dataset: Dataset) -> int:
         """A row for each node."""
@@ -93,7 +87,7 @@ class WalkFamily:
     def _train_alone(
         self, dataset: Dataset, log: Any, progress: bool, checkpoints: PeriodicCheckpoints | None
     ) -> SkipGramResult:
-        model, train = self.config.model, self.config.train
+        model, train = parallel.walks_of(self.config), self.config.train
         sampler = WalkSampler(
             dataset.graph,
             num_walks=model.num_walks,
@@ -129,7 +123,7 @@ class WalkFamily:
 
 def skipgram_config(config: RunConfig) -> SkipGramConfig:
     """The recipe of the skip-gram model that a configuration describes."""
-    model, train = config.model, config.train
+    model, train = parallel.walks_of(config), config.train
     batch: dict[str, Any] = {} if train.batch_size is None else {"batch_size": train.batch_size}
     return SkipGramConfig(
         dim=model.dim,
@@ -153,7 +147,13 @@ def skipgram_config(config: RunConfig) -> SkipGramConfig:
     )
 
 
-def _resolved(config: RunConfig, skipgram: SkipGramConfig) -> RunConfig:
+def describe_graph(dataset: Dataset) -> dict[str, Any]:
+    """Name and size of a plain graph."""
+    graph = dataset.graph
+    return {"name": dataset.name, "nodes": graph.num_nodes, "edges": graph.num_edges, "directed": graph.directed}
+
+
+def with_rates(config: RunConfig, skipgram: SkipGramConfig) -> RunConfig:
     """The configuration as it is written: values that depend on others filled in, paths absolute."""
     rates = {"lr": skipgram.first_lr, "lr_decay": "linear" if skipgram.decays else "none"}
     dataset: DatasetSection = absolute_paths(config.dataset)
