@@ -222,13 +222,16 @@ def _root_eps(optimizer: SparseOptimizer, numbers: dict[str, Any]) -> float:
 
 
 def _write(table: DistEmbedding, part: _Part, root_eps: float | None) -> int:
-    """Copy the rows that this process stores into its state; how many they are."""
-    shard = table.shard
-    rows = part.ids - shard.first_id
-    mine = ((rows >= 0) & (rows < shard.num_rows)).nonzero().flatten()
-    for taken in mine.split(PIECE_ROWS):
-        values = {name: tensor[taken].to(shard.weight.device) for name, tensor in part.state.items()}
-        if root_eps is not None:
-            values["sum"] = (values["sum"] - root_eps).clamp(min=0).square()
-        shard.write_state(rows[taken].to(shard.weight.device), values)
-    return len(mine)
+    """Copy the rows that this process loads into their state; how many they are."""
+    written = 0
+    for share in table.kvstore.rows(table.name, overwrite=True):
+        rows = part.ids - share.first_id
+        mine = ((rows >= 0) & (rows < share.num_rows)).nonzero().flatten()
+        for taken in mine.split(PIECE_ROWS):
+            for name, tensor in part.state.items():
+                values = tensor[taken]
+                if name == "sum" and root_eps is not None:
+                    values = (values - root_eps).clamp(min=0).square()
+                share.write(name, rows[taken], values.to(table.optm_state[name].dtype))
+        written += len(mine)
+    return written
