@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,12 @@ class Ranks:
     Attributes:
         group: Brings their walkers and their plans together.
         transport: Where the tables live: with the ranks (collective), or with DGL's servers (kvstore).
+        folders: Temporary ones of the first rank, removed by ``close``: tables read their id maps while they live.
     """
 
     group: ProcessGroup
     transport: Transport
+    folders: ExitStack = field(default_factory=ExitStack)
 
     @property
     def rank(self) -> int:
@@ -80,6 +82,7 @@ class Ranks:
         """Leave the mode and the group."""
         active.shutdown()
         self.group.close()
+        self.folders.close()
 
 
 def start(config: RunConfig) -> Ranks:
@@ -116,21 +119,21 @@ def parts_for(
     """Cut a graph for the trainers and open the parts on every rank; every rank calls it, the first gives the graph.
 
     The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``. They are gone
-    when all ranks have left.
+    when the first rank closes ``ranks``.
 
     Args:
         facts: What the first rank has to tell the others about the graph.
     Yields:
         The parts, and the first rank's ``facts``.
     """
-    with tempfile.TemporaryDirectory(prefix="graph-emb-parts-") if ranks.rank == 0 else nullcontext() as folder:
-        told = None
-        if folder is not None:
-            assert graph is not None
-            told = (str(cut(graph, config, Path(folder)).path), facts)
-        path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
-        yield partition.load(path), facts
-        ranks.group.barrier()
+    told = None
+    if ranks.rank == 0:
+        assert graph is not None
+        folder = ranks.folders.enter_context(tempfile.TemporaryDirectory(prefix="graph-emb-parts-"))
+        told = (str(cut(graph, config, Path(folder)).path), facts)
+    path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
+    yield partition.load(path), facts
+    ranks.group.barrier()
 
 
 def cut(graph: HeteroGraph, config: RunConfig, folder: Path) -> partition.PartitionedGraph:
