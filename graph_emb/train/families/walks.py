@@ -76,7 +76,8 @@ class WalkFamily:
             result, rows = made.result, made.rows
         assert dataset is not None
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
-        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, self._metrics(result))
+        metrics = training_metrics(result, self.config.train.threads)
+        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
 
     def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
         """Node classes and held-out edges."""
@@ -109,16 +110,18 @@ class WalkFamily:
             on_batch=log,
         )
 
-    def _metrics(self, result: SkipGramResult) -> dict[str, Any]:
-        last = result.history[-1] if result.history else None
-        seconds = last.seconds if last else 0.0
-        return {
-            **(last.as_dict() if last else {}),
-            "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
-            "threads": thread_count(self.config.train.threads),
-            "parameters": result.model.num_parameters,
-            "peak_memory_mib": peak_memory_mib(),
-        }
+
+def training_metrics(result: SkipGramResult, threads: int | None) -> dict[str, Any]:
+    """The ``train`` section of metrics.json: the last line of the history, speed, parameters, memory."""
+    last = result.history[-1] if result.history else None
+    seconds = last.seconds if last else 0.0
+    return {
+        **(last.as_dict() if last else {}),
+        "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
+        "threads": thread_count(threads),
+        "parameters": result.model.num_parameters,
+        "peak_memory_mib": peak_memory_mib(),
+    }
 
 
 def skipgram_config(config: RunConfig) -> SkipGramConfig:
@@ -133,6 +136,7 @@ def skipgram_config(config: RunConfig) -> SkipGramConfig:
         shared_negatives=model.shared_negatives,
         negative_power=model.negative_power,
         subsample=model.subsample,
+        typed_negatives=getattr(model, "typed_negatives", False),  # metapath2vec's
         tables=model.tables,
         block=model.block,
         rule=train.rule,
