@@ -130,10 +130,8 @@ def default_folder(config: RunConfig) -> Path:
 def summary(metrics: dict[str, Any]) -> str:
     """A run in a line or two."""
     data, train = metrics["dataset"], metrics["train"]
-    lines = [
-        f"{metrics['model']} on {data['name']}: {data['nodes']:,} nodes, {data['edges']:,} edges, "
-        f"{train['parameters']:,} parameters"
-    ]
+    sizes = [f"{n:,} {what.replace('_', ' ')}" for what, n in data.items() if type(n) is int]  # of nodes, triples, ...
+    lines = [f"{metrics['model']} on {data['name']}: {', '.join(sizes)}, {train['parameters']:,} parameters"]
     rate = next((key for key in train if key.endswith("_per_second") and train[key]), None)
     if rate is not None:
         unit = rate.removesuffix("_per_second")  # tokens of walks, edges of LINE

@@ -15,6 +15,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers, query_keys
+from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank
 
@@ -250,6 +251,45 @@ def rank_given(
         for given, side in ((heads, HEAD), (tails, TAIL))
     ]
     return TripleRanks(ranks[0], ranks[1], False, f"{heads.shape[1]} given entities for each triple")
+
+
+def rank_part(
+    scorer: TripleScorer,
+    entities: Tensor,
+    relations: Tensor,
+    graph: KnowledgeGraph,
+    part: str,
+    *,
+    chosen: np.ndarray | None = None,
+    known: Sequence[KnownAnswers] | None = None,
+    num_candidates: int | None = None,
+    seed: int = 0,
+) -> TripleRanks:
+    """Rank a part of a data set by the rule that belongs to it: given negatives where it has them, else filtered.
+
+    Args:
+        chosen: Numbers of the triples to rank; None: all.
+        known: Answers of all parts, made once by those who rank often; None: made here.
+        num_candidates, seed: As in ``rank_triples``.
+    Raises:
+        DataError: the data set has no such part.
+        ConfigError: candidates are to be sampled where they are given.
+    """
+    if part not in graph.parts:
+        raise DataError(f"{graph.name} has no part {part!r}; it has {', '.join(graph.parts)}")
+    triples = graph.parts[part] if chosen is None else graph.parts[part][chosen]
+    given = graph.negatives.get(part)
+    if given is not None:
+        if num_candidates is not None:
+            raise ConfigError(
+                f"candidates = {num_candidates}: {graph.name} gives its own for each triple; leave it out"
+            )
+        heads, tails = (side if chosen is None else side[chosen] for side in (given.heads, given.tails))
+        return rank_given(scorer, entities, relations, triples, heads, tails)
+    if known is None:
+        everything = graph.all_triples()
+        known = [KnownAnswers.of(everything, side, graph.num_relations) for side in (HEAD, TAIL)]
+    return rank_triples(scorer, entities, relations, triples, known, num_candidates=num_candidates, seed=seed)
 
 
 def _mean(left: TiedValue, right: TiedValue) -> TiedValue:

@@ -9,7 +9,8 @@ from graph_emb.errors import ConfigError, unknown_name
 from graph_emb.models.kge.losses import LOSSES
 from graph_emb.models.kge.scorers import SCORERS
 
-RULES = ("sgd", "adagrad", "row_adagrad", "adam", "row_adam")
+DEFAULT_LR = {"sgd": 1.0, "adagrad": 0.1, "row_adagrad": 0.1, "adam": 0.002, "row_adam": 0.002}
+"""Learning rate of each rule where none is given."""
 DECAYS = ("linear", "none")
 
 
@@ -36,12 +37,14 @@ class KGEConfig:
         l2: The same of ``sum |x|^2``.
         batch_size: Triples of a step, of all ranks that step together.
         rule: Of the sparse optimizer.
-        lr: Learning rate of both tables.
+        lr: Learning rate of both tables; None takes the rule's in ``DEFAULT_LR``.
         lr_decay: ``linear`` to zero over all epochs, or ``none``.
         epochs: Passes over the training triples, at most.
         valid_every: Epochs between two validations; 0: none, and training ends with ``epochs``.
         patience: Validations without a better MRR after which training stops; 0 never stops early.
         valid_triples: Triples of the validation, drawn once; 0: all.
+        candidates: Entities that a validation samples to rank against; None: all. Data sets that give negatives for
+            each triple are validated on those.
     Raises:
         ConfigError: a value is outside its limits.
     """
@@ -63,12 +66,13 @@ class KGEConfig:
     l2: float = 0.0
     batch_size: int = 1024
     rule: str = "adam"
-    lr: float = 0.001
+    lr: float | None = None
     lr_decay: str = "linear"
     epochs: int = 50
     valid_every: int = 5
     patience: int = 3
     valid_triples: int = 2000
+    candidates: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -82,10 +86,12 @@ class KGEConfig:
             value = getattr(self, field.name)
             if isinstance(value, float) and (not math.isfinite(value) or value < 0):
                 raise ConfigError(f"{field.name} is {value}; it must be finite and at least 0")
+        if self.candidates is not None and self.candidates < 1:
+            raise ConfigError(f"candidates is {self.candidates}; it must be at least 1, or None for all entities")
         for name in ("lr", "init_std", "temperature"):
-            if getattr(self, name) <= 0:
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name, known in (("model", SCORERS), ("loss", LOSSES), ("rule", RULES), ("lr_decay", DECAYS)):
+        for name, known in (("model", SCORERS), ("loss", LOSSES), ("rule", DEFAULT_LR), ("lr_decay", DECAYS)):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         if self.batch_size % self.chunk_size:
@@ -93,3 +99,8 @@ class KGEConfig:
         if not self.num_negatives and not (self.in_batch and self.chunk_size > 1):
             raise ConfigError("num_negatives is 0; without in_batch and chunks of 2 triples there are no negatives")
         SCORERS[self.model](self)  # checks the width
+
+    @property
+    def first_lr(self) -> float:
+        """The learning rate at the start."""
+        return DEFAULT_LR[self.rule] if self.lr is None else float(self.lr)

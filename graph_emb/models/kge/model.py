@@ -48,16 +48,28 @@ class KGEModel:
         config: The recipe.
         seed: Of the first rows.
         part_policy: Of the entities; relations lie in one even range.
+        names: Of the tables of entities and relations; an empty one is chosen by the table.
     """
 
     def __init__(
-        self, num_entities: int, num_relations: int, config: KGEConfig, *, seed: int = 0, part_policy: Any = None
+        self,
+        num_entities: int,
+        num_relations: int,
+        config: KGEConfig,
+        *,
+        seed: int = 0,
+        part_policy: Any = None,
+        names: tuple[str, str] = ("", ""),
     ) -> None:
         self.config = config
         self.scorer = SCORERS[config.model](config)
         entity_first, relation_first = self.scorer.initializers(2 * seed)
-        self.entity = DistEmbedding(num_entities, self.scorer.dim, init_func=entity_first, part_policy=part_policy)
-        self.relation = DistEmbedding(num_relations, self.scorer.relation_dim, init_func=relation_first)
+        self.entity = DistEmbedding(
+            num_entities, self.scorer.dim, names[0] or None, init_func=entity_first, part_policy=part_policy
+        )
+        self.relation = DistEmbedding(
+            num_relations, self.scorer.relation_dim, names[1] or None, init_func=relation_first
+        )
 
     @property
     def tables(self) -> list[DistEmbedding]:

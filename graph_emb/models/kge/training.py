@@ -1,6 +1,6 @@
-"""Training of knowledge-graph models: batches in chunks, sparse steps, early stopping; any mode."""
+"""Training of knowledge-graph models: sparse steps, validation, early stopping; in any mode."""
 
-# T triples, K chunks, C triples of a chunk, E entities, R relations, D and W widths of their rows.
+# T triples, E entities, R relations, D and W widths of their rows.
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numba
@@ -17,18 +17,19 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers
-from graph_emb.data.triple_negatives import ChunkNegatives
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.data.walkers import thread_count
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
-from graph_emb.evaluate.triple_ranks import rank_triples
+from graph_emb.evaluate.triple_ranks import rank_part
+from graph_emb.models.kge.batches import Batches
+from graph_emb.models.kge.best import BestRows
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.models.kge.model import KGEModel, TripleBatch
+from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.skipgram_steps import OPTIMIZERS
 
-FIRST_COUNT = 3.0  # of a pair, beside its occurrences: RotatE's code starts at 4 with the first one
 MOST_THREADS = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009  set at run time, unknown to mypy
 CHUNK_ROWS = 1 << 16  # that travel to the first rank at a time
 
@@ -39,11 +40,11 @@ class KGEProgress:
 
     Attributes:
         epoch: Epochs that were trained.
-        triples: Trained so far, of all ranks that step together.
+        triples: Trained so far, of all ranks.
         seconds: Spent on training; validation does not count.
         loss: Mean over the epoch's triples of this rank.
         lr: Of the next step.
-        valid_mrr: Filtered, both sides, realistic ties; None where the epoch was not validated.
+        valid_mrr: Both sides, realistic ties; None where the epoch was not validated.
     """
 
     epoch: int
@@ -67,7 +68,7 @@ class KGEResult:
         history: A line for each epoch.
         entities, relations: Rows of the best validated epoch, else of the last: shapes (E, D) and (R, W). None on
             every rank but the first.
-        best_epoch: Their epoch.
+        best_epoch: Their epoch, from 1.
         interrupted: Whether Ctrl-C ended the training.
     """
 
@@ -79,70 +80,6 @@ class KGEResult:
     interrupted: bool = False
 
 
-class Batches:
-    """The training triples of each epoch, shuffled, in chunks with their negatives.
-
-    The order and the draws depend on (seed, epoch) alone. Ranks in lockstep share each step's chunks, so that any
-    number of them trains the same steps; other ranks take whole steps in turn.
-
-    Args:
-        graph: Triples.
-        config: The recipe.
-        seed: Of order and negatives.
-        rank, world_size: This rank and how many share the work.
-        lockstep: Whether they step together.
-    """
-
-    def __init__(
-        self, graph: KnowledgeGraph, config: KGEConfig, seed: int, rank: int, world_size: int, lockstep: bool
-    ) -> None:
-        self._triples, self._config, self._seed = graph.train, config, seed
-        self._rank, self._world_size, self._lockstep = rank, world_size, lockstep
-        self._negatives = ChunkNegatives(
-            graph,
-            config.num_negatives,
-            config.negative_power,
-            in_batch=config.in_batch,
-            filtered=config.filter_negatives,
-            seed=seed,
-        )
-        self._weights = triple_weights(graph) if config.subsampling else np.ones(len(graph.train), np.float32)
-        self.steps_per_epoch = -(-len(graph.train) // config.batch_size)
-
-    def epoch(self, epoch: int) -> Iterator[tuple[int, TripleBatch]]:
-        """This rank's batches of an epoch with the number of their step in it."""
-        order = np.random.default_rng((self._seed, epoch)).permutation(len(self._triples))
-        for step in range(self.steps_per_epoch):
-            if self._lockstep or step % self._world_size == self._rank:
-                yield step, self._batch(order, step, epoch)
-
-    def _batch(self, order: np.ndarray, step: int, epoch: int) -> TripleBatch:
-        size, chunk = self._config.batch_size, self._config.chunk_size
-        chosen = order[step * size : (step + 1) * size]
-        num_chunks = -(-len(chosen) // chunk)
-        filled = np.concatenate([chosen, np.full(num_chunks * chunk - len(chosen), chosen[-1])])
-        weights = self._weights[filled]
-        weights[len(chosen) :] = 0.0
-        numbers = np.arange(num_chunks)
-        if self._lockstep:
-            numbers = numbers[self._rank :: self._world_size]
-        triples = self._triples[filled.reshape(num_chunks, chunk)[numbers]]
-        side = TAIL if (epoch * self.steps_per_epoch + step) % 2 == 0 else HEAD
-        drawn, excluded = self._negatives.draw(triples, numbers + step * (size // chunk), side, epoch)
-        own = drawn[:, : self._config.num_negatives]
-        share = weights.reshape(num_chunks, chunk)[numbers]
-        return TripleBatch(triples, share, float(weights.sum(dtype=np.float64)), side, own, excluded)
-
-
-def triple_weights(graph: KnowledgeGraph) -> np.ndarray:
-    """``KGEConfig.subsampling`` of each training triple, shape (T,), float32."""
-    counts = sum(
-        KnownAnswers.of(graph.train, side, graph.num_relations).counts(graph.train) + FIRST_COUNT
-        for side in (HEAD, TAIL)
-    )
-    return (1.0 / np.sqrt(counts)).astype(np.float32)
-
-
 def train_kge(
     graph: KnowledgeGraph,
     config: KGEConfig | None = None,
@@ -152,11 +89,13 @@ def train_kge(
     num_threads: int | None = None,
     progress: bool = False,
     on_epoch: Callable[[KGEProgress], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
 ) -> KGEResult:
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
     Every rank calls it with the same arguments and holds the triples; rows lie where the mode puts them. With a
     validation part the rows of the best validation are returned and training stops early (``KGEConfig.patience``).
+    In local and collective mode the steps are the same at any number of ranks.
 
     Args:
         graph: Triples.
@@ -167,117 +106,164 @@ def train_kge(
             rounding in matrix products.
         progress: Show a bar on the first rank.
         on_epoch: Called with each line of the history, on the first rank.
+        checkpoints: Saves the training at intervals, and resumes it.
     Raises:
         ConfigError: the loss is no longer finite.
     """
     config = config or KGEConfig()
-    model = KGEModel(graph.num_entities, graph.num_relations, config, seed=seed, part_policy=part_policy)
-    training = _Training(graph, model, seed)
+    names = ("", "") if checkpoints is None else ("entity", "relation")
+    model = KGEModel(graph.num_entities, graph.num_relations, config, seed=seed, part_policy=part_policy, names=names)
+    training = _Training(graph, model, seed, checkpoints)
     transport = model.entity.kvstore
-    with tqdm(total=config.epochs * training.batches.steps_per_epoch, desc=config.model, unit="step", mininterval=0.5,
-              disable=not (progress and transport.rank == 0)) as bar, _threads(num_threads):  # fmt: skip
+    steps = config.epochs * training.batches.steps_per_epoch
+    shown = progress and transport.rank == 0
+    with (
+        tqdm(total=steps, desc=config.model, unit="step", mininterval=0.5, disable=not shown) as bar,
+        _threads(num_threads),
+    ):
+        bar.update(training.step)
         try:
-            for epoch in range(config.epochs):
-                stop = training.run_epoch(epoch, bar)
+            while not training.done:
+                training.run_epoch(bar)
                 if on_epoch is not None and transport.rank == 0:
                     on_epoch(training.history[-1])
-                if stop:
-                    break
         except KeyboardInterrupt:
             if transport.world_size > 1:  # the others wait for this rank
                 raise
             return training.result(interrupted=True)
+        finally:
+            training.finish()
     return training.result()
 
 
-@dataclass
-class _Best:
-    """The rows of the best validation, and how many came after it."""
-
-    mrr: float = -1.0
-    epoch: int = 0
-    rows: tuple[Tensor, Tensor] | None = None
-    since: int = 0
-
-
-@dataclass
 class _Training:
-    graph: KnowledgeGraph
-    model: KGEModel
-    seed: int
-    history: list[KGEProgress] = field(default_factory=list)
+    """The state of a training between two steps."""
 
-    def __post_init__(self) -> None:
-        config, transport = self.model.config, self.model.entity.kvstore
+    def __init__(
+        self, graph: KnowledgeGraph, model: KGEModel, seed: int, checkpoints: PeriodicCheckpoints | None
+    ) -> None:
+        self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
+        config, transport = model.config, model.entity.kvstore
         self.transport = transport
-        self.batches = Batches(self.graph, config, self.seed, transport.rank, transport.world_size, transport.lockstep)
-        self.optimizer = OPTIMIZERS[config.rule](self.model.tables, lr=config.lr)
-        self.best, self.seconds, self.triples = _Best(), 0.0, 0
-        self.validation: np.ndarray | None = None
-        if config.valid_every and "valid" in self.graph.parts:
-            valid = self.graph.parts["valid"]
-            chosen = np.random.default_rng((self.seed, 0, 1)).permutation(len(valid))[: config.valid_triples or None]
-            self.validation = valid[np.sort(chosen)]
+        self.batches = Batches(graph, config, seed, transport.rank, transport.world_size, transport.lockstep)
+        self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
+        self.history: list[KGEProgress] = []
+        self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
+        self.best = BestRows(None if checkpoints is None else checkpoints.folder)
+        self.chosen, self.known = self._validation()
+        position = None if checkpoints is None else checkpoints.start(model.tables, [self.optimizer])
+        if position is not None:
+            self.step, self.seconds = position["step"], position["seconds"]
+            self.sums, self.stopped = np.array(position["sums"]), position["stopped"]
+            self.history = [KGEProgress(**line) for line in position["history"]]
             if transport.rank == 0:
-                everything = self.graph.all_triples()
-                self.known = [KnownAnswers.of(everything, s, self.graph.num_relations) for s in (HEAD, TAIL)]
+                self.best.resume(position["best"])
 
-    def run_epoch(self, epoch: int, bar: tqdm) -> bool:
-        """Train and, where it is due, validate; whether to stop."""
-        begin, sums = time.perf_counter(), [torch.zeros(2)]
-        for step, batch in self.batches.epoch(epoch):
+    @property
+    def done(self) -> bool:
+        """Whether all epochs are over, or validation ended the training."""
+        return self.stopped or self.step >= self.model.config.epochs * self.batches.steps_per_epoch
+
+    def run_epoch(self, bar: tqdm) -> None:
+        """Train an epoch, or what is left of it, and validate where it is due."""
+        epoch, first = divmod(self.step, self.batches.steps_per_epoch)
+        begin, together = time.perf_counter(), self.transport.lockstep or self.transport.world_size == 1
+        for step, batch in self.batches.epoch(epoch, first):
             self._set_rate(epoch * self.batches.steps_per_epoch + step)
             loss = self.model.loss(batch)
             loss.backward()
             self.optimizer.step()
-            sums.append(torch.tensor([float(loss.detach()) * batch.total_weight, float(batch.weights.sum())]))
-            bar.update(1 if self.transport.lockstep else self.transport.world_size)
+            self.sums += (float(loss.detach()) * batch.total_weight, float(batch.weights.sum()))
+            bar.update(1 if together else self.transport.world_size)
+            if together and step + 1 < self.batches.steps_per_epoch:
+                self.step += 1
+                self.seconds, begin = self.seconds + time.perf_counter() - begin, time.perf_counter()
+                self._checkpoint()
         self.transport.flush()
         self.seconds += time.perf_counter() - begin
-        self.triples += len(self.graph.train)
-        total, weight = torch.stack(sums).sum(dim=0).tolist()
-        mean = total / weight if weight else 0.0
-        if self.transport.votes(not math.isfinite(mean)):
-            raise ConfigError(f"{self.model.config.model}: the loss is {mean} in epoch {epoch}; lower train.lr")
-        mrr, stop = self._validate(epoch)
-        rate = self._set_rate((epoch + 1) * self.batches.steps_per_epoch)
-        self.history.append(KGEProgress(epoch + 1, self.triples, self.seconds, mean, rate, mrr))
-        bar.set_postfix_str(f"loss {mean:.4f}" + ("" if self.best.rows is None else f", best mrr {self.best.mrr:.4f}"))
-        return stop
+        self.step = (epoch + 1) * self.batches.steps_per_epoch
+        self._end_epoch(epoch, bar)
+        self._checkpoint()
+
+    def finish(self) -> None:
+        """Wait for a checkpoint that is being written."""
+        if self.checkpoints is not None:
+            self.checkpoints.finish()
 
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
-        if self.validation is None or (interrupted and self.best.rows is None):
+        rows, epoch = self.best.rows, self.best.epoch
+        if self.chosen is None or (interrupted and rows is None):
             rows, epoch = self._gather(), len(self.history)
-        else:
-            rows, epoch = self.best.rows, self.best.epoch
         entities, relations = rows or (None, None)
         return KGEResult(self.model, self.history, entities, relations, epoch, interrupted)
 
+    def _end_epoch(self, epoch: int, bar: tqdm) -> None:
+        total, weight = self.sums
+        mean, self.sums = float(total / weight) if weight else 0.0, np.zeros(2)
+        if self.transport.votes(not math.isfinite(mean)):
+            raise ConfigError(f"{self.model.config.model}: the loss is {mean} in epoch {epoch}; lower train.lr")
+        mrr = self._validate(epoch)
+        rate = self._set_rate(self.step)
+        triples = (epoch + 1) * len(self.graph.train)
+        self.history.append(KGEProgress(epoch + 1, triples, self.seconds, mean, rate, mrr))
+        bar.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
+
     def _set_rate(self, step: int) -> float:
         config = self.model.config
-        rate: float = config.lr
+        rate = config.first_lr
         if config.lr_decay == "linear":
             rate *= max(0.0, 1.0 - step / (config.epochs * self.batches.steps_per_epoch))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate
 
-    def _validate(self, epoch: int) -> tuple[float | None, bool]:
-        config, mrr, stop = self.model.config, None, False
-        due = self.validation is not None and ((epoch + 1) % config.valid_every == 0 or epoch + 1 == config.epochs)
-        if not due:
-            return None, False
+    def _validation(self) -> tuple[np.ndarray | None, list[KnownAnswers]]:
+        """Numbers of the triples to validate on, None for no validation; and what ranks leave out, first rank only."""
+        if not self.model.config.valid_every or "valid" not in self.graph.parts:
+            return None, []
+        order = np.random.default_rng((self.seed, 0, 1)).permutation(len(self.graph.parts["valid"]))
+        chosen = np.sort(order[: self.model.config.valid_triples or None])
+        if self.transport.rank:
+            return chosen, []
+        everything = self.graph.all_triples()
+        return chosen, [KnownAnswers.of(everything, side, self.graph.num_relations) for side in (HEAD, TAIL)]
+
+    def _validate(self, epoch: int) -> float | None:
+        """The validation's MRR where it is due; every rank learns whether it ends the training."""
+        config, mrr = self.model.config, None
+        if self.chosen is None or ((epoch + 1) % config.valid_every and epoch + 1 < config.epochs):
+            return None
         rows = self._gather()
-        if rows is not None and self.validation is not None:
-            ranks = rank_triples(self.model.scorer, *rows, self.validation, self.known)
+        if rows is not None:
+            ranks = rank_part(
+                self.model.scorer,
+                *rows,
+                self.graph,
+                "valid",
+                chosen=self.chosen,
+                known=self.known,
+                num_candidates=config.candidates,
+                seed=self.seed,
+            )
             mrr = ranks.mrr().realistic
-            if mrr > self.best.mrr:
-                self.best = _Best(mrr, epoch + 1, rows)
-            else:
-                self.best.since += 1
-            stop = config.patience > 0 and self.best.since >= config.patience
-        return mrr, self.transport.votes(stop) > 0
+            self.best.add(mrr, epoch + 1, rows)
+        self.stopped = self.transport.votes(config.patience > 0 and self.best.since >= config.patience) > 0
+        return mrr
+
+    def _checkpoint(self) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.after(self.step, self._position)
+
+    def _position(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "sums": self.sums.tolist(),
+            "stopped": self.stopped,
+            "history": [line.as_dict() for line in self.history],
+            "best": self.best.position(),
+        }
 
     def _gather(self) -> tuple[Tensor, Tensor] | None:
         """All rows on the first rank; the others answer."""
