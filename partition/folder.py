@@ -142,18 +142,18 @@ class PendingFolder:
     def publish(self) -> Path:
         """Put the names on the disk and move the folder to its place; an old one leaves in the same step."""
         for folder, _, _ in os.walk(self.path):
-            _sync(Path(folder))
+            sync_folder(Path(folder))
         self._check()
         if self.place.is_dir() and any(self.place.iterdir()):
             self._exchange()
         else:
             self.path.rename(self.place)
         self._published = True
-        _sync(self.place.parent)
+        sync_folder(self.place.parent)
         return self.place
 
     def _exchange(self) -> None:
-        if _swap(self.path, self.place):
+        if swap_names(self.path, self.place):
             shutil.rmtree(self.path, ignore_errors=True)  # the old one, under the hidden name
             return
         # No such call on this system: for a moment neither is there, and a kill then leaves the old one aside.
@@ -217,7 +217,7 @@ def _remove_dead(place: Path) -> None:
     if not place.parent.is_dir():
         return
     for path in sorted(place.parent.glob(f".{_escaped(place.name)}.partial-*")):
-        with suppress(OSError), _opened(path) as lock:
+        with suppress(OSError), opened(path) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             log.warning("removing %s, which a killed run left", path)
             shutil.rmtree(path, ignore_errors=True)
@@ -228,7 +228,8 @@ def _escaped(name: str) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor of a folder, for a lock or a sync."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield descriptor
@@ -236,12 +237,13 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _sync(folder: Path) -> None:
-    with _opened(folder) as descriptor:
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
+    with opened(folder) as descriptor:
         os.fsync(descriptor)
 
 
-def _swap(first: Path, second: Path) -> bool:
+def swap_names(first: Path, second: Path) -> bool:
     """Exchange two names in one step; False where the system or the file system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

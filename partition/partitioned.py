@@ -7,7 +7,7 @@ Legend: P parts, N and E the ids of one type.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from partition.part import Part
 from partition.relabel import Ranges, inverse
 
 if TYPE_CHECKING:
+    from graph_emb.original_ids import OriginalIds
     from graph_emb.partition_book import RangeBook
     from partition.assignment import Assignment
 
@@ -32,10 +33,13 @@ class PartPolicy:
     Attributes:
         policy_str: DGL's name of it, ``node~<type>`` or ``edge~<source:relation:destination>``.
         book: The ranges of the parts, in partition order.
+        original_ids: The position in the input of each id; read only where it is asked for. None where DGL wrote the
+            partition without id maps.
     """
 
     policy_str: str
     book: RangeBook
+    original_ids: OriginalIds | None = None
 
 
 class PartitionedGraph:
@@ -99,9 +103,21 @@ class PartitionedGraph:
             raise ConfigError(f"policy(ntype={ntype!r}, etype={etype!r}): give one of both")
         if etype is not None:
             edge_type = self.etypes[self.edge_type_id(etype)]
-            return PartPolicy(f"edge~{':'.join(edge_type)}", self.books[edge_type])
+            name = ":".join(edge_type)
+            return PartPolicy(f"edge~{name}", self.books[edge_type], self._original_ids("edge", name))
         name = self.ntypes[self.node_type_id(ntype)]
-        return PartPolicy(f"node~{name}", self.books[name])
+        return PartPolicy(f"node~{name}", self.books[name], self._original_ids("node", name))
+
+    def _original_ids(self, kind: str, name: str) -> OriginalIds | None:
+        from graph_emb.original_ids import ArrayIds, FileIds
+
+        if self.manifest is not None:
+            paths = self.manifest.id_maps[kind][name]
+            return FileIds(self.path.absolute() / paths["to_original"], self.path.absolute() / paths["to_partition"])
+        if not self.has_id_maps:
+            return None
+        num_rows = self.num_nodes(name) if kind == "node" else self.num_edges(name)
+        return ArrayIds(partial(self._id_map, kind, name, False), num_rows)
 
     def part(self, part: int) -> Part:
         """The arrays of one part.

@@ -11,10 +11,10 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 LAYERS = [
     {"errors", "log", "names", "registry", "compat"},
-    {"config", "partition_book", "graph"},
-    {"table", "optim", "initializers"},
+    {"config", "partition_book", "original_ids", "graph"},
+    {"table", "optim"},
     {"transport"},
-    {"embedding", "optimizer", "optimizer_state", "checkpoint", "data"},
+    {"embedding", "optimizer", "optimizer_state", "checkpoint", "data", "initializers"},
     {"models", "evaluate"},
     {"train"},
     {"cli", "__main__"},

@@ -1,11 +1,15 @@
 """First values of tables: functions of (seed, id, column) alone, so that no layout of parts or ranks changes them.
 
+The id is the original one: ``fill_rows_`` gives an initializer the original ids of rows that lie in partition order.
+
 Legend: R rows, D width.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,16 +19,39 @@ from numba import njit
 from torch import Tensor
 
 from graph_emb.errors import ConfigError, ShapeError
+from graph_emb.original_ids import OriginalIds
 
 CHUNK_ELEMENTS = 1 << 22
-"""Elements made at a time where a table is not float32 on the CPU: bounds the extra memory."""
+"""Elements made at a time: bounds the memory for ids and for the values of tables that are not on the CPU."""
 
 
 @runtime_checkable
 class Initializer(Protocol):
-    """Fills rows of a table from their ids."""
+    """Fills rows of a table from their ids.
+
+    One with a method ``fill_at_(weight, ids)`` takes ids in any order, (R,) int64; others are called for each run of
+    consecutive ids.
+    """
 
     def fill_(self, weight: Tensor, first_id: int) -> None: ...
+
+
+@runtime_checkable
+class TableInitializer(Protocol):
+    """What becomes an initializer when it sees the table: one that reads a file, whose ids must be the table's."""
+
+    def for_table(self, num_rows: int, dim: int, table: str, original_ids: OriginalIds | None) -> Initializer: ...
+
+
+@runtime_checkable
+class OwnerInitializer(Protocol):
+    """An initializer that fills all rows of an owner in one call, because it reads a file from end to end.
+
+    ``for_owner(low, high)`` is what the owner of the rows [low, high) needs of it, and no more.
+    """
+
+    def fill_owned_(self, weight: Tensor, first_id: int, original_ids: OriginalIds | None) -> None: ...
+    def for_owner(self, low: int, high: int) -> Initializer: ...
 
 
 @njit(cache=True, nogil=True)
@@ -36,11 +63,11 @@ def _mix(x):
 
 
 @njit(cache=True, nogil=True)
-def _fill_uniform(out, first_id, seed, low, high):
+def _fill_uniform(out, ids, seed, low, high):
     golden = np.uint64(0x9E3779B97F4A7C15)
     key = _mix(np.uint64(seed) + golden)
     for r in range(out.shape[0]):
-        row_key = _mix(key ^ _mix(np.uint64(first_id + r) * golden + np.uint64(1)))
+        row_key = _mix(key ^ _mix(np.uint64(ids[r]) * golden + np.uint64(1)))
         for d in range(out.shape[1]):
             bits = _mix(row_key + np.uint64(d + 1) * golden)
             unit = np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
@@ -48,11 +75,11 @@ def _fill_uniform(out, first_id, seed, low, high):
 
 
 @njit(cache=True, nogil=True)
-def _fill_normal(out, first_id, seed, mean, std):
+def _fill_normal(out, ids, seed, mean, std):
     golden = np.uint64(0x9E3779B97F4A7C15)
     key = _mix(np.uint64(seed) + golden)
     for r in range(out.shape[0]):
-        row_key = _mix(key ^ _mix(np.uint64(first_id + r) * golden + np.uint64(1)))
+        row_key = _mix(key ^ _mix(np.uint64(ids[r]) * golden + np.uint64(1)))
         for d in range(out.shape[1]):
             # Box and Muller 1958, one value per column so that the width does not change the columns before it.
             a = _mix(row_key + np.uint64(2 * d + 1) * golden)
@@ -62,17 +89,45 @@ def _fill_normal(out, first_id, seed, mean, std):
             out[r, d] = mean + std * math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
 
 
-def _by_chunks(weight: Tensor, first_id: int, kernel: Any, *args: Any) -> None:
-    """Run a fill kernel on float32 or float64 CPU rows in place, on others through a bounded buffer."""
+def _run(weight: Tensor, ids: np.ndarray, kernel: Any, *args: Any) -> None:
+    """Run a fill kernel on float32 or float64 CPU rows in place, on others through a buffer."""
     if weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.float64) and weight.is_contiguous():
-        kernel(weight.numpy(), first_id, *args)
+        kernel(weight.numpy(), ids, *args)
         return
+    buffer = np.empty(tuple(weight.shape), dtype=np.float64)
+    kernel(buffer, ids, *args)
+    weight.copy_(torch.from_numpy(buffer))
+
+
+def _chunks(weight: Tensor) -> Iterator[tuple[int, int]]:
+    """[start, stop) of pieces of rows with a bounded number of elements."""
     step = max(1, CHUNK_ELEMENTS // max(1, weight.shape[1]))
     for start in range(0, weight.shape[0], step):
-        part = weight[start : start + step]
-        buffer = np.empty(tuple(part.shape), dtype=np.float64)
-        kernel(buffer, first_id + start, *args)
-        part.copy_(torch.from_numpy(buffer))
+        yield start, min(weight.shape[0], start + step)
+
+
+def fill_rows_(initializer: Initializer, weight: Tensor, first_id: int, original_ids: OriginalIds | None) -> None:
+    """Write the first values of the partition-order ids first_id, first_id + 1, ... into weight, shape (R, D).
+
+    Args:
+        initializer: Given original ids, unless its values depend on none (zeros, DGL's functions).
+        original_ids: None: the ids are original already.
+    """
+    if isinstance(initializer, OwnerInitializer):
+        initializer.fill_owned_(weight, first_id, original_ids)
+        return
+    if original_ids is None or isinstance(initializer, (Zeros, FromFunction)):
+        initializer.fill_(weight, first_id)
+        return
+    for start, stop in _chunks(weight):
+        ids = original_ids.of(first_id + start, first_id + stop)
+        fill_at = getattr(initializer, "fill_at_", None)
+        if fill_at is not None:
+            fill_at(weight[start:stop], ids)
+            continue
+        ends = [0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
+        for low, high in itertools.pairwise(ends):
+            initializer.fill_(weight[start + low : start + high], int(ids[low]))
 
 
 def _check_seed(seed: int) -> None:
@@ -89,8 +144,21 @@ class Zeros:
         weight.zero_()
 
 
+class _Seeded:
+    """Values by id: a range of ids is filled like any other ids."""
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Write the rows of ids first_id, first_id + 1, ... into weight, shape (R, D)."""
+        for start, stop in _chunks(weight):
+            self.fill_at_(weight[start:stop], np.arange(first_id + start, first_id + stop))
+
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(_Seeded):
     """Uniform in [low, high).
 
     Args:
@@ -111,18 +179,18 @@ class Uniform:
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ConfigError(f"Uniform low {self.low} is above high {self.high}")
 
-    def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Write the rows of ids first_id, first_id + 1, ... into weight, shape (R, D)."""
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
         bound = 1.0 / math.sqrt(max(1, weight.shape[1]))
         low = -bound if self.low is None else float(self.low)
         high = bound if self.high is None else float(self.high)
         if low > high:
             raise ConfigError(f"Uniform low {low:g} is above high {high:g} at width {weight.shape[1]}; give both")
-        _by_chunks(weight, first_id, _fill_uniform, self.seed, low, high)
+        _run(weight, ids, _fill_uniform, self.seed, low, high)
 
 
 @dataclass(frozen=True)
-class Normal:
+class Normal(_Seeded):
     """Normal with the given mean and standard deviation (Box-Muller on the counter hash)."""
 
     mean: float = 0.0
@@ -134,13 +202,13 @@ class Normal:
         if not (math.isfinite(self.mean) and math.isfinite(self.std)) or self.std < 0:
             raise ConfigError(f"Normal mean {self.mean}, std {self.std}: both finite, std not negative")
 
-    def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Write the rows of ids first_id, first_id + 1, ... into weight, shape (R, D)."""
-        _by_chunks(weight, first_id, _fill_normal, self.seed, float(self.mean), float(self.std))
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
+        _run(weight, ids, _fill_normal, self.seed, float(self.mean), float(self.std))
 
 
 @dataclass(frozen=True)
-class XavierUniform:
+class XavierUniform(_Seeded):
     """Uniform in +-gain * sqrt(6 / (num_embeddings + D)), as ``torch.nn.init.xavier_uniform_`` of the whole table.
 
     Args:
@@ -160,10 +228,10 @@ class XavierUniform:
                 f"XavierUniform num_embeddings {self.num_embeddings}, gain {self.gain}: both must be positive"
             )
 
-    def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Write the rows of ids first_id, first_id + 1, ... into weight, shape (R, D)."""
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
         bound = self.gain * math.sqrt(6.0 / (self.num_embeddings + weight.shape[1]))
-        _by_chunks(weight, first_id, _fill_uniform, self.seed, -bound, bound)
+        _run(weight, ids, _fill_uniform, self.seed, -bound, bound)
 
 
 class FromArray:
@@ -191,6 +259,19 @@ class FromArray:
             )
         weight.copy_(self.array[first_id:end])
 
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        """Copy the rows of ids, (R,) int64, into weight, shape (R, D)."""
+        weight.copy_(self.rows_of(ids, weight.shape[1]))
+
+    def rows_of(self, ids: np.ndarray, width: int) -> Tensor:
+        """Copies of the rows of ids, shape (R, D)."""
+        high = int(ids.max(initial=-1))
+        if self.array.shape[1] != width or high >= self.array.shape[0]:
+            raise ShapeError(
+                f"FromArray has shape {tuple(self.array.shape)} but the table needs row {high} of width {width}"
+            )
+        return self.array.index_select(0, torch.from_numpy(ids))
+
 
 class FromFunction:
     """DGL's form: a function ``init_func(shape, dtype) -> tensor``, called once for all rows that a process owns.
@@ -210,14 +291,22 @@ class FromFunction:
         weight.copy_(values)
 
 
-def as_initializer(init_func: object) -> Initializer:
+def as_initializer(init_func: object) -> Initializer | TableInitializer:
     """The initializer that an ``init_func`` argument stands for: None (zeros), an initializer, or DGL's function."""
     if init_func is None:
         return Zeros()
-    if isinstance(init_func, Initializer) and not isinstance(init_func, type):
+    if isinstance(init_func, (Initializer, TableInitializer)) and not isinstance(init_func, type):
         return init_func
     if callable(init_func) and not isinstance(init_func, type):
         return FromFunction(init_func)
     raise ConfigError(
         f"init_func is {init_func!r}; pass None, an object of graph_emb.initializers or f(shape, dtype) -> tensor"
     )
+
+
+def initializer_for(
+    init_func: object, num_rows: int, dim: int, table: str, original_ids: OriginalIds | None
+) -> Initializer:
+    """``as_initializer`` of a table with this shape, name and original ids."""
+    made = as_initializer(init_func)
+    return made.for_table(num_rows, dim, table, original_ids) if isinstance(made, TableInitializer) else made

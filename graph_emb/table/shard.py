@@ -33,7 +33,7 @@ class EmbeddingShard:
         self.spec = spec
         self.first_id = first_id
         self.weight = memory.empty((num_rows, spec.dim), spec.dtype, spec.device, spec.name)
-        spec.initializer.fill_(self.weight, first_id)
+        spec.fill_(self.weight, first_id)
         self.state_specs: dict[str, StateSpec] = {}
         self.state: dict[str, Tensor] = {}
 

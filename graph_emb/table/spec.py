@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from graph_emb.errors import ConfigError
+from graph_emb.original_ids import OriginalIds
 from graph_emb.partition_book import PartitionBook
-from graph_emb.table.initializers import Initializer
+from graph_emb.table.initializers import Initializer, fill_rows_
 
 CPU = torch.device("cpu")
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -24,9 +26,10 @@ class TableSpec:
         num_rows: Ids in the whole table, over all parts.
         dim: Width of a row.
         book: Who owns which id.
-        initializer: First values, a function of (seed, id) alone.
+        initializer: First values, a function of (seed, original id) alone.
         dtype: A floating dtype.
         device: Where the rows lie.
+        original_ids: The original id of each row; None: the table's ids are original.
     """
 
     name: str
@@ -36,6 +39,7 @@ class TableSpec:
     initializer: Initializer
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
+    original_ids: OriginalIds | None = None
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or "\0" in self.name:
@@ -47,6 +51,10 @@ class TableSpec:
         if self.dtype not in FLOAT_DTYPES:
             known = ", ".join(str(dtype) for dtype in FLOAT_DTYPES)
             raise ConfigError(f"table {self.name!r}: dtype {self.dtype} is not one of {known}")
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Write the first values of the rows first_id, first_id + 1, ... into weight, shape (R, D)."""
+        fill_rows_(self.initializer, weight, first_id, self.original_ids)
 
 
 @dataclass(frozen=True)

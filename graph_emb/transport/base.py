@@ -13,6 +13,7 @@ from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
+from graph_emb.transport.rows import TableRows
 
 
 class Push(NamedTuple):
@@ -64,11 +65,13 @@ class Transport(Protocol):
     """Creates tables, pulls rows to the trainer and pushes gradients to the owners.
 
     Attributes:
+        mode: The word that ``init`` takes.
         rank: This process.
         world_size: Processes that share the tables.
         lockstep: True where every rank must call pull and push the same number of times.
     """
 
+    mode: str
     rank: Rank
     world_size: int
     lockstep: bool
@@ -86,4 +89,5 @@ class Transport(Protocol):
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def shard(self, table: str) -> EmbeddingShard: ...
+    def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]: ...
     def close(self) -> None: ...

@@ -22,6 +22,7 @@ from graph_emb.transport import sending
 from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
+from graph_emb.transport.rows import ShardRows, TableRows
 
 PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE = 1, 2, 3, 4, 5, 6
 HEAD = 16
@@ -74,6 +75,7 @@ class CollectiveTransport:
         ConfigError: some ranks name a part and others do not, or staleness is neither 0 nor 1.
     """
 
+    mode = "collective"
     lockstep = True
 
     def __init__(self, group: ProcessGroup, part: int | None = None, staleness: int = 0) -> None:
@@ -347,6 +349,19 @@ class CollectiveTransport:
             ModeError: no such table, or the transport was closed.
         """
         return self._table(table).shard
+
+    def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
+        """This rank's rows of a table, to be saved or, with ``overwrite``, loaded.
+
+        Raises:
+            ModeError: rows that were prefetched would be out of date by more than a step.
+        """
+        found = self._table(table)
+        if overwrite and found.early is not None:
+            if found.early.changed is None:
+                raise ModeError(f"table {table!r}: pull the prefetched rows before a checkpoint is loaded")
+            found.early.changed[:] = True
+        return [ShardRows(found.shard)]
 
     def close(self) -> None:
         """Free every table and leave the group; later calls raise."""

@@ -13,11 +13,13 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.base import Push
+from graph_emb.transport.rows import ShardRows, TableRows
 
 
 class LocalTransport:
     """All rows of all tables in this process, whatever their partition book says."""
 
+    mode = "local"
     rank = Rank(0)
     world_size = 1
     lockstep = False
@@ -113,6 +115,10 @@ class LocalTransport:
         if table not in self._shards:
             raise ModeError(f"no table {table!r} here; live tables: {', '.join(sorted(self._shards)) or 'none'}")
         return self._shards[table]
+
+    def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
+        """All rows of a table, to be saved or, with ``overwrite``, loaded."""
+        return [ShardRows(self.shard(table))]
 
     def close(self) -> None:
         """Free every table; later calls raise."""

@@ -62,7 +62,7 @@ def test_an_old_folder_gives_way_to_the_whole_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr(module, "_swap", lambda first, second: False)
+        monkeypatch.setattr(module, "swap_names", lambda first, second: False)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").write_text("")
     with PendingFolder(tmp_path / "out", allow) as folder:
@@ -73,7 +73,7 @@ def test_an_old_folder_gives_way_to_the_whole_new_one(
 
 
 def test_the_old_folder_returns_when_the_new_one_cannot_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_swap", lambda first, second: False)
+    monkeypatch.setattr(module, "swap_names", lambda first, second: False)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").write_text("")
     rename = Path.rename

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ModeError, ShapeError
+from graph_emb.errors import ConfigError, DataError, ModeError, ShapeError
 from graph_emb.names import Rank
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
@@ -22,12 +23,14 @@ from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import check_picklable, revive
+from graph_emb.transport.kvstore.far_rows import shares
 from graph_emb.transport.kvstore.first_rows import for_server
 from graph_emb.transport.kvstore.layout import server_book, slices
 from graph_emb.transport.kvstore.outbox import Outbox, Place, cut, pack
 from graph_emb.transport.kvstore.session import Exchange, Session
 from graph_emb.transport.kvstore.trainer_table import TrainerTable
 from graph_emb.transport.routing import Layout
+from graph_emb.transport.rows import TableRows
 
 MOST_PENDING = 16
 """Pushes that may wait at the servers: a faster trainer is held back instead of filling the queues."""
@@ -46,6 +49,7 @@ class KVStoreTransport:
             but updates of two processes to one row at one time can be lost.
     """
 
+    mode = "kvstore"
     lockstep = False
 
     def __init__(self, session: Session, *, staleness: int = 0, hogwild: bool = False) -> None:
@@ -89,14 +93,22 @@ class KVStoreTransport:
         key = (spec.name, self._made.get(spec.name, 0))
         self._collect_garbage()
 
-        def calls(servers: Sequence[int], segment: Callable[[int], str | None]) -> list[Any]:
-            return [(s, "create", (key, for_server(spec, book, s), self._everyone, segment(s)), ()) for s in servers]
+        def calls(servers: Sequence[int], segment: Callable[[int], str | None], send_ids: bool = False) -> list[Any]:
+            specs = {s: for_server(spec, book, s, send_ids=send_ids) for s in servers}
+            return [(s, "create", (key, specs[s], self._everyone, segment(s)), ()) for s in servers]
 
-        names = self._on_all_servers(calls)
+        self._made[spec.name] = key[1] + 1
+        try:
+            try:
+                names = self._on_all_servers(calls)
+            except DataError:  # a server does not see the files of the partition's id maps
+                names = self._on_all_servers(partial(calls, send_ids=True))
+        except Exception:
+            self._garbage.append((key, 0))  # servers that could make it
+            raise
         low, high = int(book.bounds[self._servers.start]), int(book.bounds[self._servers.stop])
         weight = shared.open_segment(names[""], (high - low, spec.dim), spec.dtype, create=False)
         self._tell_mapped(key, 0)
-        self._made[spec.name] = key[1] + 1
         owners = Layout(book.bounds.tolist(), range(book.num_parts), book.num_parts)
         self._tables[spec.name] = TrainerTable(
             spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight)
@@ -360,6 +372,10 @@ class KVStoreTransport:
         shares = RangeBook.even(found.high - found.low, len(self._locals))
         low, high = shares.bounds[sorted(self._locals).index(self.rank) :][:2].tolist()
         return found.shard.narrow(low, high)
+
+    def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
+        """What this trainer saves or loads; call ``flush`` and ``barrier`` before, and ``barrier`` after it wrote."""
+        return shares(self._table(table), self._exchange, self._session)
 
     def close(self) -> None:
         """Say goodbye to the servers, which end when every trainer did; later calls raise. May be repeated."""

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from graph_emb.original_ids import ArrayIds, FileIds
 from graph_emb.partition_book import RangeBook
-from graph_emb.table.initializers import FromArray, Initializer
+from graph_emb.table.initializers import FromArray, OwnerInitializer
 from graph_emb.table.spec import TableSpec
 
 
@@ -23,10 +24,23 @@ class ArrayRows(FromArray):
         super().fill_(weight, first_id - self._first_id)
 
 
-def for_server(spec: TableSpec, book: RangeBook, server: int) -> TableSpec:
-    """The spec with ranges per server, and of an array only the server's own rows."""
-    initializer: Initializer = spec.initializer
-    if isinstance(initializer, FromArray):
-        low, high = book.bounds[server : server + 2].tolist()
-        initializer = ArrayRows(initializer.array[low:high].clone(), low)
-    return replace(spec, book=book, initializer=initializer)
+def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool = False) -> TableSpec:
+    """The spec with ranges per server, and of an array, a file's ids or original ids only the server's own rows.
+
+    Args:
+        spec: The table.
+        book: A range per server.
+        server: The server.
+        send_ids: Send the original ids that lie in files too: the server cannot read those.
+    """
+    low, high = book.bounds[server : server + 2].tolist()
+    ids = spec.original_ids
+    if isinstance(spec.initializer, FromArray):
+        first = spec.initializer
+        rows = first.array[low:high].clone() if ids is None else first.rows_of(ids.of(low, high), spec.dim)
+        return replace(spec, book=book, initializer=ArrayRows(rows, low), original_ids=None)
+    if isinstance(spec.initializer, OwnerInitializer):
+        spec = replace(spec, initializer=spec.initializer.for_owner(low, high))
+    if ids is not None and (send_ids or not isinstance(ids, FileIds)):
+        ids = ArrayIds(ids.of(low, high), high - low, low)
+    return replace(spec, book=book, original_ids=ids)

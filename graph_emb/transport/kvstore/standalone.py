@@ -18,6 +18,8 @@ Handler = TypeVar("Handler")
 class StandaloneTransport(LocalTransport):
     """The local transport with the kvstore mode's handlers. Staleness and Hogwild mean nothing here: nobody waits."""
 
+    mode = "kvstore"
+
     def __init__(self) -> None:
         super().__init__()
         self._push_handlers: dict[str, Callable[..., None]] = {}

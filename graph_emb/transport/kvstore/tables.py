@@ -23,6 +23,7 @@ from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Answer, Call, describe
 from graph_emb.transport.kvstore.outbox import Place, at
+from graph_emb.transport.rows import WEIGHT
 
 _log = get_logger("kvstore")
 
@@ -65,6 +66,10 @@ class Table:
         if len(rows) and not (self.low <= int(rows.min()) and int(rows.max()) < self.high):
             raise ConfigError(f"table {self.spec.name!r}: a trainer sent ids that this server does not own")
         return rows
+
+    def column(self, optimizer: int, name: str) -> Tensor:
+        """The machine's rows of the weight, or of a piece of an optimizer's state."""
+        return self.shards[0].weight if name == WEIGHT else self.shards[optimizer].state[name]
 
     def data(self) -> dict[str, Tensor]:
         """Tensors by name, as handlers of users see them: the weight and the newest state."""
@@ -110,7 +115,12 @@ class Tables:
             create = segment is None
             name = segment or shared.new_name()
             weight = shared.open_segment(name, (table.num_rows, spec.dim), spec.dtype, create=create)
-            spec.initializer.fill_(weight[table.low : table.high], table.first_id + table.low)
+            try:
+                spec.fill_(weight[table.low : table.high], table.first_id + table.low)
+            except Exception:  # a file that cannot be read: the next trainer to ask meets it again
+                if create:
+                    shared.forget_name(name)
+                raise
             table.segments[0] = Segments({"": name}, set(trainers) if create else set())
             table.shards[0] = shared.SharedShard(spec, table.first_id, weight)
             self._tables[key] = table
@@ -246,6 +256,18 @@ class Tables:
             shard.frozen = table.shards[0].frozen
         return Answer()
 
+    def read_column(self, sender: int, key: Key, optimizer: int, column: str, low: int, high: int) -> Answer:
+        """Rows of the ids [low, high), all of this server, of the weight or of a piece of state."""
+        table = self._table(key)
+        values = table.column(optimizer, column)
+        return Answer(None, values[low - table.first_id : high - table.first_id].clone())
+
+    def write_column(self, sender: int, key: Key, optimizer: int, column: str, ids: Tensor, values: Tensor) -> Answer:
+        """Overwrite rows of the weight or of a piece of state, as a checkpoint has them."""
+        table = self._table(key)
+        table.column(optimizer, column).index_copy_(0, table.rows(ids), values)
+        return Answer()
+
     def pull(self, sender: int, key: Key, ids: Tensor) -> Answer:
         """Rows that this server owns, in the order asked."""
         table = self._table(key)
@@ -308,6 +330,8 @@ METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
     "write": (Tables.write, True),
     "freeze": (Tables.freeze, True),
     "pull": (Tables.pull, True),
+    "read_column": (Tables.read_column, True),
+    "write_column": (Tables.write_column, True),
     "register": (Tables.register, True),
     "flush": (Tables.flush, True),
     "barrier": (Tables.barrier, True),
