@@ -19,6 +19,8 @@ from graph_emb.errors import (
 
 if TYPE_CHECKING:
     from graph_emb import initializers
+    from graph_emb.checkpoint.loading import load_checkpoint
+    from graph_emb.checkpoint.saving import save_checkpoint
     from graph_emb.embedding import DistEmbedding
     from graph_emb.optimizer import (
         SparseAdagrad,
@@ -51,7 +53,9 @@ _LAZY = {
     "SparseSGD": "graph_emb.optimizer",
     "in_step": "graph_emb.transport.active",
     "init": "graph_emb.transport.active",
+    "load_checkpoint": "graph_emb.checkpoint.loading",
     "pipeline": "graph_emb.train.pipeline",
+    "save_checkpoint": "graph_emb.checkpoint.saving",
     "shutdown": "graph_emb.transport.active",
 }
 
@@ -94,6 +98,8 @@ __all__ = [
     "in_step",
     "init",
     "initializers",
+    "load_checkpoint",
     "pipeline",
+    "save_checkpoint",
     "shutdown",
 ]

@@ -9,13 +9,15 @@ import itertools
 import weakref
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graph_emb.errors import ShapeError
+from graph_emb.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.partition_book import PartitionBook, as_book, check_ids
-from graph_emb.table.initializers import as_initializer
+from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport import active
@@ -66,9 +68,12 @@ class DistEmbedding:
         part_policy: None (one range), a partition book, a policy of ``partition`` or a DGL node or edge policy.
         dtype: Storage; 16-bit tables accumulate in float32.
         device: Where the rows lie.
+        original_ids: The original id of each row, (num_embeddings,) distinct integers or an ``OriginalIds``: what first
+            values and checkpoints are keyed by. None: those of the policy where it is one of ``partition``; any other
+            policy's ids (DGL's too) are taken as original.
     Raises:
         ConfigError: a bad shape, dtype or name.
-        PartitionError: the policy does not cover num_embeddings ids.
+        PartitionError: the policy or original_ids do not cover num_embeddings ids.
     """
 
     def __init__(
@@ -81,17 +86,20 @@ class DistEmbedding:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        original_ids: OriginalIds | Tensor | np.ndarray | None = None,
     ) -> None:
         self._name = name if name is not None else f"embedding_{next(_anonymous)}"
         book = as_book(part_policy, num_embeddings, self._name)
+        ids = as_original_ids(original_ids, part_policy, num_embeddings, self._name)
         self._spec = TableSpec(
             name=self._name,
             num_rows=int(num_embeddings),
             dim=int(embedding_dim),
             book=book,
-            initializer=as_initializer(init_func),
+            initializer=initializer_for(init_func, int(num_embeddings), int(embedding_dim), self._name, ids),
             dtype=dtype,
             device=torch.device(device),
+            original_ids=ids,
         )
         self._part_policy = part_policy if part_policy is not None else book
         self._transport = active.current()
@@ -200,6 +208,21 @@ class DistEmbedding:
     def book(self) -> PartitionBook:
         """Who owns which id."""
         return self._spec.book
+
+    @property
+    def spec(self) -> TableSpec:
+        """What the table is: shape, storage, owners, first values."""
+        return self._spec
+
+    @property
+    def original_ids(self) -> OriginalIds:
+        """The original id of each row, and the row of each original id."""
+        return self._spec.original_ids or SameIds(self.num_embeddings)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the stored rows."""
+        return self._spec.dtype
 
     @property
     def kvstore(self) -> Any:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-def _header(optimizer: SparseOptimizer) -> dict[str, Any]:
+def header(optimizer: SparseOptimizer) -> dict[str, Any]:
+    """Rule, options and parameter groups with their numbers: everything but the state of rows."""
     chosen = optimizer._convention
     groups = [
         {"tables": [table.name for table in group["tables"]], **_numbers(optimizer, group)}
@@ -45,7 +46,7 @@ def snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
         name: {key: value.clone() for key, value in table.optm_state.items()}
         for name, table in optimizer._tables.items()
     }
-    return {**_header(optimizer), "state": state}
+    return {**header(optimizer), "state": state}
 
 
 def restore(optimizer: SparseOptimizer, saved: dict[str, Any]) -> None:
@@ -53,23 +54,43 @@ def restore(optimizer: SparseOptimizer, saved: dict[str, Any]) -> None:
     missing = {"rule", "options", "param_groups", "state"} - set(saved)
     if missing:
         raise ConfigError(f"state_dict lacks {sorted(missing)}; pass what state_dict() returned")
-    mine = _header(optimizer)
+    fresh = checked_groups(optimizer, saved, "state_dict")
+    _check_tensors(optimizer, saved["state"])
+    set_groups(optimizer, fresh)
+    _copy_in(optimizer, saved["state"])
+
+
+def checked_groups(optimizer: SparseOptimizer, saved: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    """The optimizer's groups with the numbers of a saved header; changes nothing.
+
+    Args:
+        optimizer: Of the same rule, options and tables.
+        saved: What ``header`` returned.
+        where: The words with which an error begins.
+    Raises:
+        ConfigError: it belongs to another rule, other options or other tables, or a number is out of its limits.
+    """
+    mine = header(optimizer)
     for key in ("rule", "options"):
         if saved[key] != mine[key]:
-            raise ConfigError(f"state_dict has {key} {saved[key]}, this optimizer {mine[key]}; make them equal")
+            raise ConfigError(f"{where} has {key} {saved[key]}, this optimizer {mine[key]}; make them equal")
     tables = [group["tables"] for group in saved["param_groups"]]
     own = [group["tables"] for group in mine["param_groups"]]
     if tables != own:
-        raise ConfigError(f"state_dict is for tables {tables}, this optimizer trains {own}")
-    _check_tensors(optimizer, saved["state"])
+        raise ConfigError(f"{where} is for tables {tables}, this optimizer trains {own}")
     fresh = []
     for group, values in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        trial = {**group, **{key: value for key, value in values.items() if key != "tables"}}
+        numbers = _with_tuple_betas({key: value for key, value in values.items() if key != "tables"})
+        trial = {**group, **numbers}
         optimizer._rule(trial)
         fresh.append(trial)
+    return fresh
+
+
+def set_groups(optimizer: SparseOptimizer, fresh: list[dict[str, Any]]) -> None:
+    """Give the optimizer the numbers that ``checked_groups`` returned."""
     for group, trial in zip(optimizer.param_groups, fresh, strict=True):
         group.update(trial)
-    _copy_in(optimizer, saved["state"])
 
 
 def _check_tensors(optimizer: SparseOptimizer, state: dict[str, dict[str, Tensor]]) -> None:
@@ -151,10 +172,10 @@ def save(optimizer: SparseOptimizer, f: str | Path) -> None:
         for key, value in table.optm_state.items()
         if value.numel()
     }
-    header = {"format": FORMAT, "world_size": optimizer.world_size, **_header(optimizer)}
+    about = {"format": FORMAT, "world_size": optimizer.world_size, **header(optimizer)}
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        save_file(tensors, temporary, metadata={"graph_emb": json.dumps(header)})
+        save_file(tensors, temporary, metadata={"graph_emb": json.dumps(about)})
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
@@ -171,7 +192,7 @@ def load(optimizer: SparseOptimizer, f: str | Path) -> None:
         raise DataError(f"no optimizer state at {target}; save() writes it")
     try:
         with safe_open(target, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["graph_emb"])
+            about = json.loads((file.metadata() or {})["graph_emb"])
             names = set(file.keys())
             state = {
                 name: {
@@ -183,15 +204,14 @@ def load(optimizer: SparseOptimizer, f: str | Path) -> None:
             }
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise DataError(f"{target} is no optimizer state of graph_emb or is damaged: {error}") from error
-    if header.get("format") != FORMAT:
-        raise DataError(f"{target} has format {header.get('format')}, this version reads {FORMAT}")
-    if header.get("world_size") != optimizer.world_size:
+    if about.get("format") != FORMAT:
+        raise DataError(f"{target} has format {about.get('format')}, this version reads {FORMAT}")
+    if about.get("world_size") != optimizer.world_size:
         raise ConfigError(
-            f"{target} was written by {header.get('world_size')} processes, this job has {optimizer.world_size}; "
+            f"{target} was written by {about.get('world_size')} processes, this job has {optimizer.world_size}; "
             "use a checkpoint to change the number of processes"
         )
-    groups = [_with_tuple_betas(group) for group in header["param_groups"]]
-    restore(optimizer, {**header, "param_groups": groups, "state": state})
+    restore(optimizer, {**about, "state": state})
 
 
 def _with_tuple_betas(group: dict[str, Any]) -> dict[str, Any]:

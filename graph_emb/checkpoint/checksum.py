@@ -24,17 +24,17 @@ P5 = np.uint64(0x27D4EB2F165667C5)
 
 
 @njit(inline="always")
-def _rotate(x, bits):
+def _rotate(x: np.uint64, bits: int) -> np.uint64:
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
 
 
 @njit(inline="always")
-def _round(accumulator, lane):
+def _round(accumulator: np.uint64, lane: np.uint64) -> np.uint64:
     return _rotate(accumulator + lane * P2, 31) * P1
 
 
 @njit(cache=True, nogil=True)
-def _stripes(accumulators, lanes):
+def _stripes(accumulators: np.ndarray, lanes: np.ndarray) -> None:
     a, b, c, d = accumulators[0], accumulators[1], accumulators[2], accumulators[3]
     for i in range(0, len(lanes), 4):
         a = _round(a, lanes[i])
@@ -45,7 +45,7 @@ def _stripes(accumulators, lanes):
 
 
 @njit(cache=True, nogil=True)
-def _finish(accumulators, total, tail):
+def _finish(accumulators: np.ndarray, total: int, tail: np.ndarray) -> np.uint64:
     if total >= STRIPE:
         digest = _rotate(accumulators[0], 1) + _rotate(accumulators[1], 7)
         digest += _rotate(accumulators[2], 12) + _rotate(accumulators[3], 18)
@@ -109,6 +109,6 @@ def checksum_of(path: Path) -> str:
     """The checksum of a file, read once in small pieces."""
     buffer, digest = np.empty(READ_BYTES, np.uint8), XXH64()
     with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(memoryview(buffer)):
+        while count := stream.readinto(buffer.data):
             digest.update(buffer[:count])
     return digest.hexdigest()

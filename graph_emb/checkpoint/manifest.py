@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from graph_emb.errors import DataError
 
 NAME = "manifest.json"
-KIND = "graph_emb checkpoint"
-FORMAT = 1
+KIND: Literal["graph_emb checkpoint"] = "graph_emb checkpoint"
+FORMAT: Literal[1] = 1
 SELF = "sha256"
 """The key under which the file keeps the checksum of its other keys."""
 
@@ -150,9 +150,10 @@ class Manifest(_Strict):
         tables: By name.
         optimizers: The sparse optimizers, in the order given.
         dense: The file with the tensors of model, torch optimizers and generators, where there are any.
-        model, torch_optimizers, schedulers: State dicts; tensors stand as ``{"tensor": name}``, see ``tree``.
-        generators: The state of each named generator on each rank, the same way.
-        extra: What the caller gave.
+        model, torch_optimizers, schedulers: State dicts as ``graph_emb.checkpoint.tree`` writes them.
+        generators: The state of each named generator on each rank; one state where it is the same on all.
+        extra: What the caller gave on the first rank.
+        extras: What it gave on each rank, where that differs.
     """
 
     format: Literal[1] = FORMAT
@@ -169,6 +170,7 @@ class Manifest(_Strict):
     schedulers: list[Any] = []
     generators: dict[str, list[Any]] = {}
     extra: dict[str, Any] = {}
+    extras: list[dict[str, Any]] | None = None
 
     def files(self) -> list[FileEntry]:
         """Every file but the manifest itself."""
@@ -180,34 +182,34 @@ class Manifest(_Strict):
         content = self.model_dump(mode="json")
         return json.dumps({**content, SELF: _digest(content)}, indent=1) + "\n"
 
+    @classmethod
+    def read(cls, folder: str | Path) -> Manifest:
+        """The manifest of a checkpoint.
 
-def read_manifest(folder: str | Path) -> Manifest:
-    """The manifest of a checkpoint.
-
-    Raises:
-        DataError: there is none, it is damaged or changed, or of a version that this library does not read.
-    """
-    path = Path(folder) / NAME
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; {folder} is no complete checkpoint")
-    try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from None
-    if not isinstance(content, dict) or content.get("kind") != KIND:
-        found = content.get("kind") if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{path}: kind {found!r}; expected {KIND!r}")
-    if content.get("format") != FORMAT:
-        raise DataError(f"{path}: format {content.get('format')!r}; this version of graph_emb reads {FORMAT}")
-    stated = content.pop(SELF, None)
-    if stated != (found := _digest(content)):
-        raise DataError(f"{path}: says its checksum is {stated!r}, it is {found!r}; it was changed or is damaged")
-    try:
-        return Manifest.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "manifest"
-        raise DataError(f"{path}: {where}: {first['msg']}") from None
+        Raises:
+            DataError: there is none, it is damaged or changed, or of a version that this library does not read.
+        """
+        path = Path(folder) / NAME
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; {folder} is no complete checkpoint")
+        try:
+            content = json.loads(path.read_bytes().decode("utf-8"))
+        except ValueError as error:
+            raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from None
+        if not isinstance(content, dict) or content.get("kind") != KIND:
+            found = content.get("kind") if isinstance(content, dict) else type(content).__name__
+            raise DataError(f"{path}: kind {found!r}; expected {KIND!r}")
+        if content.get("format") != FORMAT:
+            raise DataError(f"{path}: format {content.get('format')!r}; this version of graph_emb reads {FORMAT}")
+        stated = content.pop(SELF, None)
+        if stated != (found := _digest(content)):
+            raise DataError(f"{path}: says its checksum is {stated!r}, it is {found!r}; it was changed or is damaged")
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "manifest"
+            raise DataError(f"{path}: {where}: {first['msg']}") from None
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.checkpoint.checksum import checksum_of
-from graph_emb.checkpoint.manifest import FileEntry, Manifest, RowsEntry, TableEntry, read_manifest
+from graph_emb.checkpoint.manifest import FileEntry, Manifest, RowsEntry, TableEntry
 from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, PieceReader, dtype_name, row_pieces
 from graph_emb.errors import DataError, PartitionError, unknown_name
 
@@ -36,7 +36,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        self.manifest: Manifest = read_manifest(self.path)
+        self.manifest = Manifest.read(self.path)
 
     def verify(self, files: Sequence[FileEntry] | None = None) -> None:
         """Check sizes first, then checksums, of all files by default.
@@ -50,9 +50,8 @@ class Checkpoint:
         with ThreadPoolExecutor(THREADS) as pool:
             for entry, found in zip(files, pool.map(lambda e: checksum_of(self.path / e.name), files), strict=True):
                 if found != entry.xxh64:
-                    raise DataError(
-                        f"{self.path / entry.name}: checksum {found}, the manifest says {entry.xxh64}; the file is damaged"
-                    )
+                    path = self.path / entry.name
+                    raise DataError(f"{path}: checksum {found}, the manifest says {entry.xxh64}; the file is damaged")
 
     def _check_size(self, entry: FileEntry) -> None:
         path = self.path / entry.name
@@ -104,7 +103,7 @@ class TableReader:
         return reader
 
     def _check_columns(self, reader: PieceReader, file: RowsEntry) -> None:
-        wanted = {WEIGHT: (self.entry.dtype, (file.rows, self.entry.dim))}
+        wanted: dict[str, tuple[str, tuple[int, ...]]] = {WEIGHT: (self.entry.dtype, (file.rows, self.entry.dim))}
         for name, state in self.entry.state.items():
             if state.kind != "table":
                 shape = (file.rows, self.entry.dim) if state.kind == "element" else (file.rows,)
@@ -152,8 +151,8 @@ class TableReader:
                 if start < stop or not found:
                     piece = {name: reader.read(name, start, stop) for name in names}
                     found.append({IDS: torch.from_numpy(self.ids(reader, file, start, stop)), **piece})
-        if not found:
-            raise DataError(f"{self.folder}: table {self.name!r} has no file")
+        if not found:  # a table without rows has no file
+            return {IDS: torch.empty(0, dtype=torch.int64), **{name: self._empty(name) for name in names}}
         if len(found) == 1:
             return found[0]
         merged = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
@@ -175,10 +174,16 @@ class TableReader:
 
     def row_bytes(self, column: str) -> int:
         """Bytes of one row of a column."""
+        like = self._empty(column)
+        return like.element_size() * (self.entry.dim if like.dim() == 2 else 1)
+
+    def _empty(self, column: str) -> Tensor:
+        """No rows, with the width and dtype of a column."""
         if column == WEIGHT:
-            return self.entry.dim * getattr(torch, self.entry.dtype).itemsize
+            return torch.empty(0, self.entry.dim, dtype=getattr(torch, self.entry.dtype))
         state = self.entry.state[column.removeprefix(STATE)]
-        return getattr(torch, state.dtype).itemsize * (self.entry.dim if state.kind == "element" else 1)
+        shape = (0, self.entry.dim) if state.kind == "element" else (0,)
+        return torch.empty(shape, dtype=getattr(torch, state.dtype))
 
     def bounds(self) -> tuple[int, int]:
         """The smallest original id, and the largest plus one; (0, 0) of an empty table."""

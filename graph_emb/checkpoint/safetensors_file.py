@@ -108,7 +108,7 @@ class PieceWriter:
 
     def _put(self, data: np.ndarray) -> None:
         self._hash.update(data)
-        view = memoryview(data)
+        view = data.data
         while len(view):  # a raw stream may take less than it is given
             view = view[self._stream.write(view) :]
         self.num_bytes += len(data)
@@ -162,6 +162,13 @@ class PieceReader:
         self.read_into(name, start, out)
         return out
 
+    def whole(self, name: str) -> Tensor:
+        """A tensor of any shape, a scalar too."""
+        column = self.columns[name]
+        flat = torch.empty(math.prod(column.shape), dtype=column.dtype)
+        self._fill(name, column.offset, flat)
+        return flat.view(column.shape)
+
     def read_into(self, name: str, start: int, out: Tensor) -> None:
         """Rows [start, start + len(out)) of a tensor into contiguous CPU memory of its dtype.
 
@@ -169,11 +176,14 @@ class PieceReader:
             DataError: the file ends before them.
         """
         column = self.columns[name]
-        at, view = column.offset + start * column.row_bytes, memoryview(raw(out))
+        self._fill(name, column.offset + start * column.row_bytes, out)
+
+    def _fill(self, name: str, at: int, out: Tensor) -> None:
+        view = raw(out).data
         while len(view):
             count = os.preadv(self._stream.fileno(), [view], at)
             if not count:
-                raise DataError(f"{self.path}: ends {len(view)} bytes before row {start + len(out)} of {name!r}")
+                raise DataError(f"{self.path}: ends {len(view)} bytes before the rest of {name!r}; it was cut off")
             view, at = view[count:], at + count
 
 

@@ -1,0 +1,116 @@
+"""``save_checkpoint``: one consistent snapshot of a training, complete under its name or absent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn, optim
+
+from graph_emb.checkpoint.agreement import agree, common_transport
+from graph_emb.checkpoint.background import PendingCheckpoint
+from graph_emb.checkpoint.dense import DenseThings
+from graph_emb.checkpoint.pending import Best, PendingFolder
+from graph_emb.checkpoint.snapshot import Keeping, Snapshot, take
+from graph_emb.checkpoint.writing import finish, write_part
+from graph_emb.embedding import DistEmbedding
+from graph_emb.optimizer import SparseOptimizer
+from graph_emb.transport.base import Transport
+
+_running: PendingCheckpoint | None = None
+"""The one that this process writes in the background."""
+
+
+def save_checkpoint(
+    path: str | Path,
+    *,
+    tables: Sequence[DistEmbedding],
+    optimizers: Sequence[SparseOptimizer] = (),
+    step: int = 0,
+    model: nn.Module | None = None,
+    torch_optimizers: Sequence[optim.Optimizer] = (),
+    schedulers: Sequence[Any] = (),
+    generators: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    keep_last: int | None = None,
+    metric: float | None = None,
+    keep_best: Best | None = None,
+    background: bool = False,
+) -> Path | PendingCheckpoint:
+    """Write a checkpoint that ``load_checkpoint`` reads at any number of parts, ranks and servers, in any mode.
+
+    Every rank calls it after the same step with equal arguments, and sees the same folder. What the ranks pushed is
+    applied first (``flush``, ``barrier``). The folder takes its name when everything is on the disk; a checkpoint of
+    that name is replaced in the same moment. No pickle is written.
+
+    Args:
+        path: The checkpoint's folder, such as ``ckpt/100``; older ones lie beside it.
+        tables: Their rows, keyed by original ids.
+        optimizers: Sparse optimizers of these tables: state, numbers, options, groups. A table that none of them trains
+            is saved without state.
+        step: Kept as ``LoadedCheckpoint.step``; tells which checkpoints are older.
+        model: Its ``state_dict``, the first rank's; DistributedDataParallel is looked through.
+        torch_optimizers: Their state dicts, the first rank's.
+        schedulers: Learning-rate schedulers (anything with ``state_dict`` and ``load_state_dict``), the first rank's.
+        generators: ``torch.Generator`` and ``numpy.random.Generator`` by name, each rank's own.
+        extra: Numbers, texts, lists and dicts, such as the position in the data; each rank's own.
+        keep_last: So many newest checkpoints of path's parent folder stay, this one included; None keeps all.
+        metric: Of this checkpoint, for ``keep_best``.
+        keep_best: ``"max"`` or ``"min"``: the one with the best metric stays besides the newest.
+        background: Return when this rank's rows are copied (memory: once more the rows and state that it stores); the
+            files are written meanwhile. See ``PendingCheckpoint``.
+    Returns:
+        The folder; in the background a ``PendingCheckpoint``.
+    Raises:
+        ConfigError: an argument cannot be saved, or path holds something else.
+        DataError: another rank failed.
+        OSError: the disk is full; what was under the name before is still there.
+    """
+    place = Path(os.path.abspath(Path(path).expanduser()))
+    transport = common_transport(tables)
+    wait_for_running()
+    transport.flush()
+    transport.barrier()
+
+    def prepare() -> tuple[Snapshot, PendingFolder | None]:
+        keeping = Keeping(keep_last, metric, keep_best)
+        dense = DenseThings(model, torch_optimizers, schedulers, generators or {})
+        made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), keeping)
+        return made, PendingFolder(place) if transport.rank == 0 else None
+
+    what = f"checkpoint {place}"
+    snapshot, folder = agree(transport, prepare, what, undo=lambda made: _close(made[1]))
+    if background:
+        return _start(snapshot, transport, folder)
+    try:
+        agree(transport, lambda: write_part(snapshot), what)
+        agree(transport, lambda: None if folder is None else finish(snapshot, folder), what)
+    finally:
+        _close(folder)
+    return place
+
+
+def wait_for_running() -> None:
+    """Wait for the checkpoint that this process writes in the background, if there is one; its error is raised."""
+    global _running
+    running, _running = _running, None
+    if running is not None and not running.waited:
+        running.wait()
+
+
+def _start(snapshot: Snapshot, transport: Transport, folder: PendingFolder | None) -> PendingCheckpoint:
+    global _running
+    try:
+        copied = agree(transport, snapshot.copied, f"checkpoint {snapshot.place}")
+    except BaseException:
+        _close(folder)
+        raise
+    _running = PendingCheckpoint(copied, transport, folder)
+    return _running
+
+
+def _close(folder: PendingFolder | None) -> None:
+    if folder is not None:
+        folder.close()
