@@ -1,152 +1,56 @@
-"""ogbn-arxiv from its citations alone: DeepWalk or node2vec, then OGB's MLP.
+"""ogbn-arxiv: DeepWalk of the citations alone, node2vec or LINE with features, then OGB's MLP; accuracy.
 
-    python examples/ogb/arxiv.py --root ../shared/data --seeds 0 1 2 --out runs/ogbn-arxiv
+    python examples/ogb/arxiv.py --root ../shared/data --out runs/ogbn-arxiv
 
-Finished seeds stay under --out and are not run again. README.md tells the recipe and how it differs from the published
-one.
+``node2vec`` is the published recipe, node2vec.py under mlp.py (3 layers of 256, batch norm, dropout 0.5, Adam 0.01, 500
+epochs) of OGB's examples/nodeproppred/arxiv, which reads the 128 features of a paper beside the embedding. ``deepwalk``
+asks how far citations alone go: no features, two tables, window 5, 10 walks of 40 nodes. Walks go along citations in
+both directions. ``line`` is DGL's examples/pytorch/ogb/line, 1,000 million samples with 5 negatives,
+under the same MLP with features. What differs from the published recipes:
+
+* the embedding is trained again for every seed; --freeze-embedding keeps one, as the published row did;
+* node2vec learns by plain SGD, 0.025 falling linearly, instead of Adam 0.01, from both sides of a window;
+* LINE learns by SGD, 0.05 falling linearly, and its rows are scaled to length 1 for each order; DGL's SGD of 0.2 has a
+  Laplacian term instead.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
-import numba
-import torch
-from report import as_text, finished_or_run, mean_std, peak_memory_mib, positive, write_json
-from tabulate import tabulate
-
-from graph_emb import GraphEmbError
-from graph_emb.data.datasets import Dataset, load
-from graph_emb.data.walks import WalkSampler
 from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.evaluate.split_accuracy import split_accuracy
-from graph_emb.models.skipgram import SkipGramConfig, train_skipgram
+from graph_emb.models.line import LineConfig
+from graph_emb.models.skipgram_config import SkipGramConfig
+from graph_emb.train.ogb.recipes import LineEmbedding, NodeRecipe, WalkEmbedding
+from graph_emb.train.ogb.script import Script, plain_graph
 
-# (p, q): the published node2vec row of OGB walks with p = q = 1, which is DeepWalk.
-WALKS = {"deepwalk": (1.0, 1.0), "node2vec": (1.0, 0.5)}
-RECIPE = SkipGramConfig(dim=128, window=5, num_negatives=5, lr=0.05)
-# OGB's node2vec row: the embedding beside the 128 node features, which the parameters of its MLP show.
-PUBLISHED = {"parameters": 169_343 * 128 + 142_888, "valid": "0.7129", "test": "0.7007 ± 0.0013"}
+DEEPWALK = WalkEmbedding(SkipGramConfig(dim=128, window=5, num_negatives=5, lr=0.05))
+# PyG's context of 20 nodes: the start and the 19 after it, all alike.
+NODE2VEC = WalkEmbedding(
+    SkipGramConfig(
+        window=19,
+        window_weighting="uniform",
+        num_negatives=1,
+        negative_power=0.0,
+        tables=1,
+        lr=0.025,
+        epochs=5,
+    ),
+    walk_length=80,
+)
+# DGL's examples/pytorch/ogb/line: both orders, 64 numbers each.
+LINE = LineEmbedding(LineConfig(dim=128, order="both", num_negatives=5), draws_per_edge=860)
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what is missing, prints the table, returns the exit code."""
-    args = parse(argv)
-    torch.set_num_threads(args.threads)
-    numba.set_num_threads(args.threads)
-    try:
-        dataset = load("ogbn-arxiv", root=args.root, directed=False)
-        records = [run_or_read(seed, dataset, args) for seed in args.seeds]
-        print(table(args.model, records))
-        if args.json is not None:
-            write_json(args.json, summary(args.model, records, args.seeds))
-    except (GraphEmbError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; finished seeds are kept", file=sys.stderr)
-        return 130
-    return 0
-
-
-def run_or_read(seed: int, dataset: Dataset, args: argparse.Namespace) -> dict[str, Any]:
-    """The record of one seed; embedding and MLP both start from it."""
-    p, q = WALKS[args.model]
-    recipe = replace(RECIPE, dim=args.dim, window=args.window)
-    mlp = MLPConfig(epochs=args.epochs)
-    walks = {"num_walks": args.num_walks, "walk_length": args.walk_length, "p": p, "q": q}
-    options = {"model": args.model, "seed": seed, "walks": walks, "skipgram": asdict(recipe), "mlp": asdict(mlp)}
-
-    def run() -> dict[str, Any]:
-        begin = time.perf_counter()
-        sampler = WalkSampler(dataset.graph, **walks, seed=seed)
-        trained = train_skipgram(sampler, recipe, seed=seed, num_threads=args.threads, progress=args.progress)
-        if trained.interrupted:
-            raise KeyboardInterrupt
-        embedded = time.perf_counter()
-        assert dataset.labels is not None
-        assert dataset.node_split is not None
-        judged = split_accuracy(
-            trained.embeddings(),
-            dataset.labels,
-            dataset.node_split,
-            "mlp",
-            seeds=[seed],
-            mlp=mlp,
-            progress=args.progress,
-        )
-        return {
-            **{part: values[0] for part, values in judged.accuracy.items()},
-            "epoch": judged.epochs[0] if judged.epochs else None,
-            "num_parameters": trained.model.num_parameters + judged.num_parameters,
-            "embedding_seconds": embedded - begin,
-            "seconds": time.perf_counter() - begin,
-            "peak_memory_mib": peak_memory_mib(),
-        }
-
-    return finished_or_run(args.out / args.model / f"seed-{seed}.json", options, run)
-
-
-def table(model: str, records: list[dict[str, Any]]) -> str:
-    """Ours beside the published row."""
-    columns = [[record[part] for record in records] for part in ("valid", "test")]
-    rows = [
-        [f"{model}, graph only", len(records), *map(as_text, columns), records[0]["num_parameters"]],
-        [
-            "OGB node2vec with node features, published",
-            10,
-            PUBLISHED["valid"],
-            PUBLISHED["test"],
-            PUBLISHED["parameters"],
-        ],
-    ]
-    headers = ["model", "seeds", "valid", "test", "parameters"]
-    seconds, embedding, memory = (
-        max(record[key] for record in records) for key in ("seconds", "embedding_seconds", "peak_memory_mib")
-    )
-    spent = f"longest seed: {seconds:.0f} s, {embedding:.0f} s of them for the embedding; peak memory {memory:.0f} MiB"
-    return tabulate(rows, headers=headers, disable_numparse=True) + "\n" + spent
-
-
-def summary(model: str, records: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """The table as numbers, with the runs behind it."""
-    accuracy = {}
-    for part in ("train", "valid", "test"):
-        mean, std = mean_std([record[part] for record in records])
-        accuracy[part] = {"mean": mean, "std": std}
-    return {
-        "dataset": "ogbn-arxiv",
-        "model": model,
-        "seeds": list(seeds),
-        "accuracy": accuracy,
-        "published": PUBLISHED,
-        "runs": records,
-    }
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=tuple(WALKS), default="deepwalk")
-    parser.add_argument("--root", type=Path, help="folder that holds ogbn_arxiv")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)), help="OGB asks for 0 .. 9")
-    parser.add_argument("--out", type=Path, required=True, help="folder of finished seeds")
-    parser.add_argument("--json", type=Path, help="write the numbers of the table there")
-    parser.add_argument("--num-walks", type=positive, default=10, help="walks from a node")
-    parser.add_argument("--walk-length", type=positive, default=40, help="nodes of a walk")
-    parser.add_argument("--window", type=positive, default=RECIPE.window, help="largest distance of a context")
-    parser.add_argument("--dim", type=positive, default=RECIPE.dim, help="embedding width")
-    parser.add_argument("--epochs", type=positive, default=MLPConfig.epochs, help="epochs of the MLP")
-    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
-    parser.add_argument("--progress", action="store_true", help="show bars")
-    return parser.parse_args(argv)
-
+SCRIPT = Script(
+    file="examples/ogb/arxiv.py",
+    dataset="ogbn-arxiv",
+    recipes={
+        "deepwalk": NodeRecipe(DEEPWALK, MLPConfig()),
+        "node2vec": NodeRecipe(NODE2VEC, MLPConfig(), features="raw"),
+        "line": NodeRecipe(LINE, MLPConfig(), features="raw"),
+    },
+    description=__doc__,
+    load=plain_graph("ogbn-arxiv", directed=False),
+)
+main = SCRIPT.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -27,6 +27,7 @@ COMMANDS = {
     "eval link": "graph_emb.cli.judge",
     "export": "graph_emb.cli.export",
     "info": "graph_emb.cli.describe",
+    "ogb report": "graph_emb.cli.ogb",
     **{f"partition {name}": "graph_emb.cli.partition" for name in partition_commands},
 }
 """Module of each command; its ``run(args)`` returns the exit code. Imported when the command is chosen."""

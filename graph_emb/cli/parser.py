@@ -99,6 +99,9 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _launch(leaf(commands, "launch", "start a job on one or many machines and watch it", "launch", usage=LAUNCH_USAGE))
     _export(leaf(commands, "export", "write embeddings by original id", "export"))
     _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
+    board = commands.add_parser("ogb", help="records for OGB's leaderboards", description="Records for leaderboards.")
+    boards = board.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
+    _ogb_report(leaf(boards, "report", "the record that a leaderboard asks for, or what it forbids", "ogb report"))
     cut = commands.add_parser("partition", help="partition graphs for distributed DGL", description="Partition graphs.")
     cuts = cut.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     for name, (text, add_arguments) in partition_commands.items():
@@ -186,3 +189,16 @@ def _export(parser: Parser) -> None:
 def _info(parser: Parser) -> None:
     parser.add_argument("target", metavar="WHAT", nargs="?", help="data set name or path, run or embeddings folder")
     parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
+
+
+def _ogb_report(parser: Parser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a method's seeds, as examples/ogb writes it")
+    parser.add_argument("--partial", action="store_true", help="accept fewer seeds, or others; the record then says so")
+    parser.add_argument("--markdown", metavar="FILE", help="write the text there as well")
+    parser.add_argument("--json", metavar="FILE", help="write the record there as well")
+    tried = "values that were compared, such as predictor.lr=0.001,0.01; may be given again"
+    parser.add_argument("--tried", metavar="SETTING=V,V", action="append", default=[], help=tried)
+    for name, text in (("method", "name of the row"), ("contact", "name and address"), ("code", "public repository")):
+        parser.add_argument(f"--{name}", metavar="TEXT", help=text)
+    parser.add_argument("--paper", metavar="URL", help="of the method")
+    parser.add_argument("--external-data", action="store_true", help="more than the data set was learned from")

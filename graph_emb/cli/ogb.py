@@ -1,0 +1,35 @@
+"""``graph-emb ogb report``: the record that a leaderboard of OGB asks for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from graph_emb.cli.console import listed, write_json
+from graph_emb.errors import ConfigError
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the seeds against the rules and print the record as Markdown."""
+    from graph_emb.train.ogb.report import Submission, make_report
+
+    tried = dict(_tried(text) for text in args.tried)
+    told = Submission(args.method, args.contact, args.code, args.paper, args.external_data)
+    report = make_report(args.runs, partial=args.partial, tried=tried, submission=told)
+    text = report.markdown()
+    if args.markdown is not None:
+        Path(args.markdown).write_text(text, encoding="utf-8")
+    if args.json is not None:
+        write_json(args.json, report.as_dict())
+    print(text, end="")
+    return 0
+
+
+def _tried(text: str) -> tuple[str, list[Any]]:
+    from graph_emb.train.ogb.settings import parse_value
+
+    path, sign, values = text.partition("=")
+    if not sign or not path or not listed(values):
+        raise ConfigError(f"--tried {text!r} is not of the form SETTING=V,V, such as predictor.lr=0.001,0.01")
+    return path, [parse_value(value) for value in listed(values)]

@@ -1,0 +1,145 @@
+"""Every script of examples/ogb, run whole on a tiny data set in OGB's layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from graph_emb.compat.ogb import metadata
+from graph_emb.train.ogb.published import PUBLISHED, text_of
+from graph_emb.train.ogb.record import read_record
+from tests.ogb_layout import WRITERS
+
+Example = Callable[[str], ModuleType]
+
+WALKS = [
+    "embedding.num_walks=4",
+    "embedding.walk_length=10",
+    "embedding.skipgram.dim=8",
+    "embedding.skipgram.epochs=10",
+]
+MF = ["embedding.dim=8", "embedding.lr=0.05", "predictor.lr=0.02"]
+LINK = ["predictor.hidden_dim=16", "predictor.batch_size=64", "predictor.epochs=12", "predictor.eval_every=3"]
+LINE = ["embedding.line.dim=8", "embedding.draws_per_edge=50"]
+SAGE = ["sage.dim=8", "sage.hidden_dim=16", "sage.batch_size=128", "sage.epochs=20", "sage.lr=0.02", "sage.dropout=0"]
+KGE = ["kge.dim=16", "kge.batch_size=32", "kge.chunk_size=16", "kge.num_negatives=8", "kge.epochs=40", "kge.lr=0.02"]
+MAG = ["rgcn.dim=128", "rgcn.hidden_dim=16", "rgcn.batch_size=32", "rgcn.epochs=8"]
+NODE = ["mlp.hidden_dim=32", "mlp.epochs=60", "mlp.eval_every=5"]
+
+# What each model of each script is run with, and the least that its metric must reach on the test part; None where a
+# few walks on a tiny graph are not enough to tell.
+RUNS: dict[tuple[str, str], tuple[list[str], float | None]] = {
+    ("ddi", "deepwalk"): ([*WALKS, *LINK], 0.9),
+    ("ddi", "node2vec"): ([*WALKS, *LINK], 0.9),
+    ("ddi", "mf"): ([*MF, *LINK], 0.5),
+    ("ddi", "sage"): (SAGE, 0.9),
+    ("collab", "node2vec"): ([*WALKS, *LINK], 0.6),
+    ("collab", "deepwalk"): ([*WALKS, *LINK], 0.6),
+    ("collab", "mf"): ([*MF, *LINK], 0.5),
+    ("ppa", "node2vec"): ([*WALKS, *LINK], 0.9),
+    ("ppa", "deepwalk"): ([*WALKS, *LINK], 0.9),
+    ("ppa", "mf"): ([*MF, *LINK], 0.5),
+    ("citation2", "node2vec"): ([*WALKS, *LINK], 0.7),
+    ("citation2", "deepwalk"): ([*WALKS, *LINK], 0.7),
+    ("citation2", "mf"): ([*MF, *LINK], 0.4),
+    ("vessel", "mf"): ([*MF, *LINK], 0.8),
+    ("vessel", "node2vec"): ([*WALKS, *LINK, "predictor.lr=0.02"], 0.9),
+    ("arxiv", "deepwalk"): ([*WALKS, *NODE], 0.8),
+    ("arxiv", "line"): ([*LINE, *NODE], 0.6),
+    ("arxiv", "node2vec"): ([*WALKS, *NODE], None),
+    ("products", "line"): ([*LINE, *NODE], None),
+    ("products", "node2vec"): ([*WALKS, *NODE, "embedding.skipgram.lr=0.1"], None),
+    ("proteins", "line"): ([*LINE, *NODE], 0.6),
+    ("proteins", "node2vec"): ([*WALKS, *NODE], 0.8),
+    **{(name, model): (KGE, 0.5) for name in ("biokg", "wikikg2") for model in ("distmult", "complex", "rotate")},
+    **{(name, "transe"): (KGE, None) for name in ("biokg", "wikikg2")},
+    ("mag", "rgcn"): (MAG, 0.6),
+}
+
+
+def run(module: ModuleType, root: Path, out: Path, *words: str) -> int:
+    return module.main(["--root", str(root), "--out", str(out), "--threads", "1", *words])
+
+
+def test_there_is_a_script_for_every_data_set_and_a_run_for_every_model(example: Example) -> None:
+    names = {name.partition("-")[2] for name in WRITERS}
+    scripts = {path.stem for path in (Path(__file__).resolve().parents[2] / "examples" / "ogb").glob("*.py")}
+    assert scripts == names
+    assert {(name, model) for name in names for model in example(name).SCRIPT.recipes} == set(RUNS)
+
+
+@pytest.mark.parametrize(("name", "model"), RUNS)
+def test_a_model_learns_and_leaves_a_record(
+    example: Example, ogb_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, model: str
+) -> None:
+    module = example(name)
+    settings, least = RUNS[name, model]
+    assert run(module, ogb_root, tmp_path, "--model", model, "--seeds", "3", "--set", *settings) == 0
+    printed = capsys.readouterr().out
+    dataset = module.SCRIPT.dataset
+    for row in PUBLISHED[dataset]:
+        assert f"{row.method}, published" in printed
+        assert text_of(row.test) in printed
+    record = read_record(tmp_path / model / "seed-3.json")
+    assert (record.dataset, record.model, record.seed, record.embedding_seed) == (dataset, model, 3, 3)
+    result = record.finished()
+    assert result.metric == metadata(dataset).eval_metric
+    assert result.selected_on == "valid"
+    assert f"{sum(result.parameters.values()):,}" in printed
+    if least is not None:
+        assert result.scores[result.metric].test >= least
+    assert record.command.startswith(f"python examples/ogb/{name}.py --root ")
+
+
+@pytest.mark.parametrize("name", [name.partition("-")[2] for name in WRITERS])
+def test_missing_data_is_one_line_and_exit_code_2(
+    example: Example, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run(example(name), tmp_path, tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert name in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_parameters_of_all_stages_are_counted(example: Example, ogb_root: Path, tmp_path: Path) -> None:
+    """ogbn-arxiv: one table of 90 rows beside 128 features. ogbl-ddi: two tables of 40 rows, whose sum is seen."""
+    words = ["--seeds", "0", "--set", "embedding.skipgram.dim=8"]
+    small = ["embedding.num_walks=1", "mlp.epochs=2"]
+    assert run(example("arxiv"), ogb_root, tmp_path / "a", "--model", "node2vec", *words, *small) == 0
+    mlp = ((128 + 8) * 256 + 256) + (256 * 256 + 256) + (256 * 40 + 40) + 2 * 2 * 256  # two batch norms
+    counts = read_record(tmp_path / "a" / "node2vec" / "seed-0.json").finished().parameters
+    assert counts == {"embedding": 90 * 8, "mlp": mlp}
+    small = ["embedding.num_walks=1", "predictor.epochs=5"]
+    assert run(example("ddi"), ogb_root, tmp_path / "b", "--model", "deepwalk", *words, *small) == 0
+    network = (8 * 256 + 256) + (256 * 256 + 256) + (256 + 1)
+    counts = read_record(tmp_path / "b" / "deepwalk" / "seed-0.json").finished().parameters
+    assert counts == {"embedding": 2 * 40 * 8, "link predictor": network}
+
+
+def test_published_parameters_are_those_of_the_recipes(example: Example) -> None:
+    """From the sizes of the real data sets: rows of the table, features, outputs."""
+    sizes = {"collab": (235_868, 128), "ppa": (576_289, 58), "citation2": (2_927_963, 128)}
+    for name, (num_nodes, num_features) in sizes.items():
+        recipe = example(name).SCRIPT.recipes["node2vec"]
+        dim, hidden = recipe.embedding.skipgram.dim, recipe.predictor.hidden_dim
+        network = ((dim + num_features) * hidden + hidden) + (hidden * hidden + hidden) + (hidden + 1)
+        (row,) = [row for row in PUBLISHED[f"ogbl-{name}"] if row.method == "node2vec"]
+        assert num_nodes * dim + network == row.parameters
+
+
+def test_the_json_holds_the_table_and_the_records(example: Example, ogb_root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "numbers.json"
+    words = ["--model", "mf", "--seeds", "0", "1", "--json", str(path), "--set", *MF, *LINK]
+    assert run(example("ddi"), ogb_root, tmp_path / "out", *words) == 0
+    numbers = json.loads(path.read_text())
+    entry = numbers["models"]["mf"]
+    values = [run["result"]["scores"]["hits@20"]["test"] for run in entry["runs"]]
+    assert entry["scores"]["hits@20"]["test"]["mean"] == pytest.approx(sum(values) / 2)
+    assert entry["scores"]["hits@20"]["test"]["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert entry["runs"][0]["result"]["history"] != entry["runs"][1]["result"]["history"]
+    assert numbers["published"][0]["method"] == "DeepWalk"
