@@ -159,7 +159,9 @@ class Script:
 
     def _parser(self) -> argparse.ArgumentParser:
         text = argparse.RawDescriptionHelpFormatter
-        parser = argparse.ArgumentParser(prog=self.file, description=self.description, formatter_class=text)
+        parser = argparse.ArgumentParser(
+            prog=self.file, description=self.description, formatter_class=text, allow_abbrev=False
+        )
         names = tuple(self.recipes)
         folder = self.dataset.replace("-", "_")
         parser.add_argument("--model", nargs="+", choices=names, default=names[:1], help="default: %(default)s")
@@ -167,7 +169,9 @@ class Script:
         parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)), help="OGB asks for 0 .. 9")
         parser.add_argument("--out", type=Path, required=True, help="folder of finished seeds")
         parser.add_argument("--json", type=Path, help="write the numbers of the table there")
-        parser.add_argument("--set", nargs="+", default=[], metavar="PATH=VALUE", help="change settings of the recipe")
+        parser.add_argument(
+            "--set", nargs="+", action="extend", default=[], metavar="PATH=VALUE", help="change settings of the recipe"
+        )
         for flag, paths in _short_flags(self.recipes).items():
             parser.add_argument(f"--{flag.replace('_', '-')}", type=positive, help=f"short for --set {paths}=...")
         parser.add_argument(
