@@ -1,5 +1,6 @@
 """First values of tables: ``graph_emb.initializers.Uniform(seed=0)`` and others."""
 
+from graph_emb.data.warm_start import FromFile
 from graph_emb.table.initializers import (
     FromArray,
     FromFunction,
@@ -10,4 +11,4 @@ from graph_emb.table.initializers import (
     Zeros,
 )
 
-__all__ = ["FromArray", "FromFunction", "Initializer", "Normal", "Uniform", "XavierUniform", "Zeros"]
+__all__ = ["FromArray", "FromFile", "FromFunction", "Initializer", "Normal", "Uniform", "XavierUniform", "Zeros"]

@@ -26,6 +26,7 @@ COMMANDS = {
     "eval node-class": "graph_emb.cli.judge",
     "eval link": "graph_emb.cli.judge",
     "export": "graph_emb.cli.export",
+    "checkpoint inspect": "graph_emb.cli.checkpoint",
     "info": "graph_emb.cli.describe",
     "ogb report": "graph_emb.cli.ogb",
     **{f"partition {name}": "graph_emb.cli.partition" for name in partition_commands},

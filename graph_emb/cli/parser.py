@@ -98,6 +98,9 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
     _launch(leaf(commands, "launch", "start a job on one or many machines and watch it", "launch", usage=LAUNCH_USAGE))
     _export(leaf(commands, "export", "write embeddings by original id", "export"))
+    saved = commands.add_parser("checkpoint", help="look into checkpoints", description="Look into checkpoints.")
+    looks = saved.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
+    _inspect(leaf(looks, "inspect", "print what a checkpoint holds and verify its checksums", "checkpoint inspect"))
     _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
     board = commands.add_parser("ogb", help="records for OGB's leaderboards", description="Records for leaderboards.")
     boards = board.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
@@ -135,7 +138,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--mode", help="local, collective or kvstore; default: local, or collective with --trainers")
     parser.add_argument("--trainers", metavar="N", help="processes that train; default: 1")
     parser.add_argument("--servers", metavar="N", help="of kvstore mode, on each machine; default there: 1")
-    parser.add_argument("--formats", metavar="A,B", help="npy, parquet, word2vec; default: npy")
+    parser.add_argument("--formats", metavar="A,B", help="npy, parquet, word2vec, pt; default: npy")
     parser.add_argument("--download", action="store_true", help="fetch a known data set that is missing")
     parser.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
     parser.add_argument("--hold-out", metavar="SHARE", help="edges kept out of training to judge link prediction")
@@ -180,10 +183,18 @@ def _link(parser: Parser) -> None:
 
 
 def _export(parser: Parser) -> None:
-    parser.add_argument("source", metavar="RUN", help=EMBEDDINGS)
-    parser.add_argument("--format", required=True, choices=["npy", "parquet", "word2vec"], help="file format")
+    parser.add_argument("source", metavar="SOURCE", help=f"{EMBEDDINGS}; a checkpoint, or a folder of checkpoints")
+    parser.add_argument("--format", required=True, choices=["npy", "parquet", "word2vec", "pt"], help="file format")
+    parser.add_argument("--table", metavar="NAME", help="which one; default: a run's main, a checkpoint's only table")
+    ids = "of a checkpoint's rows: a .npy file, or a run or export of the same graph; default: ids.npy beside it"
+    parser.add_argument("--ids", metavar="PATH", help=ids)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
     parser.add_argument("--overwrite", action="store_true", help="replace files of the same name")
+
+
+def _inspect(parser: Parser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="a checkpoint, or a folder of checkpoints: the newest one")
+    parser.add_argument("--json", metavar="FILE", nargs="?", const="-", help="print JSON, or write it to FILE as well")
 
 
 def _info(parser: Parser) -> None:

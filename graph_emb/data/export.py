@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +55,7 @@ class Embeddings:
     def __post_init__(self) -> None:
         if self.weights.ndim != 2 or self.weights.dtype.kind != "f" or not self.weights.size:
             raise ShapeError(f"weights have dtype {self.weights.dtype}, shape {self.weights.shape}; give floats (N, D)")
-        object.__setattr__(self, "node_ids", _checked_ids(self.node_ids, len(self.weights)))
+        object.__setattr__(self, "node_ids", checked_ids(self.node_ids, len(self.weights)))
 
 
 def save_embeddings(
@@ -86,19 +86,54 @@ def save_embeddings(
         OSError: the disk is full or cannot be written; nothing is left.
     """
     num_rows, dim = _checked_shape(weights)
-    ids = np.arange(num_rows) if node_ids is None else _checked_ids(node_ids, num_rows)
+    ids = np.arange(num_rows) if node_ids is None else checked_ids(node_ids, num_rows)
+    step = max(1, BYTES_AT_ONCE // (4 * dim))
+    pieces = (weights[begin : begin + step] for begin in range(0, num_rows, step))
+    return write_rows(folder, pieces, dim, ids, formats, overwrite=overwrite)
+
+
+def copy_embeddings(
+    source: str | Path, folder: str | Path, formats: Sequence[str], *, overwrite: bool = False
+) -> list[Path]:
+    """``save_embeddings`` of what ``load_embeddings`` reads, piece by piece; arguments and errors as theirs.
+
+    float64 rows of a foreign file become the nearest float32.
+    """
+    file = open_embeddings(source)
+    found = file.ids()
+    try:
+        ids = np.arange(file.num_rows) if found is None else checked_ids(found, file.num_rows)
+    except (ShapeError, DataError) as error:
+        raise DataError(f"{file.path}: {error}") from error
+    return write_rows(folder, file.pieces(), file.dim, ids, formats, overwrite=overwrite)
+
+
+def write_rows(
+    folder: str | Path,
+    pieces: Iterable[Any],
+    dim: int,
+    ids: Ids,
+    formats: Sequence[str],
+    *,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Rows that come in order, (B, D) at a time, with their checked ids (N,), into all formats at once.
+
+    Returns and raises as ``save_embeddings``.
+    """
     if not formats or len(set(formats)) < len(formats):
         raise ConfigError(f"formats are {list(formats)}; give one or more of {', '.join(FORMATS)}, each once")
     kinds = [FORMATS[name] for name in formats]
     names = [name for kind in kinds for name in kind.files]
-    step = max(1, BYTES_AT_ONCE // (4 * dim))
     with PendingFiles(folder, names, overwrite=overwrite) as pending:
         with ExitStack() as stack:
             writers = [_opened(stack, kind, pending, ids, dim) for kind in kinds]
-            for begin in range(0, num_rows, step):
-                rows = _as_float32(weights[begin : begin + step])
+            begin = 0
+            for piece in pieces:
+                rows = _as_float32(piece)
                 for writer in writers:
-                    writer.append(ids[begin : begin + step], rows)
+                    writer.append(ids[begin : begin + len(rows)], rows)
+                begin += len(rows)
             for writer in writers:
                 writer.close()
         return pending.publish()
@@ -192,7 +227,13 @@ def _checked_shape(weights: RowSource) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _checked_ids(node_ids: object, num_rows: int) -> Ids:
+def checked_ids(node_ids: object, num_rows: int) -> Ids:
+    """Ids as int64 or strings.
+
+    Raises:
+        ShapeError: they are not num_rows one-dimensional integers or strings.
+        DataError: an id stands twice.
+    """
     ids = as_ids(node_ids, "node_ids")
     ids = ids if ids.dtype.kind == "U" else ids.astype(np.int64, copy=False)
     if len(ids) != num_rows:
@@ -207,8 +248,12 @@ def _checked_ids(node_ids: object, num_rows: int) -> Ids:
 
 def _as_float32(rows: Any) -> NDArray[np.float32]:
     if isinstance(rows, Tensor):
-        rows = rows.detach().to("cpu", torch.float32).numpy()
-    return np.ascontiguousarray(rows, dtype=np.float32)
+        rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).detach().cpu().numpy()  # numpy has no bfloat16
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(rows, dtype=np.float32)
+    if rows.dtype.itemsize > 4 and (np.isinf(narrow) & np.isfinite(rows)).any():
+        raise DataError(f"a number of {np.abs(rows).max():g} is beyond float32, which the formats hold")
+    return narrow
 
 
 def _find(path: Path) -> tuple[Path, type[Format]]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +44,7 @@ class RowFile(Protocol):
         """
 
     def pieces(self) -> Iterator[Rows]:
-        """The rows in order, (B, D) at a time; a piece may be a view of a mapped file.
+        """The rows in order, (B, D) at a time.
 
         Raises:
             DataError: a damaged file.
@@ -53,43 +54,75 @@ class RowFile(Protocol):
         """All rows and their ids."""
 
 
-class _MappedRows:
-    """Rows that lie in a file as they lie in memory."""
-
-    def __init__(self, path: Path, rows: Rows) -> None:
-        self.path, self._rows = path, rows
-        self.num_rows, self.dim = rows.shape
-
-    def ids(self) -> Ids | None:
-        return None
-
-    def pieces(self) -> Iterator[Rows]:
-        step = max(1, BYTES_AT_ONCE // (self._rows.itemsize * max(1, self.dim)))
-        for start in range(0, self.num_rows, step):
-            yield self._rows[start : start + step]
-
-    def read(self) -> tuple[Rows, Ids | None]:
-        return np.array(self._rows, dtype=self._rows.dtype.newbyteorder("=")), self.ids()
-
-
-class NpyRows(_MappedRows):
-    """A .npy file, memory-mapped; ``embeddings.npy`` has its ids in ``ids.npy`` beside it."""
+class NpyRows:
+    """A .npy file; ``embeddings.npy`` has its ids in ``ids.npy`` beside it."""
 
     def __init__(self, path: Path) -> None:
-        rows = map_array(path)
-        if rows.dtype.kind != "f" or rows.ndim != 2:
-            raise DataError(f"{path} holds {rows.dtype} of shape {rows.shape}; embeddings are floats (N, D)")
-        super().__init__(path, rows)
+        self.path = path
+        self._file = _Npy(path)
+        if self._file.dtype.kind != "f" or len(self._file.shape) != 2:
+            raise DataError(
+                f"{path} holds {self._file.dtype} of shape {self._file.shape}; embeddings are floats (N, D)"
+            )
+        self.num_rows, self.dim = self._file.shape
 
     def ids(self) -> Ids | None:
         beside = self.path.with_name("ids.npy")
         if self.path.name != "embeddings.npy" or not beside.exists():
             return None
-        ids = map_array(beside)
-        return np.array(ids, dtype=ids.dtype.newbyteorder("="))
+        return _Npy(beside).read()
+
+    def pieces(self) -> Iterator[Rows]:
+        step = max(1, BYTES_AT_ONCE // max(1, self._file.dtype.itemsize * self.dim))
+        return self._file.pieces(step)
+
+    def read(self) -> tuple[Rows, Ids | None]:
+        return self._file.read(), self.ids()
 
 
-class TorchRows(_MappedRows):
+class _Npy:
+    """An array on the disk. It is read, not mapped: an address space may be limited as memory is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as stream:
+                header = np.lib.format.read_magic(stream)
+                reader: Any = getattr(np.lib.format, f"read_array_header_{header[0]}_{header[1]}")
+                self.shape, self._by_column, self.dtype = reader(stream)
+                self._start = stream.tell()
+            if self.dtype.hasobject:
+                raise ValueError("it holds Python objects")
+            needed = self._start + int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+            if path.stat().st_size < needed:
+                raise ValueError(f"it has {path.stat().st_size} bytes, its header promises {needed}")
+        except (ValueError, EOFError, AttributeError) as error:
+            archive = ValueError("it is an archive of arrays") if zipfile.is_zipfile(path) else None
+            raise damaged(path, "npy", archive or error) from error
+
+    def read(self) -> NDArray[Any]:
+        """The whole array, in this machine's byte order."""
+        with self.path.open("rb") as stream:
+            stream.seek(self._start)
+            flat = np.fromfile(stream, self.dtype, int(np.prod(self.shape, dtype=np.int64)))
+        array = flat.reshape(self.shape, order="F" if self._by_column else "C")
+        return np.ascontiguousarray(array, dtype=self.dtype.newbyteorder("="))
+
+    def pieces(self, step: int) -> Iterator[NDArray[Any]]:
+        """``step`` entries along the first axis at a time."""
+        if self._by_column:
+            mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            yield from (mapped[start : start + step] for start in range(0, self.shape[0], step))
+            return
+        width = int(np.prod(self.shape[1:], dtype=np.int64))
+        with self.path.open("rb") as stream:
+            stream.seek(self._start)
+            for start in range(0, self.shape[0], step):
+                count = min(step, self.shape[0] - start)
+                yield np.fromfile(stream, self.dtype, count * width).reshape(count, *self.shape[1:])
+
+
+class TorchRows:
     """A .pt file, memory-mapped and without pickled code: ``{"embeddings": (N, D), "ids": ...}`` or a tensor alone."""
 
     def __init__(self, path: Path) -> None:
@@ -104,12 +137,24 @@ class TorchRows(_MappedRows):
             found = f"the keys {sorted(map(str, content))}" if isinstance(content, dict) else type(content).__name__
             raise DataError(f"{path} holds {found}; embeddings are a float tensor (N, D), alone or under 'embeddings'")
         self._ids = content.get("ids") if isinstance(content, dict) else None
-        super().__init__(path, (weights.float() if weights.dtype == torch.bfloat16 else weights).numpy())
+        self.path, self._rows = path, weights
+        self.num_rows, self.dim = weights.shape
 
     def ids(self) -> Ids | None:
         if self._ids is None:
             return None
         return np.array(self._ids) if isinstance(self._ids, list) else self._ids.numpy()
+
+    def pieces(self) -> Iterator[Rows]:
+        import torch
+
+        step = max(1, BYTES_AT_ONCE // max(1, self._rows.element_size() * self.dim))
+        for start in range(0, self.num_rows, step):
+            piece = self._rows[start : start + step]
+            yield (piece.float() if piece.dtype == torch.bfloat16 else piece).numpy()  # numpy has no bfloat16
+
+    def read(self) -> tuple[Rows, Ids | None]:
+        return np.concatenate([*self.pieces()]), self.ids()
 
 
 class _ArrowRows:
@@ -211,16 +256,19 @@ class TextRows(_ArrowRows):
                     end = place + len(batch)
                     if end > self.num_rows:
                         break
-                    values = np.empty((len(batch), self.dim), dtype=np.float32) if rows else None
-                    for column in range(self.dim if rows else 0):
-                        values[:, column] = batch.column(column + 1).to_numpy()
-                    yield batch.column(0) if ids else None, values
+                    yield batch.column(0) if ids else None, self._values(batch) if rows else None
                     place = end
         except (pa.ArrowException, OSError) as error:
             raise damaged(self.path, "word2vec", error) from error
         if end != self.num_rows:
             more = " or more" if end > self.num_rows else ""
             raise DataError(f"{self.path} has {end}{more} rows, its first line says {self.num_rows}")
+
+    def _values(self, batch: Any) -> Rows:
+        values = np.empty((len(batch), self.dim), dtype=np.float32)
+        for column in range(self.dim):
+            values[:, column] = batch.column(column + 1).to_numpy()
+        return values
 
     def _typed(self, chunks: Iterable[Any]) -> Ids:
         import pyarrow as pa
@@ -233,19 +281,15 @@ class TextRows(_ArrowRows):
         return ids
 
 
-def map_array(path: Path) -> NDArray[Any]:
-    """A .npy file, memory-mapped: a header that promises more than the file holds fails before memory is taken.
+def read_array(path: Path) -> NDArray[Any]:
+    """A .npy file, without pickle.
 
     Raises:
-        DataError: no .npy file, an archive, a pickle, or a file that was cut.
+        DataError: no such file, or it is damaged or holds Python objects.
     """
-    try:
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(mapped, np.ndarray):
-            raise ValueError("it is an archive of arrays")
-    except (ValueError, EOFError) as error:
-        raise damaged(path, "npy", error) from error
-    return mapped
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; give a .npy file")
+    return _Npy(path).read()
 
 
 def damaged(path: Path, kind: str, error: Exception) -> DataError:

@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_one_clear_line(tmp_path: Path, make: Any, error: t
 
 @pytest.mark.parametrize("name", ["parquet", "word2vec"])
 def test_an_id_that_stands_twice_is_named(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graph_emb.data.export._checked_ids", lambda ids, num_rows: np.asarray(ids))
+    monkeypatch.setattr("graph_emb.data.export.checked_ids", lambda ids, num_rows: np.asarray(ids))
     write(tmp_path, ROWS, np.where(np.arange(NUM) == 5, 2, np.arange(NUM)), name)
     with pytest.raises(DataError, match="id 2 stands for several rows"):
         table(FromFile(tmp_path, missing=ge.initializers.Zeros()))

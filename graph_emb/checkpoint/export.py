@@ -1,0 +1,121 @@
+"""A table of a checkpoint as files of embeddings, by the ids of the user's data, in bounded memory."""
+
+# N rows of the table, B rows of a piece.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from graph_emb.checkpoint.reader import IDS, WEIGHT, Checkpoint, TableReader
+from graph_emb.data.export import checked_ids, open_embeddings, write_rows
+from graph_emb.data.row_files import Ids, read_array
+from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.graph.ids import as_ids
+
+IDS_FILE = "ids.npy"
+# Of rows in memory at once; reading from several files holds a few times as much.
+BYTES_AT_ONCE = 1 << 22
+
+
+def export_checkpoint(
+    checkpoint: str | Path,
+    folder: str | Path,
+    formats: Sequence[str] = ("npy",),
+    *,
+    table: str | None = None,
+    ids: str | Path | ArrayLike | None = None,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Write the rows of a table, each under its original id, in ascending order of the original ids.
+
+    The table's files are verified first. Memory holds a few megabytes of rows and the ids of all rows. Formats hold
+    float32: 16-bit rows keep their value, float64 rows become the nearest float32.
+
+    Args:
+        checkpoint: Its folder.
+        folder: Made when it is absent.
+        formats: As ``save_embeddings``.
+        table: Its name; None: the only one.
+        ids: What stands for each original id 0 .. M-1 in the user's data, (M,) integers or strings: an array, a .npy
+            file, or the folder or file of an export or a run on the same graph. None: ``ids.npy`` beside the checkpoint
+            or in it, as ``graph-emb train`` writes it, else the original ids themselves.
+        overwrite: Replace files of these names.
+    Returns:
+        The files written.
+    Raises:
+        ConfigError: the checkpoint has no such table, or several and none is named; an unknown format; a file is there.
+        DataError: the checkpoint or the ids are damaged, or do not fit each other.
+        OSError: the disk is full or cannot be written; nothing is left.
+    """
+    found = Checkpoint(checkpoint)
+    reader = found.table(_table_name(found, table))
+    found.verify(reader.entry.files)
+    original = original_ids(reader)
+    names = _names(found, ids)
+    if not len(original):
+        raise DataError(f"checkpoint {found.path}: table {reader.name!r} has no row")
+    if names is not None and int(original[-1]) >= len(names):
+        raise DataError(
+            f"checkpoint {found.path}: table {reader.name!r} has original id {original[-1]}, but there are "
+            f"{len(names)} ids; are they of the same graph?"
+        )
+    spelled = original if names is None else checked_ids(names[original], len(original))
+    return write_rows(folder, _rows(reader, original), reader.entry.dim, spelled, formats, overwrite=overwrite)
+
+
+def original_ids(reader: TableReader) -> Ids:
+    """All original ids of a table in ascending order, (N,), int64.
+
+    Raises:
+        DataError: an id is in two files.
+    """
+    found = []
+    for file in reader.entry.files:
+        with reader.open(file) as opened:
+            found.append(reader.ids(opened, file, 0, file.rows))
+    ids = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+    if (ids[1:] == ids[:-1]).any():
+        twice = int(ids[np.argmax(ids[1:] == ids[:-1])])
+        raise DataError(f"checkpoint {reader.folder}: table {reader.name!r} has original id {twice} in two places")
+    return ids
+
+
+def _table_name(checkpoint: Checkpoint, table: str | None) -> str:
+    known = list(checkpoint.manifest.tables)
+    if table is not None and table not in known:
+        raise unknown_name(f"table of checkpoint {checkpoint.path}", table, known)
+    if table is None and len(known) != 1:
+        raise ConfigError(f"checkpoint {checkpoint.path} has the tables {', '.join(known) or 'none'}; name one")
+    return table if table is not None else known[0]
+
+
+def _names(checkpoint: Checkpoint, ids: str | Path | ArrayLike | None) -> Ids | None:
+    if ids is None:
+        places = (checkpoint.path / IDS_FILE, checkpoint.path.absolute().parent / IDS_FILE)
+        ids = next((place for place in places if place.is_file()), None)
+    if ids is None:
+        return None
+    if not isinstance(ids, (str, Path)):
+        return as_ids(ids, "ids")
+    path = Path(ids)
+    if path.suffix == ".npy" and path.name != "embeddings.npy":
+        return as_ids(read_array(path), str(path))
+    file = open_embeddings(path)
+    found = file.ids()
+    return np.arange(file.num_rows) if found is None else found
+
+
+def _rows(reader: TableReader, original: Ids) -> Iterator[Tensor]:
+    """The weights in the order of the original ids, (B, D) at a time."""
+    step = max(1, BYTES_AT_ONCE // (4 * reader.entry.dim))
+    for begin in range(0, len(original), step):
+        piece = original[begin : begin + step]
+        rows = reader.rows(int(piece[0]), int(piece[-1]) + 1, [WEIGHT])
+        if not np.array_equal(rows[IDS].numpy(), piece):
+            raise DataError(f"checkpoint {reader.folder}: table {reader.name!r} changed while it was read")
+        yield rows[WEIGHT]
