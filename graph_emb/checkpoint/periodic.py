@@ -12,7 +12,11 @@ from typing import Any
 
 from torch import nn, optim
 
+from graph_emb.checkpoint.background import PendingCheckpoint
+from graph_emb.checkpoint.loading import load_checkpoint
 from graph_emb.checkpoint.manifest import NAME, Manifest
+from graph_emb.checkpoint.saving import save_checkpoint
+from graph_emb.checkpoint.tree import decode
 from graph_emb.config.interval import parse_interval
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError, DataError
@@ -63,7 +67,7 @@ class PeriodicCheckpoints:
         self._lines = 0
         self._what: dict[str, Any] = {}
         self._tables: Sequence[DistEmbedding] = ()
-        self._pending: Any = None
+        self._pending: PendingCheckpoint | None = None
         self._last_step, self._last_time = 0, time.monotonic()
         found = newest(self.folder)
         if found is not None and not resume and not overwrite:
@@ -104,8 +108,6 @@ class PeriodicCheckpoints:
                 self._clear()
             transport.barrier()
             return None
-        from graph_emb.checkpoint.loading import load_checkpoint
-
         self._check(place)
         loaded = load_checkpoint(place, tables=tables, **self._what)
         self._last_step, self._lines = loaded.step, loaded.extra[LINES]
@@ -136,8 +138,6 @@ class PeriodicCheckpoints:
 
     def save(self, step: int, position: Any) -> None:
         """Save now; every rank calls it."""
-        from graph_emb.checkpoint.saving import PendingCheckpoint, save_checkpoint
-
         self.finish()
         self._sync_history()
         saved = save_checkpoint(
@@ -191,7 +191,7 @@ class PeriodicCheckpoints:
         return transport.votes(transport.rank == 0 and time.monotonic() - self._last_time >= self._seconds) > 0
 
     def _check(self, place: Path) -> None:
-        saved = (Manifest.read(place).extra or {}).get(ABOUT)
+        saved = decode(Manifest.read(place).extra).get(ABOUT)
         if saved is None:
             raise ConfigError(f"{place} was not saved by PeriodicCheckpoints; load it with load_checkpoint")
         for name in sorted({*saved, *self._about}):
