@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -150,8 +152,7 @@ def train_skipgram(
                         break
                     step += 1
                     if checkpoints is not None:
-                        place = {"epoch": epoch, "first": batch.first + batch.total, "step": step}
-                        checkpoints.after(step, lambda place=place: {**place, "log": log.state()})
+                        checkpoints.after(step, partial(_position, epoch, batch, step, log))
                 begin = 0
                 log.write(epoch)
                 if interrupted:
@@ -166,6 +167,11 @@ def train_skipgram(
         if checkpoints is not None:
             checkpoints.finish()
     return SkipGramResult(model, log.history, interrupted)
+
+
+def _position(epoch: int, batch: WalkBatch, step: int, log: TrainingLog) -> dict[str, Any]:
+    """Where the training stands after a batch."""
+    return {"epoch": epoch, "first": batch.first + batch.total, "step": step, "log": log.state()}
 
 
 def _choose_steps(
