@@ -179,8 +179,9 @@ class PeriodicCheckpoints:
         temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
         temporary.write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
         temporary.replace(file)
-        for line in text if self._replay is not None else ():
-            self._replay(json.loads(line))
+        if self._replay is not None:
+            for line in text:
+                self._replay(json.loads(line))
 
     def _due(self, step: int) -> bool:
         if self._steps is not None:
