@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numba
+import pytest
+import torch
+from torch import Tensor
+
+from graph_emb.models.kge import comparisons
+from graph_emb.models.kge.comparisons import DOT, L1, L2, MODULUS, Comparison
+
+ALL = {"dot": DOT, "l1": L1, "l2": L2, "modulus": MODULUS}
+SHAPES = [(1, 1, 1, 2), (2, 5, 3, 6), (3, 33, 17, 70), (0, 4, 3, 6), (2, 4, 0, 6)]
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = numba.get_num_threads()
+    yield
+    numba.set_num_threads(before)
+
+
+def sides(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    chunks, queries, entities, width = shape
+    generator = torch.Generator().manual_seed(1)
+    made = [
+        torch.randn(*size, generator=generator, dtype=torch.float64)
+        for size in ((chunks, queries, width), (chunks, entities, width), (chunks, queries, entities))
+    ]
+    return made[0].to(dtype).requires_grad_(), made[1].to(dtype).requires_grad_(), made[2].to(dtype)
+
+
+def plain(comparison: Comparison, queries: Tensor, entities: Tensor) -> Tensor:
+    """The dense form: every query against every entity, number by number."""
+    return comparison.pairs(queries[:, :, None], entities[:, None])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ALL)
+def test_chunks_equal_autograd_of_the_plain_form(name: str, shape: tuple[int, ...]) -> None:
+    q, e, pull = sides(shape, torch.float32)
+    wide_q, wide_e, wide_pull = sides(shape, torch.float64)
+    scores, expected = ALL[name].chunks(q, e), plain(ALL[name], wide_q, wide_e)
+    torch.testing.assert_close(scores.double(), expected, rtol=2e-5, atol=2e-5)
+    (scores * pull).sum().backward()
+    (expected * wide_pull).sum().backward()
+    for found, oracle in ((q.grad, wide_q.grad), (e.grad, wide_e.grad)):
+        assert found is not None
+        assert oracle is not None
+        torch.testing.assert_close(found.double(), oracle, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["l1", "modulus"])
+def test_threads_change_no_bit(name: str, threads: None) -> None:
+    found = []
+    for number in (1, 2):
+        numba.set_num_threads(min(number, numba.config.NUMBA_NUM_THREADS))
+        q, e, pull = sides((2, 70, 40, 130), torch.float32)
+        scores = ALL[name].chunks(q, e)
+        (scores * pull).sum().backward()
+        found.append((scores.detach(), q.grad, e.grad))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", ["l1", "modulus"])
+def test_float64_takes_the_plain_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparisons.distance_kernels, f"{name}_scores", None)  # calling it would fail
+    q, e, _ = sides((1, 2, 3, 4), torch.float64)
+    assert torch.equal(ALL[name].chunks(q, e), plain(ALL[name], q, e))
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "modulus"])
+def test_equal_rows_have_distance_and_gradient_zero(name: str) -> None:
+    q = torch.ones(1, 1, 4, requires_grad=True)
+    scores = ALL[name].chunks(q, torch.ones(1, 1, 4))
+    scores.sum().backward()
+    assert float(scores.detach()) == pytest.approx(0.0, abs=1e-5)
+    assert q.grad is not None
+    assert torch.equal(q.grad, torch.zeros(1, 1, 4))
+
+
+def test_only_the_side_that_learns_gets_a_gradient() -> None:
+    q, e, _ = sides((1, 3, 2, 4), torch.float32)
+    L1.chunks(q, e.detach()).sum().backward()
+    assert q.grad is not None
+    assert e.grad is None

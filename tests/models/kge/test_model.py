@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.data.known_triples import HEAD, TAIL
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.losses import EXCLUDED, LOSSES
+from graph_emb.models.kge.model import KGEModel, TripleBatch
+from graph_emb.models.kge.penalties import power_sums
+from graph_emb.models.kge.scorer import score
+from graph_emb.models.kge.scorers import SCORERS
+
+TRIPLES = np.array([[[0, 0, 1], [2, 1, 3]], [[4, 1, 0], [4, 1, 0]]])
+NEGATIVES = np.array([[3, 4, 3], [1, 0, 2]])
+WEIGHTS = np.array([[1.0, 0.5], [2.0, 0.0]], np.float32)
+
+
+def batch(side: int, in_batch: bool = False) -> TripleBatch:
+    excluded = np.zeros((2, 2, 5 if in_batch else 3), np.bool_)
+    excluded[0, 1, 0] = True
+    if in_batch:
+        excluded[:, [0, 1], [3, 4]] = True
+    return TripleBatch(TRIPLES, WEIGHTS, 7.0, side, NEGATIVES, excluded)
+
+
+def expected(model: KGEModel, side: int, in_batch: bool, config: KGEConfig) -> torch.Tensor:
+    """The weighted mean loss, triple by triple, from the score alone."""
+    e, r = model.entity.weight[:], model.relation.weight[:]
+    total = torch.zeros(())
+    for k in range(2):
+        candidates = NEGATIVES[k].tolist() + (TRIPLES[k, :, 0 if side == HEAD else 2].tolist() if in_batch else [])
+        for c in range(2):
+            h, rel, t = TRIPLES[k, c].tolist()
+            scores = []
+            for n, other in enumerate(candidates):
+                ends = (other, t) if side == HEAD else (h, other)
+                value = score(model.scorer, e[ends[0]], r[rel], e[ends[1]])
+                scores.append(torch.tensor(EXCLUDED) if batch(side, in_batch).excluded[k, c, n] else value)
+            true = score(model.scorer, e[h], r[rel], e[t])
+            loss = LOSSES[config.loss](true[None], torch.stack(scores)[None], config.margin, config.temperature)[0]
+            rows = (e[h][None], r[rel][None], e[t][None])
+            loss = (
+                loss
+                + config.n3 * power_sums(model.scorer, rows, 3)[0]
+                + config.l2 * power_sums(model.scorer, rows, 2)[0]
+            )
+            total = total + float(WEIGHTS[k, c]) * loss
+    return total / 7.0
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+@pytest.mark.parametrize("side", [HEAD, TAIL])
+@pytest.mark.parametrize("name", SCORERS)
+def test_the_loss_is_the_weighted_mean_over_triples(name: str, side: int, in_batch: bool) -> None:
+    config = KGEConfig(model=name, dim=4, n3=0.3, l2=0.2, in_batch=in_batch, margin=2.0)
+    model = KGEModel(5, 2, config, seed=1)
+    found = model.loss(batch(side, in_batch)).detach()
+    torch.testing.assert_close(found, expected(model, side, in_batch, config), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    config = KGEConfig(model=name, dim=4, loss="logistic", n3=0.1, margin=1.0)
+    model = KGEModel(5, 2, config, seed=3)
+    model.loss(batch(TAIL)).backward()
+    step = 1e-2
+    for table in model.tables:
+        ((ids, grads),) = table.pending()
+        for row in (0, 1):
+            total = grads[ids == row].sum(dim=0)
+            kept = table.weight[row]
+            for d in range(table.embedding_dim):
+                values = []
+                for sign in (1, -1):
+                    moved = kept.clone()
+                    moved[d] += sign * step
+                    table.weight[torch.tensor([row])] = moved[None]
+                    values.append(float(model.loss(batch(TAIL)).detach()))
+                table.weight[torch.tensor([row])] = kept[None]
+                assert float(total[d]) == pytest.approx((values[0] - values[1]) / (2 * step), abs=3e-3)
+
+
+def test_an_empty_share_still_reaches_both_tables() -> None:
+    model = KGEModel(5, 2, KGEConfig(dim=4, n3=0.1))
+    whole = batch(TAIL)
+    empty = TripleBatch(TRIPLES[:0], WEIGHTS[:0], 7.0, TAIL, NEGATIVES[:0], whole.excluded[:0])
+    loss = model.loss(empty)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert all(table.touched for table in model.tables)
+
+
+def test_only_the_rows_of_the_batch_are_touched() -> None:
+    model = KGEModel(9, 3, KGEConfig(dim=4))
+    optimizer = ge.SparseAdagrad(model.tables, lr=0.1)
+    before = [table.weight[:] for table in model.tables]
+    model.loss(batch(TAIL)).backward()
+    optimizer.step()
+    moved = [(new.weight[:] != old).any(dim=1).tolist() for new, old in zip(model.tables, before, strict=True)]
+    assert moved == [[True] * 5 + [False] * 4, [True, True, False]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "transh"}, "unknown model 'transh'"),
+        ({"loss": "hinge"}, "unknown loss 'hinge'"),
+        ({"rule": "adagard"}, "did you mean 'adagrad'"),
+        ({"dim": 7}, "rotate: dim is 7; it must be a positive multiple of 2"),
+        ({"batch_size": 100, "chunk_size": 64}, "batch_size is 100; it must be a multiple of chunk_size 64"),
+        ({"num_negatives": 0}, "without in_batch and chunks of 2 triples there are no negatives"),
+        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
+        ({"n3": float("nan")}, "n3 is nan; it must be finite"),
+        ({"epochs": True}, "epochs is True; it must be an integer"),
+        ({"candidates": 0}, "candidates is 0; it must be at least 1"),
+    ],
+)
+def test_values_outside_their_limits_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ge.ConfigError, match=message):
+        KGEConfig(**options)
