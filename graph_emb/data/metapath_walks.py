@@ -78,6 +78,9 @@ class MetapathGraph:
         nodes = np.concatenate([nodes for piece in pieces for nodes in piece]).astype(np.int32)
         layer_of = np.repeat(np.tile(np.arange(len(layers), dtype=np.int16), len(pieces)), sizes.ravel())
         bounds = np.concatenate([[0], np.cumsum(sizes.sum(axis=1))]).tolist()
+        starts = np.flatnonzero(layer_of == 0).astype(np.int32)
+        if not len(starts):
+            raise DataError(f"no node is of type {layers[0]}, at which the path begins")
         heads, tails, weights = [], [], []
         for step, (src, dst, values) in enumerate(steps):
             heads.append(_states_at(step, src, nodes, layer_of, kinds))
@@ -92,9 +95,6 @@ class MetapathGraph:
             directed=True,
             group=group,
         )
-        starts = np.flatnonzero(layer_of == 0).astype(np.int32)
-        if not len(starts):
-            raise DataError(f"no node is of type {layers[0]}, at which the path begins")
         return cls(part, nodes, starts, kinds, layers, places, closed)
 
     @property
