@@ -19,6 +19,8 @@ from graph_emb.errors import (
 
 if TYPE_CHECKING:
     from graph_emb import initializers
+    from graph_emb.checkpoint.dgl_import import import_dgl_state
+    from graph_emb.checkpoint.export import export_checkpoint
     from graph_emb.checkpoint.loading import load_checkpoint
     from graph_emb.checkpoint.saving import save_checkpoint
     from graph_emb.embedding import DistEmbedding
@@ -51,6 +53,8 @@ _LAZY = {
     "SparseRowAdagrad": "graph_emb.optimizer",
     "SparseRowAdam": "graph_emb.optimizer",
     "SparseSGD": "graph_emb.optimizer",
+    "export_checkpoint": "graph_emb.checkpoint.export",
+    "import_dgl_state": "graph_emb.checkpoint.dgl_import",
     "in_step": "graph_emb.transport.active",
     "init": "graph_emb.transport.active",
     "load_checkpoint": "graph_emb.checkpoint.loading",
@@ -95,6 +99,8 @@ __all__ = [
     "SparseSGD",
     "__version__",
     "compat",
+    "export_checkpoint",
+    "import_dgl_state",
     "in_step",
     "init",
     "initializers",

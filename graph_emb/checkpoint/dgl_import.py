@@ -155,7 +155,7 @@ def _checked(
     ids, states = found[theirs].get("ids"), found[theirs].get("states")
     if not isinstance(ids, Tensor) or not isinstance(states, dict):
         raise DataError(f"{path}: {theirs!r} lacks ids or states; it is no optimizer state of DGL 1.x")
-    named = {ENDINGS.get("_" + name.rpartition("_")[2], name): tensor for name, tensor in states.items()}
+    named: dict[str, Tensor] = {_our_name(str(name)): tensor for name, tensor in states.items()}
     own = table.shard.state_specs
     if set(named) != set(own):
         raise ConfigError(
@@ -173,6 +173,10 @@ def _checked(
         if not bool(tensor.isfinite().all()):
             raise DataError(f"{path}: {theirs!r} {name} holds NaN or infinities")
     return _Part(_own_ids(path, ids.long(), table, to_original), named)
+
+
+def _our_name(theirs: str) -> str:
+    return ENDINGS.get("_" + theirs.rpartition("_")[2], theirs)
 
 
 def _own_ids(path: Path, ids: Tensor, table: DistEmbedding, to_original: np.ndarray | None) -> Tensor:

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from graph_emb.checkpoint.reader import IDS, WEIGHT, Checkpoint, TableReader
 from graph_emb.data.export import checked_ids, open_embeddings, write_rows
+from graph_emb.data.pending_files import PendingFiles
 from graph_emb.data.row_files import Ids, read_array
 from graph_emb.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.ids import as_ids
 
-IDS_FILE = "ids.npy"
+IDS_FOLDER = "ids"
+"""Beside the checkpoints of a run: ``ids/<table>.npy``, what stands for each original id in the user's data."""
 # Of rows in memory at once; reading from several files holds a few times as much.
 BYTES_AT_ONCE = 1 << 22
 
@@ -42,8 +44,8 @@ def export_checkpoint(
         formats: As ``save_embeddings``.
         table: Its name; None: the only one.
         ids: What stands for each original id 0 .. M-1 in the user's data, (M,) integers or strings: an array, a .npy
-            file, or the folder or file of an export or a run on the same graph. None: ``ids.npy`` beside the checkpoint
-            or in it, as ``graph-emb train`` writes it, else the original ids themselves.
+            file, or the folder or file of an export or a run on the same graph. None: what ``save_ids`` left beside the
+            checkpoint, as ``graph-emb train`` does, else the original ids themselves.
         overwrite: Replace files of these names.
     Returns:
         The files written.
@@ -56,7 +58,7 @@ def export_checkpoint(
     reader = found.table(_table_name(found, table))
     found.verify(reader.entry.files)
     original = original_ids(reader)
-    names = _names(found, ids)
+    names = _names(found, reader.name, ids)
     if not len(original):
         raise DataError(f"checkpoint {found.path}: table {reader.name!r} has no row")
     if names is not None and int(original[-1]) >= len(names):
@@ -66,6 +68,20 @@ def export_checkpoint(
         )
     spelled = original if names is None else checked_ids(names[original], len(original))
     return write_rows(folder, _rows(reader, original), reader.entry.dim, spelled, formats, overwrite=overwrite)
+
+
+def save_ids(checkpoints: str | Path, table: str, ids: ArrayLike) -> Path:
+    """Leave the user's ids of a table beside its checkpoints, for ``export_checkpoint``.
+
+    Args:
+        checkpoints: The folder in which the checkpoints lie; made when it is absent.
+        table: The table's name. One named ``<table>.<more>`` has the same ids.
+        ids: What stands for each original id 0 .. M-1, (M,) distinct integers or strings.
+    """
+    known = as_ids(ids, "ids")
+    with PendingFiles(Path(checkpoints) / IDS_FOLDER, [f"{table}.npy"], overwrite=True) as pending:
+        np.save(pending.streams[f"{table}.npy"], checked_ids(known, len(known)), allow_pickle=False)
+        return pending.publish()[0]
 
 
 def original_ids(reader: TableReader) -> Ids:
@@ -94,9 +110,10 @@ def _table_name(checkpoint: Checkpoint, table: str | None) -> str:
     return table if table is not None else known[0]
 
 
-def _names(checkpoint: Checkpoint, ids: str | Path | ArrayLike | None) -> Ids | None:
+def _names(checkpoint: Checkpoint, table: str, ids: str | Path | ArrayLike | None) -> Ids | None:
     if ids is None:
-        places = (checkpoint.path / IDS_FILE, checkpoint.path.absolute().parent / IDS_FILE)
+        folder = checkpoint.path.absolute().parent / IDS_FOLDER
+        places = (folder / f"{name}.npy" for name in (table, table.partition(".")[0]))  # node.context: nodes too
         ids = next((place for place in places if place.is_file()), None)
     if ids is None:
         return None

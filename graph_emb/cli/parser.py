@@ -186,7 +186,7 @@ def _export(parser: Parser) -> None:
     parser.add_argument("source", metavar="SOURCE", help=f"{EMBEDDINGS}; a checkpoint, or a folder of checkpoints")
     parser.add_argument("--format", required=True, choices=["npy", "parquet", "word2vec", "pt"], help="file format")
     parser.add_argument("--table", metavar="NAME", help="which one; default: a run's main, a checkpoint's only table")
-    ids = "of a checkpoint's rows: a .npy file, or a run or export of the same graph; default: ids.npy beside it"
+    ids = "of a checkpoint's rows: a .npy file, or a run or export of the same graph; default: ids/<table>.npy beside it"
     parser.add_argument("--ids", metavar="PATH", help=ids)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
     parser.add_argument("--overwrite", action="store_true", help="replace files of the same name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from graph_emb.config.section import Count, ModelBase, Number
 
@@ -28,13 +28,30 @@ class WalkSection(ModelBase):
     block: Count = Field(default=20, ge=1, le=100_000, description="tokens that are updated together")
 
 
-class DeepWalkSection(WalkSection):
+class WarmWalkSection(WalkSection):
+    """Walks on nodes of one type, whose rows may begin with those of a file."""
+
+    warm_start: str | None = Field(
+        default=None, min_length=1, description="file of first rows by the graph's ids: npy, pt, parquet or word2vec"
+    )
+    warm_start_partial: bool = Field(
+        default=False, description="let ids be in one of file and graph only; false: that is an error"
+    )
+
+    @model_validator(mode="after")
+    def _partial_has_an_effect(self) -> WarmWalkSection:
+        if self.warm_start_partial and self.warm_start is None:
+            raise ValueError("warm_start_partial has no effect without warm_start; give a file or leave it out")
+        return self
+
+
+class DeepWalkSection(WarmWalkSection):
     """Random walks that follow the edge weights; Perozzi et al. 2014."""
 
     name: Literal["deepwalk"] = "deepwalk"
 
 
-class Node2VecSection(WalkSection):
+class Node2VecSection(WarmWalkSection):
     """Second-order walks with return (p) and in-out (q) parameters; Grover and Leskovec 2016.
 
     The preset's p = q = 0.25 is the paper's choice for BlogCatalog; p = q = 1 is DeepWalk.

@@ -43,6 +43,7 @@ class SkipGram:
         seed: Of the first values.
         part_policy: Who owns which row, as in ``DistEmbedding``.
         name: Of the token table, and the stem of the context table's; None chooses names.
+        init_func: First values of the token rows, as in ``DistEmbedding``; None: ``usual_rows``.
     """
 
     def __init__(
@@ -53,13 +54,12 @@ class SkipGram:
         seed: int = 0,
         part_policy: Any = None,
         name: str | None = None,
+        init_func: Any = None,
     ) -> None:
         self.config = config or SkipGramConfig()
         dim = self.config.dim
-        bound = 0.5 / dim if self.config.tables == 2 else dim**-0.5
-        self.embedding = DistEmbedding(
-            num_nodes, dim, name, init_func=Uniform(-bound, bound, seed=seed), part_policy=part_policy
-        )
+        first = usual_rows(self.config, seed) if init_func is None else init_func
+        self.embedding = DistEmbedding(num_nodes, dim, name, init_func=first, part_policy=part_policy)
         self.context = self.embedding
         if self.config.tables == 2:
             other = None if name is None else f"{name}.context"
@@ -120,6 +120,12 @@ class SkipGram:
             -(blocks.weights * functional.logsigmoid(near)).sum()
             - (blocks.negative_weights * functional.logsigmoid(-far)).sum()
         )
+
+
+def usual_rows(config: SkipGramConfig, seed: int) -> Uniform:
+    """The token rows' first values, see ``SkipGram``."""
+    bound = 0.5 / config.dim if config.tables == 2 else config.dim**-0.5
+    return Uniform(-bound, bound, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
 from graph_emb.models.skipgram_model import SkipGram
 from graph_emb.partition_book import PartitionBook
+from graph_emb.train.warm_start import first_rows
 from graph_emb.transport import active
 from graph_emb.transport.base import Transport
 from graph_emb.transport.collective import CollectiveTransport
@@ -200,7 +201,11 @@ def train(
         seed=config.seed,
     )
     name = None if checkpoints is None else TABLE
-    model = SkipGram(share.graph.num_nodes, skipgram, seed=config.seed, part_policy=share.policy, name=name)
+    node_ids = ranks.group.gather_objects(None if graph is None else graph.node_ids, "the ids of the nodes")[0]
+    first = first_rows(config, skipgram, node_ids)
+    model = SkipGram(
+        share.graph.num_nodes, skipgram, seed=config.seed, part_policy=share.policy, name=name, init_func=first
+    )
     result = train_skipgram(
         sampler,
         model=model,

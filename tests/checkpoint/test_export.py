@@ -15,7 +15,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.checkpoint import export
-from graph_emb.checkpoint.export import export_checkpoint
+from graph_emb.checkpoint.export import export_checkpoint, save_ids
 from graph_emb.checkpoint.manifest import Manifest, RowsEntry, TableEntry, WorldEntry
 from graph_emb.checkpoint.safetensors_file import Column, PieceWriter
 from graph_emb.checkpoint.saving import save_checkpoint
@@ -92,8 +92,8 @@ def names_of(kind: str, folder: Path) -> Any:
     """The ids of the user's data in one of the forms that are taken."""
     if kind == "array":
         return NAMES
-    if kind in ("beside", "inside"):
-        np.save(folder / {"beside": "ids.npy", "inside": "ck/ids.npy"}[kind], NAMES)
+    if kind == "beside":
+        save_ids(folder, "node", NAMES)
         return None
     if kind == "npy":
         np.save(folder / "names.npy", NAMES)
@@ -102,13 +102,23 @@ def names_of(kind: str, folder: Path) -> Any:
     return folder / "run"
 
 
-@pytest.mark.parametrize("kind", ["array", "beside", "inside", "npy", "run"])
+@pytest.mark.parametrize("kind", ["array", "beside", "npy", "run"])
 def test_the_users_own_ids_stand_for_the_original_ones(tmp_path: Path, kind: str) -> None:
     checkpoint, rows = saved(tmp_path / "ck", ORDER)
     export_checkpoint(checkpoint, tmp_path / "out", ["word2vec"], ids=names_of(kind, tmp_path))
     found = load_embeddings(tmp_path / "out")
     assert found.node_ids.tolist() == NAMES.tolist()
     assert np.array_equal(found.weights, rows.numpy())
+
+
+def test_ids_beside_a_checkpoint_are_of_one_kind_of_table(tmp_path: Path) -> None:
+    names = ("node", "node.context", "relation")
+    tables = [ge.DistEmbedding(3, 2, name, ge.initializers.Normal(seed=1)) for name in names]
+    save_checkpoint(tmp_path / "ck", tables=tables)
+    save_ids(tmp_path, "node", ["a", "b", "c"])
+    for name, first in zip(names, ("a", "a", 0), strict=True):
+        export_checkpoint(tmp_path / "ck", tmp_path / name, table=name)
+        assert load_embeddings(tmp_path / name).node_ids[0] == first
 
 
 def test_a_table_is_chosen_by_name(tmp_path: Path) -> None:

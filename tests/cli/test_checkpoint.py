@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.data.export import load_embeddings, save_embeddings
 from tests.cli.conftest import Outcome
@@ -114,7 +115,7 @@ def test_export_uses_the_ids_that_it_is_given(cli: Cli, saved: Path) -> None:
     words = ("export", saved / "3", "--format", "word2vec", "--table", "node", "--out")
     assert cli(*words, "a", "--ids", "run").code == 0
     assert cli(*words, "b", "--ids", "run/ids.npy").code == 0
-    np.save(saved / "ids.npy", names)
+    save_ids(saved, "node", names)
     assert cli(*words, "c").code == 0
     for folder in "abc":
         assert load_embeddings(folder).node_ids.tolist() == names.tolist()

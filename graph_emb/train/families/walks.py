@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import DatasetSection, RunConfig
 from graph_emb.data.datasets import Dataset
@@ -18,6 +19,7 @@ from graph_emb.train.family import Log, Trained
 from graph_emb.train.inputs import absolute_paths, load_dataset
 from graph_emb.train.memory import check_memory
 from graph_emb.train.versions import peak_memory_mib
+from graph_emb.train.warm_start import absolute_path, first_rows
 
 
 class WalkFamily:
@@ -25,7 +27,7 @@ class WalkFamily:
 
     def __init__(self, config: RunConfig) -> None:
         self.skipgram = skipgram_config(config)
-        self.config = with_rates(config, self.skipgram)
+        self.config = absolute_path(with_rates(config, self.skipgram))
 
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
@@ -56,6 +58,8 @@ class WalkFamily:
         def line(entry: SkipGramProgress) -> None:
             log(entry.as_dict())
 
+        if checkpoints is not None and dataset is not None and dataset.graph.node_ids is not None:
+            save_ids(checkpoints.folder, parallel.TABLE, dataset.graph.node_ids)
         if ranks is None:
             assert dataset is not None
             result = self._train_alone(dataset, line, progress, checkpoints)
@@ -98,7 +102,8 @@ class WalkFamily:
             seed=self.config.seed,
         )
         name = None if checkpoints is None else parallel.TABLE
-        tables = SkipGram(dataset.graph.num_nodes, self.skipgram, seed=self.config.seed, name=name)
+        seed, first = self.config.seed, first_rows(self.config, self.skipgram, dataset.graph.node_ids)
+        tables = SkipGram(dataset.graph.num_nodes, self.skipgram, seed=seed, name=name, init_func=first)
         return train_skipgram(
             sampler,
             model=tables,
