@@ -106,6 +106,8 @@ def _dbis(folder: Path) -> TypedDataset:
 
     def venue(name: str) -> int:  # of those of one name, the one with the most papers
         here = np.flatnonzero(names == name)
+        if not len(here):
+            raise DataError(f"{folder / 'conf_names.txt.gz'}: no venue {name!r}; is it the DBIS network?")
         return int(here[papers[here].argmax()])
 
     areas = np.full(len(names), -1, np.int64)

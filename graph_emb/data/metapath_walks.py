@@ -143,6 +143,11 @@ class MetapathSampler(PartitionedWalkSampler):
         return self.metapath.num_nodes
 
     @property
+    def layout(self) -> Layout:
+        """Which rank owns which nodes."""
+        return self.metapath.places
+
+    @property
     def num_walks_per_epoch(self) -> int:
         """Walks of one epoch, all ranks together."""
         return self.num_walks * len(self.metapath.starts)

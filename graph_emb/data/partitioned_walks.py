@@ -26,6 +26,7 @@ from graph_emb.data.walkers import (
 from graph_emb.errors import ConfigError, PeerError
 from graph_emb.transport.collective import HEAD
 from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.routing import Layout
 
 WALK, HOME = 6, 7
 """Numbers of our calls beside those of the collective transport, so that a rank in another call is noticed."""
@@ -88,6 +89,11 @@ class PartitionedWalkSampler:
     def num_nodes(self) -> int:
         """N, the number of nodes that walks may visit."""
         return self.graph.num_nodes
+
+    @property
+    def layout(self) -> Layout:
+        """Which rank owns which nodes."""
+        return self.graph.layout
 
     @property
     def num_walks_per_epoch(self) -> int:

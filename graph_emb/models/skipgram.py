@@ -236,7 +236,7 @@ def _fitting_model(
     if model is None:
         if optimizer is not None:
             raise ConfigError("an optimizer is given without the model whose tables it trains; pass model= as well")
-        book = RangeBook(sampler.graph.layout.bounds.tolist()) if isinstance(sampler, PartitionedWalkSampler) else None
+        book = RangeBook(sampler.layout.bounds.tolist()) if isinstance(sampler, PartitionedWalkSampler) else None
         model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book)
         config = None
     transport = model.embedding.kvstore

@@ -28,7 +28,7 @@ from graph_emb.optimizer import (
 
 Pair = tuple[np.ndarray, np.ndarray]
 MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
-PART_WALKS = 32  # of a batch: enough work for a thread, and rows that fit its cache
+PART_WALKS, PART_TOKENS = 32, 1280  # of a batch, the larger: enough work for a thread, and rows that fit its cache
 
 OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
     "sgd": SparseSGD,
@@ -215,8 +215,9 @@ def in_parts(
 class GradientSteps:
     """Any rule and mode: rows are pulled, the kernel sums up their gradients, the optimizer applies them.
 
-    A step's walks are cut into parts of ``PART_WALKS`` whatever the number of threads, so that sums do not depend on
-    it. In lockstep they are one part: each step pulls each table once, and the ranks take the place of threads.
+    A step's walks are cut into parts of ``PART_WALKS``, more where walks are short, whatever the number of threads, so
+    that sums do not depend on it. In lockstep they are one part: each step pulls each table once, and the ranks take
+    the place of threads.
     """
 
     def __init__(
@@ -230,13 +231,14 @@ class GradientSteps:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._pool, self.optimizer = model, decay, pool, optimizer
         self.size = step_walks(model)
-        self._part = self.size if model.embedding.kvstore.lockstep else PART_WALKS
+        self._lockstep = model.embedding.kvstore.lockstep
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
         loss, pairs = 0.0, 0.0
+        size = self.size if self._lockstep else max(PART_WALKS, PART_TOKENS // batch.walks.shape[1])
         for piece in batch.cut(self.size):
-            parts = [self._start(part) for part in piece.cut(self._part)]
+            parts = [self._start(part) for part in piece.cut(size)]
             for pulled, gradients in parts:
                 sums, own = gradients.result()
                 torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in sums])
