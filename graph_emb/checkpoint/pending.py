@@ -108,11 +108,6 @@ def checkpoints_in(folder: Path) -> dict[Path, Manifest]:
     return dict(sorted(found.items(), key=lambda item: (item[1].step, item[1].created)))
 
 
-def latest_checkpoint(folder: str | Path) -> Path | None:
-    """The complete checkpoint with the highest step in a folder; None where there is none."""
-    return next(reversed(checkpoints_in(Path(folder).expanduser())), None)
-
-
 def prune(place: Path, keep_last: int, best: Best | None) -> None:
     """Remove older checkpoints beside ``place``.
 

@@ -1,5 +1,7 @@
-"""Law 6: saved at one number of parts, ranks and mode, a checkpoint loads at another, and training goes on as if nothing
-had happened. ``benchmarks/checkpoint_pairs.py`` runs all 784 pairs."""
+"""Law 6: saved at one number of parts, ranks and mode, a checkpoint loads at another and training goes on the same.
+
+``benchmarks/checkpoint_pairs.py`` runs all 784 pairs.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,214 @@
+"""A checkpoint goes back to where it fits, whole or in the parts that were asked for by name, or nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.errors import ConfigError, DataError, GraphEmbError, PartitionError
+from tests.checkpoint.tiny import NUM, Tiny, same
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A checkpoint after three steps, and its numbers."""
+    tiny = Tiny()
+    tiny.run(3)
+    path = tiny.save(tmp_path / "3", step=3, extra={"epoch": 1, "seen": (1, 2), "ids": {4: 5}})
+    return path, tiny.look()
+
+
+def test_training_goes_on_bit_for_bit_with_everything_that_takes_part(tmp_path: Path) -> None:
+    tiny = Tiny()
+    tiny.run(3)
+    tiny.save(tmp_path / "3")
+    tiny.run(4)
+    expected = tiny.look()
+    again = Tiny(seed=9)
+    again.load(tmp_path / "3")
+    again.run(4)
+    assert same(again.look(), expected)
+
+
+def test_step_and_extra_come_back_with_their_types(saved: Any) -> None:
+    loaded = Tiny(seed=9).load(saved[0])
+    assert loaded.step == 3
+    assert loaded.extra == {"epoch": 1, "seen": (1, 2), "ids": {4: 5}}
+    assert loaded.report[0] == "table 'node': 23 rows of weight, exp_avg, exp_avg_sq, step"
+    assert "model: restored" in loaded.report
+
+
+def test_weights_only_leaves_every_state_and_says_so(saved: Any) -> None:
+    path, numbers = saved
+    tiny = Tiny(seed=9)
+    tiny.run(1)
+    before = tiny.look()
+    loaded = ge.load_checkpoint(path, tables=[tiny.node, tiny.word], model=tiny.model, weights_only=True)
+    after = tiny.look()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {"node", "word", "model weight", "model bias"}
+    assert torch.equal(after["node"], numbers["node"])
+    assert loaded.report[0] == "table 'node': 23 rows of weight; state of Adam left out"
+    assert "schedulers: left out" in loaded.report
+    assert "generator 'torch': left out" in loaded.report
+
+
+def test_only_the_named_table_is_loaded_with_its_state(saved: Any) -> None:
+    path, numbers = saved
+    tiny = Tiny(seed=9)
+    before = tiny.look()
+    loaded = ge.load_checkpoint(path, tables=[tiny.node], optimizers=[tiny.rule], only=["node"])
+    after = tiny.look()
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {"node", "node exp_avg", "node exp_avg_sq", "node step", "lr"}
+    assert torch.equal(after["node exp_avg"], numbers["node exp_avg"])
+    assert "table 'word': left out" in loaded.report
+
+
+def test_new_rows_of_a_grown_graph_begin_with_their_first_values(saved: Any) -> None:
+    path, numbers = saved
+    tiny = Tiny(seed=9, num=30)
+    first = tiny.node.weight[NUM:]
+    tiny.node(torch.arange(30)).sum().backward()
+    tiny.rule.step()
+    with pytest.raises(PartitionError, match=r"'node': 7 ids of the table are not in the checkpoint, such as 23; pass"):
+        tiny.load(path)
+    loaded = tiny.load(path, allow_new_rows=True)
+    assert "table 'node': 7 new rows begin with their first values" in loaded.report
+    assert torch.equal(tiny.node.weight[:NUM], numbers["node"])
+    assert torch.equal(tiny.node.weight[NUM:], first)
+    assert torch.equal(tiny.node.optm_state["exp_avg"][:NUM], numbers["node exp_avg"])
+    assert not tiny.node.optm_state["exp_avg"][NUM:].any()
+
+
+def test_ids_that_the_graph_has_not_are_refused(saved: Any) -> None:
+    smaller = Tiny(seed=9, num=20)
+    kept = set(smaller.node.original_ids.of(0, 20).tolist())
+    lost = min(set(range(NUM)) - kept)
+    with pytest.raises(PartitionError, match=rf"original id {lost}, which is not among the 20 ids"):
+        smaller.load(saved[0], allow_new_rows=True)
+
+
+def without(tiny: Tiny, *names: str, **more: Any) -> dict[str, Any]:
+    return {**{name: value for name, value in tiny.all().items() if name not in names}, **more}
+
+
+MISFITS: dict[str, tuple[Any, str]] = {
+    "no optimizer": (lambda t: without(t, "optimizers"), r"has the optimizer of tables \['node'\], which is not given"),
+    "no model": (lambda t: without(t, "model"), r"holds 1 of model, 0 given; pass it, or only="),
+    "no scheduler": (lambda t: without(t, "schedulers"), r"holds 1 of schedulers, 0 given"),
+    "no generators": (lambda t: without(t, "generators"), r"holds generators \['numpy', 'torch'\], \[\] given"),
+    "a table too few": (
+        lambda t: without(t, tables=[t.node], optimizers=[t.rule]),
+        r"has table 'word', which is not among tables \['node'\]",
+    ),
+    "a table too many": (
+        lambda t: without(t, tables=[t.node, t.word, ge.DistEmbedding(3, 2, "odd")]),
+        r"unknown table of .*manifest.json 'odd'; known: node, word",
+    ),
+    "a table twice": (lambda t: without(t, tables=[t.node, t.node]), r"table 'node' is given twice"),
+    "an optimizer of no table": (lambda t: without(t, tables=[t.node]), r"optimizers\[1\] trains table 'word'"),
+    "another scheduler": (
+        lambda t: without(t, schedulers=[torch.optim.lr_scheduler.ExponentialLR(t.rule, 0.5)]),
+        r"schedulers\[0\] is a MultiStepLR, the one here a ExponentialLR",
+    ),
+    "another model": (
+        lambda t: without(t, model=torch.nn.Linear(4, 2)),
+        r"model 'weight' has shape \(2, 3\), the one here \(2, 4\)",
+    ),
+    "a model of other names": (
+        lambda t: without(t, model=torch.nn.Linear(3, 2, bias=False)),
+        r"only the checkpoint has 'bias'",
+    ),
+    "another torch optimizer": (
+        lambda t: without(t, torch_optimizers=[torch.optim.SGD(t.model.parameters())]),
+        r"torch_optimizers\[0\] is a AdamW, the one here a SGD",
+    ),
+    "another generator": (
+        lambda t: without(t, generators={"torch": t.generators["torch"], "numpy": torch.Generator()}),
+        r"generator 'numpy' is a PCG64, the one here a torch cpu",
+    ),
+    "weights_only with optimizers": (lambda t: {**t.all(), "weights_only": True}, r"leave optimizers and the rest out"),
+    "only as a text": (lambda t: {**t.all(), "only": "node"}, r"only='node' is a text; pass names"),
+    "only of an unknown table": (lambda t: {**t.all(), "only": ["nodes"]}, r"did you mean 'node'"),
+    "another groups of tables": (
+        lambda t: without(t, optimizers=[_both(t)]),
+        r"has optimizers of tables \[\['node'\], \['word'\]\], optimizers\[0\] trains \['node', 'word'\]",
+    ),
+}
+
+
+def _both(tiny: Tiny) -> Any:
+    tiny.rule.close()
+    tiny.plain.close()
+    return ge.SparseAdam([tiny.node, tiny.word], lr=0.1)
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_does_not_fit_is_one_line_and_changes_nothing(name: str, saved: Any) -> None:
+    make, message = MISFITS[name]
+    tiny = Tiny(seed=9)
+    arguments = make(tiny)
+    before = tiny.look()
+    with pytest.raises(ConfigError, match=message) as caught:
+        ge.load_checkpoint(saved[0], **arguments)
+    assert "\n" not in str(caught.value)
+    assert same(tiny.look(), before)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"rule": ge.SparseRowAdam},
+            r"'exp_avg_sq': \('element', 'float32'\).*, the one here keeps",
+        ),
+        ({"rule": ge.SparseAdagrad}, r"'node' has state .* of Adam, the one here keeps \{'sum'"),
+        ({"dim": 4}, r"table 'node' has width 3, the one here 4"),
+    ],
+)
+def test_another_rule_or_width_names_both(other: dict[str, Any], message: str, saved: Any) -> None:
+    tiny = Tiny(seed=9, **other)
+    before = tiny.look()
+    with pytest.raises(GraphEmbError, match=message):
+        tiny.load(saved[0])
+    assert same(tiny.look(), before)
+
+
+def test_there_is_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing/manifest.json: no such file"):
+        Tiny().load(tmp_path / "nothing")
+
+
+def test_a_users_own_ids_need_not_be_dense(tmp_path: Path) -> None:
+    ids = np.array([900, 5, 70, 10_000_000_000, 0])
+    first = ge.DistEmbedding(5, 2, "t", ge.initializers.Uniform(seed=1), original_ids=ids)
+    by_id = dict(zip(ids.tolist(), first.weight[:].tolist(), strict=True))
+    ge.save_checkpoint(tmp_path / "0", tables=[first])
+    ge.shutdown()
+    second = ge.DistEmbedding(5, 2, "t", original_ids=torch.from_numpy(ids[::-1].copy()))
+    ge.load_checkpoint(tmp_path / "0", tables=[second])
+    assert dict(zip(ids[::-1].tolist(), second.weight[:].tolist(), strict=True)) == by_id
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_every_storage_comes_back_as_it_was(dtype: torch.dtype, tmp_path: Path) -> None:
+    def make(seed: int) -> Any:
+        ge.shutdown()
+        emb = ge.DistEmbedding(7, 3, "t", ge.initializers.Uniform(seed=seed), dtype=dtype)
+        return emb, ge.SparseAdam([emb], lr=0.1, bias_correction="row")
+
+    emb, opt = make(0)
+    emb(torch.tensor([1, 2])).sum().backward()
+    opt.step()
+    weight, state = emb.weight[:], {name: value.clone() for name, value in emb.optm_state.items()}
+    ge.save_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt])
+    emb, opt = make(1)
+    ge.load_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt])
+    assert torch.equal(emb.weight[:], weight)
+    assert {name: value.tolist() for name, value in emb.optm_state.items()} == {n: v.tolist() for n, v in state.items()}

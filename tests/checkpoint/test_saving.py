@@ -1,0 +1,279 @@
+"""A save is complete under its name or absent, whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import graph_emb as ge
+from graph_emb.checkpoint import pending, share, writing
+from graph_emb.checkpoint.background import PendingCheckpoint
+from graph_emb.checkpoint.reader import Checkpoint
+from graph_emb.errors import ConfigError, DataError
+from tests.checkpoint.tiny import NUM, Tiny, same
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_folder_holds_what_the_manifest_says_and_safetensors_reads_it(tmp_path: Path) -> None:
+    tiny = Tiny()
+    tiny.run(2)
+    path = tiny.save(tmp_path / "2", step=2)
+    listed = {"manifest.json", *(file.name for file in Checkpoint(path).manifest.files())}
+    assert {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()} == listed
+    with safe_open(path / "tables/node/00000-00000.safetensors", framework="pt") as file:
+        assert set(file.keys()) == {"weight", "state.exp_avg", "state.exp_avg_sq"}  # ids 0 to 22: a range
+        original = file.get_tensor("weight")
+    assert torch.equal(original[torch.from_numpy(tiny.node.original_ids.of(0, NUM))], tiny.node.weight[:])
+    with safe_open(path / "dense.safetensors", framework="pt") as file:
+        assert torch.equal(file.get_tensor("model.weight"), tiny.model.weight.detach())
+
+
+def test_files_of_a_few_rows_have_ascending_ids_and_are_read_by_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share, "FILE_ROWS", 4)
+    tiny = Tiny()
+    tiny.run(2)
+    table = Checkpoint(tiny.save(tmp_path / "2")).table("node")
+    assert [file.rows for file in table.entry.files] == [4, 4, 4, 4, 4, 3]
+    assert all(file.ids for file in table.entry.files)
+    rows = table.rows(3, 9, ["weight", "state.exp_avg"])
+    places = torch.from_numpy(tiny.node.original_ids.find(np.arange(3, 9)))
+    assert rows["ids"].tolist() == [3, 4, 5, 6, 7, 8]
+    assert torch.equal(rows["weight"], tiny.node.weight[places])
+    assert torch.equal(rows["state.exp_avg"], tiny.node.optm_state["exp_avg"][places])
+    pieces = list(table.pieces(most=100))
+    assert len(pieces) > 3
+    assert torch.cat([piece["ids"] for piece in pieces]).tolist() == list(range(NUM))
+
+
+def finished(made: Any) -> Path:
+    """The folder, once it is there."""
+    return made.wait() if isinstance(made, PendingCheckpoint) else made
+
+
+def test_a_name_is_replaced_by_a_checkpoint_only(tmp_path: Path) -> None:
+    tiny = Tiny()
+    tiny.save(tmp_path / "last", step=1)
+    tiny.run(1)
+    tiny.save(tmp_path / "last", step=2)
+    assert names(tmp_path) == ["last"]
+    assert Tiny(seed=3).load(tmp_path / "last").step == 2
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="mine exists and is no checkpoint"):
+        Tiny().save(tmp_path / "mine")
+    assert names(tmp_path / "mine") == ["notes.txt"]
+    with pytest.raises(ConfigError, match="does not begin with a dot"):
+        Tiny().save(tmp_path / ".hidden")
+
+
+def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
+    tiny = Tiny()
+    (tmp_path / "other").mkdir()
+    for step, metric in enumerate([0.1, 0.9, 0.3, 0.2, 0.4]):
+        tiny.save(tmp_path / str(step), step=step, keep_last=2, metric=metric, keep_best="max")
+    assert names(tmp_path) == ["1", "3", "4", "other"]
+    tiny.save(tmp_path / "5", step=5, keep_last=1)
+    assert names(tmp_path) == ["5", "other"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_last": 0}, r"keep_last=0 must be an integer of at least 1"),
+        ({"keep_best": "max"}, r"keep_best='max' needs keep_last"),
+        ({"keep_best": "best", "keep_last": 1, "metric": 1.0}, r"keep_best='best' must be 'max', 'min' or None"),
+        ({"metric": float("nan")}, r"metric=nan must be a finite number"),
+        ({"step": -1}, r"step=-1 must be an integer of at least 0"),
+        ({"extra": {"f": print}}, r"extra.f is a builtin_function_or_method; a checkpoint holds numbers"),
+        ({"generators": {"g": 3}}, r"generator 'g' is a int; pass a torch.Generator"),
+        ({"tables": []}, r"optimizers\[0\] trains table 'node', which is not in tables"),
+    ],
+)
+def test_what_cannot_be_saved_is_said_before_anything_is_written(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Tiny().save(tmp_path / "0", **options)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
+    background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = Tiny()
+    tiny.save(tmp_path / "last", step=1)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(writing, "write_shares", full)
+    with pytest.raises(OSError, match="No space left"):
+        finished(tiny.save(tmp_path / "last", step=2, background=background))
+    monkeypatch.undo()
+    assert names(tmp_path) == ["last"]
+    assert Tiny(seed=3).load(tmp_path / "last").step == 1
+    tiny = Tiny()
+    tiny.save(tmp_path / "last", step=3)  # an error that wait() raised is not raised again
+
+
+def test_a_background_save_holds_the_numbers_of_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny, go = Tiny(), threading.Event()
+    tiny.run(2)
+    before = tiny.look()
+    write = writing.write_shares
+    monkeypatch.setattr(writing, "write_shares", lambda *args: (go.wait(30), write(*args))[1])
+    made = tiny.save(tmp_path / "2", step=2, background=True)
+    assert isinstance(made, PendingCheckpoint)
+    tiny.run(3)
+    assert not made.done
+    assert not (tmp_path / "2").exists()
+    go.set()
+    assert made.wait() == made.wait() == tmp_path / "2"
+    assert made.done
+    again = Tiny(seed=4)
+    again.load(tmp_path / "2")
+    assert same(again.look(), before)
+
+
+def test_the_next_save_raises_what_a_background_save_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = Tiny()
+    monkeypatch.setattr(writing, "write_shares", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    tiny.save(tmp_path / "1", background=True)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="I/O error"):
+        tiny.save(tmp_path / "2")
+    tiny.save(tmp_path / "2")
+    assert names(tmp_path) == ["2"]
+
+
+def test_leftovers_of_killed_jobs_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    for name in (".7.writing", ".3.removed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+    living = pending.PendingFolder(tmp_path / "9")
+    Tiny().save(tmp_path / "8")
+    assert names(tmp_path) == [".9.writing", "8"]
+    with pytest.raises(ConfigError, match="another process writes a checkpoint there"):
+        Tiny().save(tmp_path / "9")
+    living.close()
+    assert names(tmp_path) == ["8"]
+
+
+def test_strange_table_names_stay_inside_the_folder(tmp_path: Path) -> None:
+    tables = [ge.DistEmbedding(2, 1, name, ge.initializers.Uniform(seed=k)) for k, name in enumerate(["..", "a b:c?é"])]
+    values = [table.weight[:] for table in tables]
+    ge.save_checkpoint(tmp_path / "x" / "0", tables=tables)
+    assert os.listdir(tmp_path) == ["x"]
+    for table in tables:
+        table.weight[:] = 0.0
+    ge.load_checkpoint(tmp_path / "x" / "0", tables=tables)
+    assert all(torch.equal(table.weight[:], value) for table, value in zip(tables, values, strict=True))
+
+
+def test_a_table_without_rows_is_saved_and_loaded(tmp_path: Path) -> None:
+    emb = ge.DistEmbedding(0, 2, "empty")
+    ge.save_checkpoint(tmp_path / "0", tables=[emb])
+    ge.load_checkpoint(tmp_path / "0", tables=[emb])
+    assert list(Checkpoint(tmp_path / "0").table("empty").pieces()) == []
+
+
+def some_ranks(folder: Path) -> list[str]:
+    """Ranks with own generators and extras; one of them cannot write the second time."""
+    found = []
+    transport = ge.init("collective", timeout=60.0)
+    try:
+        emb = ge.DistEmbedding(9, 2, "t", ge.initializers.Uniform(seed=1))
+        opt = ge.SparseAdagrad([emb], lr=0.1)
+        own = np.random.default_rng(transport.rank)
+        everything: dict[str, Any] = {"tables": [emb], "optimizers": [opt], "generators": {"own": own}}
+        made = ge.save_checkpoint(folder / "1", **everything, extra={"at": transport.rank}, background=True)
+        expected = own.random()
+        made.wait()
+        loaded = ge.load_checkpoint(folder / "1", **everything)
+        found += [str(loaded.extra["at"]), str(own.random() == expected)]
+        for background in (False, True):
+            if transport.rank == 1:
+                writing.write_shares = lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+            try:
+                failed = ge.save_checkpoint(folder / "2", **everything, background=background)
+                failed.wait()
+            except (OSError, DataError) as error:
+                found.append(f"{type(error).__name__}: {error}")
+            finally:
+                writing.write_shares = share.write_shares
+        if transport.rank == 1:  # damage that one rank finds is an error of all
+            file = folder / "1" / Checkpoint(folder / "1").manifest.tables["t"].files[1].name
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 1
+            file.write_bytes(data)
+        transport.barrier()
+        before = emb.weight[:]
+        try:
+            ge.load_checkpoint(folder / "1", **everything)
+        except DataError as error:
+            found.append(str(error))
+        assert torch.equal(emb.weight[:], before)
+        return found
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_a_rank_that_fails_fails_the_save_and_the_load_on_all(tmp_path: Path, ranks: Any) -> None:
+    first, second = ranks.run(some_ranks, 2, tmp_path)
+    assert (first[:2], second[:2]) == (["0", "True"], ["1", "True"])
+    for alone, there in zip(first[2:4], second[2:4], strict=True):
+        assert alone.endswith("1 of 2 ranks failed; their errors say why")
+        assert there == "OSError: [Errno 28] No space left"
+    assert first[4] == second[4]
+    assert "the file is damaged" in first[4]
+    assert names(tmp_path) == ["1"]
+
+
+def one_rank(folder: Path) -> str:
+    """Generators of two ranks cannot go to one."""
+    ge.init("collective", timeout=60.0)
+    try:
+        emb = ge.DistEmbedding(9, 2, "t")
+        with pytest.raises(ConfigError) as caught:
+            ge.load_checkpoint(
+                folder / "1",
+                tables=[emb],
+                optimizers=[ge.SparseAdagrad([emb], lr=0.1)],
+                generators={"own": np.random.default_rng(0)},
+            )
+        return str(caught.value)
+    finally:
+        ge.shutdown()
+
+
+def two_ranks(folder: Path) -> None:
+    """A checkpoint whose ranks had generators of their own."""
+    transport = ge.init("collective", timeout=60.0)
+    try:
+        emb = ge.DistEmbedding(9, 2, "t")
+        opt = ge.SparseAdagrad([emb], lr=0.1)
+        generators = {"own": np.random.default_rng(transport.rank)}
+        ge.save_checkpoint(folder / "1", tables=[emb], optimizers=[opt], generators=generators)
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_generators_of_other_numbers_of_ranks_are_refused(tmp_path: Path, ranks: Any) -> None:
+    ranks.run(two_ranks, 2, tmp_path)
+    (text,) = ranks.run(one_rank, 1, tmp_path)
+    assert "generator 'own' has a state for each of 2 ranks, this job has 1" in text
