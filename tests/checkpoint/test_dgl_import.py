@@ -17,6 +17,7 @@ import graph_emb as ge
 from graph_emb.checkpoint.dgl_import import import_dgl_state
 from graph_emb.errors import ConfigError, DataError, PartitionError
 from tests.ranks import Ranks
+from tests.transport.kvstore.cluster import Cluster, close_idle
 
 ROWS, DIM = 11, 4
 TO_ORIGINAL = np.random.default_rng(5).permutation(ROWS)  # of DGL's ids
@@ -154,6 +155,19 @@ def on_a_rank(saved: str, name: str) -> tuple[torch.Tensor, torch.Tensor]:
 def test_every_rank_takes_its_own_rows(saved: Path, ranks: Ranks) -> None:
     for found, expected in ranks.run(on_a_rank, 2, str(saved), "adam"):
         assert (found - expected).abs().max() < 2e-5
+
+
+def as_trainer(transport: Any, saved: str) -> tuple[torch.Tensor, torch.Tensor]:
+    return go_on(Path(saved), "adam", True)
+
+
+@pytest.mark.dist
+def test_rows_of_a_machine_without_trainers_are_imported_too(saved: Path) -> None:
+    try:
+        ((found, expected),) = Cluster(trainers=1, machines=2, servers=1).run(as_trainer, str(saved))
+    finally:
+        close_idle()
+    assert (found - expected).abs().max() < 2e-5
 
 
 def split(saved: Path, folder: Path, world_size: int) -> Path:
