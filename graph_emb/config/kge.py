@@ -12,6 +12,11 @@ from graph_emb.config.section import Count, ModelBase, Number
 LossName = Literal["logistic", "margin", "softmax", "self_adversarial"]
 
 
+def _preset(rule: str, epochs: int) -> Mapping[str, Mapping[str, Any]]:
+    shared = {"lr_decay": "linear", "batch_size": 1024, "path": "optimizer"}
+    return {"train": {"rule": rule, "epochs": epochs, **shared}}
+
+
 class KGESection(ModelBase):
     """Fields of all knowledge-graph models: loss, negatives, penalties, early stopping.
 
@@ -19,9 +24,7 @@ class KGESection(ModelBase):
     """
 
     family: ClassVar[str] = "kge"
-    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "train": {"rule": "adam", "lr_decay": "linear", "epochs": 30, "batch_size": 1024, "path": "optimizer"}
-    }
+    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = _preset("adam", 15)
     without: ClassVar[tuple[str, ...]] = (
         "train.path",
         "train.log_interval",
@@ -90,7 +93,11 @@ class DistanceSection(KGESection):
 class ProductSection(KGESection):
     """Models whose score is a product."""
 
+    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = _preset("adagrad", 10)
     loss: LossName = Field(default="softmax", description="of a triple against its negatives")
+    num_negatives: Count = Field(default=512, ge=0, le=1 << 20, description="entities drawn for each chunk")
+    chunk_size: Count = Field(default=512, ge=1, le=1 << 20, description="triples that share negatives")
+    n3: Number = Field(default=0.05, ge=0, le=1e3, description="weight of sum |x|^3 of a triple's rows")
     init_std: Number = Field(default=0.1, gt=0, le=1e3, description="standard deviation of the first rows")
 
 

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.data.triple_readers import load_triples
+from graph_emb.data.triples import KnowledgeGraph
+from graph_emb.evaluate.triple_ranks import rank_part
+from graph_emb.models.kge import training
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.training import KGEResult, train_kge
+from tests.models.kge.references import ring
+from tests.ranks import Ranks
+from tests.transport.kvstore.cluster import Cluster, close_idle
+
+TINY = KGEConfig(dim=8, num_negatives=4, chunk_size=2, batch_size=8, epochs=4, valid_every=2, margin=2.0, lr=0.05)
+UMLS: dict[str, Any] = {"num_negatives": 64, "chunk_size": 64, "batch_size": 256, "epochs": 8, "valid_every": 4}
+FLOORS = {"transe": 0.55, "distmult": 0.45, "complex": 0.7, "rotate": 0.65, "simple": 0.6}
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+def umls_config(model: str) -> KGEConfig:
+    if model in ("transe", "rotate"):
+        return KGEConfig(model=model, dim=64, lr=0.02, **UMLS)
+    return KGEConfig(model=model, dim=64, loss="softmax", n3=0.01, rule="adagrad", margin=0.0, **UMLS)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("model", SCORERS)
+def test_every_model_learns_umls(model: str, shared_data: Path) -> None:
+    graph = load_triples("umls", shared_data)
+    result = train_kge(graph, umls_config(model), num_threads=1)
+    assert result.entities is not None
+    assert result.relations is not None
+    scorer = result.model.scorer
+    found = rank_part(scorer, result.entities, result.relations, graph, "test").mrr().realistic
+    assert found > FLOORS[model], "a model of first rows has an MRR of .04"
+    assert result.best_epoch in (4, 8)
+
+
+def rows(config: KGEConfig = TINY, graph: KnowledgeGraph | None = None, **options: Any) -> KGEResult:
+    result = train_kge(graph or ring(), config, num_threads=1, **options)
+    result.model.entity.reset_trace()
+    return result
+
+
+def test_a_seed_repeats_the_rows_and_another_does_not() -> None:
+    first, again, other = rows(seed=1), rows(seed=1), rows(seed=2)
+    assert torch.equal(first.entities, again.entities)
+    assert torch.equal(first.relations, again.relations)
+    assert not torch.equal(first.entities, other.entities)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"norm": 2}, {"loss": "logistic"}, {"loss": "margin"}, {"loss": "softmax"}, {"margin": 3.0}, {"temperature": 0.5},
+    {"num_negatives": 5}, {"chunk_size": 4}, {"negative_power": 0.75}, {"in_batch": True}, 
+    {"n3": 0.1}, {"l2": 0.1}, {"batch_size": 4}, {"rule": "adagrad"}, {"rule": "row_adagrad"}, {"rule": "row_adam"},
+    {"rule": "sgd"}, {"lr": 0.01}, {"lr_decay": "none"}, {"epochs": 5}, {"dim": 6}, {"model": "distmult"},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain() -> torch.Tensor:
+    return rows(replace(TINY, model="transe", valid_every=0)).entities
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_every_value_changes_the_rows(plain: torch.Tensor, change: dict[str, Any]) -> None:
+    found = rows(replace(TINY, **{"model": "transe", "valid_every": 0, **change})).entities
+    assert torch.isfinite(found).all()
+    assert found.shape != plain.shape or not torch.equal(found, plain)
+
+
+def test_weights_of_frequent_pairs_first_rows_and_filtering_count() -> None:
+    skewed = KnowledgeGraph("skewed", 6, 1, {"train": np.array([[0, 0, t] for t in range(1, 6)] + [[1, 0, 2]])})
+    changes: list[dict[str, Any]] = [{}, {"subsampling": True}, {"init_std": 0.3}, {"filter_negatives": False}]
+    first, *others = (rows(replace(TINY, model="distmult", **change), skewed).entities for change in changes)
+    assert not any(torch.equal(first, other) for other in others)
+
+
+def test_the_best_validation_is_returned_and_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, kept = iter([0.2, 0.5, 0.4, 0.5, 0.9]), []
+
+    class Found:
+        def mrr(self) -> Any:
+            return type("Value", (), {"realistic": next(scores)})
+
+    def fake(scorer: Any, entities: torch.Tensor, *rest: Any, **options: Any) -> Found:
+        kept.append(entities)
+        return Found()
+
+    monkeypatch.setattr(training, "rank_part", fake)
+    result = rows(replace(TINY, epochs=20, patience=2))
+    assert [line.valid_mrr for line in result.history[1::2]] == [0.2, 0.5, 0.4, 0.5]
+    assert result.best_epoch == 4
+    assert torch.equal(result.entities, kept[1])
+    assert [line.epoch for line in result.history] == list(range(1, 9))
+
+
+def test_without_patience_all_epochs_run() -> None:
+    assert len(rows(replace(TINY, lr=1e-6, epochs=12, patience=0)).history) == 12
+
+
+def test_without_validation_the_last_rows_are_returned() -> None:
+    result = rows(replace(TINY, valid_every=0))
+    assert torch.equal(result.entities, result.model.entity.weight[:])
+    assert result.best_epoch == 4
+    assert all(line.valid_mrr is None for line in result.history)
+
+
+def test_validation_samples_triples_and_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    true = training.rank_part
+
+    def watched(*args: Any, **options: Any) -> Any:
+        seen.append((options["chosen"].tolist(), options["num_candidates"]))
+        return true(*args, **options)
+
+    monkeypatch.setattr(training, "rank_part", watched)
+    rows(replace(TINY, epochs=2, valid_triples=2, candidates=5))
+    rows(replace(TINY, epochs=2, valid_triples=0))
+    assert (len(seen[0][0]), seen[0][1]) == (2, 5)
+    assert seen[1] == ([0, 1, 2], None)
+
+
+def test_rates_that_diverge_are_named() -> None:
+    with pytest.raises(ge.ConfigError, match=r"distmult: the loss is nan|the loss is inf"):
+        rows(replace(TINY, model="distmult", loss="logistic", rule="sgd", lr=1e30, valid_every=0))
+
+
+def test_ctrl_c_keeps_what_was_trained() -> None:
+    def stop(line: Any) -> None:
+        if line.epoch == 3:
+            raise KeyboardInterrupt
+
+    result = rows(on_epoch=stop)
+    assert result.interrupted
+    assert result.best_epoch == 2
+    assert result.entities is not None
+
+
+@pytest.mark.parametrize("step", [1, 4, 7])
+def test_a_resumed_training_ends_with_the_same_rows(tmp_path: Path, step: int) -> None:
+    """Three steps an epoch: stopped in the middle of the first, and after the first validation."""
+    whole = rows(seed=5)
+
+    class Stopping(PeriodicCheckpoints):
+        def after(self, at: int, position: Any) -> bool:
+            saved = super().after(at, position)
+            if at == step:
+                raise ConnectionError("the machine went away")
+            return saved
+
+    with pytest.raises(ConnectionError):
+        rows(seed=5, checkpoints=Stopping(tmp_path, 1))
+    ge.shutdown()
+    resumed = rows(seed=5, checkpoints=PeriodicCheckpoints(tmp_path, 1, resume=True))
+    assert torch.equal(resumed.entities, whole.entities)
+    assert torch.equal(resumed.relations, whole.relations)
+    assert resumed.best_epoch == whole.best_epoch
+    assert [replace(a, seconds=0.0) for a in resumed.history] == [replace(a, seconds=0.0) for a in whole.history]
+
+
+def collective(config: KGEConfig, graph: KnowledgeGraph) -> Any:
+    ge.init(mode="collective", timeout=60)
+    try:
+        result = train_kge(graph, config, seed=3, num_threads=1)
+        return result.entities, result.relations, [line.valid_mrr for line in result.history]
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("model", "rule"), [("transe", "adam"), ("complex", "row_adagrad")])
+def test_two_ranks_take_the_steps_of_one(ranks: Ranks, model: str, rule: str) -> None:
+    config = replace(TINY, model=model, rule=rule, loss="softmax", n3=0.01, subsampling=True)
+    alone = train_kge(ring(), config, seed=3, num_threads=1)
+    (entities, relations, mrrs), other = ranks.run(collective, 2, config, ring())
+    torch.testing.assert_close(entities, alone.entities, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(relations, alone.relations, rtol=1e-3, atol=1e-4)
+    assert mrrs[1::2] == pytest.approx([line.valid_mrr for line in alone.history[1::2]], abs=1e-6)
+    assert other[:2] == (None, None)
+
+
+def judged(transport: Any, config: KGEConfig, graph: KnowledgeGraph) -> float | None:
+    result = train_kge(graph, config, num_threads=1)
+    if result.entities is None or result.relations is None:
+        return None
+    return rank_part(result.model.scorer, result.entities, result.relations, graph, "test").mrr().realistic
+
+
+def judged_collective(config: KGEConfig, graph: KnowledgeGraph) -> float | None:
+    transport = ge.init(mode="collective", timeout=60)
+    try:
+        return judged(transport, config, graph)
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+@pytest.mark.data
+@pytest.mark.slow
+def test_umls_is_learnt_as_well_in_every_mode(ranks: Ranks, shared_data: Path) -> None:
+    """One std of the test MRR over seeds, measured in local mode, bounds the difference of the modes."""
+    graph, config = load_triples("umls", shared_data), umls_config("complex")
+    local = []
+    for seed in range(4):
+        result = train_kge(graph, config, seed=seed, num_threads=1)
+        assert result.entities is not None
+        assert result.relations is not None
+        local.append(rank_part(result.model.scorer, result.entities, result.relations, graph, "test").mrr().realistic)
+    ge.shutdown()
+    together = ranks.run(judged_collective, 2, config, graph)[0]
+    try:
+        served = Cluster(trainers=2).run(judged, config, graph)[0]
+    finally:
+        close_idle()
+    spread = float(np.std(local, ddof=1))
+    assert together == pytest.approx(local[0], abs=spread)
+    assert served > min(local) - spread
