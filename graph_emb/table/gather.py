@@ -56,6 +56,46 @@ def _gather(weight, rows, out, parts):
                 out[k, d] = weight[row, d]
 
 
+@njit(parallel=True, cache=True, nogil=True)
+def _gather_two(weight, rows, others, num_others, place, out, parts):
+    num, width = out.shape
+    for part in prange(parts):
+        low, high = part * num // parts, (part + 1) * num // parts
+        for k in range(low, high):
+            if k + AHEAD < high and place[k + AHEAD] >= num_others:
+                prefetch(weight, rows[place[k + AHEAD] - num_others])
+            p = place[k]
+            if p < num_others:
+                for d in range(width):
+                    out[k, d] = others[p, d]
+            else:
+                row = rows[p - num_others]
+                for d in range(width):
+                    out[k, d] = weight[row, d]
+
+
+def gather_two(weight: Tensor, rows: Tensor, others: Tensor, place: Tensor) -> Tensor:
+    """``cat([others, weight[rows]])[place]`` without the copy in between.
+
+    Args:
+        weight: Shape (R, D).
+        rows: Shape (N,), int64, each inside [0, R); checked by the caller.
+        others: Shape (M, D), of the dtype and device of weight.
+        place: Shape (B,), int64, each inside [0, M + N).
+    """
+    if _plain(weight) or len(place) < SERIAL_ROWS:
+        return torch.cat([others, weight.index_select(0, rows)]).index_select(0, place)
+    out = torch.empty(len(place), weight.shape[1])
+    arrays = (weight.detach().numpy(), rows.numpy(), others.numpy(), len(others), place.numpy(), out.numpy())
+    _gather_two(*arrays, get_num_threads())
+    return out
+
+
+def _plain(weight: Tensor) -> bool:
+    """Whether torch's own operations serve the table."""
+    return weight.dtype is not torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous()
+
+
 def gather(weight: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     """``weight.index_select(0, rows)``; for large batches of a float32 table on the CPU in about 0.7 of the time.
 
@@ -64,8 +104,7 @@ def gather(weight: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
         rows: Shape (B,), int64, each inside [0, R); checked by the caller, repeats allowed.
         out: Contiguous memory for the result, shape (B, D), of the dtype and device of weight; None takes new.
     """
-    plain = weight.dtype is not torch.float32 or weight.device.type != "cpu" or not weight.is_contiguous()
-    if plain or len(rows) < SERIAL_ROWS:
+    if _plain(weight) or len(rows) < SERIAL_ROWS:
         return torch.index_select(weight, 0, rows, out=out)
     if out is None:
         out = torch.empty(len(rows), weight.shape[1])

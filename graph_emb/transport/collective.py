@@ -15,7 +15,7 @@ from graph_emb.errors import ConfigError, ModeError, PeerError
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import PartitionBook
-from graph_emb.table.gather import gather
+from graph_emb.table.gather import gather, gather_two
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport import sending
@@ -154,15 +154,15 @@ class CollectiveTransport:
             return gather(rows, route.place.to(rows.device))
         route = found.layout.route(ids, self.rank)
         self._count(route, len(ids), found.spec)
-        rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
+        weight, remote = found.shard.weight, len(route.ids) - route.counts[self.rank]
+        others = weight.new_empty((remote, found.spec.dim))
         if self.world_size > 1:
             asks, wanted, asked = self._ask(PULL, found, route)
-            served = found.shard.read(asked)
-            what = f"pull of table {table!r}"
-            self.group.exchange_into(rows[: sum(asks)], served, wanted, asks, what)
-        own = len(route.ids) - route.counts[self.rank]
-        found.shard.read_into(route.ids[own:] - found.shard.first_id, rows[own:])
-        return gather(rows, route.place.to(rows.device))
+            served = self.group.outgoing(weight, len(asked))
+            found.shard.read_into(asked, served)
+            self.group.exchange_into(others, served, wanted, asks, f"pull of table {table!r}")
+        own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
+        return gather_two(weight, own, others, route.place.to(weight.device))
 
     def _ask(self, call: int, found: _Table, route: Route) -> tuple[list[int], list[int], Tensor]:
         """Send the remote ids to their owners: counts that this rank asks for, is asked for, and the rows wanted."""

@@ -121,6 +121,17 @@ class ProcessGroup:
                 return
             dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
 
+    def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
+        """Memory for what the next exchange sends, (num_rows, *), of the width, dtype and device of ``like``.
+
+        Between ranks of one machine it is memory that they map, so that the exchange need not copy it.
+        """
+        shape = (num_rows, *like.shape[1:])
+        if self._shared is None or like.device.type != "cpu" or not num_rows:
+            return like.new_empty(shape)
+        memory = self._shared.outgoing(num_rows * like[:1].numel() * like.element_size() if len(like) else 0)
+        return torch.from_numpy(memory).view(like.dtype).view(shape) if len(memory) else like.new_empty(shape)
+
     def start_exchange(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> Callable[[], None]:

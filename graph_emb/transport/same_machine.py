@@ -43,6 +43,7 @@ class SharedExchange:
         self._own: list[mmap.mmap | None] = [None, None]
         self._descriptors = [-1, -1]
         self._mapped: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+        self._outgoing: np.ndarray | None = None
 
     @classmethod
     def open(cls, rank: int, world_size: int, gather: Any, timeout: float) -> SharedExchange | None:
@@ -68,6 +69,14 @@ class SharedExchange:
         os.close(descriptor)
         return cls(rank, [c for c in controls if c is not None], [pid for pid, _, _ in told], timeout)
 
+    def outgoing(self, num_bytes: int) -> np.ndarray:
+        """Memory for what the next exchange sends, (num_bytes,), uint8; it is not copied then.
+
+        Nobody reads it: all have read what it held when the exchange before this one was written.
+        """
+        self._outgoing = np.frombuffer(self._block(self._steps % 2, num_bytes), np.uint8)[:num_bytes]
+        return self._outgoing
+
     def exchange(self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> None:
         """As ``torch.distributed.all_to_all_single(out, send, to_receive, to_send)`` for CPU tensors.
 
@@ -78,7 +87,11 @@ class SharedExchange:
         outgoing, incoming = _bytes(send), _bytes(out)
         turn = self._steps % 2
         starts = np.concatenate([[0], np.cumsum(np.asarray(to_send, np.int64))]) * width
-        self._write(turn, outgoing, starts)
+        laid, self._outgoing = self._outgoing, None
+        if laid is not None and len(outgoing) and outgoing.ctypes.data == laid.ctypes.data:
+            self._begins(turn)[:] = starts[:-1]
+        else:
+            self._write(turn, outgoing, starts)
         self._steps += 1
         self._controls[self._rank][_WRITTEN] = self._steps  # after the data: x86 and the GIL keep the order of stores
         at = 0
@@ -96,10 +109,23 @@ class SharedExchange:
 
     def _write(self, turn: int, outgoing: np.ndarray, starts: np.ndarray) -> None:
         """Lay out the pieces for the others, one after the other, and note where each begins."""
-        control, world_size = self._controls[self._rank], len(self._controls)
         own = slice(int(starts[self._rank]), int(starts[self._rank + 1]))
         needed = len(outgoing) - (own.stop - own.start)
-        block = self._own[turn]
+        memory = np.frombuffer(self._block(turn, needed), np.uint8)
+        memory[: own.start] = outgoing[: own.start]
+        memory[own.start : needed] = outgoing[own.stop :]
+        begins = self._begins(turn)
+        begins[:] = starts[:-1]
+        begins[self._rank + 1 :] -= own.stop - own.start
+
+    def _begins(self, turn: int) -> np.ndarray:
+        """Where in a buffer the piece for each rank begins, (W,), as the others see it."""
+        world_size = len(self._controls)
+        return self._controls[self._rank][_HEAD + turn * world_size : _HEAD + (turn + 1) * world_size]
+
+    def _block(self, turn: int, needed: int) -> mmap.mmap:
+        """A buffer of at least so many bytes."""
+        control, block = self._controls[self._rank], self._own[turn]
         if block is None or len(block) < needed:
             if self._descriptors[turn] >= 0:
                 os.close(self._descriptors[turn])
@@ -107,12 +133,7 @@ class SharedExchange:
             self._own[turn] = block
             control[_BUFFERS + 2 * turn] = self._descriptors[turn]
             control[_BUFFERS + 2 * turn + 1] = len(block)
-        memory = np.frombuffer(block, np.uint8)
-        memory[: own.start] = outgoing[: own.start]
-        memory[own.start : needed] = outgoing[own.stop :]
-        begins = starts[:-1].copy()
-        begins[self._rank + 1 :] -= own.stop - own.start
-        control[_HEAD + turn * world_size : _HEAD + (turn + 1) * world_size] = begins
+        return block
 
     def _memory(self, rank: int, turn: int) -> np.ndarray:
         """Another rank's buffer, mapped again when it has grown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graph_emb.table.gather import SERIAL_ROWS, gather
+from graph_emb.table.gather import SERIAL_ROWS, gather, gather_two
 
 
 @pytest.mark.parametrize("num", [0, 1, SERIAL_ROWS - 1, SERIAL_ROWS, 3 * SERIAL_ROWS + 1])
@@ -27,3 +27,14 @@ def test_gathered_rows_are_a_copy():
     weight = torch.zeros(4, 3)
     gather(weight, torch.zeros(SERIAL_ROWS, dtype=torch.int64)).fill_(1.0)
     assert not weight.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num", [0, 5, SERIAL_ROWS + 40])
+def test_two_sources_are_gathered_as_one(num: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(num)
+    weight, others = torch.randn(30, 7, dtype=dtype), torch.randn(11, 7, dtype=dtype)
+    rows = torch.randint(0, 30, (19,), generator=generator)
+    place = torch.randint(0, 30, (num,), generator=generator)  # 11 of others, 19 of rows
+    wanted = torch.cat([others, weight[rows]])[place]
+    assert torch.equal(gather_two(weight, rows, others, place), wanted)
