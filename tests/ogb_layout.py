@@ -37,7 +37,7 @@ def _finish(folder: Path, release: int = 1) -> Path:
 
 
 def _features(num_nodes: int, width: int) -> Array:
-    return np.random.default_rng(7).normal(size=(num_nodes, width)).round(3)
+    return np.random.default_rng(7).normal(scale=0.1, size=(num_nodes, width)).round(4)
 
 
 def _column(values: Any) -> Array:
@@ -112,7 +112,7 @@ def write_vessel(root: Path) -> Path:
         "edge_index": train.T.copy(),
         "num_nodes_list": np.array([50]),
         "num_edges_list": np.array([300]),
-        "node_feat": (100 * _features(50, 3)).astype(np.float32),
+        "node_feat": (1000 * _features(50, 3)).astype(np.float32),
         "edge_feat": _features(300, 3).astype(np.float32),
     }
     np.savez(folder / "raw" / "data.npz", **arrays)

@@ -26,38 +26,41 @@ MF = ["embedding.dim=8", "embedding.lr=0.05", "predictor.lr=0.02"]
 LINK = ["predictor.hidden_dim=16", "predictor.batch_size=64", "predictor.epochs=12", "predictor.eval_every=3"]
 LINE = ["embedding.line.dim=8", "embedding.draws_per_edge=50"]
 SAGE = ["sage.dim=8", "sage.hidden_dim=16", "sage.batch_size=128", "sage.epochs=20", "sage.lr=0.02", "sage.dropout=0"]
-KGE = ["kge.dim=16", "kge.batch_size=32", "kge.chunk_size=16", "kge.num_negatives=8", "kge.epochs=40", "kge.lr=0.02"]
+KGE = ["kge.dim=16", "kge.batch_size=32", "kge.chunk_size=16", "kge.num_negatives=8", "kge.epochs=25", "kge.lr=0.02"]
 MAG = ["rgcn.dim=128", "rgcn.hidden_dim=16", "rgcn.batch_size=32", "rgcn.epochs=8"]
 NODE = ["mlp.hidden_dim=32", "mlp.epochs=60", "mlp.eval_every=5"]
 
-# What each model of each script is run with, and the least that its metric must reach on the test part; None where a
-# few walks on a tiny graph are not enough to tell.
-RUNS: dict[tuple[str, str], tuple[list[str], float | None]] = {
-    ("ddi", "deepwalk"): ([*WALKS, *LINK], 0.9),
-    ("ddi", "node2vec"): ([*WALKS, *LINK], 0.9),
-    ("ddi", "mf"): ([*MF, *LINK], 0.5),
-    ("ddi", "sage"): (SAGE, 0.9),
-    ("collab", "node2vec"): ([*WALKS, *LINK], 0.6),
-    ("collab", "deepwalk"): ([*WALKS, *LINK], 0.6),
-    ("collab", "mf"): ([*MF, *LINK], 0.5),
-    ("ppa", "node2vec"): ([*WALKS, *LINK], 0.9),
-    ("ppa", "deepwalk"): ([*WALKS, *LINK], 0.9),
-    ("ppa", "mf"): ([*MF, *LINK], 0.5),
-    ("citation2", "node2vec"): ([*WALKS, *LINK], 0.7),
-    ("citation2", "deepwalk"): ([*WALKS, *LINK], 0.7),
-    ("citation2", "mf"): ([*MF, *LINK], 0.4),
+# What each model of each script is run with, and the least that its metric must reach on the test part: chance is
+# 0.13 of Hits@20, 0.4 of MRR among 5 and 0.25 of accuracy.
+RUNS: dict[tuple[str, str], tuple[list[str], float]] = {
+    ("ddi", "deepwalk"): ([*WALKS, *LINK], 0.8),
+    ("ddi", "node2vec"): ([*WALKS, *LINK], 0.8),
+    ("ddi", "mf"): ([*MF, *LINK, "predictor.epochs=40"], 0.8),
+    ("ddi", "sage"): (SAGE, 0.8),
+    ("collab", "node2vec"): ([*WALKS, *LINK], 0.8),
+    ("collab", "deepwalk"): ([*WALKS, *LINK], 0.8),
+    ("collab", "mf"): ([*MF, *LINK, "predictor.epochs=40"], 0.8),
+    ("ppa", "node2vec"): ([*WALKS, *LINK], 0.8),
+    ("ppa", "deepwalk"): ([*WALKS, *LINK], 0.8),
+    ("ppa", "mf"): ([*MF, *LINK], 0.8),
+    ("citation2", "node2vec"): ([*WALKS, *LINK], 0.8),
+    ("citation2", "deepwalk"): ([*WALKS, *LINK], 0.8),
+    ("citation2", "mf"): ([*MF, *LINK], 0.8),
     ("vessel", "mf"): ([*MF, *LINK], 0.8),
-    ("vessel", "node2vec"): ([*WALKS, *LINK, "predictor.lr=0.02"], 0.9),
+    ("vessel", "node2vec"): ([*WALKS, *LINK, "predictor.lr=0.02"], 0.8),
     ("arxiv", "deepwalk"): ([*WALKS, *NODE], 0.8),
-    ("arxiv", "line"): ([*LINE, *NODE], 0.6),
-    ("arxiv", "node2vec"): ([*WALKS, *NODE], None),
-    ("products", "line"): ([*LINE, *NODE], None),
-    ("products", "node2vec"): ([*WALKS, *NODE, "embedding.skipgram.lr=0.1"], None),
-    ("proteins", "line"): ([*LINE, *NODE], 0.6),
+    ("arxiv", "line"): ([*LINE, *NODE], 0.8),
+    ("arxiv", "node2vec"): ([*WALKS, *NODE], 0.8),
+    ("products", "line"): ([*LINE, *NODE], 0.8),
+    ("products", "node2vec"): ([*WALKS, *NODE, "embedding.skipgram.lr=0.1"], 0.8),
+    ("proteins", "line"): ([*LINE, *NODE], 0.8),
     ("proteins", "node2vec"): ([*WALKS, *NODE], 0.8),
-    **{(name, model): (KGE, 0.5) for name in ("biokg", "wikikg2") for model in ("distmult", "complex", "rotate")},
-    **{(name, "transe"): (KGE, None) for name in ("biokg", "wikikg2")},
-    ("mag", "rgcn"): (MAG, 0.6),
+    **{(name, model): (KGE, 0.6) for name in ("biokg", "wikikg2") for model in ("distmult", "complex")},
+    **{(name, "rotate"): ([*KGE, "kge.margin=4"], 0.6) for name in ("biokg", "wikikg2")},
+    ("biokg", "transe"): ([*KGE, "kge.margin=4"], 0.6),
+    ("wikikg2", "transe"): ([*KGE, "kge.margin=4"], 0.5),  # "of another group" is no translation
+    ("mag", "rgcn"): (MAG, 0.8),
+    ("mag", "metapath2vec"): (["num_walks=10", "walk_length=20", "skipgram.dim=8", *NODE], 0.6),
 }
 
 
@@ -90,8 +93,7 @@ def test_a_model_learns_and_leaves_a_record(
     assert result.metric == metadata(dataset).eval_metric
     assert result.selected_on == "valid"
     assert f"{sum(result.parameters.values()):,}" in printed
-    if least is not None:
-        assert result.scores[result.metric].test >= least
+    assert result.scores[result.metric].test >= least
     assert record.command.startswith(f"python examples/ogb/{name}.py --root ")
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graph_emb.compat.ogb import metadata
@@ -217,44 +218,50 @@ class NodeRecipe:
 
     def run(self, data: Dataset, run: Run) -> SeedResult:
         """Trains on the training nodes; the epoch is the best on the validation nodes."""
+        if data.labels is None or data.node_split is None:
+            raise DataError(f"data set {data.name!r} has no labels or no node split; a node recipe needs both")
         begin = time.perf_counter()
         rows = self.embedding.embed(data, run)
-        embedded = time.perf_counter()
         matrix = with_features(rows.embeddings, data, self.features)
-        return judge_nodes(matrix, data, self.mlp, rows.num_parameters, run, begin, embedded)
+        several = metadata(data.name).num_tasks != 1
+        truth = data.labels.to_matrix().toarray().astype(np.float32) if several else data.labels.to_single()
+        seconds = {"embedding": time.perf_counter() - begin}
+        return judge_nodes(data.name, matrix, truth, data.node_split, self.mlp, run, rows.num_parameters, seconds)
 
 
 def judge_nodes(
-    matrix: Tensor, data: Dataset, mlp: MLPConfig, learned: int, run: Run, begin: float, embedded: float
+    name: str,
+    matrix: Tensor,
+    truth: NDArray[Any],
+    split: Mapping[str, NDArray[np.int64]],
+    mlp: MLPConfig,
+    run: Run,
+    learned: int,
+    seconds: Mapping[str, float],
 ) -> SeedResult:
-    """OGB's MLP on rows (N, D + F) with the labels and the split of a node data set.
+    """OGB's MLP on rows (N, D + F).
 
     Args:
+        name: OGB's name of the data set.
         matrix: What the network reads.
-        data: With labels and a node split.
+        truth: Classes (N,), int64, or answers (N, T), float32.
+        split: Node numbers of each part.
         mlp: The network's recipe.
-        learned: Parameters of the embedding.
         run: Seed and progress.
-        begin, embedded: ``time.perf_counter()`` before and after the embedding.
+        learned: Parameters of the embedding.
+        seconds: Wall time by stage so far.
     """
-    if data.labels is None or data.node_split is None:
-        raise DataError(f"data set {data.name!r} has no labels or no node split; a node recipe needs both")
-    meta = metadata(data.name)
-    several = meta.num_tasks is not None and meta.num_tasks > 1
-    truth = data.labels.to_matrix().toarray().astype(np.float32) if several else data.labels.to_single()
-    parts = {
-        name: (matrix[torch.from_numpy(nodes)], torch.from_numpy(truth[nodes]))
-        for name, nodes in data.node_split.items()
-    }
-    found = train_mlp(
-        parts, truth.shape[1] if several else data.labels.num_classes, mlp, seed=run.seed, progress=run.progress
-    )
+    begin, meta = time.perf_counter(), metadata(name)
+    parts = {part: (matrix[torch.from_numpy(nodes)], torch.from_numpy(truth[nodes])) for part, nodes in split.items()}
+    num_outputs = truth.shape[1] if truth.ndim == 2 else meta.num_classes
+    assert num_outputs is not None  # master.csv has it for all node data sets
+    found = train_mlp(parts, num_outputs, mlp, seed=run.seed, progress=run.progress)
     return SeedResult(
         metric=meta.eval_metric,
         selected_on="valid",
         scores={found.metric: BestScore(epoch=found.epoch, valid=found.scores["valid"], test=found.scores["test"])},
         parameters={"embedding": learned, "mlp": found.num_parameters},
-        seconds={"embedding": embedded - begin, "all": _since(begin)},
+        seconds={**seconds, "all": sum(seconds.values()) + time.perf_counter() - begin},
         peak_memory_mib=peak_memory_mib(),
         history=[{"epoch": found.epoch, **found.scores}],
     )
