@@ -16,7 +16,7 @@ from graph_emb.checkpoint.manifest import RowsEntry
 from graph_emb.checkpoint.reader import STATE, THREADS, WEIGHT, TableReader
 from graph_emb.checkpoint.safetensors_file import PieceReader, row_pieces
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import PartitionError
+from graph_emb.errors import DataError, PartitionError
 from graph_emb.original_ids import OriginalIds, SameIds
 from graph_emb.transport.rows import TableRows
 
@@ -45,6 +45,7 @@ class RowsBack:
         """Compare ids; reads no row and changes none.
 
         Raises:
+            DataError: the ids of a file are damaged.
             PartitionError: the checkpoint has an id that the table has not, has one twice, or, unless new rows are
                 allowed, lacks one.
         """
@@ -53,6 +54,8 @@ class RowsBack:
             with self._reader.open(file) as reader:
                 for start, stop in row_pieces(file.rows, 1, IDS_AT_A_TIME):
                     original = self._reader.ids(reader, file, start, stop)
+                    if not (original[1:] > original[:-1]).all():
+                        raise DataError(f"{where}: the ids of {file.name} do not ascend; the file is damaged")
                     places = self._ids.find(original)
                     if len(strange := np.flatnonzero(places < 0)):
                         raise PartitionError(
@@ -61,7 +64,7 @@ class RowsBack:
                         )
                     for rows, covered in zip(self._shares, self.covered, strict=True):
                         own = places[(places >= rows.first_id) & (places < rows.first_id + rows.num_rows)]
-                        if covered[own - rows.first_id].any() or len(np.unique(own)) < len(own):
+                        if covered[own - rows.first_id].any():
                             raise PartitionError(f"{where}: {file.name} repeats an id of another file")
                         covered[own - rows.first_id] = True
         for rows, covered in zip(self._shares, self.covered, strict=True):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.checkpoint.checksum import XXH64
+from graph_emb.checkpoint.checksum import CACHED_BYTES, XXH64
 from graph_emb.errors import DataError
 
 PIECE_BYTES = 16 << 20
@@ -107,10 +107,12 @@ class PieceWriter:
         self._put(raw(rows.contiguous()))
 
     def _put(self, data: np.ndarray) -> None:
-        self._hash.update(data)
-        view = data.data
-        while len(view):  # a raw stream may take less than it is given
-            view = view[self._stream.write(view) :]
+        for start in range(0, len(data), CACHED_BYTES):
+            piece = data[start : start + CACHED_BYTES]
+            self._hash.update(piece)
+            view = piece.data
+            while len(view):  # a raw stream may take less than it is given
+                view = view[self._stream.write(view) :]
         self.num_bytes += len(data)
 
     def close(self) -> str:
