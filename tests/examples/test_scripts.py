@@ -134,6 +134,14 @@ def test_published_parameters_are_those_of_the_recipes(example: Example) -> None
         assert num_nodes * dim + network == row.parameters
 
 
+def test_training_on_validation_edges_is_on_record(example: Example, ogb_root: Path, tmp_path: Path) -> None:
+    words = ["--seeds", "0", "--set", "validation_edges=trained on", *WALKS, *LINK]
+    assert run(example("collab"), ogb_root, tmp_path, *words) == 0
+    record = read_record(tmp_path / "node2vec" / "seed-0.json")
+    assert record.validation_edges == "trained on"
+    assert list(record.finished().scores) == ["hits@50"]
+
+
 def test_the_json_holds_the_table_and_the_records(example: Example, ogb_root: Path, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "numbers.json"
     words = ["--model", "mf", "--seeds", "0", "1", "--json", str(path), "--set", *MF, *LINK]

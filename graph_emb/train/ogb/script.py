@@ -103,13 +103,15 @@ class Script:
         self, model: str, recipe: Recipe, seed: int, data: Any, args: argparse.Namespace, command: str
     ) -> SeedRecord:
         run = Run(seed, args.seeds[0] if args.freeze_embedding else seed, args.threads, args.device, args.progress)
+        settings = json.loads(json.dumps(asdict(recipe)))  # type: ignore[call-overload]  # a Recipe is a dataclass
         started = SeedRecord(
             status="started",
             dataset=self.dataset,
             model=model,
             seed=seed,
             embedding_seed=run.embedding_seed,
-            settings=json.loads(json.dumps(asdict(recipe))),  # type: ignore[call-overload]  # a Recipe is a dataclass
+            settings=settings,
+            validation_edges=settings.get("validation_edges", "held out"),
             settings_selected_on=args.settings_selected_on,
             command=command,
             hardware=this_hardware(),

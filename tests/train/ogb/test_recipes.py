@@ -24,6 +24,7 @@ from graph_emb.train.ogb.recipes import (
     WalkEmbedding,
     with_features,
 )
+from graph_emb.train.ogb.validation_edges import with_validation_edges
 from tests import ogb_layout
 
 WALKS = WalkEmbedding(SkipGramConfig(dim=4, tables=1), num_walks=2, walk_length=6)
@@ -34,7 +35,7 @@ RUN = Run(seed=1, embedding_seed=2, threads=1)
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("ogb")
-    for name in ("ogbl-ddi", "ogbl-vessel", "ogbn-arxiv", "ogbn-proteins"):
+    for name in ("ogbl-ddi", "ogbl-collab", "ogbl-vessel", "ogbn-arxiv", "ogbn-proteins"):
         ogb_layout.WRITERS[name](place)
     return place
 
@@ -107,3 +108,41 @@ def test_a_recipe_on_data_of_another_kind_is_refused(root: Path, ddi: Dataset) -
         NodeRecipe(WALKS, MLPConfig()).run(ddi, RUN)
     with pytest.raises(DataError, match="'ogbn-arxiv' has no link split"):
         LinkRecipe(WALKS, PREDICTOR).run(load("ogbn-arxiv", root), RUN)
+
+
+def test_validation_edges_join_graph_and_training_part(root: Path) -> None:
+    data = load("ogbl-collab", root)
+    joined = with_validation_edges(data)
+    assert data.link_split is not None
+    assert joined.link_split is not None
+    held = data.link_split["valid"]["edge"]
+    assert not data.graph.has_edges(*held.T).any()
+    assert joined.graph.has_edges(*held.T).all()
+    assert joined.graph.num_edges == data.graph.num_edges + len(held)
+    before, after = data.graph.edge_weights(), joined.graph.edge_weights()
+    assert before is not None
+    assert after is not None
+    assert after.sum() == before.sum() + len(held)  # the tiny set's validation edges weigh 1 each
+    assert len(joined.link_split["train"]["edge"]) == len(data.link_split["train"]["edge"]) + len(held)
+    assert joined.link_split["test"] is data.link_split["test"]
+
+
+def test_training_on_validation_edges_lasts_as_long_as_the_first_training_chose(root: Path) -> None:
+    data = load("ogbl-collab", root)
+    recipe = LinkRecipe(WALKS, replace(PREDICTOR, epochs=6, metrics=("hits@50",), select="hits@50"))
+    first = recipe.run(data, RUN)
+    both = replace(recipe, validation_edges="trained on").run(data, RUN)
+    chosen = first.scores["hits@50"]
+    assert (both.scores["hits@50"].epoch, both.scores["hits@50"].valid) == (chosen.epoch, chosen.valid)
+    assert both.history[: len(first.history)] == first.history
+    (last,) = both.history[len(first.history) :]
+    assert last["epoch"] == chosen.epoch
+    assert both.scores["hits@50"].test == last["test"]["hits@50"]
+    assert both.parameters == first.parameters
+
+
+def test_training_on_validation_edges_is_refused_where_the_rules_do(ddi: Dataset) -> None:
+    with pytest.raises(ConfigError, match="the rules allow it for ogbl-collab only, not ogbl-ddi"):
+        LinkRecipe(WALKS, PREDICTOR, validation_edges="trained on").run(ddi, RUN)
+    with pytest.raises(ConfigError, match="unknown validation_edges 'used'"):
+        LinkRecipe(WALKS, PREDICTOR, validation_edges="used")
