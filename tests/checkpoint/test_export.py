@@ -15,6 +15,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.checkpoint import export
+from graph_emb.checkpoint.checksum import checksum_of
 from graph_emb.checkpoint.export import export_checkpoint, save_ids
 from graph_emb.checkpoint.manifest import Manifest, RowsEntry, TableEntry, WorldEntry
 from graph_emb.checkpoint.safetensors_file import Column, PieceWriter
@@ -159,8 +160,8 @@ def test_a_damaged_table_is_not_exported(tmp_path: Path) -> None:
 
 
 # Each child may use MORE address space than when it has imported and compiled everything, a fraction of the table.
-MORE = 96 << 20
-BIG_ROWS, BIG_DIM = 3 << 18, 64  # 192 MiB
+MORE = 72 << 20
+BIG_ROWS, BIG_DIM = 9 << 16, 64  # 144 MiB
 CHILD = """
 import resource, sys
 from pathlib import Path
@@ -176,7 +177,7 @@ for words in commands(small, out + "/small"):
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(more), used + int(more)))
 try:
-    held = bytearray(192 << 20)
+    held = bytearray(144 << 20)
 except MemoryError:
     print("LIMITED")
 for words in commands(big, out + "/big"):
@@ -193,7 +194,8 @@ def big(folder: Path, num_rows: int) -> Path:
         name = f"tables/node/{k}.safetensors"
         writer = PieceWriter(folder / name, {"weight": Column(torch.float32, (stop - start, BIG_DIM))})
         writer.write(torch.arange(start, stop, dtype=torch.float32)[:, None].expand(-1, BIG_DIM))
-        checksum = writer.close()
+        writer.close()
+        checksum = checksum_of(folder / name)
         files.append(
             RowsEntry(name=name, bytes=writer.expected, xxh64=checksum, rows=stop - start, start=start, stop=stop)
         )
@@ -206,7 +208,7 @@ def big(folder: Path, num_rows: int) -> Path:
 
 @pytest.mark.slow
 def test_a_table_larger_than_the_memory_is_inspected_and_exported(tmp_path: Path) -> None:
-    """192 MiB of rows where 96 MiB more than the imports may be used; arenas of threads would count many times."""
+    """144 MiB of rows where 72 MiB more than the imports may be used; arenas of threads would count many times."""
     arguments = [str(big(tmp_path / "s", 1000)), str(big(tmp_path / "b", BIG_ROWS)), str(tmp_path / "out"), str(MORE)]
     environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CHILD, *arguments, "npy", "pt"]

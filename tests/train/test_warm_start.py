@@ -90,11 +90,31 @@ def test_the_written_configuration_names_the_file_from_anywhere(
     np.testing.assert_array_equal(again.embeddings.weights, load_embeddings(tmp_path / "run").weights)
 
 
+def newest(folder: Path) -> Path:
+    return max(folder.glob("*/manifest.json"), key=lambda path: int(path.parent.name)).parent
+
+
 def test_checkpoints_of_a_run_are_exported_under_the_nodes_names(tmp_path: Path, graph: Path) -> None:
     out = tmp_path / "run"
     ge.pipeline("deepwalk", str(graph), out=out, checkpoint={"every": "1"}, **STILL)
-    found = sorted((tmp_path / "run-checkpoints").glob("*/manifest.json"))
-    ge.export_checkpoint(found[-1].parent, tmp_path / "exported", table="node")
+    ge.export_checkpoint(newest(tmp_path / "run-checkpoints"), tmp_path / "exported", table="node")
     exported, run = load_embeddings(tmp_path / "exported"), load_embeddings(out)
     assert sorted(exported.node_ids.tolist()) == sorted(NAMES)
     np.testing.assert_allclose(align(exported, NAMES), align(run, NAMES), atol=1e-6)
+
+
+def test_those_of_line_too(tmp_path: Path, graph: Path) -> None:
+    options = {"dim": 4, "draws_per_edge": 1, "order": "first", "threads": 1, "evaluate": False}
+    ge.pipeline("line", str(graph), out=tmp_path / "run", checkpoint={"every": "1"}, **options)
+    ge.export_checkpoint(newest(tmp_path / "run-checkpoints"), tmp_path / "exported", table="node.first")
+    assert sorted(load_embeddings(tmp_path / "exported").node_ids.tolist()) == sorted(NAMES)
+
+
+def test_and_those_of_entities_and_relations(tmp_path: Path) -> None:
+    triples = "".join(f"{NAMES[a]}\t{relation}\t{NAMES[(a + 1) % 16]}\n" for a in range(16) for relation in "xy")
+    (tmp_path / "kg.tsv").write_text(triples, encoding="utf-8")
+    options = {"dim": 4, "epochs": 1, "threads": 1, "evaluate": False}
+    ge.pipeline("transe", str(tmp_path / "kg.tsv"), out=tmp_path / "run", checkpoint={"every": "1"}, **options)
+    for table, names in (("entity", NAMES), ("relation", ["x", "y"])):
+        ge.export_checkpoint(newest(tmp_path / "run-checkpoints"), tmp_path / table, table=table)
+        assert sorted(load_embeddings(tmp_path / table).node_ids.tolist()) == sorted(names)

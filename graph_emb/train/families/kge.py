@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.config.kge import KGESection
@@ -75,6 +76,9 @@ class KGEFamily:
 
         graph = dataset if ranks is None else _shared(ranks, dataset)
         assert graph is not None
+        if checkpoints is not None and dataset is not None:
+            save_ids(checkpoints.folder, ENTITY, _ids(graph.entities, graph.num_entities))
+            save_ids(checkpoints.folder, RELATION, _ids(graph.relations, graph.num_relations))
         result = train_kge(
             graph,
             self.recipe,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import LineSection, RunConfig
 from graph_emb.data.datasets import Dataset
@@ -63,6 +64,8 @@ class LineFamily:
             if first:
                 log({"order": order, **entry.as_dict()})
 
+        if checkpoints is not None and dataset is not None and dataset.graph.node_ids is not None:
+            save_ids(checkpoints.folder, parallel.TABLE, dataset.graph.node_ids)
         share = None
         if ranks is None:
             assert dataset is not None
