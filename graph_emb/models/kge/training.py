@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.data.walkers import thread_count
@@ -29,6 +28,9 @@ from graph_emb.models.kge.best import BestRows
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.skipgram_steps import OPTIMIZERS
+
+if TYPE_CHECKING:
+    from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 
 MOST_THREADS = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009  set at run time, unknown to mypy
 CHUNK_ROWS = 1 << 16  # that travel to the first rank at a time
