@@ -24,7 +24,7 @@ def accuracy(logits: Tensor, classes: Tensor) -> float:
     scores = as_scores("class", logits, (2,))
     if classes.shape != scores.shape[:1]:
         raise ShapeError(f"classes have shape {tuple(classes.shape)}; expected ({len(scores)},)")
-    return float((scores.argmax(dim=1) == classes).float().mean())
+    return float((scores.argmax(dim=1) == classes).double().mean())
 
 
 def task_auc(logits: Tensor, targets: Tensor) -> float:

@@ -4,7 +4,7 @@ Tables sum the gradients of all ranks (``merge="sum"``); DistributedDataParallel
 so that a loss which each rank divides by the size of the whole step has the gradient of one process, table and network.
 """
 
-from __future__ import annotations
+# No "from __future__ import annotations": torch compares the hook's annotations with types, and refuses strings.
 
 import contextlib
 from typing import Any

@@ -1,0 +1,132 @@
+"""Several trainers: tables are distributed, networks are copies, and what they learn is what one process learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.transport.process_group import ProcessGroup
+from tests.models.gnn.planted import planted, planted_links
+from tests.ranks import Ranks
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.dist
+
+EXACT = RGCNConfig(epochs=4, lr=0.02, clip_norm=None)
+LEARN = RGCNConfig(epochs=12, lr=0.05, fanouts=(4, 4), batch_size=40, eval_every=4)
+LINKS = SAGEConfig(
+    dim=16, hidden_dim=16, epochs=6, batch_size=128, fanouts=(5, 5), lr=0.05, dropout=0.1, clip_norm=None, eval_every=3
+)
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    made = Ranks()
+    yield made
+    made.close()
+
+
+def collective(config: Any, links: bool) -> Any:
+    ge.init(mode="collective", timeout=60)
+    try:
+        return learn(config, links)
+    finally:
+        ge.shutdown()
+
+
+def learn(config: Any, links: bool, group: ProcessGroup | None = None) -> Any:
+    graph, task = planted_links() if links else planted()
+    result = (train_sage if links else train_rgcn)(graph, task, config, group=group)  # type: ignore[operator]
+    rows = {ntype: table(torch.arange(table.num_embeddings)).detach() for ntype, table in result.tables.items()}
+    dense = [parameter.detach() for parameter in result.model.parameters()]
+    return [e.as_dict() for e in result.history], rows, dense
+
+
+def test_two_ranks_take_the_steps_of_one(two_ranks: Ranks) -> None:
+    """Whole batches and no dropout: the gradient is the same sum, in tables and in networks."""
+    alone = learn(EXACT, False)
+    found = two_ranks.run(collective, 2, EXACT, False)
+    for history, rows, dense in found:
+        for ours, theirs in zip(history, alone[0], strict=True):
+            assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        for ntype, expected in alone[1].items():
+            torch.testing.assert_close(rows[ntype], expected, rtol=0, atol=2e-3)
+        for parameter, expected in zip(dense, alone[2], strict=True):
+            torch.testing.assert_close(parameter, expected, rtol=0, atol=2e-3)
+    for ours, theirs in zip(found[0][2], found[1][2], strict=True):
+        assert torch.equal(ours, theirs), "the copies of the network stay equal to the last bit"
+
+
+def test_two_ranks_tell_edges_from_other_pairs(two_ranks: Ranks) -> None:
+    found = two_ranks.run(collective, 2, LINKS, True)
+    for history, _, _ in found:
+        assert history == found[0][0], "the ranks agree about every evaluation"
+        assert max(e["valid"]["rocauc"] for e in history) > 0.9
+    for ours, theirs in zip(found[0][2], found[1][2], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def local_accuracies() -> list[float]:
+    graph, task = planted()
+    return [test_accuracy(train_rgcn(graph, task, LEARN, seed=seed).history) for seed in range(5)]
+
+
+def test_accuracy(history: Any) -> float:
+    last = [e if isinstance(e, dict) else e.as_dict() for e in history]
+    return max((e for e in last), key=lambda e: e["valid"]["accuracy"])["test"]["accuracy"]
+
+
+test_accuracy.__test__ = False  # type: ignore[attr-defined]
+
+
+def in_servers(transport: Any, port: int) -> Any:
+    os.environ.update(
+        RANK=str(transport.rank),
+        LOCAL_RANK=str(transport.rank),
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+    )
+    group = ProcessGroup(timeout=60)
+    try:
+        found = learn(LEARN, False, group)
+        transport.barrier()
+        return found
+    finally:
+        group.close()
+
+
+def test_ranks_and_servers_learn_within_one_std_of_one_process(two_ranks: Ranks) -> None:
+    local = local_accuracies()
+    least = np.mean(local) - max(np.std(local, ddof=1), 0.05)
+    ranks = two_ranks.run(collective, 2, LEARN, False)
+    assert test_accuracy(ranks[0][0]) > least
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    trained = Cluster(trainers=2, timeout=30.0, start_timeout=60.0).run(in_servers, store.port)
+    assert test_accuracy(trained[0][0]) > least
+    assert trained[0][0] == trained[1][0], "the trainers agree about every evaluation"
+    for ours, theirs in zip(trained[0][2], trained[1][2], strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_trainers_of_servers_are_told_to_bring_a_group() -> None:
+    outcome = Cluster(trainers=2, timeout=30.0, start_timeout=60.0).run(refused)
+    assert outcome == ["refused", "refused"]
+
+
+def refused(transport: Any) -> str:
+    with pytest.raises(ge.ConfigError, match="2 trainers share the tables but not the network; pass group="):
+        learn(dataclasses.replace(LEARN, epochs=1), False)
+    return "refused"

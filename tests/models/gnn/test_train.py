@@ -1,0 +1,127 @@
+"""Training R-GCN and GraphSAGE in one process."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.result import over_seeds
+from graph_emb.models.gnn.tasks import NodeTask
+from graph_emb.models.gnn.train import train_rgcn, train_sage
+from partition.hetero import HeteroGraph
+from tests.models.gnn.planted import planted, planted_links
+
+QUICK = RGCNConfig(epochs=30, lr=0.02)
+LINKS = SAGEConfig(dim=16, hidden_dim=16, epochs=40, batch_size=64, lr=0.02, dropout=0.2, clip_norm=None, patience=4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fanouts": (4, 4), "batch_size": 16, "epochs": 10}, {"num_bases": 1, "self_loop": False}],
+    ids=["whole graph", "sampled", "bases"],
+)
+def test_rgcn_learns_classes_that_only_the_edges_tell(options: dict[str, object]) -> None:
+    graph, task = planted()
+    result = train_rgcn(graph, task, dataclasses.replace(QUICK, **options))  # type: ignore[arg-type]
+    assert result.best().test is not None
+    assert result.best().test["accuracy"] > 0.8, "one in three is chance"
+    assert set(result.tables) == {"user", "tag"}
+    first = train_rgcn(graph, task, dataclasses.replace(QUICK, epochs=1, table_lr=1e-9))
+    moved = result.tables["user"].weight[:] - first.tables["user"].weight[:]
+    assert (moved.abs().amax(dim=1) > 0.01).all(), "every user's row learns: it is an input of its neighbours"
+
+
+def test_a_seed_repeats_a_run_and_another_seed_does_not() -> None:
+    graph, task = planted()
+    config = dataclasses.replace(QUICK, epochs=3, dropout=0.5)
+    runs = [[e.as_dict() for e in train_rgcn(graph, task, config, seed=seed).history] for seed in (1, 1, 2)]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_the_random_state_of_the_program_is_left_alone() -> None:
+    graph, task = planted()
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train_rgcn(graph, task, dataclasses.replace(QUICK, epochs=1, dropout=0.5))
+    assert torch.rand(1) == expected
+
+
+def test_features_replace_the_table_of_their_type() -> None:
+    graph, task = planted(noise=1.0)  # the edges tell nothing
+    given = np.eye(3)[np.asarray(task.labels)]
+    result = train_rgcn(graph, task, QUICK, features={"user": given})
+    assert set(result.tables) == {"tag"}
+    assert result.best().test == {"accuracy": 1.0}
+
+
+def test_several_labels_are_learned_and_unknown_ones_are_left_out() -> None:
+    graph, single = planted()
+    targets = np.eye(3)[np.asarray(single.labels)]
+    targets[single.split["train"][:5], 0] = np.nan
+    result = train_rgcn(graph, NodeTask("user", targets, single.split), QUICK)
+    assert result.best().test is not None
+    assert result.best().test["rocauc"] > 0.85
+
+
+def test_without_a_validation_part_the_last_epoch_is_judged() -> None:
+    graph, task = planted()
+    split = {part: task.split[part] for part in ("train", "test")}
+    result = train_rgcn(graph, NodeTask("user", task.labels, split), dataclasses.replace(QUICK, epochs=3))
+    assert [(e.epoch, e.valid) for e in result.history] == [(3, None)]
+    with pytest.raises(ConfigError, match="patience=2 needs a validation part"):
+        train_rgcn(graph, NodeTask("user", task.labels, split), dataclasses.replace(QUICK, patience=2))
+
+
+def test_sage_tells_edges_from_other_pairs_and_stops_early() -> None:
+    graph, task = planted_links()
+    for options in ({}, {"fanouts": (5, 5), "batch_size": 64}):
+        result = train_sage(graph, task, dataclasses.replace(LINKS, eval_every=1, **options))  # type: ignore[arg-type]
+        assert result.best().test is not None
+        assert result.best().test["rocauc"] > 0.9
+        assert result.best("hits@20").test is not None
+        assert len(result.history) < LINKS.epochs, "four evaluations without a better one end the training"
+        assert result.history[-1].epoch == result.best().epoch + 4
+
+
+def test_sage_counts_the_parameters_of_ogbs_recipe() -> None:
+    """4,267 x 256 rows, two layers of 2 x 256 x 256 + 256, a predictor of 256 x 256 + 256 + 257: OGB reports 1,421,057."""
+    graph, task = planted_links()
+    result = train_sage(graph, task, SAGEConfig(epochs=1, eval_every=1))
+    assert result.num_parameters == 1_421_057 - (4267 - 40) * 256
+
+
+def test_seeds_are_summed_up() -> None:
+    graph, task = planted()
+    found = over_seeds(lambda seed: train_rgcn(graph, task, dataclasses.replace(QUICK, epochs=5), seed=seed), (3, 4))
+    values = found.values("test", "accuracy")
+    summary = found.as_dict()["summary"]["accuracy"]["test"]
+    assert summary["mean"] == pytest.approx(np.mean(values))
+    assert summary["std"] == pytest.approx(np.std(values, ddof=1))
+    assert "accuracy" in str(found)
+    with pytest.raises(ConfigError, match="each once"):
+        over_seeds(lambda seed: pytest.fail(), (1, 1))
+
+
+def test_what_does_not_fit_the_graph_is_refused() -> None:
+    graph, task = planted()
+    with pytest.raises(ConfigError, match=r"one node and one edge type; the graph has 2 and 2; take train_rgcn"):
+        train_sage(graph, task)
+    with pytest.raises(ConfigError, match="unknown node type 'nobody'"):
+        train_rgcn(graph, NodeTask("nobody", task.labels, task.split))
+    with pytest.raises(ConfigError, match="unknown node type of features 'nobody'"):
+        train_rgcn(graph, task, features={"nobody": np.zeros((1, 1))})
+    with pytest.raises(ShapeError, match=r"expected floating \(120, width\)"):
+        train_rgcn(graph, task, features={"user": np.zeros((3, 2))})
+    with pytest.raises(ShapeError, match="120 labels for 30 nodes of type 'tag'"):
+        train_rgcn(graph, dataclasses.replace(task, ntype="tag"))
+    links, link_task = planted_links()
+    small = HeteroGraph({"_N": 39}, {e: (s % 39, d % 39) for e, (s, d) in links.edges.items()})
+    with pytest.raises(DataError, match="train edges name node 39; the graph has 39 nodes"):
+        train_sage(small, link_task, LINKS)
