@@ -94,8 +94,6 @@ def check_place(place: Path) -> None:
         raise ConfigError(f"checkpoint {str(place)!r}: give a folder whose name does not begin with a dot")
     if os.path.lexists(place) and not (place / NAME).is_file() and not (place.is_dir() and not any(place.iterdir())):
         raise ConfigError(f"{place} exists and is no checkpoint; choose another name")
-    if place.is_dir() and not any(place.iterdir()):
-        place.rmdir()
 
 
 def checkpoints_in(folder: Path) -> dict[Path, Manifest]:

@@ -115,12 +115,17 @@ class PieceWriter:
                 view = view[self._stream.write(view) :]
         self.num_bytes += len(data)
 
-    def close(self) -> str:
-        """Put the file on the disk; its checksum."""
+    def checksum(self) -> str:
+        """Of the file, once everything is written."""
         assert self.num_bytes == self.expected, f"{self.path}: {self.num_bytes} bytes written of {self.expected}"
-        os.fsync(self._stream.fileno())
-        self._stream.close()
         return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Put the file on the disk."""
+        try:
+            os.fsync(self._stream.fileno())
+        finally:
+            self._stream.close()
 
     def abandon(self) -> None:
         """Close a file that is going to be removed."""
@@ -216,9 +221,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     try:
         for name in writer.order:
             writer.write(held[name])
-        return writer.expected, writer.close()
-    finally:
+    except BaseException:
         writer.abandon()
+        raise
+    writer.close()
+    return writer.expected, writer.checksum()
 
 
 def row_pieces(num_rows: int, row_bytes: int, most: int = PIECE_BYTES) -> Iterable[tuple[int, int]]:

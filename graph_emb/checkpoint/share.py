@@ -6,7 +6,7 @@ Legend: R rows of a file, D width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,8 @@ class _File:
 def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[str, list[RowsEntry]]:
     """Write this rank's rows of all tables; what the manifest says of the files, by table.
 
-    Rows in this process's memory are written by several threads, others (of a GPU, of far servers) by this one.
+    Rows in this process's memory are written by several threads, others (of a GPU, of far servers) by this one. A file
+    goes to the disk while the next ones are written.
 
     Raises:
         OSError: the disk is full or not there.
@@ -132,17 +133,17 @@ def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[
         (folder / folder_of(share.name)).mkdir(parents=True, exist_ok=True)
     files = [file for share in shares for file in _files(share, rank)]
     here = [file.rows.memory(WEIGHT) is not None for file in files]
-    with ThreadPoolExecutor(THREADS) as pool:
-        coming = [pool.submit(_write, folder, file) if near else None for file, near in zip(files, here, strict=True)]
+    found: dict[str, list[RowsEntry]] = {share.name: [] for share in shares}
+    with ThreadPoolExecutor(THREADS) as syncing, ThreadPoolExecutor(THREADS) as pool:
+        coming = [pool.submit(_write, folder, file, syncing) for file, near in zip(files, here, strict=True) if near]
         try:
-            entries = [_write(folder, file) if not near else None for file, near in zip(files, here, strict=True)]
-            done = [e or c.result() for e, c in zip(entries, coming, strict=True) if e or c]  # type: ignore[union-attr]
+            done = [_write(folder, file, syncing) for file, near in zip(files, here, strict=True) if not near]
+            for file, (entry, synced) in [*done, *(one.result() for one in coming)]:
+                synced.result()
+                found[file.share.name].append(entry)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    found: dict[str, list[RowsEntry]] = {share.name: [] for share in shares}
-    for file, entry in zip(files, done, strict=True):
-        found[file.share.name].append(entry)
     return found
 
 
@@ -158,8 +159,8 @@ def _files(share: TableShare, rank: int) -> Iterator[_File]:
             number += 1
 
 
-def _write(folder: Path, file: _File) -> RowsEntry:
-    """One file: its rows in ascending order of their original ids."""
+def _write(folder: Path, file: _File, syncing: ThreadPoolExecutor) -> tuple[_File, tuple[RowsEntry, Future[None]]]:
+    """One file: its rows in ascending order of their original ids; the future ends when it is on the disk."""
     first = file.rows.first_id
     ids = file.share.ids.of(first + file.start, first + file.stop)
     order = None if bool((ids[1:] > ids[:-1]).all()) else torch.from_numpy(np.argsort(ids, kind="stable"))
@@ -178,11 +179,14 @@ def _write(folder: Path, file: _File) -> RowsEntry:
                 continue
             for start, stop in row_pieces(num_rows, columns[name].row_bytes):
                 writer.write(_piece(file, name.removeprefix(STATE), start, stop, order))
-        checksum = writer.close()
-    finally:
+    except BaseException:
         writer.abandon()
+        raise
+    checksum = writer.checksum()
+    synced = syncing.submit(writer.close)
     span = {} if not is_range else {"start": int(ids[0]), "stop": int(ids[-1]) + 1}
-    return RowsEntry(name=file.name, bytes=writer.expected, xxh64=checksum, rows=num_rows, ids=not is_range, **span)
+    entry = RowsEntry(name=file.name, bytes=writer.expected, xxh64=checksum, rows=num_rows, ids=not is_range, **span)
+    return file, (entry, synced)
 
 
 def _piece(file: _File, column: str, start: int, stop: int, order: Tensor | None) -> Tensor:

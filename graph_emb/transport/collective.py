@@ -358,9 +358,10 @@ class CollectiveTransport:
         """
         found = self._table(table)
         if overwrite and found.early is not None:
-            if found.early.changed is None:
+            if found.early.changed is not None:
+                found.early.changed[:] = True
+            elif self.world_size > 1:
                 raise ModeError(f"table {table!r}: pull the prefetched rows before a checkpoint is loaded")
-            found.early.changed[:] = True
         return [ShardRows(found.shard)]
 
     def close(self) -> None:

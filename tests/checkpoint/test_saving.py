@@ -151,7 +151,7 @@ def test_a_background_save_holds_the_numbers_of_its_moment(tmp_path: Path, monke
 def test_the_next_save_raises_what_a_background_save_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = Tiny()
     monkeypatch.setattr(writing, "write_shares", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
-    tiny.save(tmp_path / "1", background=True)
+    tiny.save(tmp_path / "1", background=True)._thread.join()
     monkeypatch.undo()
     with pytest.raises(OSError, match="I/O error"):
         tiny.save(tmp_path / "2")
@@ -202,7 +202,11 @@ def some_ranks(folder: Path) -> list[str]:
         made = ge.save_checkpoint(folder / "1", **everything, extra={"at": transport.rank}, background=True)
         expected = own.random()
         made.wait()
+        saved = emb.weight[:]
+        emb.weight[:] = 7.0
+        emb.prefetch(torch.arange(9))  # on its way while the rows are loaded
         loaded = ge.load_checkpoint(folder / "1", **everything)
+        assert torch.equal(emb(torch.arange(9)).detach(), saved)
         found += [str(loaded.extra["at"]), str(own.random() == expected)]
         for background in (False, True):
             if transport.rank == 1:

@@ -22,6 +22,7 @@ from graph_emb.table.gather import gather
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Traffic
 from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.allocation import on_all_servers
 from graph_emb.transport.kvstore.calls import check_picklable, revive
 from graph_emb.transport.kvstore.far_rows import shares
 from graph_emb.transport.kvstore.first_rows import for_server
@@ -100,9 +101,9 @@ class KVStoreTransport:
         self._made[spec.name] = key[1] + 1
         try:
             try:
-                names = self._on_all_servers(calls)
+                names = on_all_servers(self._exchange, self._session, calls)
             except DataError:  # a server does not see the files of the partition's id maps
-                names = self._on_all_servers(partial(calls, send_ids=True))
+                names = on_all_servers(self._exchange, self._session, partial(calls, send_ids=True))
         except Exception:
             self._garbage.append((key, 0))  # servers that could make it
             raise
@@ -113,18 +114,6 @@ class KVStoreTransport:
         self._tables[spec.name] = TrainerTable(
             spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight)
         )
-
-    def _on_all_servers(self, calls: Callable[[Sequence[int], Callable[[int], Any]], list[Any]]) -> dict[str, str]:
-        """First the servers that allocate, then those that map; the names of this machine's segments."""
-        names = [answer.value for answer in self._exchange.ask(calls(self._firsts, lambda server: None))]
-        others = [server for server in range(self._hosts.num_servers) if server not in self._firsts]
-
-        def known(server: int) -> Any:
-            found = names[self._hosts.machine_of(server)]
-            return found.get("", found)
-
-        self._exchange.ask(calls(others, known))
-        return names[self._session.machine]
 
     def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None:
         for server in self._firsts:
@@ -155,7 +144,7 @@ class KVStoreTransport:
         def calls(servers: Sequence[int], names: Callable[[int], Any]) -> list[Any]:
             return [(s, "attach", (found.key, number, specs, self._everyone, names(s)), ()) for s in servers]
 
-        names = self._on_all_servers(calls)
+        names = on_all_servers(self._exchange, self._session, calls)
         state = {spec.name: found.open_state(spec, names) for spec in specs}
         self._tell_mapped(found.key, number)
         found.shard.hold_state({spec.name: spec for spec in specs}, state)

@@ -1,0 +1,26 @@
+"""Calls that make shared memory: first the servers that allocate it, then those that map it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from graph_emb.transport.kvstore.session import Exchange, Session
+
+Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
+"""From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
+
+
+def on_all_servers(exchange: Exchange, session: Session, calls: Calls) -> dict[str, str]:
+    """Make the calls at every server; the names of this machine's segments."""
+    hosts = session.hosts
+    firsts = range(0, hosts.num_servers, hosts.servers_per_machine)
+    names = [answer.value for answer in exchange.ask(calls(firsts, lambda server: None))]
+
+    def known(server: int) -> Any:
+        found = names[hosts.machine_of(server)]
+        return found.get("", found)
+
+    exchange.ask(calls([server for server in range(hosts.num_servers) if server not in firsts], known))
+    here: dict[str, str] = names[session.machine]
+    return here
