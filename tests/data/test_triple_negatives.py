@@ -42,6 +42,29 @@ def test_true_triples_are_excluded() -> None:
     assert (excluded[0, 1] == (drawn[0] == 0)).all()
 
 
+def typed(num: int, **options: Any) -> ChunkNegatives:
+    """Entities 0 and 1 are drugs, 2 to 4 proteins, 5 is of a type that no triple has."""
+    train = np.array([[0, 0, 2], [1, 0, 4], [3, 1, 0]])
+    types = {"drug": 0, "empty": 2, "protein": 2, "other": 5, "empty as well": 6}
+    return ChunkNegatives(KnowledgeGraph("typed", 6, 2, {"train": train}, entity_types=types), num, **options)
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_negatives_are_of_the_type_that_they_replace(power: float) -> None:
+    chunk = np.array([[[0, 0, 2], [3, 1, 0]]])  # tails: a protein, a drug
+    drawn, excluded = typed(40, power=power, filtered=False).draw(chunk, np.array([0]), TAIL, 0)
+    assert set(drawn[0, ::2]) == ({2, 3, 4})
+    assert set(drawn[0, 1::2]) == {0, 1}
+    assert (excluded[0, 0] == ((drawn[0] < 2) | (drawn[0] == 2))).all()
+    assert (excluded[0, 1] == ((drawn[0] > 1) | (drawn[0] == 0))).all()
+
+
+def test_triples_of_one_type_come_together() -> None:
+    triples = np.array([[3, 1, 0], [0, 0, 2], [3, 1, 1], [1, 0, 4]])
+    assert typed(2).by_type(triples, TAIL).tolist() == [0, 2, 1, 3]
+    assert ChunkNegatives(GRAPH, 2).by_type(triples, TAIL).tolist() == [0, 1, 2, 3]
+
+
 def test_unfiltered_negatives_exclude_the_triple_itself_only() -> None:
     drawn, excluded = draw(40, filtered=False)
     assert (excluded[0, 0] == (drawn[0] == 1)).all()

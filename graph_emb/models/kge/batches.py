@@ -57,6 +57,8 @@ class Batches:
     def _batch(self, order: np.ndarray, step: int, epoch: int) -> TripleBatch:
         size, chunk = self._config.batch_size, self._config.chunk_size
         chosen = order[step * size : (step + 1) * size]
+        side = TAIL if (epoch * self.steps_per_epoch + step) % 2 == 0 else HEAD
+        chosen = chosen[self._negatives.by_type(self._triples[chosen], side)]
         num_chunks = -(-len(chosen) // chunk)
         filled = np.concatenate([chosen, np.full(num_chunks * chunk - len(chosen), chosen[-1])])
         weights = self._weights[filled]
@@ -65,7 +67,6 @@ class Batches:
         if self._lockstep:
             numbers = numbers[self._rank :: self._world_size]
         triples = self._triples[filled.reshape(num_chunks, chunk)[numbers]]
-        side = TAIL if (epoch * self.steps_per_epoch + step) % 2 == 0 else HEAD
         drawn, excluded = self._negatives.draw(triples, numbers + step * (size // chunk), side, epoch)
         own = drawn[:, : self._config.num_negatives]
         share = weights.reshape(num_chunks, chunk)[numbers]
