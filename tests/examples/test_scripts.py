@@ -157,9 +157,9 @@ def test_the_json_holds_the_table_and_the_records(example: Example, ogb_root: Pa
 
 @pytest.mark.data
 def test_the_real_arxiv_runs(example: Example, shared_data: Path, tmp_path: Path) -> None:
-    walks = ["embedding.num_walks=1", "embedding.walk_length=4", "embedding.skipgram.dim=4"]
-    mlp = ["mlp.hidden_dim=4", "mlp.epochs=2", "mlp.batch_norm=false"]
+    walks = ["embedding.num_walks=1", "embedding.walk_length=10", "embedding.skipgram.dim=8"]
+    mlp = ["mlp.hidden_dim=16", "mlp.epochs=8", "mlp.dropout=0"]
     assert run(example("arxiv"), shared_data, tmp_path, "--seeds", "0", "--set", *walks, *mlp) == 0
     result = read_record(tmp_path / "deepwalk" / "seed-0.json").finished()
-    assert result.parameters == {"embedding": 2 * 169_343 * 4, "mlp": 20 + 20 + 200}
-    assert 0.02 < result.scores["acc"].test < 0.5
+    assert result.parameters == {"embedding": 2 * 169_343 * 8, "mlp": 144 + 272 + 680 + 64}
+    assert 0.05 < result.scores["acc"].test < 0.5  # one class in forty is 0.025
