@@ -7,7 +7,7 @@ The nodes are all alike: they have neither features nor rows of their own, so th
 Edges join nodes of one class more often than not. The class of a training node teaches the rows of its edges, and these
 tell the class of the nodes at their other ends; nothing but the edges' own rows can carry that.
 
-The rows are a ``DistEmbedding`` with the partition's edge policy, one row for each edge, the same for its two directions.
+The rows are a ``DistEmbedding`` with the partition's edge policy: one row for each edge, whatever the direction.
 
     learned    the table learns
     random     it keeps its first rows

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from graph_emb.config.gnn import GNN_MODELS, RGCNSection, SAGESection
 from graph_emb.config.interval import parse_interval
 from graph_emb.config.kge import (
     KGE_MODELS,
@@ -184,7 +185,9 @@ ModelSection = Annotated[
     | DistMultSection
     | ComplExSection
     | RotatESection
-    | SimplESection,
+    | SimplESection
+    | RGCNSection
+    | SAGESection,
     Field(discriminator="name"),
 ]
 MODELS: dict[str, type[ModelBase]] = {
@@ -193,6 +196,7 @@ MODELS: dict[str, type[ModelBase]] = {
     "line": LineSection,
     "metapath2vec": Metapath2VecSection,
     **KGE_MODELS,
+    **GNN_MODELS,
 }
 
 

@@ -65,7 +65,7 @@ def load_typed_nodes(name: str, root: str | Path | None = None, *, download: boo
     if folder is not None:
         return read_entities(folder)
     if Path(name).name.replace("_", "-") == "ogbn-mag":
-        place = {"root": root} if root is not None else {}
+        place: dict[str, Any] = {} if root is None else {"root": root}
         return _of_typed_graph(read(name, reverse_types=True, download=download, **place))
     return _of_dataset(datasets.load(name, root, download=download))
 

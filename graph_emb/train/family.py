@@ -94,6 +94,7 @@ class Family(Protocol):
 
 
 FAMILIES = {
+    "gnn": "graph_emb.train.families.gnn:GNNFamily",
     "kge": "graph_emb.train.families.kge:KGEFamily",
     "line": "graph_emb.train.families.line:LineFamily",
     "metapath": "graph_emb.train.families.metapath:MetapathFamily",

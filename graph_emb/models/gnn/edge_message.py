@@ -41,13 +41,10 @@ class EdgeMessageLayer(nn.Module):
         Raises:
             ShapeError: edge rows that do not fit the edges, or that are missing, or that D = 0 does not take.
         """
-        given = 0 if edge_rows is None else edge_rows.shape[-1]
-        if given != (0 if self.edge is None else self.edge.in_features) or (
-            given and len(edge_rows) != edges.num_edges
-        ):
-            shape = None if edge_rows is None else tuple(edge_rows.shape)
-            width = 0 if self.edge is None else self.edge.in_features
-            raise ShapeError(f"edge rows have shape {shape}; expected ({edges.num_edges}, {width})")
+        expected = (edges.num_edges, 0 if self.edge is None else self.edge.in_features)
+        shape = (edges.num_edges, 0) if edge_rows is None else tuple(edge_rows.shape)
+        if shape != expected:
+            raise ShapeError(f"edge rows have shape {shape}; expected {expected}")
         messages = gather_sources(self.source(rows), edges)
         if self.edge is not None:
             messages = messages + self.edge(edge_rows)

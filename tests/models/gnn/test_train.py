@@ -91,7 +91,7 @@ def test_sage_tells_edges_from_other_pairs_and_stops_early() -> None:
 
 
 def test_sage_counts_the_parameters_of_ogbs_recipe() -> None:
-    """4,267 x 256 rows, two layers of 2 x 256 x 256 + 256, a predictor of 256 x 256 + 256 + 257: OGB reports 1,421,057."""
+    """Rows of 256, two layers of 2 x 256 x 256 + 256, a predictor of 256 x 256 + 256 + 257; OGB reports 1,421,057."""
     graph, task = planted_links()
     result = train_sage(graph, task, SAGEConfig(epochs=1, eval_every=1))
     assert result.num_parameters == 1_421_057 - (4267 - 40) * 256
@@ -106,7 +106,7 @@ def test_seeds_are_summed_up() -> None:
     assert summary["std"] == pytest.approx(np.std(values, ddof=1))
     assert "accuracy" in str(found)
     with pytest.raises(ConfigError, match="each once"):
-        over_seeds(lambda seed: pytest.fail(), (1, 1))
+        over_seeds(lambda seed: pytest.fail("trained"), (1, 1))
 
 
 def test_what_does_not_fit_the_graph_is_refused() -> None:
