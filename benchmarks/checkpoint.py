@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 # benchmarks/partition.py must not be taken for the package.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
 
@@ -75,11 +77,13 @@ def measured(work: Callable[[], object]) -> tuple[float, float]:
     return seconds, (memory("VmHWM") - before) / 1e6
 
 
-def run(rows: int, dim: int, repeats: int, folder: Path) -> dict[str, Any]:
+def run(rows: int, dim: int, repeats: int, shuffled: bool, folder: Path) -> dict[str, Any]:
     """Medians of all kinds of reads and writes."""
     import graph_emb as ge
 
-    emb = ge.DistEmbedding(rows, dim, "node", ge.initializers.Uniform(seed=0))
+    ids = np.random.default_rng(0).permutation(rows) if shuffled else None
+    emb = ge.DistEmbedding(rows, dim, "node", ge.initializers.Uniform(seed=0), original_ids=ids)
+    emb.original_ids.find(np.zeros(1, np.int64))  # a map in memory sorts itself once
     opt = ge.SparseAdam([emb], lr=0.1)
     held = [emb.shard.weight, emb.optm_state["exp_avg"], emb.optm_state["exp_avg_sq"]]
     blocks = [tensor.reshape(-1).numpy().view("u1") for tensor in held]
@@ -124,6 +128,7 @@ def run(rows: int, dim: int, repeats: int, folder: Path) -> dict[str, Any]:
     return {
         "rows": rows,
         "dim": dim,
+        "shuffled": shuffled,
         "bytes": num_bytes,
         "repeats": repeats,
         "threads": os.cpu_count(),
@@ -142,11 +147,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--shuffled", action="store_true", help="original ids in random order, as after a partition")
     parser.add_argument("--folder", type=Path, help="on the disk to be measured; a temporary folder by default")
     parser.add_argument("--json", type=Path, help="write the numbers there")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(dir=args.folder) as made:
-        result = run(args.rows, args.dim, args.repeats, Path(made))
+        result = run(args.rows, args.dim, args.repeats, args.shuffled, Path(made))
     print(f"{args.rows} x {args.dim} float32 with Adam state, {result['bytes'] / 1e9:.2f} GB, {args.repeats} rounds")
     for name, value in result["seconds"].items():
         speed, more = result["gb_per_s"][name], result["extra_mb"][name]

@@ -51,11 +51,7 @@ class FileIds:
 
     def find(self, original: np.ndarray) -> np.ndarray:
         """Partition-order ids of original ids, (B,), int64; -1 for those that the table has not."""
-        places = self._map(self.to_partition)
-        known = (original >= 0) & (original < len(places))
-        found = np.full(len(original), -1, np.int64)
-        found[known] = places[original[known]]
-        return found
+        return _looked_up(self._map(self.to_partition), original)
 
     @staticmethod
     def _map(path: Path) -> np.ndarray:
@@ -63,6 +59,13 @@ class FileIds:
             return np.load(path, mmap_mode="r")
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}); the partition's id maps must be on this host") from None
+
+
+def _looked_up(places: np.ndarray, original: np.ndarray) -> np.ndarray:
+    known = (original >= 0) & (original < len(places))
+    found = np.full(len(original), -1, np.int64)
+    found[known] = places[original[known]]
+    return found
 
 
 class ArrayIds:
@@ -82,6 +85,16 @@ class ArrayIds:
         return self._source() if callable(self._source) else self._source
 
     @cached_property
+    def _places(self) -> np.ndarray | None:
+        """The entry of each original id, -1 where there is none; None where the ids are too far apart for that."""
+        end = int(self._array.max(initial=-1)) + 1
+        if end > 2 * len(self._array):
+            return None
+        places = np.full(end, -1, np.int64)
+        places[self._array] = np.arange(self._first_id, self._first_id + len(self._array))
+        return places
+
+    @cached_property
     def _order(self) -> np.ndarray:
         return np.argsort(self._array, kind="stable")
 
@@ -91,8 +104,8 @@ class ArrayIds:
 
     def find(self, original: np.ndarray) -> np.ndarray:
         """As ``FileIds.find``."""
-        if not len(self._array):
-            return np.full(len(original), -1, np.int64)
+        if self._places is not None:
+            return _looked_up(self._places, original)
         places = np.searchsorted(self._array, original, sorter=self._order)
         candidates = self._order[np.minimum(places, len(self._array) - 1)]
         return np.where(self._array[candidates] == original, candidates + self._first_id, -1)

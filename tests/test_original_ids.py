@@ -159,6 +159,9 @@ def test_the_maps_agree_in_both_directions_and_read_only_what_is_asked(policies:
         found = one.find(asked)
         assert found[[1, 2, 5]].tolist() == [-1, -1, -1]
         assert np.concatenate([one.of(place, place + 1) for place in found[[0, 3, 4]]]).tolist() == [3, 0, 3]
+    sparse = ArrayIds(np.array([7, 10**12, 0]), 3)
+    assert sparse.find(np.array([0, 1, 10**12, 7, 10**13])).tolist() == [2, -1, 1, 0, -1]
+    assert ArrayIds(np.array([1, 0]), 2, first_id=5).find(np.array([0, 1, 2])).tolist() == [6, 5, -1]
     own = ArrayIds(ids.of(10, 20), 10, first_id=10)
     assert own.of(12, 15).tolist() == ids.of(12, 15).tolist()
 

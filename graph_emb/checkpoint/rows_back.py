@@ -14,13 +14,13 @@ import torch
 
 from graph_emb.checkpoint.manifest import RowsEntry
 from graph_emb.checkpoint.reader import STATE, THREADS, WEIGHT, TableReader
-from graph_emb.checkpoint.safetensors_file import PieceReader, row_pieces
+from graph_emb.checkpoint.safetensors_file import SCATTERED_BYTES, PieceReader, row_pieces
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import DataError, PartitionError
 from graph_emb.original_ids import OriginalIds, SameIds
 from graph_emb.transport.rows import TableRows
 
-IDS_AT_A_TIME = 1 << 19
+IDS_AT_A_TIME = 1 << 17
 
 
 class RowsBack:
@@ -122,7 +122,7 @@ class RowsBack:
             if in_a_row and memory is not None:  # straight from the file to where the rows lie
                 reader.read_into(name, start, memory[int(places[0]) : int(places[0]) + len(places)])
                 continue
-            for low, high in row_pieces(len(places), reader.columns[name].row_bytes):
+            for low, high in row_pieces(len(places), reader.columns[name].row_bytes, SCATTERED_BYTES):
                 ours = np.flatnonzero(places[low:high] >= 0)
                 if not len(ours):
                     continue

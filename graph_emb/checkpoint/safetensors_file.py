@@ -22,6 +22,8 @@ from graph_emb.errors import DataError
 
 PIECE_BYTES = 16 << 20
 """Bytes that are read or written at a time."""
+SCATTERED_BYTES = 2 << 20
+"""Of rows that are gathered or scattered: they should be in the processor's cache when they are used again."""
 MOST_HEADER = 100 << 20
 ALIGN = 64
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from graph_emb.checkpoint.manifest import RowsEntry
 from graph_emb.checkpoint.reader import IDS, STATE, THREADS, WEIGHT
-from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, Column, PieceWriter, row_pieces
+from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, SCATTERED_BYTES, Column, PieceWriter, row_pieces
 from graph_emb.embedding import DistEmbedding
 from graph_emb.original_ids import OriginalIds
 from graph_emb.table.spec import StateSpec, accumulation_dtype
@@ -171,13 +171,15 @@ def _write(folder: Path, file: _File, syncing: ThreadPoolExecutor) -> tuple[_Fil
     columns = file.share.columns(num_rows)
     if not is_range:
         columns[IDS] = Column(torch.int64, (num_rows,))
+    scattered = order is not None and file.rows.memory(WEIGHT) is not None
+    most = SCATTERED_BYTES if scattered else PIECE_BYTES
     writer = PieceWriter(folder / file.name, columns)
     try:
         for name in writer.order:
             if name == IDS:
                 writer.write(torch.from_numpy(ids))
                 continue
-            for start, stop in row_pieces(num_rows, columns[name].row_bytes):
+            for start, stop in row_pieces(num_rows, columns[name].row_bytes, most):
                 writer.write(_piece(file, name.removeprefix(STATE), start, stop, order))
     except BaseException:
         writer.abandon()
