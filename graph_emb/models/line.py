@@ -21,7 +21,7 @@ from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress
 ORDERS = {"first": ("first",), "second": ("second",), "both": ("first", "second")}
 TABLES = {"first": 1, "second": 2}
 SGD_LR = 0.05
-"""Twice the paper's; on BlogCatalog 100 draws of an edge are too few for the paper's."""
+"""Twice the paper's, for graphs of thousands to millions of edges, where draws are fewer than the paper's billions."""
 
 
 @dataclass(frozen=True)
