@@ -130,6 +130,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
     parser.add_argument("--seed", help="walks, first rows, negatives and splits follow from it; default: 0")
+    parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")
     parser.add_argument("--dim", help="width of an embedding")
     parser.add_argument("--epochs", help="passes over the walks")
     parser.add_argument("--rule", help="sgd, adagrad, row_adagrad, adam or row_adam")
@@ -186,7 +187,7 @@ def _export(parser: Parser) -> None:
     parser.add_argument("source", metavar="SOURCE", help=f"{EMBEDDINGS}; a checkpoint, or a folder of checkpoints")
     parser.add_argument("--format", required=True, choices=["npy", "parquet", "word2vec", "pt"], help="file format")
     parser.add_argument("--table", metavar="NAME", help="which one; default: a run's main, a checkpoint's only table")
-    ids = "of a checkpoint's rows: a .npy file, or a run or export of the same graph; default: ids/<table>.npy beside it"
+    ids = "of a checkpoint's rows: a .npy file, a run or export of the graph; default: ids/<table>.npy beside it"
     parser.add_argument("--ids", metavar="PATH", help=ids)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to write to")
     parser.add_argument("--overwrite", action="store_true", help="replace files of the same name")

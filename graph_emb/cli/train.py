@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.cli.console import WATCHED, listed, say, show_progress
+from graph_emb.cli.seeds import parse_seeds, run_seeds
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.errors import ConfigError
 
@@ -42,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     """Train, print the tables, name the run folder."""
     config = config_of(args)
     out = args.out or default_folder(config)
+    if args.seeds is not None:
+        return every_seed(args, Path(out))
     if config.parallel.mode != "local" and "RANK" not in os.environ:
         return launch(config, out, args)
     from graph_emb.train.pipeline import run as run_pipeline  # after the configuration: torch takes a second
@@ -57,6 +60,21 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
     say(args, f"\nrun folder: {result.folder}")
     return 0
+
+
+def every_seed(args: argparse.Namespace, out: Path) -> int:
+    """This command for each of its seeds."""
+    from graph_emb.cli.parser import parse
+
+    if args.seed is not None:
+        raise ConfigError(f"--seed {args.seed} and --seeds {args.seeds}: give one of them")
+
+    def one(words: list[str]) -> int:
+        again = parse(words)
+        again.argv, again.quiet = words, args.quiet
+        return run(again)
+
+    return run_seeds(args.argv, parse_seeds(args.seeds), out, lambda text: say(args, text), one)
 
 
 def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:

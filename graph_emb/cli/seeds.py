@@ -1,0 +1,88 @@
+"""``graph-emb train --seeds``: one run for each seed, and the mean and spread of what they measured."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from graph_emb.errors import ConfigError
+
+FILE = "seeds.json"
+READINGS = ("optimistic", "pessimistic")  # of ties; the table shows the value to report
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds of ``0,1,2`` or ``0-9``, each once.
+
+    Raises:
+        ConfigError: no such list.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.strip().isdigit() or (dash and not last.strip().isdigit()):
+            raise ConfigError(f"seeds {text!r}: write 0,1,2 or 0-9")
+        seeds += range(int(first), int(last if dash else first) + 1)
+    if len(set(seeds)) < len(seeds) or len(seeds) < 2:
+        raise ConfigError(f"seeds {text!r}: give at least two, each once; for one there is --seed")
+    return seeds
+
+
+def words_of(words: Sequence[str], seed: int, out: Path) -> list[str]:
+    """The command line of one seed: that of all of them with its own seed and folder."""
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in ("--seeds", "--out"):
+            skip = True
+        elif not word.startswith(("--seeds=", "--out=")):
+            kept.append(word)
+    return [*kept, "--seed", str(seed), "--out", str(out)]
+
+
+def run_seeds(
+    words: Sequence[str], seeds: Sequence[int], out: Path, say: Callable[[str], None], run: Callable[[list[str]], int]
+) -> int:
+    """Run every seed into ``out/seed-<n>``, print the table, write ``out/seeds.json``; stops at the first failure.
+
+    Args:
+        words: Of the command line.
+        seeds: At least two.
+        out: Folder of the runs.
+        say: Prints unless the user wants silence.
+        run: Runs a command line and returns its exit code.
+    """
+    from tabulate import tabulate
+
+    found = []
+    for seed in seeds:
+        folder = out / f"seed-{seed}"
+        say(f"\n== seed {seed}")
+        code = run(words_of(words, seed, folder))
+        if code != 0:
+            return code
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        found.append(dict(measured(metrics["evaluation"])))
+    common = [name for name in found[0] if all(name in one for one in found)]
+    rows = {name: [one[name] for one in found] for name in common}
+    summary = {name: {"mean": statistics.fmean(v), "std": statistics.stdev(v), "values": v} for name, v in rows.items()}
+    (out / FILE).write_text(json.dumps({"seeds": list(seeds), "metrics": summary}, indent=2) + "\n", encoding="utf-8")
+    table = [[name, row["mean"], row["std"]] for name, row in summary.items()]
+    print(f"\n{len(seeds)} seeds, unbiased std")
+    print(tabulate(table, ["metric", "mean", "std"], floatfmt=".4f"))
+    return 0
+
+
+def measured(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:
+    """Every fraction among nested values with its dotted path; counts and other readings of ties are left out."""
+    if isinstance(values, float):
+        yield ".".join(path), values
+        return
+    items = enumerate(values) if isinstance(values, list) else values.items() if isinstance(values, dict) else ()
+    for name, value in items:
+        if name not in READINGS:
+            yield from measured(value, (*path, str(name)))
