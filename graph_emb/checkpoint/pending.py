@@ -54,7 +54,8 @@ class PendingFolder:
                 self.path.mkdir()
             except FileExistsError:
                 raise ConfigError(
-                    f"{self.path}: another process writes a checkpoint there; take another name"
+                    f"{self.path}: another process writes this checkpoint (or was killed, where the file system has no "
+                    "locks); take another name, or remove the folder"
                 ) from None
             lock = os.open(self.path, os.O_RDONLY)
             with suppress(OSError):  # a file system without locks: nobody takes the folder for a dead one there

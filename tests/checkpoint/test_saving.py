@@ -166,7 +166,7 @@ def test_leftovers_of_killed_jobs_go_and_those_of_living_ones_stay(tmp_path: Pat
     living = pending.PendingFolder(tmp_path / "9")
     Tiny().save(tmp_path / "8")
     assert names(tmp_path) == [".9.writing", "8"]
-    with pytest.raises(ConfigError, match="another process writes a checkpoint there"):
+    with pytest.raises(ConfigError, match="another process writes this checkpoint"):
         Tiny().save(tmp_path / "9")
     living.close()
     assert names(tmp_path) == ["8"]
