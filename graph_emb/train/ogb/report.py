@@ -205,6 +205,8 @@ def make_report(
     notes = check(records, partial=partial)
     given = dict(tried or {})
     _check_tried(given, records[0])
+    if records[0].settings_selected_on != "none" and not any(len(values) > 1 for values in given.values()):
+        notes.append("Settings were compared, and the values that were tried are not told; leaderboards ask for them.")
     return Report(tuple(records), tuple(notes), given, submission or Submission())
 
 

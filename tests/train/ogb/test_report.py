@@ -60,6 +60,9 @@ def test_tried_values_stand_in_brackets_with_the_chosen_one_marked(tmp_path: Pat
     report = make_report([folder], tried={"predictor.lr": [0.001, 0.01]})
     assert report.hyper_parameters()["predictor.lr"] == "[0.001, 0.01*]"
     assert report.hyper_parameters()["predictor.epochs"] == "[100*]"
+    assert report.notes == ()
+    (note,) = make_report([folder]).notes
+    assert note.startswith("Settings were compared, and the values that were tried are not told")
 
 
 @pytest.mark.parametrize(
