@@ -19,8 +19,8 @@ from graph_emb.errors import DataError
 Ids = NDArray[Any]  # int64 or numpy strings
 Rows = NDArray[np.floating]
 
-# Bytes of rows, or of text that is parsed, at once.
-BYTES_AT_ONCE = 1 << 24
+# Bytes of rows, or of text that is parsed, at once; Arrow holds a few times as much.
+BYTES_AT_ONCE = 1 << 22
 TEXT_AT_ONCE = 1 << 24
 
 

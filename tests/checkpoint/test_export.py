@@ -160,7 +160,7 @@ def test_a_damaged_table_is_not_exported(tmp_path: Path) -> None:
 
 
 # Each child may use MORE address space than when it has imported and compiled everything, a fraction of the table.
-MORE = 72 << 20
+MORE = 72 << 20  # 56 are enough
 BIG_ROWS, BIG_DIM = 9 << 16, 64  # 144 MiB
 CHILD = """
 import resource, sys
@@ -208,9 +208,15 @@ def big(folder: Path, num_rows: int) -> Path:
 
 @pytest.mark.slow
 def test_a_table_larger_than_the_memory_is_inspected_and_exported(tmp_path: Path) -> None:
-    """144 MiB of rows where 72 MiB more than the imports may be used; arenas of threads would count many times."""
+    """144 MiB of rows where 72 MiB more than the imports may be used; reserved arenas would count many times."""
     arguments = [str(big(tmp_path / "s", 1000)), str(big(tmp_path / "b", BIG_ROWS)), str(tmp_path / "out"), str(MORE)]
-    environment = {**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "MALLOC_ARENA_MAX": "1",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+        "OMP_NUM_THREADS": "1",
+        "NUMBA_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", CHILD, *arguments, "npy", "pt"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert done.returncode == 0, done.stderr
