@@ -68,6 +68,10 @@ def every_seed(args: argparse.Namespace, out: Path) -> int:
 
     if args.seed is not None:
         raise ConfigError(f"--seed {args.seed} and --seeds {args.seeds}: give one of them")
+    if any(text.partition("=")[0].strip() == "seed" for text in args.overrides):
+        raise ConfigError(
+            f"an override of seed and --seeds {args.seeds}: every run would have the same; give one of them"
+        )
 
     def one(words: list[str]) -> int:
         again = parse(words)

@@ -57,7 +57,9 @@ def test_seeds_run_one_after_the_other_and_are_summed_up(tmp_path: Path, capsys:
 
 
 def test_one_seed_and_several_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "deepwalk", "--dataset", "digits", "--seed", "1", "--seeds", "0-1", "--out", str(tmp_path / "r")]
-    assert main(words) == 2
+    words = ["train", "deepwalk", "--dataset", "digits", "--seeds", "0-1", "--out", str(tmp_path / "r")]
+    assert main([*words, "--seed", "1"]) == 2
     assert "--seed 1 and --seeds 0-1: give one of them" in capsys.readouterr().err
+    assert main([*words, "seed=1"]) == 2
+    assert "an override of seed and --seeds 0-1: every run would have the same" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
