@@ -9,7 +9,7 @@ OGB's mlp.py, which reads the 128 features of an author beside the embedding. Wh
 * a pair that wrote together in several years is one edge, weighted by the number of papers; OGB repeats the edge;
 * walk models learn by plain SGD, falling linearly, instead of sparse Adam 0.01 (node2vec) and row-wise Adagrad 0.1
   (DeepWalk, whose Laplacian term is left out; the sum of token and context rows stands for it);
-* negatives of the predictor are non-edges; OGB draws pairs that may be edges (1 in 20,000 is);
+* negatives of the predictor are non-edges; OGB draws pairs that may be edges (1 in 28,000 is);
 * the loss is taken on logits: log(sigmoid + 1e-15) saturates;
 * the rows of matrix factorisation learn by sparse Adam: rows outside a batch keep still.
 

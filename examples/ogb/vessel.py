@@ -14,8 +14,7 @@ What differs from the published recipes:
 * the loss is taken on logits: log(sigmoid + 1e-15) saturates;
 * the rows of matrix factorisation learn by sparse Adam: rows outside a batch keep still.
 
-A matrix factorisation sees no coordinates, and an edge of the test part joins points that no other edge of their
-neighbourhood tells about: its published ROC-AUC is that of a coin.
+A matrix factorisation sees no coordinates; its published ROC-AUC is that of a coin.
 """
 
 import sys
