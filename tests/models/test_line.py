@@ -169,12 +169,17 @@ def trained_on_a_rank(rule: str, options: dict[str, Any]) -> np.ndarray:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("rule", "options"), [("sgd", {}), ("row_adagrad", {"batch_size": 2048})])
-def test_two_ranks_find_the_groups_as_well_as_one(ranks: Ranks, rule: str, options: dict[str, Any]) -> None:
-    found = ranks.run(trained_on_a_rank, 2, rule, options)
+@pytest.mark.parametrize(
+    ("rule", "of_each", "of_one", "less"),
+    [("sgd", {"exchange_walks": 2000}, {}, 0.1), ("row_adagrad", {"batch_size": 1024}, {"batch_size": 2048}, 0.01)],
+)
+def test_two_ranks_find_the_groups_as_well_as_one(
+    ranks: Ranks, rule: str, of_each: dict[str, Any], of_one: dict[str, Any], less: float
+) -> None:
+    found = ranks.run(trained_on_a_rank, 2, rule, of_each)
     np.testing.assert_array_equal(found[0], found[1])
     sampler = EdgeSampler.of_graph(groups(), draws_per_edge=200, seed=1)
-    config = LineConfig(order="both", rule=rule, **QUALITY, **options)
+    config = LineConfig(order="both", rule=rule, **QUALITY, **of_one)
     one = train_line(sampler, config, num_threads=1, progress=False).embeddings().numpy()
     assert contrast(one) > 0.15
-    assert contrast(found[0]) > contrast(one) - 0.05
+    assert contrast(found[0]) > contrast(one) - less
