@@ -121,7 +121,12 @@ def _demo(parser: Parser) -> None:
 
 
 def _train(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="deepwalk or node2vec")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="deepwalk, node2vec, line, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage",
+    )
     parser.add_argument("--dataset", metavar="NAME", help=DATASET)
     parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
