@@ -40,8 +40,8 @@ def counted(function, last):
 
 def arm(last):
     for owner, name in ((module.HashedFile, "write"), (module.HashedFile, "close"), (module.Path, "rename"),
-                        (module.Path, "mkdir"), (module.Path, "write_text"), (module, "swap_names"), (module, "sync_folder"),
-                        (shutil, "rmtree")):
+                        (module.Path, "mkdir"), (module.Path, "write_text"), (module, "swap_names"),
+                        (module, "sync_folder"), (shutil, "rmtree")):
         setattr(owner, name, counted(getattr(owner, name), last))
 
 
