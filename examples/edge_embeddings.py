@@ -155,6 +155,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[float]]:
     parser = argparse.ArgumentParser(description="Learnable edge embeddings and their ablation.")
     parser.add_argument("--data", default=None, help="a data set with node classes and a split; default: generated")
     parser.add_argument("--root", default=None, help="folder of the named data sets")
+    parser.add_argument("--nodes", type=int, default=600, help="of the generated graph")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parts", type=int, default=2, help="parts whose edge policy the table follows")
     parser.add_argument("--epochs", type=int, default=60)
@@ -162,7 +163,7 @@ def main(argv: list[str] | None = None) -> dict[str, list[float]]:
     args = parser.parse_args(argv)
     found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for seed in range(args.seeds):
-        data = generated(seed) if args.data is None else labelled(args.data, args.root)
+        data = generated(seed, args.nodes) if args.data is None else labelled(args.data, args.root)
         with tempfile.TemporaryDirectory() as folder:
             policy, place = edge_policy(data, args.parts, f"{folder}/parts")
             for variant, values in found.items():

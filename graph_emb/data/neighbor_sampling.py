@@ -15,6 +15,9 @@ from graph_emb.data.blocks import Adjacency, Batch, Block, empty_batch
 from graph_emb.errors import ConfigError
 from partition.hetero import EdgeType, HeteroGraph
 
+_ID = "_ID"
+"""DGL's column of original ids."""
+
 
 class NeighborSampling:
     """Samples the neighbourhoods of target nodes, layer by layer.
@@ -55,23 +58,39 @@ class NeighborSampling:
         if not asked:
             return empty_batch(self._ntypes, self._etypes, self._num_layers)
         wanted = asked if len(self._ntypes) > 1 else asked[self._ntypes[0]]
-        inputs, _, blocks = self._sampler.sample(self._graph, wanted)
-        by_type = inputs if isinstance(inputs, dict) else {self._ntypes[0]: inputs}
-        nothing = torch.empty(0, dtype=torch.int64)
-        return Batch(
-            {ntype: by_type.get(ntype, nothing) for ntype in self._ntypes},
-            tuple(self._converted(block) for block in blocks),
-        )
+        _, _, blocks = self._sampler.sample(self._graph, wanted)
+        rows = {ntype: blocks[-1].dstnodes[ntype].data[_ID] for ntype in self._ntypes}
+        found = []
+        for block in reversed(blocks):
+            converted, rows = self._converted(block, rows)
+            found.append(converted)
+        return Batch(rows, tuple(reversed(found)))
 
-    def _converted(self, block: Any) -> Block:
+    def _converted(self, block: Any, ends: dict[str, Tensor]) -> tuple[Block, dict[str, Tensor]]:
+        """A round whose destinations are ``ends``, and its source rows, which begin with them.
+
+        DGL 1.1.3 does not put a type's destinations first where no edge reaches that type.
+        """
+        rows, from_row, to_row = {}, {}, {}
+        for ntype in self._ntypes:
+            sources = block.srcnodes[ntype].data[_ID]
+            rows[ntype] = torch.cat([ends[ntype], sources[~torch.isin(sources, ends[ntype])]])
+            from_row[ntype] = _places(sources, rows[ntype])
+            to_row[ntype] = _places(block.dstnodes[ntype].data[_ID], ends[ntype])
         edges: dict[EdgeType, Adjacency] = {}
         for etype in self._etypes:
             src, dst = block.edges(etype=etype)
-            ids = block.edges[etype].data["_ID"] if len(src) else src
-            num_sources, num_destinations = block.num_src_nodes(etype[0]), block.num_dst_nodes(etype[2])
-            edges[etype] = Adjacency.from_pairs(src, dst, num_sources, num_destinations, ids)
-        return Block(
-            {ntype: block.num_src_nodes(ntype) for ntype in self._ntypes},
-            {ntype: block.num_dst_nodes(ntype) for ntype in self._ntypes},
-            edges,
-        )
+            ids = block.edges[etype].data[_ID] if len(src) else src
+            src, dst = from_row[etype[0]][src], to_row[etype[2]][dst]
+            edges[etype] = Adjacency.from_pairs(src, dst, len(rows[etype[0]]), len(ends[etype[2]]), ids)
+        counts = {ntype: len(found) for ntype, found in rows.items()}
+        return Block(counts, {ntype: len(ids) for ntype, ids in ends.items()}, edges), rows
+
+
+def _places(ids: Tensor, among: Tensor) -> Tensor:
+    """The position of each distinct id in ``among``, which holds the same ones in another order."""
+    if torch.equal(ids, among):
+        return torch.arange(len(ids))
+    places = torch.empty_like(ids)
+    places[ids.argsort()] = among.argsort()
+    return places

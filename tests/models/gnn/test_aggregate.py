@@ -1,0 +1,56 @@
+"""Sums of messages and their gradients, against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graph_emb.data.blocks import Adjacency
+from graph_emb.errors import ShapeError
+from graph_emb.models.gnn import aggregate
+
+
+def edges(num_edges: int = 40, seed: int = 0) -> Adjacency:
+    generator = torch.Generator().manual_seed(seed)
+    src = torch.randint(7, (num_edges,), generator=generator)
+    dst = torch.randint(5, (num_edges,), generator=generator) + 1  # nothing reaches row 0
+    return Adjacency.from_pairs(src, dst, 7, 6)
+
+
+def dense(e: Adjacency) -> torch.Tensor:
+    matrix = torch.zeros(e.num_destinations, e.num_sources, dtype=torch.float64)
+    return matrix.index_put((e.destinations, e.sources), torch.ones(e.num_edges, dtype=torch.float64), accumulate=True)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 30], ids=["all cores", "one core"])
+def test_sums_and_gradients_are_those_of_a_dense_product(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregate, "SMALL", small)
+    e, rows = edges(), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(aggregate.sum_neighbours(rows, e), dense(e) @ rows)
+    degrees = dense(e).sum(1, keepdim=True).clamp(min=1)
+    torch.testing.assert_close(aggregate.mean_neighbours(rows, e), dense(e) @ rows / degrees)
+    assert torch.autograd.gradcheck(lambda x: aggregate.mean_neighbours(x, e), (rows,))
+
+
+def test_messages_go_from_sources_to_means_of_destinations() -> None:
+    e, rows = edges(), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    gathered = aggregate.gather_sources(rows, e)
+    assert torch.equal(gathered, rows[e.sources])
+    torch.testing.assert_close(aggregate.mean_messages(gathered, e), aggregate.mean_neighbours(rows, e))
+    assert torch.autograd.gradcheck(lambda x: aggregate.gather_sources(x, e), (rows,))
+    messages = torch.randn(40, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: aggregate.mean_messages(x, e), (messages,))
+
+
+def test_rows_that_are_taken_twice_get_both_gradients() -> None:
+    rows = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    ids = torch.tensor([3, 0, 3, 3])
+    assert torch.equal(aggregate.take_rows(rows, ids), rows[ids])
+    assert torch.autograd.gradcheck(lambda x: aggregate.take_rows(x, ids), (rows,))
+
+
+def test_rows_that_do_not_fit_the_edges_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"source rows have shape \(6, 3\); the edges name \(7, D\)"):
+        aggregate.sum_neighbours(torch.zeros(6, 3), edges())
+    with pytest.raises(ShapeError, match=r"messages have shape \(39, 3\); the edges name \(40, D\)"):
+        aggregate.mean_messages(torch.zeros(39, 3), edges())
