@@ -44,6 +44,7 @@ def check(records: Sequence[SeedRecord], *, partial: bool = False) -> list[str]:
         raise ConfigError("no records; give the folder that a script of examples/ogb wrote its seeds to")
     _check_finished(records)
     _check_alike(records)
+    _check_metric(records)
     _check_selection(records)
     _check_validation_edges(records[0])
     _check_ogb(records)
@@ -77,6 +78,14 @@ def _check_alike(records: Sequence[SeedRecord]) -> None:
     counts = {tuple(sorted(record.finished().parameters.items())) for record in records}
     if len(counts) > 1:
         raise ConfigError("the seeds have different numbers of parameters; they are not one method")
+
+
+def _check_metric(records: Sequence[SeedRecord]) -> None:
+    name = records[0].dataset
+    wanted = metadata(name).eval_metric
+    for record in records:
+        if record.finished().metric != wanted:
+            raise ConfigError(f"seed {record.seed} reports {record.finished().metric}; {name} is judged by {wanted}")
 
 
 def _check_selection(records: Sequence[SeedRecord]) -> None:

@@ -58,6 +58,7 @@ def broken(**change: Any) -> list:
         ),
         (broken(embedding_seed=0), "some seeds trained their own embedding and others took that of another"),
         (broken(found=result(parameters={"embedding": 7})), "different numbers of parameters"),
+        (broken(found=result(metric="hits@50")), "seed 3 reports hits@50; ogbl-ddi is judged by hits@20"),
         (broken(found=result(selected_on="test")), "seed 3: its epoch was chosen by test values"),
         (broken(settings_selected_on="test"), "seed 3: its settings were chosen by test values"),
         (broken(settings_selected_on="valid"), "disagree on how settings were chosen: none, valid"),
