@@ -55,6 +55,11 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/partition_streaming.py --json runs/partition_streaming.json
 	$(BIN)/python benchmarks/scaling.py --json runs/scaling.json
 	$(BIN)/python benchmarks/kill_ranks.py --json runs/kills.json
+	$(BIN)/python benchmarks/checkpoint.py --json runs/checkpoint.json
+	$(BIN)/python benchmarks/checkpoint_pairs.py
+	$(BIN)/python benchmarks/checkpoint_kills.py
+	$(BIN)/python benchmarks/kill_resume.py --json runs/resume.json
+	$(BIN)/python benchmarks/kge.py --json runs/kge.json
 
 docs: $(VENV)/.docs
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from graph_emb.errors import ConfigError, unknown_name
 from partition.cli import COMMANDS as partition_commands
 
+MODELS_HELP = "deepwalk, node2vec, line, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
 OF_RUN = "default: what the run was trained on"
@@ -121,12 +122,7 @@ def _demo(parser: Parser) -> None:
 
 
 def _train(parser: Parser) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        help="deepwalk, node2vec, line, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage",
-    )
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
     parser.add_argument("--dataset", metavar="NAME", help=DATASET)
     parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graph_emb.cli.parser import parse
+from graph_emb.cli.parser import MODELS_HELP, parse
+from graph_emb.config import MODELS
 from graph_emb.errors import ConfigError
 
 
@@ -52,3 +53,7 @@ def test_a_wrong_line_is_refused_with_the_nearest_word(line: str, message: str) 
     with pytest.raises(ConfigError, match=message) as caught:
         parse(line.split())
     assert "\n" not in str(caught.value)
+
+
+def test_the_help_names_every_model() -> None:
+    assert set(MODELS_HELP.replace(" or ", ", ").split(", ")) == set(MODELS)
