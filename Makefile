@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # DGL's other version, beside the environment's own, for the tests of both.
 OTHER_DGL := $(VENV)/dgl-2.1.0
 TESTS ?= tests
+# Files of tests that run at a time: many wait for processes, timeouts and links most of the time.
+WORKERS ?= 2
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py \
   $(patsubst %,tests/partition/test_%.py,dgl_format building partitioned halo conversion dist_graph)
 
@@ -29,7 +31,7 @@ demo: $(VENV)/.core
 	$(BIN)/graph-emb demo
 
 test: $(VENV)/.test test-dgl2
-	$(BIN)/python -m pytest -q $(TESTS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
 
 # The same claims about DGL, on its other version (Python 3.11 installs both).
 test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done

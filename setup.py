@@ -31,7 +31,7 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    "test": ["pytest>=8", "hypothesis>=6", "pymetis", "kaminpar", "mtkahypar"],
+    "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6", "pymetis", "kaminpar", "mtkahypar"],
     "lint": ["ruff", "mypy", "pandas-stubs", "types-PyYAML", "types-tabulate", "types-tqdm", "types-psutil"],
     "docs": ["sphinx>=7", "myst-parser>=3", "furo"],
     "pymetis": ["pymetis"],
