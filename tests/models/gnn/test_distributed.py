@@ -14,6 +14,7 @@ import torch
 import graph_emb as ge
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.partition_book import RangeBook
 from graph_emb.transport.process_group import ProcessGroup
 from tests.models.gnn.planted import planted, planted_links
 from tests.ranks import Ranks
@@ -45,7 +46,9 @@ def collective(config: Any, links: bool) -> Any:
 
 def learn(config: Any, links: bool, group: ProcessGroup | None = None) -> Any:
     graph, task = planted_links() if links else planted()
-    result = (train_sage if links else train_rgcn)(graph, task, config, group=group)  # type: ignore[operator]
+    policies = None if links else {"user": RangeBook([0, 30, 120])}  # uneven parts
+    train: Any = train_sage if links else train_rgcn
+    result = train(graph, task, config, group=group, policies=policies)
     rows = {ntype: table(torch.arange(table.num_embeddings)).detach() for ntype, table in result.tables.items()}
     dense = [parameter.detach() for parameter in result.model.parameters()]
     return [e.as_dict() for e in result.history], rows, dense

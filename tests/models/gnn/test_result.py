@@ -1,0 +1,59 @@
+"""When a training evaluates, looks at the test part and stops."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from graph_emb.errors import ConfigError
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.result import Evaluation, run_epochs
+
+
+def history(values: list[float], config: RGCNConfig, has_valid: bool = True) -> list[tuple[int, bool]]:
+    """Epochs of the evaluations for given validation values, and whether the test part was looked at."""
+    left = iter(values)
+    found, _ = run_epochs(
+        config, lambda: 0.0, lambda part: {"m": next(left) if part == "valid" else 0.5}, has_valid=has_valid
+    )
+    return [(e.epoch, e.test is not None) for e in found]
+
+
+def test_the_test_part_is_looked_at_only_where_the_validation_value_is_the_best_so_far() -> None:
+    values = [0.1, 0.3, 0.3, 0.2, 0.4]
+    expected = [(2, True), (4, True), (6, False), (8, False), (10, True)]
+    assert history(values, RGCNConfig(epochs=11, eval_every=2)) == expected
+
+
+def test_evaluations_without_a_better_value_end_the_training() -> None:
+    config = RGCNConfig(epochs=9, patience=2)
+    assert [epoch for epoch, _ in history([0.1, 0.3, 0.3, 0.2], config)] == [1, 2, 3, 4]
+
+
+def test_without_validation_only_the_last_epoch_is_judged() -> None:
+    assert history([], RGCNConfig(epochs=5), has_valid=False) == [(5, True)]
+
+
+def test_an_evaluation_reads_as_json() -> None:
+    found = Evaluation(3, 0.5, {"m": 0.25}, None)
+    assert found.as_dict() == {"epoch": 3, "loss": 0.5, "valid": {"m": 0.25}, "test": None}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dim", 0), ("epochs", 0), ("batch_size", 0), ("patience", 0), ("num_bases", 0), ("lr", 0.0),
+        ("table_lr", -1.0), ("clip_norm", float("inf")), ("dropout", 1.0), ("weight_decay", -0.1), ("rule", "lion"),
+        ("init", "ones"), ("fanouts", (5,)), ("eval_every", 51),
+    ],
+)  # fmt: skip
+def test_values_outside_their_limits_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        dataclasses.replace(RGCNConfig(), **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("field", "value"), [("predictor_layers", 1), ("precision", "float16")])
+def test_values_of_sage_outside_their_limits_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        dataclasses.replace(SAGEConfig(), **{field: value})  # type: ignore[arg-type]
