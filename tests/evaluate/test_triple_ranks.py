@@ -112,10 +112,10 @@ def test_sampled_ranks_say_so_and_count_among_the_sample() -> None:
     assert int(found.tail.optimistic) in (40, 41)  # one of 100 is missing, the true one at times
     few = [
         int(rank_triples(DistMult(1), entities, ONE, triples, num_candidates=10, seed=s).tail.optimistic)
-        for s in range(200)
+        for s in range(50)
     ]
     assert max(few) <= 11
-    assert np.mean(few) == pytest.approx(1 + 10 * 0.4, abs=0.5)
+    assert np.mean(few) == pytest.approx(1 + 10 * 0.4, abs=0.8)
 
 
 def test_sampled_candidates_that_are_known_answers_do_not_count() -> None:
