@@ -112,7 +112,7 @@ class RotatESection(DistanceSection):
     """A relation is a rotation of D / 2 complex numbers; Sun et al. 2019."""
 
     name: Literal["rotate"] = "rotate"
-    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = _preset("adam", 25)
+    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = _preset("adam", 35)
 
 
 class DistMultSection(ProductSection):
