@@ -32,7 +32,6 @@ class GNNSection(ModelBase):
         "parallel.negatives",
         "parallel.exchange_walks",
         "parallel.negative_pool",
-        "checkpoint.every",
         "evaluate.ratios",
         "evaluate.shuffles",
         "evaluate.hits",

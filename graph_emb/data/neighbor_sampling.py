@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +47,12 @@ class NeighborSampling:
         self._graph = dgl.heterograph(pairs, num_nodes_dict=dict(graph.num_nodes)).formats(["csc"])
         self._sampler = dgl.dataloading.NeighborSampler(list(fanouts))
         self._num_layers = len(fanouts)
-        dgl.seed(seed % (1 << 31))
+        self._seed, self._dgl = seed, dgl
+        self.start_epoch(0)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Begin the draws of an epoch, which do not depend on those of the epochs before."""
+        self._dgl.seed(int(np.random.SeedSequence((self._seed % (1 << 63), epoch)).generate_state(1)[0]) >> 1)
 
     def sample(self, targets: Mapping[str, Tensor]) -> Batch:
         """The batch that computes distinct target nodes, in their order.

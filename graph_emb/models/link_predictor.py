@@ -48,13 +48,13 @@ class LinkPredictor(nn.Module):
         super().__init__()
         config = config or LinkPredictorConfig()
         self.dropout = config.dropout
-        self._generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed)
         widths = [in_dim, *[config.hidden_dim] * (config.num_layers - 1), 1]
         self.layers = nn.ModuleList(nn.utils.skip_init(nn.Linear, a, b) for a, b in pairwise(widths))
         for layer in self._linears():
             bound = layer.in_features**-0.5
-            nn.init.uniform_(layer.weight, -bound, bound, generator=self._generator)
-            nn.init.uniform_(layer.bias, -bound, bound, generator=self._generator)
+            nn.init.uniform_(layer.weight, -bound, bound, generator=self.generator)
+            nn.init.uniform_(layer.bias, -bound, bound, generator=self.generator)
 
     @property
     def num_parameters(self) -> int:
@@ -77,8 +77,10 @@ class LinkPredictor(nn.Module):
         *hidden, last = self._linears()
         for layer in hidden:
             x = F.linear(x, layer.weight * scale, layer.bias)
-            if self.training and self.dropout > 0:
-                x = dropped_relu_(x, self.dropout, self._generator)
+            if x.device.type != "cpu":
+                x = F.dropout(F.relu(x), self.dropout, self.training)
+            elif self.training and self.dropout > 0:
+                x = dropped_relu_(x, self.dropout, self.generator)
                 scale = 1 / (1 - self.dropout)  # of what dropout kept; the next layer's weight carries it
             else:
                 x = F.relu(x)

@@ -32,6 +32,7 @@ class InputRows:
     Attributes:
         tables: By node type; empty where all have features.
         widths: D of each node type's rows.
+        optimizer: Of the tables; None where there are none.
     Raises:
         ConfigError: features or a policy of an unknown node type.
         ShapeError: features that are no matrix with a row for each node.
@@ -63,10 +64,10 @@ class InputRows:
                 name = None if prefix is None else prefix + ntype
                 self.tables[ntype] = DistEmbedding(num, config.dim, name, first, policy, device=device)
         self.widths = {t: self.features[t].shape[1] if t in self.features else config.dim for t in num_nodes}
-        self._optimizer = None
+        self.optimizer = None
         if self.tables:
             rate = config.lr if config.table_lr is None else config.table_lr
-            self._optimizer = RULES[config.rule](list(self.tables.values()), lr=rate)
+            self.optimizer = RULES[config.rule](list(self.tables.values()), lr=rate)
 
     @property
     def num_parameters(self) -> int:
@@ -94,12 +95,12 @@ class InputRows:
                 all ranks' gradients side by side, which is at least that of their mean.
             group: The ranks.
         """
-        if self._optimizer is None:
+        if self.optimizer is None:
             return
         if clip_norm is not None:
             for table in self.tables.values():
                 _clip(table, clip_norm, group)
-        self._optimizer.step()
+        self.optimizer.step()
 
 
 def _clip(table: DistEmbedding, clip_norm: float, group: ProcessGroup | None) -> None:

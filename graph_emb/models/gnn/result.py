@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -140,12 +141,14 @@ def over_seeds(train: Callable[[int], GNNResult], seeds: Sequence[int]) -> Seeds
 
 def run_epochs(
     config: GNNConfig,
-    train_epoch: Callable[[], float],
+    train_epoch: Callable[[int], float],
     judge: Callable[[str], Values],
     *,
     has_valid: bool,
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
+    begun: Mapping[str, Any] | None = None,
+    after_epoch: Callable[[int, Callable[[], dict[str, Any]]], object] | None = None,
 ) -> tuple[tuple[Evaluation, ...], float]:
     """Train and evaluate by a recipe's clock; the test part is looked at only where the validation part says best.
 
@@ -153,37 +156,62 @@ def run_epochs(
 
     Args:
         config: ``epochs``, ``eval_every`` and ``patience``.
-        train_epoch: One pass; returns the mean loss.
+        train_epoch: One pass, given its number from 1; returns the mean loss.
         judge: Metrics of "valid" or "test"; the first one decides.
         has_valid: Whether there is a validation part.
         progress: Shows a bar.
         on_evaluation: Takes each evaluation as it is made.
+        begun: The position from which the training goes on, as ``after_epoch`` was given it.
+        after_epoch: Called after each epoch with its number and a function that returns the position.
     Returns:
         The evaluations, and the seconds of an epoch.
     """
     if config.patience is not None and not has_valid:
         raise ConfigError(f"patience={config.patience} needs a validation part in the split; leave it out")
-    history: list[Evaluation] = []
-    best: Values = {}
-    stale, seconds = 0, 0.0
-    bar = tqdm(range(1, config.epochs + 1), desc="graph network", unit="epoch", disable=not progress)
-    for epoch in bar:
+    at = _Clock(**begun) if begun else _Clock()
+    bar = tqdm(range(1, config.epochs + 1), "graph network", unit="epoch", initial=at.epoch, disable=not progress)
+    while at.epoch < config.epochs and (config.patience is None or at.stale < config.patience):
         begin = time.perf_counter()
-        loss = train_epoch()
-        seconds += time.perf_counter() - begin
-        due = epoch % config.eval_every == 0 if has_valid else epoch == config.epochs
-        if not due:
-            continue
-        valid = judge("valid") if has_valid else None
-        better = [name for name, value in (valid or {}).items() if value > best.get(name, float("-inf"))]
-        best.update({name: (valid or {})[name] for name in better})
-        found = Evaluation(epoch, loss, valid, judge("test") if better or not has_valid else None)
-        history.append(found)
-        if on_evaluation is not None:
-            on_evaluation(found)
-        bar.set_postfix({"loss": f"{loss:.3f}", **{name: f"{value:.4f}" for name, value in list(best.items())[:1]}})
-        stale = 0 if valid is None or next(iter(valid)) in better else stale + 1
-        if stale == config.patience:
-            break
+        at.epoch += 1
+        loss = train_epoch(at.epoch)
+        at.seconds += time.perf_counter() - begin
+        bar.update()
+        if at.epoch % config.eval_every == 0 if has_valid else at.epoch == config.epochs:
+            found = at.evaluate(loss, judge, has_valid)
+            if on_evaluation is not None:
+                on_evaluation(found)
+            named = {name: f"{value:.4f}" for name, value in list(at.best.items())[:1]}
+            bar.set_postfix({"loss": f"{loss:.3f}", **named})
+        if after_epoch is not None:
+            after_epoch(at.epoch, partial(asdict, at))
     bar.close()
-    return tuple(history), seconds / epoch
+    return tuple(Evaluation(**entry) for entry in at.history), at.seconds / at.epoch
+
+
+@dataclass
+class _Clock:
+    """Where a training stands.
+
+    Attributes:
+        epoch: Epochs that were trained.
+        history: ``Evaluation.as_dict()`` of each evaluation.
+        best: The best validation value of each metric.
+        stale: Evaluations since the first metric's best.
+        seconds: Of training.
+    """
+
+    epoch: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: Values = field(default_factory=dict)
+    stale: int = 0
+    seconds: float = 0.0
+
+    def evaluate(self, loss: float, judge: Callable[[str], Values], has_valid: bool) -> Evaluation:
+        """Judge the validation part, and the test part where a metric is the best so far."""
+        valid = judge("valid") if has_valid else None
+        better = [name for name, value in (valid or {}).items() if value > self.best.get(name, float("-inf"))]
+        self.best.update({name: (valid or {})[name] for name in better})
+        found = Evaluation(self.epoch, loss, valid, judge("test") if better or not has_valid else None)
+        self.history.append(found.as_dict())
+        self.stale = 0 if valid is None or next(iter(valid)) in better else self.stale + 1
+        return found

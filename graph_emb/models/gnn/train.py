@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
@@ -36,6 +37,7 @@ def train_rgcn(
     table_prefix: str | None = None,
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
 ) -> GNNResult:
     """R-GCN that classifies the nodes of one type; every node type without features gets a learnable table.
 
@@ -57,6 +59,8 @@ def train_rgcn(
         table_prefix: A table is named by its node type with this before it; None: by a fresh number.
         progress: Shows a bar.
         on_evaluation: Takes each evaluation as it is made.
+        checkpoints: Saves tables, network, both optimizers and all random numbers between epochs (its steps), and goes
+            on with the newest one where it was told to resume. Give ``table_prefix`` too: tables are found by name.
     Raises:
         ConfigError: unknown node types, or kvstore mode with several trainers and no group.
         ShapeError: labels or features that do not fit the graph.
@@ -69,7 +73,7 @@ def train_rgcn(
         return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config)
 
     run = _Run(graph, config, features, policies, group, seed, device, table_prefix)
-    return run.fit(build, task.ntype, task, progress, on_evaluation)
+    return run.fit(build, task.ntype, task, progress, on_evaluation, checkpoints)
 
 
 def train_sage(
@@ -85,6 +89,7 @@ def train_sage(
     table_prefix: str | None = None,
     progress: bool = False,
     on_evaluation: Callable[[Evaluation], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
 ) -> GNNResult:
     """GraphSAGE on a graph of one node and one edge type, for node classes or for links.
 
@@ -94,7 +99,7 @@ def train_sage(
         graph: With both directions of every edge where messages shall go both ways. For links: training edges only.
         task: ``NodeTask`` or ``LinkTask``.
         config: The recipe.
-        features, policies, group, seed, device, table_prefix, progress, on_evaluation: As in ``train_rgcn``.
+        features, policies, group, seed, device, table_prefix, progress, on_evaluation, checkpoints: As for R-GCN.
     Raises:
         ConfigError: several node or edge types; otherwise as ``train_rgcn``.
         DataError: a part of the link split is missing, empty, or names unknown nodes.
@@ -114,7 +119,7 @@ def train_sage(
         return SAGE(inputs.widths[ntype], out_dim, config)
 
     run = _Run(graph, config, features, policies, group, seed, device, table_prefix)
-    return run.fit(build, ntype, task, progress, on_evaluation)
+    return run.fit(build, ntype, task, progress, on_evaluation, checkpoints)
 
 
 class _Run:
@@ -151,6 +156,7 @@ class _Run:
         task: NodeTask | LinkTask,
         progress: bool,
         on_evaluation: Callable[[Evaluation], None] | None,
+        checkpoints: PeriodicCheckpoints | None,
     ) -> GNNResult:
         """Build the network, train it and judge it."""
         if isinstance(task, NodeTask) and len(task.truth) != self.graph.num_nodes[target]:
@@ -170,16 +176,44 @@ class _Run:
             )
             model, training = self._training(trainer, network, target, task)
             torch.manual_seed(self.seed * trainer.num_ranks + trainer.rank)  # of dropout: ranks differ
+            begun = None if checkpoints is None else self._start(checkpoints, trainer, model)
+
+            def epoch(number: int) -> float:
+                trainer.start_epoch(number)
+                return training.epoch()
+
             history, seconds = run_epochs(
                 self.config,
-                training.epoch,
+                epoch,
                 training.judge,
                 has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
                 progress=progress and trainer.rank == 0,
                 on_evaluation=on_evaluation,
+                begun=begun,
+                after_epoch=None if checkpoints is None else checkpoints.after,
             )
+        if checkpoints is not None:
+            checkpoints.finish()
         parameters = count_parameters(self.inputs.tables, model)
         return GNNResult(model, self.inputs.tables, history, parameters, seconds)
+
+    def _start(self, checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
+        """The position from which the training goes on; None: from the start."""
+        optimizer = self.inputs.optimizer
+        if optimizer is None:
+            raise ConfigError("checkpoints keep the tables of a training; every node type has features, none learns")
+        generators = {"batches": trainer.generator, "dropout": torch.default_generator}
+        if isinstance(model, nn.ModuleDict):
+            predictor = model["predictor"]
+            assert isinstance(predictor, LinkPredictor)
+            generators["predictor"] = predictor.generator
+        return checkpoints.start(
+            list(self.inputs.tables.values()),
+            [optimizer],
+            model=model,
+            torch_optimizers=trainer.optimizers,
+            generators=generators,
+        )
 
     def _training(
         self, trainer: Trainer, network: nn.Module, target: str, task: NodeTask | LinkTask

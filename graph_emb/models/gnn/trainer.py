@@ -72,6 +72,11 @@ class Trainer:
         out: Tensor = self.network(self._whole.blocks, self.inputs.gather(self._whole.inputs))[self.target]
         return out
 
+    def start_epoch(self, epoch: int) -> None:
+        """Begin the samples of an epoch."""
+        if self._sampling is not None:
+            self._sampling.start_epoch(epoch)
+
     @property
     def samples(self) -> bool:
         """Whether a step computes the nodes that it asks for, rather than all."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.config.gnn import GNNSection, RGCNSection, SAGESection
@@ -121,13 +122,16 @@ class GNNFamily:
         checkpoints: PeriodicCheckpoints | None,
     ) -> Trained:
         """Train with each seed; the tables that are kept are the first seed's."""
-        assert checkpoints is None, "configurations with checkpoint.every are refused"
+        if checkpoints is not None and self.section.num_seeds > 1:
+            raise ConfigError(
+                f"model.num_seeds = {self.section.num_seeds}: checkpoints hold one training; start a run for each seed"
+            )
         data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph")[0]
         assert data is not None
         threads = torch.get_num_threads()
         torch.set_num_threads(thread_count(self.config.train.threads))
         try:
-            first, runs = self._train_all(data, ranks, log, progress)
+            first, runs = self._train_all(data, ranks, log, progress, checkpoints)
         finally:
             torch.set_num_threads(threads)
         if not first:
@@ -141,21 +145,29 @@ class GNNFamily:
         return Trained(first, False, metrics, runs)
 
     def _train_all(
-        self, data: GNNData, ranks: Ranks | None, log: Log, progress: bool
+        self, data: GNNData, ranks: Ranks | None, log: Log, progress: bool, checkpoints: PeriodicCheckpoints | None
     ) -> tuple[dict[str, Embeddings], SeedsResult]:
         """The first seed's rows, on the first rank; and what every seed found."""
         seeds = range(self.config.seed, self.config.seed + self.section.num_seeds)
         first: dict[str, Embeddings] = {}
         runs: list[dict[str, Any]] = []
         for seed in seeds:
-            result = self._train_one(data, seed, ranks, log, progress)
+            result = self._train_one(data, seed, ranks, log, progress, checkpoints)
             if seed == seeds[0]:
                 first = _tables(data.graph, result, wanted=ranks is None or ranks.rank == 0)
             runs.append(result.as_dict())
             del result  # frees its tables
         return first, SeedsResult(tuple(seeds), tuple(runs))
 
-    def _train_one(self, data: GNNData, seed: int, ranks: Ranks | None, log: Log, progress: bool) -> GNNResult:
+    def _train_one(
+        self,
+        data: GNNData,
+        seed: int,
+        ranks: Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> GNNResult:
         def line(found: Evaluation) -> None:
             log({"seed": seed, **found.as_dict()})
 
@@ -165,7 +177,12 @@ class GNNFamily:
             "seed": seed,
             "progress": progress,
             "on_evaluation": line if ranks is None or ranks.rank == 0 else None,
+            "checkpoints": checkpoints,
+            "table_prefix": None if checkpoints is None else "",
         }
+        if checkpoints is not None and (ranks is None or ranks.rank == 0):
+            for ntype, ids in data.graph.node_ids.items():
+                save_ids(checkpoints.folder, ntype, ids)
         if isinstance(self.recipe, RGCNConfig):
             assert isinstance(data.task, NodeTask)
             return train_rgcn(data.graph, data.task, self.recipe, **options)

@@ -15,7 +15,7 @@ def history(values: list[float], config: RGCNConfig, has_valid: bool = True) -> 
     """Epochs of the evaluations for given validation values, and whether the test part was looked at."""
     left = iter(values)
     found, _ = run_epochs(
-        config, lambda: 0.0, lambda part: {"m": next(left) if part == "valid" else 0.5}, has_valid=has_valid
+        config, lambda number: 0.0, lambda part: {"m": next(left) if part == "valid" else 0.5}, has_valid=has_valid
     )
     return [(e.epoch, e.test is not None) for e in found]
 

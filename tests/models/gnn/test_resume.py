@@ -1,0 +1,79 @@
+"""A graph network that was stopped goes on with the same bits: tables, network, both optimizers, random numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.errors import ConfigError
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.result import GNNResult
+from graph_emb.models.gnn.train import train_rgcn, train_sage
+from tests.models.gnn.planted import planted, planted_links
+
+RUNS = {
+    "whole graph": lambda **how: train_rgcn(*planted(), RGCNConfig(epochs=6, patience=5), **how),
+    "sampled": lambda **how: train_rgcn(*planted(), RGCNConfig(epochs=6, fanouts=(3, 3), batch_size=16), **how),
+    "links": lambda **how: train_sage(
+        *planted_links(), SAGEConfig(dim=8, hidden_dim=8, epochs=6, batch_size=64, dropout=0.3), **how
+    ),
+}
+
+
+class Stop(Exception):
+    """Stands for the end of a process."""
+
+
+def values(result: GNNResult) -> dict[str, Any]:
+    tables = {name: table.weight[:] for name, table in result.tables.items()}
+    return {**tables, **result.model.state_dict()}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    """DGL draws from a generator for each thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_stopped_training_gives_the_bits_of_one_that_was_not(kind: str, tmp_path: Path) -> None:
+    train = RUNS[kind]
+    whole = train(seed=4)
+
+    class Stopping(PeriodicCheckpoints):
+        def save(self, step: int, position: Any) -> None:
+            super().save(step, position)
+            if step == 4:
+                raise Stop
+
+    with pytest.raises(Stop):
+        train(seed=4, table_prefix="", checkpoints=Stopping(tmp_path, 2))
+    resumed = train(seed=4, table_prefix="", checkpoints=PeriodicCheckpoints(tmp_path, 2, resume=True))
+    assert resumed.history == whole.history
+    for (name, found), wanted in zip(values(resumed).items(), values(whole).values(), strict=True):
+        assert torch.equal(found, wanted), name
+
+
+def test_a_training_that_had_ended_is_not_prolonged(tmp_path: Path) -> None:
+    train = RUNS["whole graph"]
+    first = train(table_prefix="a", checkpoints=PeriodicCheckpoints(tmp_path, 1))
+    rows = values(first)
+    history = first.history
+    del first
+    again = train(table_prefix="a", checkpoints=PeriodicCheckpoints(tmp_path, 1, resume=True))
+    assert again.history == history
+    assert all(torch.equal(a, b) for a, b in zip(values(again).values(), rows.values(), strict=True))
+
+
+def test_there_must_be_a_table_to_save(tmp_path: Path) -> None:
+    graph, task = planted()
+    features = {ntype: torch.ones(num, 3) for ntype, num in graph.num_nodes.items()}
+    with pytest.raises(ConfigError, match="every node type has features, none learns"):
+        train_rgcn(graph, task, RGCNConfig(epochs=1), features=features, checkpoints=PeriodicCheckpoints(tmp_path, 1))
