@@ -91,7 +91,7 @@ def test_two_ranks_are_as_good_as_one(ranks: Ranks, alone: dict[str, Any]) -> No
 def test_trainers_and_a_server_are_as_good_as_one_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from graph_emb.cli.main import main
 
-    recipe = ["--rule", "row_adagrad", "--lr", "0.2", "train.batch_size=4096", "model.dim=16", "model.order=first"]
+    recipe = ["--rule", "row_adagrad", "--lr", "0.2", "train.batch_size=512", "model.dim=16", "model.order=first"]
     words = ["train", "line", "--dataset", "digits", "--threads", "1", *recipe, "model.draws_per_edge=40"]
     words += ["evaluate.ratios=[0.5]", "evaluate.shuffles=1"]
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
