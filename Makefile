@@ -52,7 +52,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/skipgram.py --json runs/skipgram.json
 	$(BIN)/python benchmarks/collective.py --json runs/collective.json
 	$(BIN)/python benchmarks/kvstore.py --json runs/kvstore.json
-	$(BIN)/python benchmarks/partition.py --json runs/partition.json
+	$(BIN)/python benchmarks/partition_methods.py --json runs/partition.json
 	$(BIN)/python benchmarks/partition_build.py --json runs/partition_build.json
 	$(BIN)/python benchmarks/partition_streaming.py --json runs/partition_streaming.json
 	$(BIN)/python benchmarks/scaling.py --json runs/scaling.json

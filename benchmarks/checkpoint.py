@@ -25,9 +25,6 @@ from typing import Any
 
 import numpy as np
 
-# benchmarks/partition.py must not be taken for the package.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
-
 PIECE = 16 << 20
 SAVE_AIM, LOAD_AIM, MEMORY_AIM = 0.7, 0.6, 128.0
 

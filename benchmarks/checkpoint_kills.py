@@ -24,9 +24,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-# benchmarks/partition.py must not be taken for the package.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
-
 ROWS, DIM = 20_000, 16
 LAST = "last"
 

@@ -24,9 +24,6 @@ from pathlib import Path
 
 import numpy as np
 
-# benchmarks/partition.py must not be taken for the package.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
-
 
 class Rounds:
     """Builds of one graph in forked children, which need not import or compile anything.

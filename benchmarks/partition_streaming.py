@@ -25,9 +25,6 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-# benchmarks/partition.py must not be taken for the package.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
-
 BLOCK = 1 << 20
 LIMIT = 2.0
 """Time for an edge beyond memory over that in memory."""

@@ -3,9 +3,10 @@
     python benchmarks/scaling.py --json scaling.json
     python benchmarks/scaling.py --costs scaling.json --link-gbit 25 --latency-us 30 --remote 0.2
 
-Measured: nanoseconds of an id that stays local (route, gather, merge, update), from one rank; the start-up of an
-exchange and its bytes per second, from bare exchanges of 2 and of 4 ranks. Predicted from these alone: pull + backward
-+ step of 2 and of 4 ranks, beside what such steps take. Then the same formula with a data centre's link.
+Measured: nanoseconds of an id that stays local (route, gather, merge, update), from one rank; what a step of two ranks
+costs beyond that when all its ids are local, and when all are remote; start-up and bytes per second of bare exchanges
+of 2 and of 4 ranks. Predicted from these: steps on ids without locality of 2 and of 4 ranks, beside what such steps
+take. Then the same formula with a data centre's link.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class Costs:
 
     Attributes:
         id_ns: Nanoseconds of an id in pull, backward and step when its row is local.
-        served_ns: Nanoseconds of a row that is read for another rank and whose gradient is merged a second time.
+        served_ns: Nanoseconds of an id whose row another rank owns, beyond ``id_ns`` and the wire: its row is read
+            there, put into order here, and its gradient is sorted and merged a second time.
         call_us: Start-up of an exchange, for each other rank.
-        first_us: Start-up of an exchange that does not grow with the ranks.
+        first_us: Start-up of an exchange that does not grow with the ranks, and what else a step costs once.
         bytes_per_us: Of the link, each way, for one rank.
     """
 
@@ -123,19 +125,23 @@ def bare_exchanges(transport: Any, sizes: list[int], repeats: int) -> list[float
     return found
 
 
-def whole_steps(transport: Any, rows: int, dim: int, ids: int, repeats: int) -> float:
-    """Median microseconds of pull + backward + step on ids without locality."""
+def whole_steps(transport: Any, rows: int, dim: int, ids: int, repeats: int, remote: float | None = None) -> float:
+    """Median microseconds of pull + backward + step on ids of which a share is remote; None: ids without locality."""
     import torch
 
     import graph_emb as ge
 
     emb = ge.DistEmbedding(rows, dim, f"t{ids}", ge.initializers.Uniform(seed=0))
     opt = ge.SparseAdagrad([emb], lr=0.01)
-    grad = torch.randn(ids, dim) * 1e-2
+    grad, ranks = torch.randn(ids, dim) * 1e-2, transport.world_size
     generator = torch.Generator().manual_seed(transport.rank)
     times = []
     for turn in range(repeats + 8):
         batch = torch.randint(0, rows, (ids,), generator=generator)
+        if remote is not None:  # the same ids, moved into the rank's own range or out of it
+            share = rows // transport.world_size
+            shift = (torch.rand(ids, generator=generator) < remote).long() * (1 + batch // share % (ranks - 1))
+            batch = batch % share + (transport.rank + shift) % ranks * share
         transport.barrier()
         start = time.perf_counter()
         emb(batch).backward(grad)
@@ -149,23 +155,28 @@ def whole_steps(transport: Any, rows: int, dim: int, ids: int, repeats: int) -> 
 def measure(args: argparse.Namespace) -> tuple[dict[int, Costs], dict[int, float]]:
     """Costs for each number of ranks of this machine, and the steps to be predicted."""
     cores = os.cpu_count() or 1
-    alone = on_ranks(whole_steps, 1, args.rows, args.dim, args.ids, args.repeats)[0]
+    work = (args.rows, args.dim, args.ids, args.repeats)
+    alone = on_ranks(whole_steps, 1, *work)[0]
     twice = on_ranks(whole_steps, 1, args.rows, args.dim, 2 * args.ids, args.repeats)[0]
     id_ns = (twice - alone) / args.ids * 1e3
+    near, far = (max(on_ranks(whole_steps, 2, *work, remote)) for remote in (0.0, 1.0))
     sizes = [8 * 4, args.ids * args.dim * 4]
-    costs, steps = {}, {}
-    for ranks in (2, 4):
-        small, large = (max(times) for times in zip(*on_ranks(bare_exchanges, ranks, sizes, args.repeats), strict=True))
-        travelled = sizes[1] * (1 - 1 / ranks)
-        costs[ranks] = Costs(
-            id_ns=id_ns,
-            served_ns=id_ns / 2,  # a row read once more, a gradient row read once more: half of an id's traffic
-            call_us=0.0,
-            first_us=small,
-            bytes_per_us=travelled / (large - small),
-        )
-        steps[ranks] = max(on_ranks(whole_steps, ranks, args.rows, args.dim, args.ids, args.repeats))
-    print(f"{cores} cores; an id costs {id_ns:.0f} ns on one rank")
+    bare = {
+        ranks: [max(t) for t in zip(*on_ranks(bare_exchanges, ranks, sizes, args.repeats), strict=True)]
+        for ranks in (2, 4)
+    }
+    rates = {ranks: sizes[1] * (1 - 1 / ranks) / (large - small) for ranks, (small, large) in bare.items()}
+    bytes_of_id = 2 * 8 + 2 * 4 * args.dim
+    served_ns = max(0.0, (far - near) / args.ids * 1e3 - bytes_of_id / rates[2] * 1e3)
+    once = max(0.0, (near - args.ids * id_ns / 1e3) / CALLS - bare[2][0])  # of an exchange, beyond the bare one
+    costs = {
+        ranks: Costs(id_ns=id_ns, served_ns=served_ns, call_us=0.0, first_us=bare[ranks][0] + once,
+                     bytes_per_us=rates[ranks])
+        for ranks in bare
+    }  # fmt: skip
+    steps = {ranks: max(on_ranks(whole_steps, ranks, *work)) for ranks in bare}
+    print(f"{cores} cores; an id costs {id_ns:.0f} ns on one rank, {served_ns:.0f} ns more where its row is remote")
+    print(f"a step of 2 ranks: {near / 1e3:.2f} ms with local ids, {far / 1e3:.2f} ms with remote ones")
     return costs, steps
 
 

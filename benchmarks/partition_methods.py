@@ -1,7 +1,7 @@
 """Assignments: ours beside DGL's METIS, from one run.
 
-    python benchmarks/partition.py --json partition.json
-    python benchmarks/partition.py --graphs ddi planted --parts 4 8 --seeds 1
+    python benchmarks/partition_methods.py --json partition.json
+    python benchmarks/partition_methods.py --graphs ddi planted --parts 4 8 --seeds 1
 
 Quality: for each graph, number of parts and seed the share of edges that are cut, and the fullest part over the mean
 of nodes and of edges (edges follow their destination). DGL's METIS runs with ``balance_edges=True`` in both of its
@@ -30,19 +30,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import graphs as generated
 import numpy as np
 import psutil
 from tabulate import tabulate
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "benchmarks")]
-
-import graphs as generated  # noqa: E402
-
-from graph_emb.compat import dgl as compat_dgl  # noqa: E402
-from graph_emb.graph import read_graph  # noqa: E402
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph  # noqa: E402
-from partition.methods import assign  # noqa: E402
+from graph_emb.compat import dgl as compat_dgl
+from graph_emb.graph import read_graph
+from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from partition.methods import assign
 
 BALANCE = 1.05
 TARGETS = {"cut, geometric mean": 0.90, "cut, worst cell": 1.03, "time": 0.6, "memory": 0.45}
@@ -247,7 +243,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", choices=["quality", "cost"], help="leave the other half out")
     parser.add_argument("--cost-edges", type=int, default=4_000_000, help="smallest graph of the cost half")
     parser.add_argument("--cost-repeats", type=int, default=3)
-    default = os.environ.get("GRAPH_EMB_DATA", CHECKOUT.parent / "shared" / "data")
+    default = os.environ.get("GRAPH_EMB_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
     parser.add_argument("--data", type=Path, default=Path(default), help="folder of the real graphs")
     parser.add_argument("--json", type=Path, help="write all numbers here too")
     parser.add_argument("--child", choices=["ours", "dgl"], help=argparse.SUPPRESS)
