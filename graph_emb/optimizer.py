@@ -297,6 +297,16 @@ class SparseAdamW(SparseAdam):
         self._start(params, numbers, merge, bias_correction, compat)
 
 
+OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
+    "sgd": SparseSGD,
+    "adagrad": SparseAdagrad,
+    "row_adagrad": SparseRowAdagrad,
+    "adam": SparseAdam,
+    "row_adam": SparseRowAdam,
+}
+"""By the name that a configuration gives the rule."""
+
+
 def _refuse(compat: str, absent: tuple[str, ...], why: str) -> None:
     if compat in absent:
         raise ConfigError(f"compat={compat!r} {why}; use compat='torch' or 'fbgemm'")

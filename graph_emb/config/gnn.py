@@ -15,7 +15,7 @@ from graph_emb.config.section import Count, ModelBase, Number
 
 FILE_OPTIONS = (
     "labels", "hold_out", "directed", "weights", "duplicates", "self_loops", "format", "num_nodes", "ids", "header",
-    "separator", "columns",
+    "separator", "comment", "columns",
 )  # fmt: skip
 """Fields of the data set that are about files of plain graphs."""
 

@@ -39,6 +39,7 @@ class KGESection(ModelBase):
         "dataset.ids",
         "dataset.header",
         "dataset.separator",
+        "dataset.comment",
         "dataset.columns",
         "parallel.method",
         "parallel.negatives",

@@ -11,7 +11,7 @@ from graph_emb.config.walks import WalkSection
 
 FILE_OPTIONS = (
     "download", "labels", "hold_out", "directed", "weights", "duplicates", "self_loops", "num_nodes", "ids", "header",
-    "separator", "columns",
+    "separator", "comment", "columns",
 )  # fmt: skip
 """Fields of the data set that are about graphs of one node type."""
 

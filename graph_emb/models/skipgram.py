@@ -32,7 +32,6 @@ from graph_emb.models.skipgram_log import OneRank, Ranks, SkipGramProgress, Trai
 from graph_emb.models.skipgram_model import SkipGram
 from graph_emb.models.skipgram_ranks import LockstepRanks, deferred_interrupt
 from graph_emb.models.skipgram_steps import (
-    OPTIMIZERS,
     AutogradSteps,
     GradientSteps,
     InPlaceSteps,
@@ -41,7 +40,7 @@ from graph_emb.models.skipgram_steps import (
     WalkBatch,
     learning_rate,
 )
-from graph_emb.optimizer import SparseOptimizer
+from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
 from graph_emb.partition_book import RangeBook
 
 __all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "train_skipgram"]

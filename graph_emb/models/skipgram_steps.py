@@ -17,26 +17,11 @@ from graph_emb.data.negatives import NegativeKinds, NegativeSampler
 from graph_emb.models import skipgram_kernels
 from graph_emb.models.skipgram_config import SkipGramConfig
 from graph_emb.models.skipgram_model import SkipGram, cut_blocks, distance_ramp, num_blocks
-from graph_emb.optimizer import (
-    SparseAdagrad,
-    SparseAdam,
-    SparseOptimizer,
-    SparseRowAdagrad,
-    SparseRowAdam,
-    SparseSGD,
-)
+from graph_emb.optimizer import SparseOptimizer
 
 Pair = tuple[np.ndarray, np.ndarray]
 MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
 PART_WALKS, PART_TOKENS = 32, 1280  # of a batch, the larger: enough work for a thread, and rows that fit its cache
-
-OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
-    "sgd": SparseSGD,
-    "adagrad": SparseAdagrad,
-    "row_adagrad": SparseRowAdagrad,
-    "adam": SparseAdam,
-    "row_adam": SparseRowAdam,
-}
 
 
 class LinearDecay:

@@ -16,9 +16,9 @@ import partition
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.config.walks import WalkSection
+from graph_emb.data.all_rows import all_rows
 from graph_emb.data.part_graph import PartGraph
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
-from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
@@ -32,8 +32,6 @@ from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, layout
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
-CHUNK_ROWS = 1 << 16
-"""Rows that travel to the first rank at a time after the training."""
 WEIGHT = "weight"
 TABLE = "node"
 """The name of the nodes' table in a run and in its checkpoints."""
@@ -264,22 +262,10 @@ def own_part(parts: partition.PartitionedGraph, ranks: Ranks, directed: bool) ->
 
 def _combined(model: SkipGram, context: str, wanted: bool) -> torch.Tensor | None:
     """``SkipGram.embeddings`` of rows that lie with many ranks, in partition order."""
-    token = _all_rows(model.embedding, wanted)
+    token = all_rows(model.embedding, wanted)
     if context == "none" or model.context is model.embedding:
         return token
-    other = _all_rows(model.context, wanted)
+    other = all_rows(model.context, wanted)
     if token is None or other is None:
         return None
     return token + other if context == "add" else torch.cat([token, other], dim=1)
-
-
-def _all_rows(table: DistEmbedding, wanted: bool) -> torch.Tensor | None:
-    """All rows of a table on the rank that wants them, chunk by chunk; the others answer."""
-    out = torch.empty(table.num_embeddings, table.embedding_dim) if wanted else None
-    with torch.no_grad():
-        for low in range(0, table.num_embeddings, CHUNK_ROWS):
-            high = min(low + CHUNK_ROWS, table.num_embeddings)
-            rows = table(torch.arange(low, high if wanted else low))
-            if out is not None:
-                out[low:high] = rows
-    return out

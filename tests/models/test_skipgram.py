@@ -15,8 +15,8 @@ from graph_emb.models import skipgram
 from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.models.skipgram_config import DEFAULT_LR
 from graph_emb.models.skipgram_model import cut_blocks
-from graph_emb.models.skipgram_steps import OPTIMIZERS, AutogradSteps, GradientSteps, InPlaceSteps, localize
-from graph_emb.optimizer import SparseAdagrad, SparseSGD
+from graph_emb.models.skipgram_steps import AutogradSteps, GradientSteps, InPlaceSteps, localize
+from graph_emb.optimizer import OPTIMIZERS, SparseAdagrad, SparseSGD
 
 SMALL = SkipGramConfig(dim=16, window=3, shared_negatives=8, block=8, batch_size=32)
 

@@ -17,7 +17,7 @@ from graph_emb.errors import ConfigError, DataError
 from graph_emb.evaluate.scorers import SCORERS
 from graph_emb.graph import ReadOptions
 from graph_emb.models.skipgram import SkipGramConfig
-from graph_emb.models.skipgram_steps import OPTIMIZERS
+from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.train.evaluation import SCORER_TITLES
 from graph_emb.train.families import walks
 from graph_emb.train.inputs import absolute_paths, load_dataset

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from graph_emb.errors import ConfigError, unknown_name
-from graph_emb.optimizer import SparseAdagrad, SparseAdam, SparseOptimizer, SparseRowAdagrad, SparseRowAdam, SparseSGD
-
-RULES: dict[str, Callable[..., SparseOptimizer]] = {
-    "sgd": SparseSGD,
-    "adagrad": SparseAdagrad,
-    "row_adagrad": SparseRowAdagrad,
-    "adam": SparseAdam,
-    "row_adam": SparseRowAdam,
-}
+from graph_emb.optimizer import OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +63,8 @@ class GNNConfig:
             raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay is {self.weight_decay}; it must be finite and not negative")
-        if self.rule not in RULES:
-            raise unknown_name("rule", self.rule, RULES)
+        if self.rule not in OPTIMIZERS:
+            raise unknown_name("rule", self.rule, OPTIMIZERS)
         if self.init not in ("xavier", "normal"):
             raise unknown_name("init", self.init, ("xavier", "normal"))
         if self.fanouts is not None and len(self.fanouts) != self.num_layers:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ShapeError, unknown_name
-from graph_emb.models.gnn.config import RULES, GNNConfig
+from graph_emb.models.gnn.config import GNNConfig
+from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.table.initializers import Normal, XavierUniform
 from graph_emb.transport.process_group import ProcessGroup
 
@@ -67,7 +68,7 @@ class InputRows:
         self.optimizer = None
         if self.tables:
             rate = config.lr if config.table_lr is None else config.table_lr
-            self.optimizer = RULES[config.rule](list(self.tables.values()), lr=rate)
+            self.optimizer = OPTIMIZERS[config.rule](list(self.tables.values()), lr=rate)
 
     @property
     def num_parameters(self) -> int:

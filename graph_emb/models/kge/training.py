@@ -17,23 +17,22 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from graph_emb.data.all_rows import all_rows
 from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.data.walkers import thread_count
-from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
 from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.best import BestRows
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
-from graph_emb.models.skipgram_steps import OPTIMIZERS
+from graph_emb.optimizer import OPTIMIZERS
 
 if TYPE_CHECKING:
     from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 
 MOST_THREADS = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009  set at run time, unknown to mypy
-CHUNK_ROWS = 1 << 16  # that travel to the first rank at a time
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ class _Training:
         """All rows on the first rank; the others answer."""
         self.transport.barrier()
         wanted = self.transport.rank == 0
-        entities, relations = (_all_rows(table, wanted) for table in self.model.tables)
+        entities, relations = (all_rows(table, wanted) for table in self.model.tables)
         self.transport.barrier()
         return None if entities is None or relations is None else (entities, relations)
 
@@ -286,14 +285,3 @@ def _threads(num_threads: int | None) -> Iterator[None]:
     finally:
         torch.set_num_threads(before[0])
         numba.set_num_threads(before[1])
-
-
-@torch.no_grad()
-def _all_rows(table: DistEmbedding, wanted: bool) -> Tensor | None:
-    out = torch.empty(table.num_embeddings, table.embedding_dim) if wanted else None
-    for low in range(0, table.num_embeddings, CHUNK_ROWS):
-        high = min(low + CHUNK_ROWS, table.num_embeddings)
-        rows = table(torch.arange(low, high if wanted else low))
-        if out is not None:
-            out[low:high] = rows
-    return out

@@ -13,11 +13,11 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.config.gnn import GNNSection, RGCNSection, SAGESection
+from graph_emb.data.all_rows import all_rows
 from graph_emb.data.datasets import load
 from graph_emb.data.export import Embeddings
 from graph_emb.data.typed_nodes import load_typed_nodes
 from graph_emb.data.walkers import thread_count
-from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import Evaluation, GNNResult, SeedsResult
@@ -225,19 +225,8 @@ def _tables(graph: HeteroGraph, result: GNNResult, wanted: bool) -> dict[str, Em
     """All rows of all tables on the rank that wants them; every rank calls it."""
     found = {}
     for ntype, table in result.tables.items():
-        rows = _all_rows(table, wanted)
+        rows = all_rows(table, wanted)
         if rows is not None:
             ids = graph.node_ids.get(ntype, np.arange(table.num_embeddings))
             found["node" if ntype == NODE_TYPE else ntype] = Embeddings(rows.numpy(), ids)
     return found
-
-
-def _all_rows(table: DistEmbedding, wanted: bool) -> torch.Tensor | None:
-    out = torch.empty(table.num_embeddings, table.embedding_dim) if wanted else None
-    with torch.no_grad():
-        for low in range(0, table.num_embeddings, CHUNK_ROWS):
-            high = min(low + CHUNK_ROWS, table.num_embeddings)
-            rows = table(torch.arange(low, high if wanted else low))
-            if out is not None:
-                out[low:high] = rows
-    return out
