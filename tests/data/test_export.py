@@ -13,10 +13,9 @@ import torch
 
 from graph_emb.data import export
 from graph_emb.data.embedding_formats import FORMATS
-from graph_emb.data.export import Embeddings, align, load_embeddings, save_embeddings
+from graph_emb.data.export import load_embeddings, save_embeddings
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError, DataError, ShapeError
-from graph_emb.graph.csr import Graph
 from graph_emb.initializers import Normal
 from graph_emb.transport.active import init, shutdown
 
@@ -384,36 +383,3 @@ def test_a_missing_permission_stays_an_oserror(tmp_path: Path) -> None:
         if file.name != "ids.npy":
             with pytest.raises(PermissionError):
                 load_embeddings(file)
-
-
-# Alignment with a graph
-
-
-def test_rows_follow_the_graphs_order_and_extra_rows_are_left() -> None:
-    found = Embeddings(np.float32([[0], [1], [2], [3]]), np.array([10, 20, 30, 40]))
-    assert align(found, [30, 10]).tolist() == [[2.0], [0.0]]
-    graph = Graph.from_edges([0, 1], [1, 2], node_ids=np.array([40, 20, 30]))
-    assert align(found, graph).tolist() == [[3.0], [1.0], [2.0]]
-
-
-def test_a_graph_without_ids_means_its_numbers() -> None:
-    graph = Graph.from_edges([0], [1])
-    assert align(Embeddings(np.float32([[5], [6]]), np.array([1, 0])), graph).tolist() == [[6.0], [5.0]]
-
-
-def test_integers_and_strings_meet_as_text() -> None:
-    found = Embeddings(np.float32([[1], [2]]), np.array([7, 8]))
-    assert align(found, ["8", "7"]).tolist() == [[2.0], [1.0]]
-    assert align(Embeddings(found.weights, np.array(["7", "8"])), [8]).tolist() == [[2.0]]
-
-
-def test_a_node_without_a_row_is_named() -> None:
-    found = Embeddings(np.float32([[1], [2]]), np.array(["a", "b"]))
-    with pytest.raises(DataError, match="2 of 3 nodes have no embedding, the first is id 'c'"):
-        align(found, ["a", "c", "d"])
-
-
-@pytest.mark.parametrize("weights", [np.ones(3), np.ones((3, 2), dtype=int), np.ones((0, 2))])
-def test_embeddings_are_a_floating_matrix(weights: np.ndarray) -> None:
-    with pytest.raises(ShapeError, match="give floats"):
-        Embeddings(weights, np.arange(3))
