@@ -157,9 +157,12 @@ def run_job(function: Callable[..., None], trainers: int, config: str | None, ar
     context = multiprocessing.get_context("spawn")
     hosts, token, queue = [f"127.0.0.1:{free_ports(1)}"], guard.new_token(), context.Queue()
     options = {"token": token, "part_config": config}
+    os.environ["NUMBA_NUM_THREADS"] = str(args.server_threads)
     processes = [context.Process(target=serve, args=(0, hosts, 1, trainers), kwargs=options)]
+    processes[0].start()
+    os.environ["NUMBA_NUM_THREADS"] = str(args.threads)
     processes += [context.Process(target=function, args=(rank, hosts, token, args, queue)) for rank in range(trainers)]
-    for process in processes:
+    for process in processes[1:]:
         process.start()
     found = [queue.get(timeout=600) for _ in range(trainers)]
     for process in processes:
@@ -175,12 +178,12 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--batch", type=int, default=20_000)
     parser.add_argument("--trainers", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of each trainer")
+    parser.add_argument("--server-threads", type=int, default=os.cpu_count(), help="the launcher's choice: all cores")
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--pushes", type=int, default=1_000, help="of each of four trainers, for the exact sum")
     parser.add_argument("--json", type=Path, help="also write the numbers there")
     args = parser.parse_args()
-    os.environ["NUMBA_NUM_THREADS"] = str(args.threads)
     dgl = compat_dgl.load()
     with tempfile.TemporaryDirectory() as folder:
         graph = dgl.graph((torch.tensor([0]), torch.tensor([1])), num_nodes=args.rows)

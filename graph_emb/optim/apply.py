@@ -29,6 +29,7 @@ def apply_update(
     how: Merge = "sum",
     *,
     prepared: bool = False,
+    distinct: bool = False,
 ) -> None:
     """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
 
@@ -43,12 +44,13 @@ def apply_update(
         grads: Shape (B, D).
         how: The treatment of duplicates.
         prepared: Whether the sender has called ``rule.prepare`` and merged already.
+        distinct: Whether the rows are known to hold no duplicates: a sender merged them, and nobody else did.
     """
     if not prepared:
         check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
     if shard.frozen is not None:
         rows, grads = shard.without_frozen(rows, grads)
-    if kernels.run(rule, shard, rows, grads, how):
+    if kernels.run(rule, shard, rows, grads, how, distinct):
         return
     apply_reference(rule, shard, rows, grads, how, prepared=prepared)
 

@@ -209,7 +209,9 @@ FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None
 """The rules that have a fused form; others take the torch form."""
 
 
-def run(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, how: Merge) -> bool:
+def run(
+    rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, how: Merge, distinct: bool = False
+) -> bool:
     """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
 
     Args:
@@ -218,6 +220,7 @@ def run(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, ho
         rows: Positions in the shard, shape (B,), int64, inside the shard, repeats allowed.
         grads: Shape (B, D), any floating dtype.
         how: The treatment of duplicates.
+        distinct: Whether the caller knows that there are none.
     """
     check_merge(how)
     fused = FUSED.get(type(rule))
@@ -225,8 +228,12 @@ def run(rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, ho
     if fused is None or weight.dtype is not torch.float32 or weight.device.type != "cpu":
         return False
     grads = grads.detach().to("cpu", torch.float32).contiguous()
-    distinct, first, following = group(rows.detach().cpu().contiguous().numpy())
-    parts = get_num_threads() if len(distinct) >= SERIAL_ROWS else 1
-    batch = (distinct, first, following, grads.numpy(), how == "mean", parts)
+    places = rows.detach().cpu().contiguous().numpy()
+    if distinct:
+        touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)
+    else:
+        touched, first, following = group(places)
+    parts = get_num_threads() if len(touched) >= SERIAL_ROWS else 1
+    batch = (touched, first, following, grads.numpy(), how == "mean", parts)
     fused(rule, weight.numpy(), {name: tensor.numpy() for name, tensor in shard.state.items()}, batch)
     return True

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from graph_emb.errors import ShapeError
-from graph_emb.optim.adam import Adam
+from graph_emb.optim.adagrad import Adagrad, RowAdagrad
+from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.apply import apply_update
+from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
 from graph_emb.partition_book import RangeBook
 from graph_emb.table.initializers import Zeros
@@ -62,3 +64,18 @@ def test_non_contiguous_gradients_and_ids_are_honoured() -> None:
     apply_update(SGD(1.0), shard, ids, grads)
     assert shard.weight[0].tolist() == [0, -2, -4]
     assert shard.weight[2].tolist() == [-1, -3, -5]
+
+
+@pytest.mark.parametrize(
+    "rule", [SGD(0.1), SGD(0.1, momentum=0.9), Adagrad(0.1), RowAdagrad(0.1), Adam(0.1), RowAdam(0.1)]
+)
+def test_rows_that_are_known_to_be_distinct_get_the_same_bits(rule: Rule) -> None:
+    grouped, told = zeros(), zeros()
+    ids, grads = torch.tensor([5, 0, 3]), torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    for shard in (grouped, told):
+        shard.allocate_state(rule.state_specs())
+        for _ in range(3):
+            apply_update(rule, shard, ids, grads, distinct=shard is told)
+    assert torch.equal(grouped.weight, told.weight)
+    assert all(torch.equal(grouped.state[name], told.state[name]) for name in grouped.state)
+    assert grouped.weight[ids].abs().min() > 0

@@ -62,7 +62,8 @@ def run_host(
         index: This machine's place among them.
         logs: Folder of the log files.
         port: Of the store on the first machine; 0 takes a free one (one machine only).
-        threads: Of each trainer; None shares the cores evenly.
+        threads: Of each trainer and server; None shares the cores evenly among the trainers, and once more among the
+            servers, which work while trainers wait for them.
         environment: Further variables of every trainer.
     Raises:
         ConfigError: the port cannot be had.
@@ -71,14 +72,16 @@ def run_host(
     if len(hosts) > 1 and port == 0:
         raise ConfigError("several hosts need a port that all of them know; give --port")
     store = _meeting_point(hosts[0].address, port, here=index == 0)
-    per_trainer = threads or max(1, (os.cpu_count() or 1) // hosts[index].trainers)
+    cores = os.cpu_count() or 1
+    per_trainer = threads or max(1, cores // hosts[index].trainers)
     variables = dict(environment or {})
     processes = []
     if hosts[index].servers:
         hosts_file = logs / "servers.txt"
         variables |= _kvstore_variables(hosts, index, port, hosts_file)
+        per_server = threads or max(1, cores // hosts[index].servers)
         processes = plan.servers(
-            hosts, index, hosts_file=hosts_file, logs=logs, threads=per_trainer, environment=variables
+            hosts, index, hosts_file=hosts_file, logs=logs, threads=per_server, environment=variables
         )
     processes += plan.trainers(
         command, hosts, index, port=store.port, logs=logs, threads=per_trainer, environment=variables

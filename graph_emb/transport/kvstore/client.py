@@ -228,7 +228,7 @@ class KVStoreTransport:
             if server in self._servers and self._hogwild and not table.push_handler:
                 self._apply_here(table, push.rule, packed.how, ids, grads, clocks)
                 continue
-            arguments = (table.key, optimizer, push.rule, packed.how, clocks)
+            arguments = (table.key, optimizer, push.rule, packed.how, packed.distinct, clocks)
             if server in self._servers:
                 self._exchange.tell(server, "push_placed", *arguments, packed.place, start, end)
             else:

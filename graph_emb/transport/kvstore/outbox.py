@@ -96,6 +96,7 @@ class Packed(NamedTuple):
         grads: Shape (S, D).
         pieces: (server, start, end) of the rows of each server that owns some.
         how: What the owner still has to do with duplicates.
+        distinct: Whether there are none.
         place: Where ids and gradients lie in the outbox.
     """
 
@@ -103,6 +104,7 @@ class Packed(NamedTuple):
     grads: Tensor
     pieces: list[tuple[int, int, int]]
     how: Merge
+    distinct: bool
     place: Place
 
 
@@ -134,7 +136,7 @@ def pack(push: Push, owners: Layout, dtype: torch.dtype, room: Room) -> Packed:
         sum_groups(grads.contiguous().numpy(), route.first, route.following, threads, out.numpy())
         if push.merge == "mean":
             out.mul_(torch.bincount(route.place, minlength=len(there)).float().reciprocal().unsqueeze(1))
-        return Packed(there, out, cut(route.counts), "sum", place)
+        return Packed(there, out, cut(route.counts), "sum", True, place)
     how = push.merge
     if push.rule.per_occurrence:
         order = torch.argsort(owners.owner(ids), stable=True)
@@ -147,7 +149,7 @@ def pack(push: Push, owners: Layout, dtype: torch.dtype, room: Room) -> Packed:
     there.copy_(ids)
     out.copy_(grads)
     counts = torch.bincount(owners.owner(ids), minlength=owners.world_size).tolist()
-    return Packed(there, out, cut(counts), how, place)
+    return Packed(there, out, cut(counts), how, not push.rule.per_occurrence, place)
 
 
 def cut(counts: list[int]) -> list[tuple[int, int, int]]:

@@ -198,6 +198,7 @@ class Tables:
         optimizer: int,
         rule: SparseRule,
         how: Merge,
+        distinct: bool,
         clocks: Mapping[str, float],
         ids: Tensor,
         grads: Tensor,
@@ -210,7 +211,7 @@ class Tables:
             return
         for name, clock in clocks.items():
             shard.state[name].fill_(clock)
-        apply_update(rule, shard, rows, grads, how)
+        apply_update(rule, shard, rows, grads, how, distinct=distinct)
 
     def push_placed(
         self,
@@ -219,6 +220,7 @@ class Tables:
         optimizer: int,
         rule: SparseRule,
         how: Merge,
+        distinct: bool,
         clocks: Mapping[str, float],
         place: Place,
         start: int,
@@ -226,7 +228,7 @@ class Tables:
     ) -> None:
         """``push`` of rows [start, end) that lie in the sender's outbox."""
         ids, grads = at(self._outboxes[sender], place)
-        self.push(sender, key, optimizer, rule, how, clocks, ids[start:end], grads[start:end])
+        self.push(sender, key, optimizer, rule, how, distinct, clocks, ids[start:end], grads[start:end])
 
     def outbox(self, sender: int, name: str, num_bytes: int) -> Answer:
         """Map the memory in which a trainer of this machine leaves its gradients."""
