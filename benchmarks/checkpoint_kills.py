@@ -81,6 +81,9 @@ def look(folder: Path, emb: Any, opt: Any) -> int:
 
 def rounds(kills: int, seed: int, folder: Path) -> Counter[str]:
     """Kill so many children; counts of what was found."""
+    import torch
+
+    torch.set_num_threads(1)  # threads of OpenMP do not survive a fork, and a child would wait for them for ever
     context = multiprocessing.get_context("fork")  # a child imports and compiles nothing
     rng, found, step = random.Random(seed), Counter[str](), 0
     emb, opt = table(0)
