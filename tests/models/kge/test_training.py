@@ -219,7 +219,7 @@ def judged_collective(config: KGEConfig, graph: KnowledgeGraph) -> float | None:
 def test_umls_is_learnt_as_well_in_every_mode(ranks: Ranks, shared_data: Path) -> None:
     """One std of the test MRR over seeds, measured in local mode, bounds the difference of the modes."""
     graph = load_triples("umls", shared_data)
-    config = replace(umls_config("complex"), batch_size=512, epochs=6, valid_every=0)
+    config = replace(umls_config("complex"), batch_size=128, epochs=4, valid_every=0)
     local = []
     for seed in range(4):
         result = train_kge(graph, config, seed=seed, num_threads=1)
@@ -234,4 +234,4 @@ def test_umls_is_learnt_as_well_in_every_mode(ranks: Ranks, shared_data: Path) -
         close_idle()
     spread = float(np.std(local, ddof=1))
     assert together == pytest.approx(local[0], abs=spread)
-    assert served > min(local) - spread
+    assert served > np.mean(local) - spread
