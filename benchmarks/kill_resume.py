@@ -3,10 +3,9 @@
     python benchmarks/kill_resume.py --kills 30 --trainers 1
     python benchmarks/kill_resume.py --kills 30 --trainers 2
 
-Each trial starts ``graph-emb train --checkpoint-every 1``, kills all its processes at a moment drawn evenly from the
-length of the uninterrupted run (half of it or more is the start of Python; ``--after 0.5`` leaves that out), and gives
-the same command with ``--resume`` until it ends; with ``--again`` it is killed so many times on the way. Compared are
-the bytes of ``embeddings.npy``.
+Each trial starts ``graph-emb train --checkpoint-every 1``, kills all its processes at a random moment after a random one
+of its checkpoints (or before the first), and gives the same command with ``--resume`` until it ends; with ``--again`` it
+is killed so many times on the way. Compared are the bytes of ``embeddings.npy``.
 """
 
 from __future__ import annotations
@@ -38,9 +37,11 @@ def command(args: argparse.Namespace, out: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
-def killed(words: list[str], seconds: float) -> bool:
-    """Start a job and kill all its processes after so long; whether it was still running."""
+def killed(words: list[str], folder: Path, step: int, seconds: float) -> bool:
+    """Start a job; kill all its processes so long after it saved a step; whether it was still running."""
     job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while job.poll() is None and saved(folder) < step:
+        time.sleep(0.005)
     try:
         job.wait(seconds)
         return False
@@ -57,6 +58,11 @@ def killed(words: list[str], seconds: float) -> bool:
     return True
 
 
+def saved(folder: Path) -> int:
+    """The newest complete checkpoint's step; 0 where there is none."""
+    return max((int(path.parent.name) for path in folder.glob("[0-9]*/manifest.json")), default=0)
+
+
 def state_of(folder: Path) -> str:
     """What the kill left: how many steps were saved, and whether a save was under way."""
     if not folder.is_dir():
@@ -67,20 +73,23 @@ def state_of(folder: Path) -> str:
     return ("during a save" if torn else "between saves") if steps or torn else "before the first save"
 
 
-def trial(args: argparse.Namespace, folder: Path, wanted: bytes, length: float, chance: random.Random) -> str:
-    """One run that is killed and resumed; where it was killed."""
-    out, places = folder / "run", []
+def trial(args: argparse.Namespace, folder: Path, wanted: bytes, steps: int, chance: random.Random) -> str:
+    """One run that is killed and resumed; where it was killed last."""
+    out, place = folder / "run", "after the end"
+    saves = folder / "run-checkpoints"
     words = command(args, out, "--checkpoint-every", "1")
     for turn in range(args.again):
-        if not killed(words if not turn else [*words, "--resume"], chance.uniform(args.after, 1.0) * length):
+        step = chance.randint(saved(saves), steps - 1)
+        wait = chance.uniform(0.0, args.wait if step > saved(saves) else 10 * args.wait)
+        if not killed([*words, "--resume"] if turn else words, saves, step, wait):
             break
-        places.append(state_of(folder / "run-checkpoints"))
+        place = state_of(saves)
     if not out.exists():
         subprocess.run([*words, "--resume"], check=True, stdout=subprocess.DEVNULL)
     found = (out / "embeddings.npy").read_bytes()
     if found != wanted:
-        raise SystemExit(f"killed {places}: the bytes differ; see {folder}")
-    return places[-1] if places else "after the end"
+        raise SystemExit(f"killed {place}: the bytes differ; see {folder}")
+    return place
 
 
 def main() -> None:
@@ -88,7 +97,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--again", type=int, default=1, help="kills of one run; it is resumed after each")
-    parser.add_argument("--after", type=float, default=0.0, help="earliest moment, as a share of the run's length")
+    parser.add_argument("--wait", type=float, default=0.3, help="seconds at most between a checkpoint and the kill")
     parser.add_argument("--trainers", type=int, default=1, help="1: local mode; more: collective mode")
     parser.add_argument("--rule", default="sgd")
     parser.add_argument("--walks", type=int, default=60, help="from each node")
@@ -98,21 +107,18 @@ def main() -> None:
     chance, counts = random.Random(args.seed), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "whole"
-        subprocess.run(command(args, whole), check=True, stdout=subprocess.DEVNULL)  # compiles and fills caches
-        shutil.rmtree(whole)
-        start = time.perf_counter()
         subprocess.run(command(args, whole), check=True, stdout=subprocess.DEVNULL)
-        length = time.perf_counter() - start
         wanted = (whole / "embeddings.npy").read_bytes()
+        shutil.rmtree(whole)
+        subprocess.run(command(args, whole, "--checkpoint-every", "1"), check=True, stdout=subprocess.DEVNULL)
+        steps = saved(Path(place) / "whole-checkpoints")
         for number in range(args.kills):
             folder = Path(place) / str(number)
             folder.mkdir()
-            counts[trial(args, folder, wanted, length, chance)] += 1
+            counts[trial(args, folder, wanted, steps, chance)] += 1
             shutil.rmtree(folder)
     rows = [[name, count] for name, count in counts.most_common()]
-    print(
-        f"{args.kills} runs of {args.trainers} trainer(s), {args.rule}, {length:.1f} s uninterrupted: all bytes equal"
-    )
+    print(f"{args.kills} runs, {args.trainers} trainer(s), {args.rule}, {steps} checkpoints each: all bytes equal")
     print(tabulate(rows, headers=["last kill", "runs"]))
     if args.json:
         args.json.write_text(json.dumps({"args": vars(args), "kills": counts}, default=str, indent=2))
