@@ -3,9 +3,9 @@
     python benchmarks/kill_resume.py --kills 30 --trainers 1
     python benchmarks/kill_resume.py --kills 30 --trainers 2
 
-Each trial starts ``graph-emb train --checkpoint-every 1``, kills all its processes at a random moment after a random one
-of its checkpoints (or before the first), and gives the same command with ``--resume`` until it ends; with ``--again`` it
-is killed so many times on the way. Compared are the bytes of ``embeddings.npy``.
+Each trial starts ``graph-emb train --checkpoint-every 1``, kills all its processes at a random moment after a random
+one of its checkpoints (or before the first), and gives the same command with ``--resume`` until it ends; with
+``--again`` it is killed so many times on the way. Compared are the bytes of ``embeddings.npy``.
 """
 
 from __future__ import annotations
