@@ -137,7 +137,8 @@ def train_skipgram(
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
         epoch = first_epoch = begin = step = 0
         if checkpoints is not None:
-            trainers = [] if steps.optimizer is None else [steps.optimizer]
+            stateless = optimizer is None and config.rule == "sgd"  # in place or not, as the mode has it
+            trainers = [] if stateless or steps.optimizer is None else [steps.optimizer]
             position = checkpoints.start(model.tables, trainers)
             if position is not None:
                 epoch = first_epoch = position["epoch"]

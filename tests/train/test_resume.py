@@ -123,8 +123,13 @@ def killed_at_the_first_checkpoint(words: list[str], folder: Path) -> None:
 @pytest.mark.dist
 @pytest.mark.parametrize(
     ("first", "second"),
-    [((), ()), (("--trainers", "2"), ("--trainers", "2")), (("--trainers", "2"), ())],
-    ids=["local", "collective", "collective to local"],
+    [
+        ((), ()),
+        (("--trainers", "2"), ("--trainers", "2")),
+        (("--trainers", "2"), ()),
+        (("--trainers", "2", "--mode", "kvstore"), ()),
+    ],
+    ids=["local", "collective", "collective to local", "kvstore to local"],
 )
 def test_a_killed_job_goes_on(tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...]) -> None:
     out = tmp_path / "run"
