@@ -137,6 +137,13 @@ class CheckpointSection(Section):
     keep_last: Count = Field(default=2, ge=1, le=1_000_000, description="complete checkpoints that stay")
     background: bool = Field(default=False, description="train on while a checkpoint is written; costs a copy")
 
+    @model_validator(mode="after")
+    def _counts_only_where_something_is_saved(self) -> CheckpointSection:
+        unused = sorted(self.model_fields_set - {"every"} - _fields_at_default(self))
+        if self.every is None and unused:
+            raise ValueError(f"{unused[0]} has no effect while nothing is saved; set checkpoint.every or leave it out")
+        return self
+
     @field_validator("every", mode="after")
     @classmethod
     def _is_an_interval(cls, value: str | None) -> str | None:

@@ -185,3 +185,13 @@ def test_a_field_without_meaning_for_a_model_is_refused(pair_config: type[RunCon
         config_from({"model": "pair", "dataset": "x", "train": {"epochs": 31}})
     written = config_from({"model": "pair", "dataset": "x"}).model_dump(mode="json")
     assert config_from(written).train.epochs == 30  # a written configuration names every field
+
+
+@pytest.mark.parametrize("field", [{"keep_last": 3}, {"background": True}])
+def test_options_of_checkpoints_need_an_interval(field: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"{next(iter(field))} has no effect while nothing is saved"):
+        config_from(BASE, {"checkpoint": field})
+    every = config_from(BASE, {"checkpoint": {**field, "every": "10m"}})
+    assert config_from(every.model_dump(mode="json")) == every
+    plain = config_from(BASE)
+    assert config_from(plain.model_dump(mode="json")) == plain
