@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -157,7 +158,7 @@ class TorchRows:
         return np.concatenate([*self.pieces()]), self.ids()
 
 
-class _ArrowRows:
+class _ArrowRows(ABC):
     """Rows that Arrow decodes batch by batch."""
 
     path: Path
@@ -180,11 +181,13 @@ class _ArrowRows:
             place += len(rows)
         return weights, self._typed(found)
 
+    @abstractmethod
     def _batches(self, *, ids: bool, rows: bool) -> Iterator[tuple[Any, Any]]:
-        raise NotImplementedError
+        """Ids and rows of each batch; what is not asked for need not be decoded."""
 
+    @abstractmethod
     def _typed(self, chunks: Iterable[Any]) -> Ids:
-        raise NotImplementedError
+        """The ids of all batches as one array."""
 
 
 class ParquetRows(_ArrowRows):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -144,7 +145,7 @@ class Zeros:
         weight.zero_()
 
 
-class _Seeded:
+class _Seeded(ABC):
     """Values by id: a range of ids is filled like any other ids."""
 
     def fill_(self, weight: Tensor, first_id: int) -> None:
@@ -152,9 +153,9 @@ class _Seeded:
         for start, stop in _chunks(weight):
             self.fill_at_(weight[start:stop], np.arange(first_id + start, first_id + stop))
 
+    @abstractmethod
     def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
         """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
