@@ -32,6 +32,7 @@ from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
 from graph_emb.partition_book import RangeBook
 from graph_emb.table.spec import TableSpec
+from graph_emb.train.launch.plan import SERVER_SPINS
 from graph_emb.transport import guard
 from graph_emb.transport.base import Push
 from graph_emb.transport.kvstore import connect, serve
@@ -157,9 +158,10 @@ def run_job(function: Callable[..., None], trainers: int, config: str | None, ar
     context = multiprocessing.get_context("spawn")
     hosts, token, queue = [f"127.0.0.1:{free_ports(1)}"], guard.new_token(), context.Queue()
     options = {"token": token, "part_config": config}
-    os.environ["NUMBA_NUM_THREADS"] = str(args.server_threads)
+    os.environ["NUMBA_NUM_THREADS"], os.environ["GOMP_SPINCOUNT"] = str(args.server_threads), SERVER_SPINS
     processes = [context.Process(target=serve, args=(0, hosts, 1, trainers), kwargs=options)]
     processes[0].start()
+    del os.environ["GOMP_SPINCOUNT"]
     os.environ["NUMBA_NUM_THREADS"] = str(args.threads)
     processes += [context.Process(target=function, args=(rank, hosts, token, args, queue)) for rank in range(trainers)]
     for process in processes[1:]:
@@ -179,7 +181,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=20_000)
     parser.add_argument("--trainers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="of each trainer")
-    parser.add_argument("--server-threads", type=int, default=os.cpu_count(), help="the launcher's choice: all cores")
+    parser.add_argument("--server-threads", type=int, default=os.cpu_count(), help="as the launcher chooses: all cores")
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--pushes", type=int, default=1_000, help="of each of four trainers, for the exact sum")
     parser.add_argument("--json", type=Path, help="also write the numbers there")

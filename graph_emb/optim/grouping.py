@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, prange
+from torch import Tensor
+
+from graph_emb.table.gather import threads_for
 
 
 @njit(cache=True, nogil=True)
@@ -74,9 +77,20 @@ def share(part, parts, num):
 
 
 @njit(parallel=True, cache=True, nogil=True)
-def sum_groups(grads, first, following, parts, out):
-    """out (R, D) gets the sum of each group's gradients, first to last; groups as ``group`` returns them."""
+def _sum_groups(grads, first, following, parts, out):
     for part in prange(parts):
         low, high = share(part, parts, len(first))
         for k in range(low, high):
             merged(grads, first[k], following, False, out[k])
+
+
+def sum_groups(grads: Tensor, first: np.ndarray, following: np.ndarray, out: Tensor) -> None:
+    """Sum the gradients of each group, first to last.
+
+    Args:
+        grads: Shape (B, D), float32 on the CPU.
+        first, following: The groups, as ``group`` returns them.
+        out: Contiguous memory for the sums, shape (R, D).
+    """
+    with threads_for(len(first)) as parts:
+        _sum_groups(grads.contiguous().numpy(), first, following, parts, out.numpy())

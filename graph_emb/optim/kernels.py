@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import get_num_threads, njit, prange
+from numba import njit, prange
 from torch import Tensor
 
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
@@ -22,7 +22,7 @@ from graph_emb.optim.grouping import group, merged, share
 from graph_emb.optim.merge import Merge, check_merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.sgd import SGD
-from graph_emb.table.gather import SERIAL_ROWS, prefetch
+from graph_emb.table.gather import prefetch, threads_for
 from graph_emb.table.shard import EmbeddingShard
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
@@ -233,7 +233,7 @@ def run(
         touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)
     else:
         touched, first, following = group(places)
-    parts = get_num_threads() if len(touched) >= SERIAL_ROWS else 1
-    batch = (touched, first, following, grads.numpy(), how == "mean", parts)
-    fused(rule, weight.numpy(), {name: tensor.numpy() for name, tensor in shard.state.items()}, batch)
+    state = {name: tensor.numpy() for name, tensor in shard.state.items()}
+    with threads_for(len(touched)) as parts:
+        fused(rule, weight.numpy(), state, (touched, first, following, grads.numpy(), how == "mean", parts))
     return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from llvmlite import ir
-from numba import get_num_threads, njit, prange, types
+from numba import get_num_threads, njit, prange, set_num_threads, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
@@ -14,6 +16,23 @@ from torch import Tensor
 LINE = 16  # float32 values in a cache line
 AHEAD = 6  # rows whose lines are asked for before they are needed
 SERIAL_ROWS = 256  # below this, starting threads costs more than they save
+
+
+@contextmanager
+def threads_for(num_rows: int) -> Iterator[int]:
+    """How many threads so many rows are worth; compiled functions that run inside wake no more than those.
+
+    A woken thread looks for more work for some milliseconds, and takes a core from whoever waits for these rows.
+    """
+    threads = get_num_threads()
+    if num_rows >= SERIAL_ROWS or threads == 1:
+        yield threads
+        return
+    set_num_threads(1)
+    try:
+        yield 1
+    finally:
+        set_num_threads(threads)
 
 
 def _emit_prefetch(typingctx, array, row):

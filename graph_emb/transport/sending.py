@@ -9,13 +9,11 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from numba import get_num_threads
 from torch import Tensor
 
 from graph_emb.optim.grouping import sum_groups
 from graph_emb.optim.kernels import FUSED
 from graph_emb.optim.merge import check_merge, merge, presum
-from graph_emb.table.gather import SERIAL_ROWS
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push
 from graph_emb.transport.process_group import ProcessGroup
@@ -50,8 +48,7 @@ def pack(push: Push, places: Layout, spec: TableSpec) -> Parcel:
     if push.merge == "sum" and type(push.rule) in FUSED and dtype is torch.float32 and spec.device.type == "cpu":
         route = places.route(ids, None)
         out = grads.new_empty((len(route.ids), grads.shape[1]))
-        threads = get_num_threads() if len(route.ids) >= SERIAL_ROWS else 1
-        sum_groups(grads.contiguous().numpy(), route.first, route.following, threads, out.numpy())
+        sum_groups(grads, route.first, route.following, out)
         return Parcel(route.ids, out, None, route.counts, push.touched)
     rows, sums, occurrences = presum(ids.to(spec.device), push.rule.prepare(grads))
     owner = places.owner(rows.cpu())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import numba
 import pytest
 import torch
 
-from graph_emb.table.gather import SERIAL_ROWS, gather, gather_two
+from graph_emb.table.gather import SERIAL_ROWS, gather, gather_two, threads_for
 
 
 @pytest.mark.parametrize("num", [0, 1, SERIAL_ROWS - 1, SERIAL_ROWS, 3 * SERIAL_ROWS + 1])
@@ -38,3 +41,19 @@ def test_two_sources_are_gathered_as_one(num: int, dtype: torch.dtype) -> None:
     place = torch.randint(0, 30, (num,), generator=generator)  # 11 of others, 19 of rows
     wanted = torch.cat([others, weight[rows]])[place]
     assert torch.equal(gather_two(weight, rows, others, place), wanted)
+
+
+def test_few_rows_wake_one_thread_and_many_wake_all() -> None:
+    threads = numba.get_num_threads()
+    with threads_for(SERIAL_ROWS) as parts:
+        assert parts == numba.get_num_threads() == threads
+    with threads_for(SERIAL_ROWS - 1) as parts:
+        assert parts == numba.get_num_threads() == 1
+    assert numba.get_num_threads() == threads
+
+
+def test_threads_come_back_after_an_error() -> None:
+    threads = numba.get_num_threads()
+    with contextlib.suppress(KeyError), threads_for(1):
+        raise KeyError
+    assert numba.get_num_threads() == threads

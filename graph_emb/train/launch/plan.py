@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from graph_emb.train.launch.hosts import Host
+
+SERVER_SPINS = "10000"
+"""How often an idle OpenMP thread of a server looks for work before it sleeps ($GOMP_SPINCOUNT).
+
+Libgomp's own choice lasts milliseconds, in which the thread holds a core that a trainer waits for."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,12 @@ def servers(
     first = sum(host.servers for host in hosts[:index])
     made = []
     for number in range(first, first + hosts[index].servers):
-        variables = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads), **environment}
+        variables = {
+            "OMP_NUM_THREADS": str(threads),
+            "NUMBA_NUM_THREADS": str(threads),
+            "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", SERVER_SPINS),
+            **environment,
+        }
         words = [str(number), str(hosts_file), str(hosts[index].servers), str(sum(host.trainers for host in hosts))]
         command = (sys.executable, "-m", "graph_emb.train.launch.serve", *words)
         made.append(Process("server", number, command, variables, logs / f"server-{number}.log"))

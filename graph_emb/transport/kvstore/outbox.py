@@ -9,13 +9,11 @@ import math
 from typing import NamedTuple, Protocol
 
 import torch
-from numba import get_num_threads
 from torch import Tensor
 
 from graph_emb.optim.grouping import sum_groups
 from graph_emb.optim.kernels import FUSED
 from graph_emb.optim.merge import Merge, check_merge, merge
-from graph_emb.table.gather import SERIAL_ROWS
 from graph_emb.transport.base import Push
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.routing import Layout
@@ -132,8 +130,7 @@ def pack(push: Push, owners: Layout, dtype: torch.dtype, room: Room) -> Packed:
         memory, place = room(len(route.ids), grads.shape[1], dtype)
         there, out = at(memory, place)
         there.copy_(route.ids)
-        threads = get_num_threads() if len(route.ids) >= SERIAL_ROWS else 1
-        sum_groups(grads.contiguous().numpy(), route.first, route.following, threads, out.numpy())
+        sum_groups(grads, route.first, route.following, out)
         if push.merge == "mean":
             out.mul_(torch.bincount(route.place, minlength=len(there)).float().reciprocal().unsqueeze(1))
         return Packed(there, out, cut(route.counts), "sum", True, place)

@@ -8,7 +8,7 @@ import pytest
 
 from graph_emb.errors import ConfigError, DataError
 from graph_emb.train.launch.hosts import Host, own_index, read_hosts
-from graph_emb.train.launch.plan import trainers
+from graph_emb.train.launch.plan import servers, trainers
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -63,3 +63,17 @@ def test_ranks_are_counted_over_uneven_hosts(tmp_path: Path) -> None:
     assert made[0].environment["MASTER_PORT"] == "77"
     assert made[0].environment["OMP_NUM_THREADS"] == "2"
     assert not any(process.shown for process in made), "rank 0 is on the other machine"
+
+
+def test_idle_threads_of_a_server_sleep_soon_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spins() -> str:
+        hosts = [Host("127.0.0.1", 1, servers=1)]
+        (made,) = servers(hosts, 0, hosts_file=tmp_path, logs=tmp_path, threads=2, environment={})
+        return made.environment["GOMP_SPINCOUNT"]
+
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    assert int(spins()) < 100_000
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert spins() == "7"
