@@ -16,6 +16,7 @@ from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, is_partition, load
 from partition.readers.progress import progress_shown, reading
 from partition.relabel import relabel
+from partition.threads import Threads, thread_count
 from partition.writer import Writer, check_names, check_no_empty_features, dgl_config, estimated_bytes, finish
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def build(
         out: Folder of the partition; it appears when the partition is complete.
         name: The graph's name in DGL; default: the graph's own.
         assignment: Use this instead of a method; the options of methods are then refused.
-        balance, tolerance, seed, num_threads: See ``partition.methods.assign``.
+        balance, tolerance, seed: See ``partition.methods.assign``.
+        num_threads: Of every step; changes the time, not the result. None: all that this process may use.
         method_options: Of the method, and ``relation_weights``.
         reader_options: Passed to ``partition.readers.read``.
         edge_owner: ``"destination"``, ``"source"`` or ``"balanced"``, see ``partition.relabel.relabel``.
@@ -88,7 +90,7 @@ def build(
         raise unknown_name("edge owner", edge_owner, get_args(OwnerRule))
     if num_parts is None and assignment is None:
         raise ConfigError("num_parts is missing; give the number of parts or an assignment")
-    chosen = {"balance": balance, "tolerance": tolerance, "num_threads": num_threads}
+    chosen = {"balance": balance, "tolerance": tolerance}
     if assignment is not None:
         _check_assigned(
             assignment, num_parts, {"method": None if method == "auto" else method, **chosen}, method_options
@@ -121,14 +123,16 @@ def build(
         folder.check_space(estimated_bytes(graph))
         if assignment is None:
             assert num_parts is not None
-            options = {**chosen, **(method_options or {})}
+            options = {**chosen, "num_threads": num_threads, **(method_options or {})}
             assignment = assign(graph, num_parts, method, seed=seed, edge_owner=edge_owner, **options)
         manifest = Manifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
         files = FileSet(folder, manifest)
-        made = relabel(graph, assignment, edge_owner)
+        made = relabel(graph, assignment, edge_owner, num_threads=num_threads)
         if not allow_empty:
             check_no_empty_features(made)
-        write_parts(files, PartBuilder(made, halo=halo, num_hops=num_hops))
+        builder = PartBuilder(made, halo=halo, num_hops=num_hops, num_threads=num_threads)
+        write_parts(files, builder, num_threads)
+        del builder
         config = dgl_config(made, graph.name, assignment.method, num_hops)
         del made  # the report needs memory of its own
         if report is not False:
@@ -139,14 +143,14 @@ def build(
         return load(folder.publish())
 
 
-def write_parts(files: FileSet, builder: PartBuilder) -> None:
-    """The files of every part and the id maps."""
+def write_parts(files: FileSet, builder: PartBuilder, num_threads: int | None = None) -> None:
+    """The files of every part and the id maps, which have nothing to do with each other."""
     made = builder.relabelled
     # once in the parts and once in the id maps
     with reading("writing the parts", 2 * made.edges.total + made.nodes.total, " rows") as tick:
         writer = Writer(files, made, tick)
-        writer.write_parts(builder)
-        writer.write_id_maps()
+        with Threads(thread_count(num_threads)) as threads:
+            threads.run([partial(writer.write_parts, builder), writer.write_id_maps])
         writer.write_relation_names()
 
 

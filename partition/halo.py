@@ -6,12 +6,14 @@ Legend: n inner nodes and h halo nodes of a part, e inner and o outer edges.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from graph_emb.errors import ConfigError, unknown_name
 from partition.relabel import Ranges, Relabelled
+from partition.threads import Threads, thread_count
 
 Halo = Literal["dgl", "inbound"]
 HALOS: tuple[Halo, ...] = ("dgl", "inbound")
@@ -58,12 +60,16 @@ class PartBuilder:
         halo: ``"dgl"``: every edge with an end inside, as ``dgl.distributed.partition_graph``. ``"inbound"``: the
             edges that the part owns and all in-edges of its nodes, as DGL's ``distpartitioning``.
         num_hops: In-edges of how many steps away from the part's nodes are kept.
+        num_threads: Changes the time, not the result; None: all that this process may use.
     Raises:
-        ConfigError: unknown halo, or num_hops below 1.
+        ConfigError: unknown halo, or num_hops or num_threads below 1.
     """
 
-    def __init__(self, relabelled: Relabelled, *, halo: Halo = "dgl", num_hops: int = 1) -> None:
+    def __init__(
+        self, relabelled: Relabelled, *, halo: Halo = "dgl", num_hops: int = 1, num_threads: int | None = None
+    ) -> None:
         check_layout(halo, num_hops)
+        self._num_threads = thread_count(num_threads)
         self.relabelled = relabelled
         self.halo = halo
         self.num_hops = num_hops
@@ -73,35 +79,37 @@ class PartBuilder:
 
     def _cut_edges(self) -> tuple[np.ndarray, np.ndarray]:
         """(homogeneous edge ids by the part that stores them without owning them, start of each part)."""
-        found, starts = np.empty(0, np.int64), np.zeros(self.relabelled.num_parts + 1, np.int64)
+        num_parts, found = self.relabelled.num_parts, np.empty(0, np.int64)
+        starts = np.zeros(num_parts + 1, np.int64)
         if self.halo == "inbound" and self.relabelled.edge_owner == "destination":
             return found, starts
-        counts = np.zeros(self.relabelled.num_parts, np.int64)
-        self._visit_cut_edges(counts, found)
-        np.cumsum(counts, out=starts[1:])
+        # counted by edge type, owner and the part that stores them, then filled in that order within each part
+        filled = np.zeros((len(self.relabelled.graph.etypes), num_parts, num_parts), np.int64)
+        self._visit_cut_edges(filled, found)
+        counts = filled.reshape(-1, num_parts)
+        np.cumsum(counts.sum(axis=0), out=starts[1:])
         if starts[-1]:
             found = np.empty(starts[-1], np.int64)
-            self._visit_cut_edges(starts[:-1].copy(), found)
+            self._visit_cut_edges((starts[:-1] + np.cumsum(counts, axis=0) - counts).reshape(filled.shape), found)
         return found, starts
 
     def _visit_cut_edges(self, filled: np.ndarray, found: np.ndarray) -> None:
         from partition.kernels import relabel as kernels
 
         made = self.relabelled
+        calls = []
         for r, etype in enumerate(made.graph.etypes):
             src, dst = made.graph.edges[etype]
-            kernels.outer_edges(
-                made.edge_order[etype],
-                src,
-                dst,
-                made.parts[etype[0]],
-                made.parts[etype[2]],
-                np.ascontiguousarray(made.edges.typed_starts[:, r]),
-                np.ascontiguousarray(made.edges.starts[:, r]),
-                self.halo == "dgl",
-                filled,
-                found,
-            )
+            starts = made.edges.typed_starts[:, r]
+            for owner in range(made.num_parts):
+                inside = made.edge_order[etype][starts[owner] : starts[owner + 1]]
+                call = partial(
+                    kernels.outer_edges, inside, src, dst, made.parts[etype[0]], made.parts[etype[2]], owner,
+                    int(made.edges.starts[owner, r]), self.halo == "dgl", filled[r, owner], found,
+                )  # fmt: skip
+                calls.append(call)
+        with Threads(self._num_threads) as threads:
+            threads.run(calls)
 
     def _by_destination(self) -> tuple[np.ndarray, np.ndarray]:
         """(start of each node's in-edges, homogeneous edge ids) over the whole graph."""

@@ -43,7 +43,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """The file's text."""
-        return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2) + "\n"
+        content = {**asdict(self), "files": dict(sorted(self.files.items()))}  # threads write them in any order
+        return json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=2) + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:

@@ -7,11 +7,13 @@ within its type counts its type's nodes of all earlier parts. Legend: P parts, T
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from partition.hetero import EdgeType, HeteroGraph
+from partition.threads import Threads, thread_count
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
@@ -112,7 +114,13 @@ def inverse(order: np.ndarray) -> np.ndarray:
     return out
 
 
-def relabel(graph: HeteroGraph, assignment: Assignment, edge_owner: OwnerRule = "destination") -> Relabelled:
+def relabel(
+    graph: HeteroGraph,
+    assignment: Assignment,
+    edge_owner: OwnerRule = "destination",
+    *,
+    num_threads: int | None = None,
+) -> Relabelled:
     """Give the nodes and edges of each part contiguous ids.
 
     Nodes of one part and type keep their original order. Edges lie in the order of their end inside the part (the
@@ -123,15 +131,18 @@ def relabel(graph: HeteroGraph, assignment: Assignment, edge_owner: OwnerRule = 
         assignment: The part of each node.
         edge_owner: ``"destination"`` (DGL's rule), ``"source"``, or ``"balanced"``: a cut edge goes to the part of its
             ends that has fewer edges, see ``partition.vertex_cut.edge_owner``.
+        num_threads: Changes the time, not the result; None: all that this process may use.
     Raises:
         PartitionError: the assignment does not fit the graph.
-        ConfigError: unknown edge_owner.
+        ConfigError: unknown edge_owner, or num_threads below 1.
     """
     assignment.check(graph)
+    threads = thread_count(num_threads)
     parts = {ntype: np.ascontiguousarray(assignment.parts[ntype], np.int32) for ntype in graph.ntypes}
     nodes, node_order, node_ids = _relabel_nodes(graph, parts, assignment.num_parts)
     owners = None if edge_owner == "destination" else _owners(graph, assignment, edge_owner)
-    edges, edge_order = _relabel_edges(graph, parts, nodes, node_ids, owners, by_source=edge_owner == "source")
+    with Threads(threads) as pool:
+        edges, edge_order = _relabel_edges(graph, parts, nodes, node_ids, owners, edge_owner == "source", pool)
     return Relabelled(graph, parts, nodes, edges, node_order, edge_order, node_ids, edge_owner)
 
 
@@ -164,8 +175,8 @@ def _relabel_edges(
     nodes: Ranges,
     node_ids: dict[str, np.ndarray],
     owners: dict[EdgeType, np.ndarray] | None,
-    *,
     by_source: bool,
+    threads: Threads,
 ) -> tuple[Ranges, dict[EdgeType, np.ndarray]]:
     """(ranges, original position of each id); owners None: the destination's part, without an array of all of them."""
     from partition.kernels import relabel as kernels
@@ -176,10 +187,12 @@ def _relabel_edges(
         of_type = parts[etype[2]][dst] if owners is None else owners[etype]
         order, starts = kernels.group(of_type, num_parts)
         del of_type
-        for part in range(num_parts):
-            inside = order[starts[part] : starts[part + 1]]
-            start, stop = nodes.of_part(part)
-            kernels.sort_by_end(inside, src, dst, node_ids[etype[0]], node_ids[etype[2]], start, stop, by_source)
+        ends = src, dst, node_ids[etype[0]], node_ids[etype[2]]
+        calls = [
+            partial(kernels.sort_by_end, order[starts[p] : starts[p + 1]], *ends, *nodes.of_part(p), by_source)
+            for p in range(num_parts)
+        ]
+        threads.run(calls)
         orders[etype] = order
         sizes.append(np.diff(starts))
     return Ranges.of_sizes(np.stack(sizes, axis=1) if sizes else np.zeros((num_parts, 0), np.int64)), orders

@@ -24,6 +24,17 @@ def connect(indptr, indices, weights, parts, low, high, table):
 
 
 @njit(cache=True, nogil=True)
+def outside(table, parts):
+    """Weight of the edges between parts, counted from both ends."""
+    total = np.int64(0)
+    for v in range(len(parts)):
+        for p in range(table.shape[1]):
+            if p != parts[v]:
+                total += table[v, p]
+    return total
+
+
+@njit(cache=True, nogil=True)
 def boundary(table, parts, nodes):
     """Those of the nodes that have a neighbour in another part, in their order."""
     out = np.empty(len(nodes), np.int32)

@@ -66,26 +66,25 @@ def gather_ends(positions, src, dst, src_ids, dst_ids, out_src, out_dst):
 
 
 @njit(cache=True, nogil=True)
-def outer_edges(order, src, dst, src_parts, dst_parts, starts, first_ids, both, filled, found):
-    """Edges that a part which does not own them stores as well.
+def outer_edges(order, src, dst, src_parts, dst_parts, owner, first_id, both, filled, found):
+    """Edges of one owner that another part stores as well.
 
     Args:
-        order, starts: Positions of the edges by owner, and where each owner's begin, (P + 1,).
-        first_ids: Homogeneous id of each owner's first edge of this type, (P,).
+        order: Positions of the owner's edges.
+        first_id: Homogeneous id of the first of them.
         both: Store cut edges at both ends; False: only where the destination is.
-        filled: Where the next edge of each part goes, (P,); moved on.
+        filled: Where the owner's next edge of each part goes, (P,); moved on.
         found: Receives homogeneous edge ids, or is empty when they are only counted.
     """
-    for owner in range(len(starts) - 1):
-        for i in range(starts[owner], starts[owner + 1]):
-            first, second = src_parts[src[order[i]]], dst_parts[dst[order[i]]]
-            if first == second:
-                continue
-            other = first if second == owner else second
-            if both or other == second:
-                if len(found):
-                    found[filled[other]] = first_ids[owner] + i - starts[owner]
-                filled[other] += 1
+    for i in range(len(order)):
+        first, second = src_parts[src[order[i]]], dst_parts[dst[order[i]]]
+        if first == second:
+            continue
+        other = first if second == owner else second
+        if both or other == second:
+            if len(found):
+                found[filled[other]] = first_id + i
+            filled[other] += 1
 
 
 @njit(cache=True, nogil=True)

@@ -15,11 +15,6 @@ from partition.methods.initial import first_parts
 from partition.methods.refining import Parts
 from partition.threads import Threads
 
-COARSEST = 1500
-COARSEST_PER_PART = 60
-SHARES = (1 / 10, 1 / 20, 1 / 40)
-"""Of a part's limit: the most that a cluster may hold, one after the other in repeated runs."""
-
 
 @dataclass(frozen=True)
 class Effort:
@@ -30,6 +25,8 @@ class Effort:
         starts: On the coarsest level at most, over the depth of the bisection.
         tries: Of each bisection.
         growth: Mean nodes that may merge in one coarsening; 1e9 leaves it to the limit on clusters.
+        shares: Of a part's limit: the most that a cluster may hold, one after the other in repeated runs.
+        coarsest, per_part: Nodes of the coarsest level, in all and for each part; the larger counts.
     """
 
     repeats: int
@@ -37,10 +34,13 @@ class Effort:
     starts: int
     tries: int
     growth: float
+    shares: tuple[float, ...]
+    coarsest: int
+    per_part: int
 
 
-SMALL = Effort(repeats=3, cycles=1, starts=108, tries=2, growth=40)
-LARGE = Effort(repeats=1, cycles=0, starts=54, tries=2, growth=1e9)
+SMALL = Effort(3, 1, starts=108, tries=2, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60)
+LARGE = Effort(1, 0, starts=108, tries=2, growth=1e9, shares=(1 / 5,), coarsest=400, per_part=40)
 LARGE_EDGES = 4_000_000
 """Directed edges from which a graph is large."""
 
@@ -70,7 +70,10 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         parts = np.empty(0, np.int32)
         for turn in range(repeats + cycles):
             start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
-            made = _run(start, num_parts, limits, SHARES[turn % len(SHARES)], effort, rng, threads)
+            share = effort.shares[turn % len(effort.shares)]
+            made = _run(start, num_parts, limits, share, effort, rng, threads)
+            if repeats + cycles == 1:
+                return made.parts
             score = made.overload, adjacency.cut(made.parts)
             if best is None or score < best:
                 best, parts = score, made.parts
@@ -88,7 +91,7 @@ def _run(
 ) -> Parts:
     """Down to the coarsest level and back; with groups, from these parts on."""
     caps = np.maximum((limits * share).astype(np.int64), 1)
-    target = max(COARSEST, COARSEST_PER_PART * num_parts)
+    target = max(effort.coarsest, effort.per_part * num_parts)
     levels = coarsen(finest, caps, effort.growth, target, rng, threads)
     coarsest = levels.pop()
     if len(coarsest.groups):

@@ -133,11 +133,21 @@ def test_the_name_and_the_parts_can_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"method": "hash"}, {"balance": ("nodes",)}, {"num_threads": 1}, {"method_options": {"passes": 3}}]
+    "options", [{"method": "hash"}, {"balance": ("nodes",)}, {"tolerance": 0.1}, {"method_options": {"passes": 3}}]
 )
 def test_options_of_methods_are_refused_beside_an_assignment(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="has no effect on parts that are given"):
         built(homogeneous(), tmp_path / "out", **options)
+
+
+def test_the_files_are_the_same_for_any_number_of_threads(tmp_path: Path) -> None:
+    graph = heterogeneous()
+    for threads in (1, 3):
+        options = {"num_threads": threads, "report": False, "edge_owner": "balanced"}
+        built(graph, tmp_path / f"{threads}", 3, **options)
+    one, three = (sorted(p for p in (tmp_path / name).rglob("*") if p.is_file()) for name in ("1", "3"))
+    assert [p.relative_to(tmp_path / "1") for p in one] == [p.relative_to(tmp_path / "3") for p in three]
+    assert [p.read_bytes() for p in one] == [p.read_bytes() for p in three]
 
 
 @pytest.mark.parametrize("method", ["auto", "multilevel", "hash"])
