@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,12 @@ def cut_buckets(degrees: np.ndarray, starts: np.ndarray, most: int) -> tuple[np.
     return np.array(first, np.int64), np.array(parts, np.int64), np.append(ends[first], ends[-1])
 
 
+def bucket_of(first_nodes: np.ndarray, num_nodes: int) -> np.ndarray:
+    """The bucket of each node, (N,), in the smallest type: one look at it beats a search among the first nodes."""
+    kind = np.min_scalar_type(len(first_nodes))
+    return np.repeat(np.arange(len(first_nodes), dtype=kind), np.diff(first_nodes, append=num_nodes))
+
+
 def check_largest(degrees: np.ndarray, most: int, what: str) -> None:
     """Refuse a node whose edges alone are more than the memory orders at a time.
 
@@ -118,6 +125,10 @@ class Shuffle:
         self._outer, self._inverse = workplace.folder("outer"), workplace.folder("inverse")
         self._work = budget.work_bytes(layout.nodes.total)
 
+    @cached_property
+    def _bucket_of(self) -> np.ndarray:
+        return bucket_of(self.layout.first_nodes, self.layout.nodes.total)
+
     @property
     def step(self) -> int:
         """Edges handled at a time."""
@@ -136,7 +147,7 @@ class Shuffle:
             rows["position"] = np.arange(position, position + len(rows))
             if layout.weight is not None:
                 rows["weight"] = block.weights
-            append_groups(rows, np.searchsorted(layout.first_nodes, rows["dst"], side="right") - 1, paths)
+            append_groups(rows, self._bucket_of[rows["dst"]], paths)
             position += len(rows)
             tick(len(rows))
         return {"rows": position - int(layout.first_rows[index])}
@@ -153,7 +164,7 @@ class Shuffle:
         runs = [self._run(bucket, index) for index in range(len(layout.first_rows) - 1)]
         rows = FileArray(tuple(runs), layout.record, self.step)[:]
         order, _ = kernels.group(rows["dst"] - first_node, layout.last_node(bucket) - first_node)
-        rows = rows[order]
+        rows = rows.take(order)  # of records ten times as fast as rows[order]
         del order
         for name in layout.record.names or ():
             np.ascontiguousarray(rows[name]).tofile(self._column(name, bucket))
@@ -180,7 +191,7 @@ class Shuffle:
             pairs["position"], pairs["id"] = block["position"], ids
             append_groups(pairs, block["position"] // layout.position_rows, inverse)
             if self.both_ends:
-                owners = layout.nodes.owners(block["src"])
+                owners = layout.parts[self._bucket_of[block["src"]]]
                 cut = owners != part
                 found = np.empty(int(cut.sum()), self.outer_record)
                 found["id"], found["src"], found["dst"] = ids[cut], block["src"][cut], block["dst"][cut]

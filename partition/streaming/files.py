@@ -71,7 +71,7 @@ def append_groups(values: np.ndarray, keys: np.ndarray, paths: list[Path]) -> No
     from partition.kernels import relabel as kernels
 
     order, starts = kernels.group(keys, len(paths))
-    values = values[order]
+    values = values.take(order)
     for path, start, stop in zip(paths, starts[:-1], starts[1:], strict=True):
         append(path, values[start:stop])
 

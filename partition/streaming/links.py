@@ -21,7 +21,7 @@ from partition.hetero import HeteroGraph
 from partition.methods.base import METHODS
 from partition.methods.coarsening import random_order
 from partition.methods.streaming import Placed, checked_passes
-from partition.streaming.edges import check_largest, cut_buckets, number_type
+from partition.streaming.edges import bucket_of, check_largest, cut_buckets, number_type
 from partition.streaming.files import FileArray, append_groups
 from partition.streaming.plan import Budget
 from partition.streaming.source import EdgeSource
@@ -78,14 +78,14 @@ class Links:
         paths = [self._run(bucket, index) for bucket in range(len(self._first_nodes))]
         for path in paths:
             path.unlink(missing_ok=True)
-        rows = 0
+        rows, buckets = 0, bucket_of(self._first_nodes, self.num_nodes)
         for block in self.source.blocks(index, self._step // 2, self.budget.block_text(self._work)):
             kept = block.src != block.dst
             src, dst = block.src[kept], block.dst[kept]
             pairs = np.empty(2 * len(src), self._pair)
             pairs["node"][: len(src)], pairs["other"][: len(src)] = src, dst
             pairs["node"][len(src) :], pairs["other"][len(src) :] = dst, src
-            append_groups(pairs, np.searchsorted(self._first_nodes, pairs["node"], side="right") - 1, paths)
+            append_groups(pairs, buckets[pairs["node"]], paths)
             rows += len(block.src)
             self.tick(len(block.src))
         return {"rows": rows}
