@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 import graph_emb as ge
 from graph_emb.checkpoint.dgl_import import import_dgl_state
 from graph_emb.errors import ConfigError, DataError, PartitionError
+from tests import dgl_standalone
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle
 
@@ -26,22 +25,6 @@ OPTIMIZERS = {"adagrad": (ge.SparseAdagrad, {}), "adam": (ge.SparseAdam, {"betas
 
 # Trains by DGL for six steps, saves, and trains on for six more: what we must reach from its files.
 SCRIPT = """
-import os, sys
-import torch
-os.environ["DGL_DIST_MODE"] = "standalone"
-folder = sys.argv[1]
-import graph_emb
-from graph_emb.compat import dgl as compat_dgl
-dgl = compat_dgl.load()
-import dgl.distributed
-from tests.optim.oracles import batches
-graph = dgl.graph((torch.arange(11), (torch.arange(11) + 1) % 11))
-graph.ndata["x"] = torch.zeros(11, 1)
-dgl.distributed.partition_graph(graph, "ring", 1, folder, part_method="random")
-dgl.distributed.initialize(folder + "/ip.txt")
-whole = dgl.distributed.DistGraph("ring", part_config=folder + "/ring.json")
-policy = whole.get_node_partition_policy("_N")
-first = torch.linspace(-1, 1, 44).view(11, 4)
 emb = dgl.distributed.DistEmbedding(11, 4, "theirs", lambda shape, dtype: first.clone(), policy)
 found = {}
 for name in ("adagrad", "adam"):
@@ -64,8 +47,6 @@ for name in ("adagrad", "adam"):
                 found[f"{name} saved"] = emb._tensor[torch.arange(11)]
     found[name] = emb._tensor[torch.arange(11)]
 torch.save(found, folder + "/weights.pt")
-print("DONE", flush=True)
-os._exit(0)  # DGL's own exit hook raises in standalone mode (1.1.3)
 """
 
 
@@ -73,11 +54,7 @@ os._exit(0)  # DGL's own exit hook raises in standalone mode (1.1.3)
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``adagrad_0`` and ``adam_0`` as DGL wrote them, and the weights then and six steps later."""
     folder = tmp_path_factory.mktemp("dgl")
-    (folder / "ip.txt").write_text("127.0.0.1\n", encoding="utf-8")
-    checkout = Path(__file__).resolve().parents[2]
-    command = [sys.executable, "-c", SCRIPT, str(folder)]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    dgl_standalone.run(SCRIPT, folder)
     return folder
 
 
