@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import partition
+from graph_emb.transport.kvstore.layout import free_ports
 from tests.partition import dist_client
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 
@@ -32,20 +32,11 @@ def can_unshare() -> bool:
         return False
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def seen_by_dgl(whole: partition.PartitionedGraph, folder: Path) -> dict[str, np.ndarray]:
     """Start a server for each part and a client; every child is waited for and its exit code checked."""
     ip_config, out = folder / "ip_config.txt", folder / "seen.npz"
-    ip_config.write_text("".join(f"127.0.0.1 {port}\n" for port in free_ports(whole.num_parts)))
+    first = free_ports(whole.num_parts)
+    ip_config.write_text("".join(f"127.0.0.1 {first + part}\n" for part in range(whole.num_parts)))
     program = f"{sys.executable} {dist_client.__file__}"
     serve = [f"{program} serve {ip_config} {whole.config_path} {part}" for part in range(whole.num_parts)]
     look = f"{program} look {ip_config} {whole.config_path} {out}"

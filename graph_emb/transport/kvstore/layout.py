@@ -6,7 +6,9 @@ Legend: M machines, S servers per machine; server s runs on machine s // S.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import random
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +20,10 @@ from torch import Tensor
 from graph_emb.errors import ConfigError, PartitionError
 from graph_emb.partition_book import PartitionBook, RangeBook
 from graph_emb.transport.guard import Address, check_address
+
+PORTS = range(10_000, 65_536)
+"""Where free ones are looked for: below lie those of well-known services."""
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True)
@@ -129,19 +135,37 @@ def slices(book: RangeBook, sorted_ids: Tensor) -> list[tuple[int, int, int]]:
 def free_ports(num: int, host: str = "127.0.0.1") -> int:
     """The first of ``num`` neighbouring ports that were free a moment ago: for the servers of one machine.
 
+    They lie outside the range from which the kernel serves outgoing connections, so that none of those takes one of
+    them before its server listens.
+
     Raises:
         ConfigError: the address is no address of this host, or nothing was found.
     """
+    outgoing = outgoing_ports()
+    usable = [*range(PORTS.start, outgoing.start - num + 1), *range(outgoing.stop, PORTS.stop - num + 1)]
+    chance = random.SystemRandom()  # two launchers at one time should not try the same
     for _ in range(100):
+        port = chance.choice(usable or [0])  # 0: the kernel takes one, for want of others
         with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
             try:
-                first.bind((host, 0))
+                for offset in range(num):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind((host, port + offset))
+                    port = port or sock.getsockname()[1]
             except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
                 raise ConfigError(f"host {host!r} is no address of this machine: {error.strerror}") from None
-            port = first.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                for offset in range(1, num):
-                    stack.enter_context(socket.socket()).bind((host, port + offset))
-                return port
+            except OverflowError:
+                continue
+            return port
     raise ConfigError(f"no {num} neighbouring free ports on {host}; name a port in the hosts file")
+
+
+def outgoing_ports() -> range:
+    """The ports that the kernel gives to outgoing connections, at any moment."""
+    try:
+        low, high = map(int, PORT_RANGE.read_text(encoding="ascii").split())
+    except (OSError, ValueError):
+        low, high = 32_768, 60_999  # Linux's own choice
+    return range(low, high + 1)

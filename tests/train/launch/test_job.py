@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ from graph_emb.errors import ConfigError, PeerError
 from graph_emb.train.launch.hosts import Host
 from graph_emb.train.launch.job import run_host, run_local
 from graph_emb.train.launch.watch import ProcessFailure
+from graph_emb.transport.kvstore.layout import free_ports
 
 pytestmark = pytest.mark.dist
 
@@ -46,16 +46,10 @@ def test_a_killed_trainer_ends_the_job_and_is_named(tmp_path: Path) -> None:
         run_local([sys.executable, "-c", DIE, "1"], 2, tmp_path / "logs")
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def on_two_hosts(tmp_path: Path, command: list[str]) -> list[BaseException | None]:
     """Two launchers of this machine, as 127.0.0.1 and 127.0.0.2."""
     hosts = [Host("127.0.0.1", 1), Host("127.0.0.2", 2)]
-    port, ended = free_port(), [None, None]  # type: ignore[var-annotated]
+    port, ended = free_ports(1), [None, None]  # type: ignore[var-annotated]
 
     def launch(index: int) -> None:
         try:
@@ -117,11 +111,11 @@ def test_servers_and_trainers_of_one_machine_find_each_other(tmp_path: Path) -> 
 def test_hosts_with_different_numbers_of_servers_are_refused(tmp_path: Path) -> None:
     hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 2)]
     with pytest.raises(ConfigError, match="give every host the same number"):
-        run_host(["true"], hosts, 0, logs=tmp_path, port=free_port())
+        run_host(["true"], hosts, 0, logs=tmp_path, port=free_ports(1))
 
 
 def test_several_hosts_with_servers_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRAPH_EMB_TOKEN", raising=False)
     hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 1)]
     with pytest.raises(ConfigError, match="need a token in common"):
-        run_host(["true"], hosts, 0, logs=tmp_path, port=free_port())
+        run_host(["true"], hosts, 0, logs=tmp_path, port=free_ports(1))

@@ -85,8 +85,8 @@ class Cluster:
         self.trainers, self.machines, self.servers = trainers, machines, servers
         self.options = options
         self.token = guard.new_token()
-        ports = [free_ports(servers) for _ in range(machines)]
-        self.hosts = [f"127.0.0.1:{port}" for port in ports]
+        first = free_ports(machines * servers)
+        self.hosts = [f"127.0.0.1:{first + machine * servers}" for machine in range(machines)]
         self.workers: dict[str, Worker] = {}
         self.logs: dict[str, str] = {}
         self.folder = tempfile.TemporaryDirectory()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 
 import graph_emb as ge
 from graph_emb.partition_book import RangeBook
-from graph_emb.transport.kvstore.layout import Hosts, free_ports, read_hosts, server_book, slices
+from graph_emb.transport.kvstore import layout
+from graph_emb.transport.kvstore.layout import Hosts, free_ports, outgoing_ports, read_hosts, server_book, slices
 
 
 def hosts(machines: int, servers: int) -> Hosts:
@@ -78,7 +81,30 @@ def test_bad_hosts_say_what_is_wrong(entries: list[str], servers: int, said: str
         read_hosts(entries, servers)
 
 
-def test_free_ports_are_ports_of_this_host() -> None:
-    assert 0 < free_ports(3) < 65534
+def test_free_ports_are_neighbours_that_no_outgoing_connection_takes() -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            first = free_ports(3)
+            assert not {first, first + 1, first + 2} & {*outgoing_ports()}
+            for port in range(first, first + 3):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+
+
+def test_taken_ports_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_ports(4)
+    monkeypatch.setattr(layout, "PORTS", range(first, first + 4))
+    monkeypatch.setattr(layout, "outgoing_ports", lambda: range(first + 4, first + 5))
+    with socket.create_server(("127.0.0.1", first + 1)):
+        assert free_ports(2) == first + 2
+        with pytest.raises(ge.ConfigError, match="no 3 neighbouring free ports"):
+            free_ports(3)
+
+
+def test_where_every_port_is_for_outgoing_connections_the_kernel_picks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "outgoing_ports", lambda: range(1, 65_536))
+    assert free_ports(2) in range(1, 65_535)
+
+
+def test_free_ports_belong_to_an_address_of_this_host() -> None:
     with pytest.raises(ge.ConfigError, match="no address of this machine"):
         free_ports(1, "203.0.113.7")
