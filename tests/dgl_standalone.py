@@ -18,6 +18,7 @@ import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 dgl = compat_dgl.load()
 import dgl.distributed
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)  # for dgl 2.1.0
 from tests.optim.oracles import batches
 graph = dgl.graph((torch.arange(11), (torch.arange(11) + 1) % 11))
 graph.ndata["x"] = torch.zeros(11, 1)
