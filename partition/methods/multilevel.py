@@ -40,7 +40,7 @@ class Effort:
 
 
 SMALL = Effort(3, 1, starts=108, tries=2, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60)
-LARGE = Effort(1, 0, starts=108, tries=2, growth=1e9, shares=(1 / 5,), coarsest=400, per_part=40)
+LARGE = Effort(1, 0, starts=108, tries=2, growth=1e9, shares=(1 / 5, 1 / 10, 1 / 20), coarsest=400, per_part=40)
 LARGE_EDGES = 4_000_000
 """Directed edges from which a graph is large."""
 

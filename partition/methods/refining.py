@@ -46,9 +46,9 @@ class Search:
 
 SMALL = Search(rounds=3, per_search=0, patience=400), Search(rounds=3, per_search=20, patience=60)
 LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100)
-HUGE = (Search(rounds=2, per_search=0, patience=400),)
-"""First from the whole boundary at once, then from a few nodes each, which finds what the first does not: less than a
-hundredth of the cut on the largest levels, where it takes longest."""
+HUGE = LARGE[:1]
+"""First from the whole boundary at once, then from a few nodes each, which finds what the first does not, but little of
+it on the largest levels, where it takes longest."""
 SMALL_ENTRIES, LARGE_ENTRIES = 3_000_000, 15_000_000
 LEAST_GAIN = 0.002
 TABLE_BYTES_PER_ENTRY = 12
