@@ -26,7 +26,7 @@ from graph_emb.data.walks import WalkSampler
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
 from graph_emb.models.skipgram_config import SkipGramConfig
-from graph_emb.models.skipgram_exchange import ExchangeSteps
+from graph_emb.models.skipgram_exchange import ExchangeSteps, walks_together
 from graph_emb.models.skipgram_kernels import drop_frequent
 from graph_emb.models.skipgram_log import OneRank, Ranks, SkipGramProgress, TrainingLog
 from graph_emb.models.skipgram_model import SkipGram
@@ -36,6 +36,7 @@ from graph_emb.models.skipgram_steps import (
     GradientSteps,
     InPlaceSteps,
     LinearDecay,
+    PacedSteps,
     Steps,
     WalkBatch,
     learning_rate,
@@ -131,7 +132,7 @@ def train_skipgram(
         _bar(total_walks, sampler, progress and first) as bar,
         deferred_interrupt(isinstance(sampler, PartitionedWalkSampler)) as pressed,
     ):
-        steps = _choose_steps(model, negatives, decay, optimizer, pool, threads, total_walks)
+        steps = _choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
         if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
             ranks = LockstepRanks(sampler.group, model.embedding.kvstore.traffic, sampler, steps)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
@@ -175,26 +176,38 @@ def _position(epoch: int, batch: WalkBatch, step: int, log: TrainingLog) -> dict
 
 
 def _choose_steps(
+    sampler: Sampler,
     model: SkipGram,
     negatives: NegativeSampler,
     decay: LinearDecay,
     optimizer: SparseOptimizer | None,
     pool: ThreadPoolExecutor,
     threads: int,
-    total_walks: int,
 ) -> Steps:
     """In place for SGD where the rows allow it, else the optimizer with the kernel's or autograd's gradients."""
-    config = model.config
-    if optimizer is None and config.rule == "sgd" and config.path == "auto":
-        if InPlaceSteps.fits(model):
-            return InPlaceSteps(model, negatives, decay, pool, threads)
-        if ExchangeSteps.fits(model):
-            return ExchangeSteps(model, negatives, decay, pool, threads, total_walks)
-    if optimizer is None:
-        optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
-    if config.path == "autograd":
-        return AutogradSteps(model, negatives, decay, optimizer)
-    return GradientSteps(model, negatives, decay, optimizer, pool)
+    config, transport = model.config, model.embedding.kvstore
+    in_place = optimizer is None and config.rule == "sgd" and config.path == "auto"
+    if in_place and InPlaceSteps.fits(model):
+        return InPlaceSteps(model, negatives, decay, pool, threads)
+    ranks = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
+    paced = ranks > 1 and not transport.lockstep
+    total_walks = config.epochs * sampler.num_walks_per_epoch
+    together = walks_together(model, ranks, sampler.walk_length, total_walks)
+    fits = in_place and ExchangeSteps.fits(model)
+    if paced:  # a trainer sees the frozen rows of its own machine only
+        fits = transport.votes(fits) == ranks
+    steps: Steps
+    if fits:
+        wait = transport.barrier if paced else None
+        steps = ExchangeSteps(model, negatives, decay, pool, threads, together, wait)
+    else:
+        if optimizer is None:
+            optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
+        if config.path == "autograd":
+            steps = AutogradSteps(model, negatives, decay, optimizer)
+        else:
+            steps = GradientSteps(model, negatives, decay, optimizer, pool)
+    return PacedSteps(steps, transport, together) if paced else steps
 
 
 def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[NegativeSampler, np.ndarray | None]:

@@ -1,9 +1,10 @@
-"""SGD in place where each rank holds a part of the rows: own rows directly, those of other ranks as copies."""
+"""SGD in place where a process holds a part of the rows or none: own rows directly, the others as copies."""
 
 # B walks, L nodes of a walk, S blocks of a walk, K shared negatives, D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +19,15 @@ from graph_emb.optimizer import SparseSGD
 EXCHANGES = 100
 """Of a training, where it is not told."""
 MOST_WALKS = 1 << 14
-"""Of a rank between two exchanges, where it is not told."""
+"""Of a rank between two exchanges, where it is not told and own rows are not copied."""
+MOST_TOKENS = 1 << 18
+"""Of a trainer between two exchanges, where it is not told and all rows are copied."""
+
+
+def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int) -> int:
+    """Walks of all ranks that walk together, between two exchanges of theirs."""
+    most = MOST_WALKS if model.embedding.kvstore.lockstep else max(1, MOST_TOKENS // walk_length)
+    return ranks * (model.config.exchange_walks or min(most, -(-total_walks // (ranks * EXCHANGES))))
 
 
 class ExchangeSteps:
@@ -29,6 +38,9 @@ class ExchangeSteps:
     an owner adds up what comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks
     (local SGD, as word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
 
+    In kvstore mode the servers write every row, so a trainer copies all that it needs. The changes of trainers add up
+    in the order of arrival: where they wait for each other, a seed gives the same rows but for rounding.
+
     What the delay costs: BlogCatalog, 10 walks a node, 2 ranks of a METIS partition, micro-F1 at 50 % labels: 31.0 in
     one process, 30.4 with 50 exchanges, 28.5 with 13. A pool of 4,096 negatives for 1,024 walks takes another 1.3;
     local negatives take 4.0.
@@ -37,7 +49,8 @@ class ExchangeSteps:
         model: Tables that ``fits`` accepts.
         negatives, decay: As for every way to step.
         pool, threads: Threads of this rank; they share rows without locks.
-        total_walks: Of the whole training, all ranks together.
+        size: Walks between two exchanges, of all ranks that walk together; see ``walks_together``.
+        wait: Called when the rows are here, before changes are sent: ends when every trainer has its rows.
     """
 
     def __init__(
@@ -47,21 +60,21 @@ class ExchangeSteps:
         decay: LinearDecay,
         pool: ThreadPoolExecutor,
         threads: int,
-        total_walks: int,
+        size: int,
+        wait: Callable[[], None] | None = None,
     ) -> None:
         self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
         self._kernel, self._negatives = Kernel(model.config, negatives), negatives
         self._optimizer = SparseSGD(model.tables, lr=1.0)  # a pushed gradient is a change with its sign turned
-        ranks = model.embedding.kvstore.world_size
-        self.size = ranks * (model.config.exchange_walks or min(MOST_WALKS, -(-total_walks // (ranks * EXCHANGES))))
+        self.size, self._wait = size, wait
         self._places = np.full(model.num_nodes, -1, np.int32)
         self.used, self.own, self.optimizer = 0, 0, None
 
     @staticmethod
     def fits(model: SkipGram) -> bool:
-        """Whether ranks step together on float32 rows on the CPU, each table cut in the same way."""
-        shards = [table.shard for table in model.tables] if model.embedding.kvstore.lockstep else []
-        return bool(shards) and all(
+        """Whether several processes share float32 rows on the CPU, each table cut in the same way."""
+        shards = [table.shard for table in model.tables]
+        return model.embedding.kvstore.world_size > 1 and all(
             shard.weight.dtype == torch.float32
             and shard.weight.device.type == "cpu"
             and shard.frozen is None
@@ -76,11 +89,11 @@ class ExchangeSteps:
 
     def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
         """Pull, train, push; with no walk as well, because other ranks may have some."""
-        shards = [table.shard for table in self._model.tables]
+        first_id, tables = self._own_rows()
         drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index, self._shared_negatives(piece))
         walks, negatives = np.empty_like(piece.walks), np.empty_like(drawn)
         config = self._model.config
-        block = (config.block, config.shared_negatives, shards[0].first_id, shards[0].num_rows)
+        block = (config.block, config.shared_negatives, first_id, len(tables[0]))
         others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
         self.used, self.own = self.used + used, self.own + own
         ids = torch.from_numpy(others)
@@ -88,7 +101,8 @@ class ExchangeSteps:
         if self._model.context is not self._model.embedding:
             pulled.insert(0, self._model.embedding(ids[:num_tokens]))
         copies = [rows.detach().numpy().copy() for rows in pulled]
-        tables = [shard.weight.numpy() for shard in shards]
+        if self._wait is not None:
+            self._wait()
         pair, far = (tables[0], tables[-1]), (copies[0], copies[-1])
 
         def part(low: int, high: int) -> tuple[float, float]:
@@ -103,6 +117,13 @@ class ExchangeSteps:
         self._optimizer.step()
         self._optimizer.zero_grad()
         return sums
+
+    def _own_rows(self) -> tuple[int, list[np.ndarray]]:
+        """The first id of the rows that nobody else writes, and those rows of each table."""
+        shards = [table.shard for table in self._model.tables]
+        if not self._model.embedding.kvstore.lockstep:
+            return 0, [shard.weight.numpy()[:0] for shard in shards]
+        return shards[0].first_id, [shard.weight.numpy() for shard in shards]
 
     def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
         """The nodes that are negatives of this rank's walks until the next exchange; None: all nodes."""

@@ -18,6 +18,7 @@ from graph_emb.models import skipgram_kernels
 from graph_emb.models.skipgram_config import SkipGramConfig
 from graph_emb.models.skipgram_model import SkipGram, cut_blocks, distance_ramp, num_blocks
 from graph_emb.optimizer import SparseOptimizer
+from graph_emb.transport.base import Transport
 
 Pair = tuple[np.ndarray, np.ndarray]
 MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
@@ -275,6 +276,38 @@ class AutogradSteps:
             loss_sum += float(loss.detach())
             pairs += blocks.num_pairs
         return loss_sum, pairs
+
+
+class PacedSteps:
+    """Steps of trainers that walk together and step on their own: they wait for each other every ``together`` walks.
+
+    Without it a trainer that starts late, or shares its core, would train the last of its walks on rows that the
+    others have finished with, at a rate that they have left.
+
+    Args:
+        steps: How this trainer steps.
+        transport: Of the tables.
+        together: Walks of all trainers between two waits; rounded up to whole steps.
+    """
+
+    def __init__(self, steps: Steps, transport: Transport, together: int) -> None:
+        self._steps, self._transport = steps, transport
+        self.size = -(-together // steps.size) * steps.size
+
+    @property
+    def optimizer(self) -> SparseOptimizer | None:
+        """See ``Steps.optimizer``."""
+        return self._steps.optimizer
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``."""
+        loss, pairs = 0.0, 0.0
+        for piece in batch.cut(self.size):
+            own = self._steps.run(piece)
+            loss, pairs = loss + own[0], pairs + own[1]
+            self._transport.flush()
+            self._transport.barrier()
+        return loss, pairs
 
 
 def step_walks(model: SkipGram) -> int:

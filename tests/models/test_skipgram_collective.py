@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.data.negatives import NegativeSampler, node_degrees
+from graph_emb.data.negatives import NegativeSampler
 from graph_emb.data.part_graph import PartGraph
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
 from graph_emb.data.walks import WalkSampler
@@ -26,9 +26,9 @@ from graph_emb.graph.csr import Graph
 from graph_emb.models import skipgram
 from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.models.skipgram_kernels import number_rows
-from graph_emb.models.skipgram_steps import MOST_CHANGE, Kernel, LinearDecay
 from graph_emb.partition_book import RangeBook
 from graph_emb.transport.routing import layout
+from tests.models.local_sgd import NODES, SMALL, WALKS, exchanged, fill, graph_of_groups
 from tests.ranks import Ranks
 
 
@@ -40,22 +40,9 @@ def _ended() -> Iterator[None]:
     ge.shutdown()
 
 
-NODES = 40
 GROUPS = np.r_[0:50, 100:150, 50:100, 150:200]  # members of the first and of the second planted group
 BOUNDS = [0, 25, 25, 40]  # the second part is empty
-WALKS: dict[str, Any] = {"num_walks": 4, "walk_length": 9, "seed": 2}
 PLANTED: dict[str, Any] = {"dim": 16, "window": 5, "shared_negatives": 8, "block": 10, "lr": 0.05}
-SMALL: dict[str, Any] = {"dim": 6, "window": 2, "shared_negatives": 3, "block": 4, "lr": 0.1}
-
-
-def graph_of_groups(size: int = 20, links: int = 12, seed: int = 0) -> Graph:
-    """Two groups, dense inside and with few edges across, their nodes one after the other; two nodes are alone."""
-    rng = np.random.default_rng(seed)
-    half = size - 1
-    inside = [rng.integers(0, half, (4 * size, 2)) + start for start in (0, size)]
-    across = np.stack([rng.integers(0, half, links), rng.integers(0, half, links) + size], axis=1)
-    edges = np.concatenate([*inside, across])
-    return Graph.from_edges(edges[:, 0], edges[:, 1], num_nodes=2 * size, self_loops="drop")
 
 
 def start(graph: Graph, bounds: list[int], **options: Any) -> tuple[Any, PartitionedWalkSampler, RangeBook]:
@@ -82,47 +69,11 @@ def trained_on_a_rank(config: dict[str, Any], bounds: list[int], options: dict[s
         ge.shutdown()
 
 
-def fill(model: SkipGram) -> None:
-    """Rows that are not small, so that every term of a step counts."""
-    for number, table in enumerate(model.tables):
-        table.weight[:] = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(number)) * 0.3
-
-
 def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
     model = SkipGram(NODES, SkipGramConfig(**config), seed=3)
     fill(model)
     train_skipgram(WalkSampler(graph_of_groups(), **WALKS), model=model, num_threads=1, progress=False)
     return [table.weight[:] for table in model.tables]
-
-
-def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> list[np.ndarray]:
-    """Local SGD in so many words: each rank trains a copy of everything, and all changes are added up."""
-    graph = graph_of_groups()
-    assert config.exchange_walks
-    negatives = NegativeSampler(node_degrees(graph), seed=0)
-    kernel = Kernel(config, negatives)
-    tables = [
-        torch.randn(NODES, 6, generator=torch.Generator().manual_seed(k)).numpy() * 0.3 for k in range(config.tables)
-    ]
-    places = [low * world_size // (len(bounds) - 1) for low in range(len(bounds) - 1)]
-    (walks,) = WalkSampler(graph, **WALKS).batches(10_000)
-    owner = np.array(places)[np.searchsorted(bounds[1:-1], walks[:, 0], side="right")]
-    decay = LinearDecay(config.first_lr, len(walks))
-    step = config.exchange_walks * world_size
-    for low in range(0, len(walks), step):
-        changes = [np.zeros_like(table) for table in tables]
-        for rank in range(world_size):
-            index = low + np.flatnonzero(owner[low : low + step] == rank)
-            if len(index):
-                copies = [table.copy() for table in tables]
-                pair = (copies[0], copies[-1])
-                pool = negatives.pool(config.negative_pool, low + rank) if config.negative_pool else None
-                drawn = kernel.draw(walks[index], 0, index, pool)
-                kernel.run(walks[index], drawn, pair, pair, decay.at(int(index[0])), decay.slope, MOST_CHANGE, index)
-                for change, copy, table in zip(changes, copies, tables, strict=True):
-                    change += copy - table
-        tables = [table + change for table, change in zip(tables, changes, strict=True)]
-    return tables
 
 
 @pytest.mark.dist

@@ -20,6 +20,7 @@ QUICK: dict[str, Any] = {
     "threads": 1,
     "evaluate": {"ratios": [0.5], "shuffles": 1},
 }
+ADAGRAD = ["--rule", "row_adagrad", "train.batch_size=512"]
 
 
 def micro(metrics: dict[str, Any]) -> float:
@@ -88,15 +89,18 @@ def test_two_ranks_are_as_good_as_one(ranks: Ranks, alone: dict[str, Any]) -> No
 
 
 @pytest.mark.dist
-def test_trainers_and_a_server_are_as_good_as_one_process(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("recipe", [["--lr", "0.1"], [*ADAGRAD, "--lr", "0.2"]], ids=["sgd", "adagrad"])
+def test_trainers_and_a_server_are_as_good_as_one_process(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: list[str]
+) -> None:
+    """Ten shuffles: the F1 of a single one has a standard deviation of 0.8 points on 899 nodes."""
     from graph_emb.cli.main import main
 
-    recipe = ["--rule", "row_adagrad", "--lr", "0.2", "train.batch_size=512", "model.dim=16", "model.order=first"]
-    words = ["train", "line", "--dataset", "digits", "--threads", "1", *recipe, "model.draws_per_edge=40"]
-    words += ["evaluate.ratios=[0.5]", "evaluate.shuffles=1"]
+    words = ["train", "line", "--dataset", "digits", "--threads", "1", *recipe, "model.dim=16", "model.order=first"]
+    words += ["model.draws_per_edge=100", "evaluate.ratios=[0.5]", "evaluate.shuffles=10"]
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
     assert main([*words, "--mode", "kvstore", "--trainers", "2", "--out", str(tmp_path / "two")]) == 0
     assert "edges/s" in capfd.readouterr().out
     one, two = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("one", "two"))
-    assert micro(one) > 0.85
+    assert micro(one) > 0.9
     assert micro(two) > micro(one) - 0.03
