@@ -18,6 +18,7 @@ from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers, query_keys
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank
+from graph_emb.table.threads import threads_for
 
 QUERY_BLOCK = 256  # queries whose scores against all candidates are held at once
 HITS_AT = (1, 3, 10)
@@ -162,8 +163,9 @@ def _rank_side(
         scores = scorer.comparison.chunks(rows[None], pool[None])[0].numpy()
         local = of_query[judged] - low
         own = scorer.comparison.pairs(rows[torch.from_numpy(local)], entities[torch.from_numpy(true[judged])]).numpy()
-        _count(scores, local, own.astype(scores.dtype), true[judged], position, starts, answers, places[block],
-               above[judged], equal[judged])  # fmt: skip
+        with threads_for(scores.size):
+            _count(scores, local, own.astype(scores.dtype), true[judged], position, starts, answers, places[block],
+                   above[judged], equal[judged])  # fmt: skip
     turned = np.empty_like(order)
     turned[order] = np.arange(len(order))
     better, same = torch.from_numpy(above[turned]), torch.from_numpy(equal[turned])

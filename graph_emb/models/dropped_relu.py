@@ -12,6 +12,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from graph_emb.errors import ShapeError
+from graph_emb.table.threads import threads_for
 
 # The bits of a float as unsigned integers: bfloat16 has no numpy type, and a negative value is one with the top bit.
 BITS = {torch.float32: (torch.uint32, np.uint32(1 << 31)), torch.bfloat16: (torch.uint16, np.uint16(1 << 15))}
@@ -47,7 +48,8 @@ class _DroppedReLU(torch.autograd.Function):
         bit_type, sign = BITS[x.dtype]
         threshold = np.uint32(min(round(dropout * 2**32), 2**32 - 1))
         bits = x.detach().view(bit_type).numpy()
-        _clear_negative_or_dropped(bits, sign, np.uint32(key), np.uint32(salt), threshold)
+        with threads_for(len(bits)):
+            _clear_negative_or_dropped(bits, sign, np.uint32(key), np.uint32(salt), threshold)
         ctx.mark_dirty(x)
         ctx.save_for_backward(x)
         return x

@@ -22,8 +22,9 @@ from graph_emb.optim.grouping import group, merged, share
 from graph_emb.optim.merge import Merge, check_merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.sgd import SGD
-from graph_emb.table.gather import prefetch, threads_for
+from graph_emb.table.gather import prefetch
 from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.threads import threads_for
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
 AHEAD = 4  # rows whose lines are asked for before they are needed

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from llvmlite import ir
-from numba import get_num_threads, njit, prange, set_num_threads, types
+from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from graph_emb.table.threads import SERIAL_ROWS, threads_for
+
 LINE = 16  # float32 values in a cache line
 AHEAD = 6  # rows whose lines are asked for before they are needed
-SERIAL_ROWS = 256  # below this, starting threads costs more than they save
-
-
-@contextmanager
-def threads_for(num_rows: int) -> Iterator[int]:
-    """How many threads so many rows are worth; compiled functions that run inside wake no more than those.
-
-    A woken thread looks for more work for some milliseconds, and takes a core from whoever waits for these rows.
-    """
-    threads = get_num_threads()
-    if num_rows >= SERIAL_ROWS or threads == 1:
-        yield threads
-        return
-    set_num_threads(1)
-    try:
-        yield 1
-    finally:
-        set_num_threads(threads)
 
 
 def _emit_prefetch(typingctx, array, row):
@@ -106,7 +88,8 @@ def gather_two(weight: Tensor, rows: Tensor, others: Tensor, place: Tensor) -> T
         return torch.cat([others, weight.index_select(0, rows)]).index_select(0, place)
     out = torch.empty(len(place), weight.shape[1])
     arrays = (weight.detach().numpy(), rows.numpy(), others.numpy(), len(others), place.numpy(), out.numpy())
-    _gather_two(*arrays, get_num_threads())
+    with threads_for(len(place)) as parts:
+        _gather_two(*arrays, parts)
     return out
 
 
@@ -127,5 +110,6 @@ def gather(weight: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.index_select(weight, 0, rows, out=out)
     if out is None:
         out = torch.empty(len(rows), weight.shape[1])
-    _gather(weight.detach().numpy(), rows.detach().cpu().contiguous().numpy(), out.numpy(), get_num_threads())
+    with threads_for(len(rows)) as parts:
+        _gather(weight.detach().numpy(), rows.detach().cpu().contiguous().numpy(), out.numpy(), parts)
     return out

@@ -8,7 +8,8 @@ import numba
 import pytest
 import torch
 
-from graph_emb.table.gather import SERIAL_ROWS, gather, gather_two, threads_for
+from graph_emb.table.gather import gather, gather_two
+from graph_emb.table.threads import SERIAL_ROWS, threads_for
 
 
 @pytest.mark.parametrize("num", [0, 1, SERIAL_ROWS - 1, SERIAL_ROWS, 3 * SERIAL_ROWS + 1])
@@ -43,10 +44,15 @@ def test_two_sources_are_gathered_as_one(num: int, dtype: torch.dtype) -> None:
     assert torch.equal(gather_two(weight, rows, others, place), wanted)
 
 
-def test_few_rows_wake_one_thread_and_many_wake_all() -> None:
-    threads = numba.get_num_threads()
-    with threads_for(SERIAL_ROWS) as parts:
-        assert parts == numba.get_num_threads() == threads
+def test_few_rows_wake_one_thread_and_many_as_many_as_torch_has() -> None:
+    threads, before = numba.get_num_threads(), torch.get_num_threads()
+    for allowed in (1, threads, threads + 1):
+        torch.set_num_threads(allowed)
+        try:
+            with threads_for(SERIAL_ROWS) as parts:
+                assert parts == numba.get_num_threads() == min(allowed, threads)
+        finally:
+            torch.set_num_threads(before)
     with threads_for(SERIAL_ROWS - 1) as parts:
         assert parts == numba.get_num_threads() == 1
     assert numba.get_num_threads() == threads

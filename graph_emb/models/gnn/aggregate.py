@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graph_emb.data.blocks import Adjacency, starts_of
 from graph_emb.errors import ShapeError
+from graph_emb.table.threads import threads_for
 
 SMALL = 1 << 16
 """Numbers that one core adds up sooner than several can be woken."""
@@ -54,8 +55,12 @@ def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
     if rows.device.type == "cpu":
         rows = rows.contiguous()
         out = rows.new_empty((len(indptr) - 1, rows.shape[1]))
-        kernel = _sum_few_rows if len(indices) * rows.shape[1] < SMALL else _sum_rows
-        kernel(indptr.numpy(), indices.numpy(), rows.detach().numpy(), out.numpy())
+        arrays = (indptr.numpy(), indices.numpy(), rows.detach().numpy(), out.numpy())
+        if len(indices) * rows.shape[1] < SMALL:
+            _sum_few_rows(*arrays)
+        else:
+            with threads_for(len(indices)):
+                _sum_rows(*arrays)
         return out
     size = (len(indptr) - 1, rows.shape[0])
     with warnings.catch_warnings():
