@@ -108,7 +108,10 @@ class ParallelSection(Section):
         default="global", description="local: drawn from the rank's own nodes, which biases them and saves traffic"
     )
     exchange_walks: Count | None = Field(
-        default=None, ge=1, le=1 << 24, description="sgd: walks of each rank between two exchanges; null: a hundredth"
+        default=None,
+        ge=1,
+        le=1 << 24,
+        description="sgd, and kvstore: walks of each trainer between two exchanges; null: a hundredth",
     )
     negative_pool: Count = Field(
         default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"

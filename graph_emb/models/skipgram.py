@@ -97,8 +97,8 @@ def train_skipgram(
 
     In collective mode every rank calls this with the same arguments and a ``PartitionedWalkSampler`` of its part, and
     trains on the walks that start at its own nodes; SGD exchanges rows every ``exchange_walks`` walks (see
-    ``ExchangeSteps``), other rules step together. The first Ctrl-C at any rank ends the training of all after the
-    batch.
+    ``ExchangeSteps``), other rules step together. In kvstore mode trainers do the same, but other rules push on their
+    own and wait for each other as often. The first Ctrl-C at any rank ends the training of all after the batch.
 
     Args:
         sampler: The walks; its graph's degrees weigh the negatives.
