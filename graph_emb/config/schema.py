@@ -233,3 +233,14 @@ class RunConfig(Section):
                     f"{path} = {getattr(section, field)!r} has no effect on {self.model.name}; leave it out"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _exchanges_have_an_effect(self) -> RunConfig:
+        """Ranks exchange rows where SGD trains copies in place; servers' trainers meet as often under any rule."""
+        in_place = self.train.rule == "sgd" and self.train.path == "auto"
+        paced = self.parallel.mode == "kvstore"
+        for name, honoured in (("exchange_walks", in_place or paced), ("negative_pool", in_place)):
+            if getattr(self.parallel, name) and not honoured:
+                rule = f"train.rule={self.train.rule}, train.path={self.train.path}"
+                raise ValueError(f"parallel.{name} has no effect with {rule}; it is for sgd in place, leave it out")
+        return self

@@ -141,3 +141,35 @@ def test_bad_input_of_a_parallel_run_is_one_line(tmp_path: Path, capfd: pytest.C
 def test_counts_that_do_not_fit_the_mode_are_refused(parallel: dict[str, Any], message: str) -> None:
     with pytest.raises(ge.ConfigError, match=message):
         ge.pipeline("deepwalk", "digits", parallel=parallel)
+
+
+COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "train", "message"),
+    [
+        (
+            {**COLLECTIVE, "exchange_walks": 9},
+            {"rule": "adagrad"},
+            "parallel.exchange_walks has no effect with train.rule",
+        ),
+        ({**COLLECTIVE, "exchange_walks": 9}, {"path": "optimizer"}, "parallel.exchange_walks has no effect"),
+        ({**COLLECTIVE, "negative_pool": 9}, {"rule": "adam"}, "parallel.negative_pool has no effect with train.rule"),
+        (
+            {"mode": "kvstore", "servers": 1, "trainers": 2, "negative_pool": 9},
+            {"path": "autograd"},
+            "parallel.negative_pool has no effect",
+        ),
+    ],
+)
+def test_exchanges_that_nobody_makes_are_refused(parallel: dict[str, Any], train: dict[str, Any], message: str) -> None:
+    with pytest.raises(ge.ConfigError, match=message):
+        ge.pipeline("deepwalk", "digits", parallel=parallel, train=train)
+
+
+def test_trainers_of_servers_meet_as_often_under_any_rule() -> None:
+    parallel = {"mode": "kvstore", "servers": 1, "trainers": 2, "exchange_walks": 9}
+    base = {"model": {"name": "deepwalk"}, "dataset": {"name": "digits"}}
+    made = config_from(base, {"train": {"rule": "adagrad"}, "parallel": parallel})
+    assert made.parallel.exchange_walks == 9
