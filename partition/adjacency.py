@@ -5,9 +5,10 @@ Legend: N nodes of all types, E directed edges of all types, M stored entries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -84,23 +85,52 @@ def symmetric(
     ]
     uneven = len({part[-1] for part in lists}) > 1
     with Threads(num_threads) as threads:
+        counts = np.zeros((num_threads, num_nodes), np.int64)
+        shares = _shares(lists, num_threads)
+        calls = [partial(_each, kernels.count, share, (own,)) for share, own in zip(shares, counts, strict=True)]
+        threads.run(calls)
         indptr = np.zeros(num_nodes + 1, np.int64)
-        spans = threads.ranges(num_nodes)
-        for src, dst, first, second, _ in lists:
-            threads.run([partial(kernels.count, src, dst, first, second, a, b, indptr[1:]) for a, b in spans])
-        np.cumsum(indptr, out=indptr)
-        spans = threads.ranges(num_nodes, indptr)
+        np.cumsum(counts.sum(axis=0), out=indptr[1:])
+        kernels.begin(indptr, counts)
         indices = np.empty(indptr[-1], np.int32 if num_nodes < 2**31 else np.int64)
         weights = np.empty(indptr[-1] if uneven else 0, np.int32)
-        filled = indptr[:-1].copy()
-        for src, dst, first, second, each in lists:
-            calls = [
-                partial(kernels.scatter, src, dst, first, second, a, b, each, filled, indices, weights)
-                for a, b in spans
-            ]
-            threads.run(calls)
-        del filled
-        return _merged(indptr, indices, weights, spans, threads)
+        calls = [
+            partial(_each, kernels.scatter, share, (own, indices, weights), weighted=True)
+            for share, own in zip(shares, counts, strict=True)
+        ]
+        threads.run(calls)
+        del calls, counts
+        return _merged(indptr, indices, weights, threads.ranges(num_nodes, indptr), threads)
+
+
+EdgeList = tuple[np.ndarray, np.ndarray, int, int, int]
+"""Sources, destinations, the ids of their types' first nodes, and what an edge weighs."""
+
+
+def _shares(lists: Sequence[EdgeList], num: int) -> list[list[tuple[EdgeList, int, int]]]:
+    """All edges, list after list, in ``num`` even runs: the lists that each run meets, and from where to where."""
+    starts = np.cumsum([0, *(len(one[0]) for one in lists)])
+    cuts = np.linspace(0, starts[-1], num + 1).astype(np.int64)
+    return [
+        [
+            (one, max(0, int(low - start)), min(len(one[0]), int(high - start)))
+            for one, start in zip(lists, starts[:-1], strict=True)
+            if low < start + len(one[0]) and high > start
+        ]
+        for low, high in pairwise(cuts)
+    ]
+
+
+def _each(
+    kernel: Callable[..., None],
+    share: list[tuple[EdgeList, int, int]],
+    arrays: tuple[np.ndarray, ...],
+    *,
+    weighted: bool = False,
+) -> None:
+    """A loop over each piece of a share."""
+    for (src, dst, first, second, weight), low, high in share:
+        kernel(src, dst, first, second, low, high, *((weight,) if weighted else ()), *arrays)
 
 
 def _merged(

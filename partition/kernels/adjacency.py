@@ -1,7 +1,7 @@
 """Loops that build a symmetric adjacency by counting sort.
 
-Every loop that takes ``low, high`` writes the rows of those nodes only, so that threads share nothing and the result
-does not depend on their number. Legend: N nodes, E directed edges.
+Each thread has a range of the edges, counts its own entries of every node, and writes behind those of the ranges
+before: the order is that of the edges for any number of threads. Legend: N nodes, E directed edges, T threads.
 """
 
 from __future__ import annotations
@@ -12,34 +12,40 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def count(src, dst, src_start, dst_start, low, high, degrees):
-    """Add the ends of each edge that is no self loop to the degrees of nodes low .. high - 1."""
-    for i in range(len(src)):
+    """Add the ends of edges low .. high - 1 that are no self loops to the degrees of their nodes."""
+    for i in range(low, high):
         u, v = src[i] + src_start, dst[i] + dst_start
         if u != v:
-            if low <= u < high:
-                degrees[u] += 1
-            if low <= v < high:
-                degrees[v] += 1
+            degrees[u] += 1
+            degrees[v] += 1
+
+
+@njit(cache=True, nogil=True)
+def begin(indptr, counts):
+    """From how many entries each thread has for each node, (T, N), to where it writes the first, in place."""
+    for u in range(counts.shape[1]):
+        at = indptr[u]
+        for t in range(counts.shape[0]):
+            num = counts[t, u]
+            counts[t, u] = at
+            at += num
 
 
 @njit(cache=True, nogil=True)
 def scatter(src, dst, src_start, dst_start, low, high, weight, filled, indices, weights):
-    """Write both directions of each edge into the rows of nodes low .. high - 1; weights may be empty."""
+    """Write both directions of edges low .. high - 1 where ``filled`` points, and advance it; weights may be empty."""
     weighted = len(weights) > 0
-    for i in range(len(src)):
+    for i in range(low, high):
         u, v = src[i] + src_start, dst[i] + dst_start
         if u == v:
             continue
-        if low <= u < high:
-            indices[filled[u]] = v
-            if weighted:
-                weights[filled[u]] = weight
-            filled[u] += 1
-        if low <= v < high:
-            indices[filled[v]] = u
-            if weighted:
-                weights[filled[v]] = weight
-            filled[v] += 1
+        indices[filled[u]] = v
+        indices[filled[v]] = u
+        if weighted:
+            weights[filled[u]] = weight
+            weights[filled[v]] = weight
+        filled[u] += 1
+        filled[v] += 1
 
 
 @njit(cache=True, nogil=True)

@@ -104,6 +104,26 @@ def apply(nodes, targets, labels, node_weights, loads, limits, sizes):
 
 
 @njit(cache=True, nogil=True)
+def sweep(
+    order, batch, indptr, indices, weights, node_weights, labels, loads, limits, groups, seed, ratings, seen, favoured,
+    sizes,
+):  # fmt: skip
+    """Propose and apply for all nodes in order, ``batch`` at a time, in this thread; returns what ``apply`` does."""
+    moved, emptied = 0, 0
+    targets = np.empty(batch, np.int32)
+    for start in range(0, len(order), batch):
+        nodes = order[start : start + batch]
+        propose(
+            nodes, indptr, indices, weights, node_weights, labels, loads, limits, groups, seed, ratings, seen, targets,
+            favoured,
+        )  # fmt: skip
+        done = apply(nodes, targets, labels, node_weights, loads, limits, sizes)
+        moved += done[0]
+        emptied += done[1]
+    return moved, emptied
+
+
+@njit(cache=True, nogil=True)
 def pair_up(labels, sizes, favoured, groups, node_weights, loads, limits):
     """Join nodes alone in their label that favour the same full label, and nodes without neighbours, up to the limit.
 

@@ -357,6 +357,42 @@ def grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, l
 
 
 @njit(cache=True, nogil=True)
+def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales, orders, rounds, patience, best):
+    """Split in two by growing and search, once from each order; ``best`` gets the parts of the best try.
+
+    Args:
+        wanted, limits, soft: As in ``grow`` and ``search``.
+        orders: (T, N): every node, for each of T tries.
+        rounds: Of search in each try at most.
+        best: (N,), int32: least overload, then least cut, then the first.
+    """
+    num_nodes, num_limits = len(best), limits.shape[1]
+    parts, loads = np.empty(num_nodes, np.int32), np.empty((2, num_limits), np.int64)
+    table = np.empty((num_nodes, 2), np.int64)
+    least_excess, least_cut = np.inf, np.int64(0)
+    for t in range(len(orders)):
+        order = orders[t]
+        parts[:] = 0
+        loads[:] = 0
+        grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, loads)
+        rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scales, order)
+        connect(indptr, indices, weights, parts, 0, num_nodes, table)
+        for _ in range(rounds):
+            seeds = boundary(table, parts, order)
+            gain = search(
+                indptr, indices, weights, node_weights, parts, loads, limits, soft, scales, table, seeds, len(seeds),
+                patience,
+            )  # fmt: skip
+            if gain == 0:
+                break
+        excess = overload(loads, 0, limits, scales) + overload(loads, 1, limits, scales)
+        cut = outside(table, parts)
+        if excess < least_excess or (excess == least_excess and cut < least_cut):
+            least_excess, least_cut = excess, cut
+            best[:] = parts
+
+
+@njit(cache=True, nogil=True)
 def induced(indptr, indices, weights, nodes, local):
     """The graph of some nodes: (indptr, indices, weights). local: (N,), all -1 before and after."""
     for i in range(len(nodes)):

@@ -22,7 +22,7 @@ CHUNK = 32
 BATCHES = 48
 CLUSTER_ROUNDS = 3
 MIN_BATCH = 64
-SERIAL_ENTRIES = 200_000
+SERIAL_ENTRIES = 2_000_000
 """Below this a batch costs less than handing it to threads."""
 
 
@@ -85,6 +85,11 @@ class Propagation:
         seed = np.uint64(rng.integers(2**63))
         groups = level.groups if grouped else np.empty(0, np.int32)
         batch = max(MIN_BATCH, -(-level.num_nodes // BATCHES))
+        if len(self._scratch) == 1:
+            return kernels.sweep(
+                order, batch, level.indptr, level.indices, level.weights, level.node_weights,
+                self.labels, self.loads, self.limits, groups, seed, *self._scratch[0], favoured, sizes,
+            )  # fmt: skip
         moved = emptied = 0
         for start in range(0, level.num_nodes, batch):
             nodes = order[start : start + batch]

@@ -11,7 +11,7 @@ import numpy as np
 
 from partition.kernels import refinement as kernels
 from partition.methods.coarsening import Level
-from partition.methods.refining import Parts, overload_of, scales_of
+from partition.methods.refining import Parts, scales_of
 from partition.threads import Threads
 
 ROUNDS = 8
@@ -86,25 +86,10 @@ def _bisect(
     # A state in between may exceed a bound by one node: clusters are heavy here, and few fit exactly.
     soft = bounds + level.node_weights.max(axis=0)
     scales = scales_of(totals / 2)
-    rows = (level.indptr, level.indices, level.weights, level.node_weights)
-    best: tuple[float, int] | None = None
-    for _ in range(tries):
-        parts = np.zeros(level.num_nodes, np.int32)
-        loads = np.zeros((2, len(limits)), np.int64)
-        order = rng.permutation(level.num_nodes).astype(np.int32)
-        kernels.grow(*rows, shares[1], bounds, order, parts, loads)
-        kernels.rebalance(*rows, parts, loads, bounds, scales, order)
-        table = np.empty((level.num_nodes, 2), np.int64)
-        kernels.connect(*rows[:3], parts, 0, level.num_nodes, table)
-        patience = max(LEAST_PATIENCE, level.num_nodes)
-        for _ in range(ROUNDS):
-            seeds = kernels.boundary(table, parts, order)
-            if not kernels.search(*rows, parts, loads, bounds, soft, scales, table, seeds, len(seeds), patience):
-                break
-        score = (
-            overload_of(loads, bounds, scales),
-            int(table.sum() - np.take_along_axis(table, parts[:, None], 1).sum()),
-        )
-        if best is None or score < best:
-            best, found = score, parts
-    return found
+    orders = np.stack([rng.permutation(level.num_nodes).astype(np.int32) for _ in range(tries)])
+    best = np.zeros(level.num_nodes, np.int32)
+    kernels.bisect(
+        level.indptr, level.indices, level.weights, level.node_weights, shares[1], bounds, soft, scales, orders, ROUNDS,
+        max(LEAST_PATIENCE, level.num_nodes), best,
+    )  # fmt: skip
+    return best
