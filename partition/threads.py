@@ -36,7 +36,7 @@ class Threads:
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        self._pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
+        self._pool = ThreadPoolExecutor(num_threads - 1) if num_threads > 1 else None
 
     def __enter__(self) -> Threads:
         return self
@@ -55,8 +55,27 @@ class Threads:
         return [(int(a), int(b)) for a, b in pairwise(cuts)]
 
     def run(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run all calls; results in their order. The first error is raised once all have ended."""
+        """Run all calls, the caller being one of the threads; results in their order.
+
+        The first error, in the order of the calls, is raised once all have ended.
+        """
         if self._pool is None or len(calls) == 1:
             return [call() for call in calls]
-        futures = [self._pool.submit(call) for call in calls]
-        return [future.result() for future in futures]
+        results: list[Any] = [None] * len(calls)
+        errors: dict[int, BaseException] = {}
+        waiting = iter(range(len(calls)))
+
+        def work() -> None:
+            for i in waiting:
+                try:
+                    results[i] = calls[i]()
+                except BaseException as error:
+                    errors[i] = error
+
+        others = [self._pool.submit(work) for _ in range(min(self.num_threads, len(calls)) - 1)]
+        work()
+        for other in others:
+            other.result()
+        if errors:
+            raise errors[min(errors)]
+        return results

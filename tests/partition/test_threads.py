@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -24,6 +27,20 @@ def test_results_keep_the_order_of_the_calls_and_errors_are_raised(num_threads: 
         assert threads.run([lambda i=i: i * i for i in range(5)]) == [0, 1, 4, 9, 16]
         with pytest.raises(ConfigError, match="told to"):
             threads.run([fail, fail])
+
+
+@pytest.mark.parametrize("num_threads", [2, 3])
+def test_calls_run_at_once_and_all_end_before_the_first_error(num_threads: int) -> None:
+    meeting, ended = threading.Barrier(num_threads), []
+
+    def meet(number: int) -> None:
+        meeting.wait(30)  # breaks where fewer threads than asked for work at once
+        ended.append(number)
+        raise ConfigError(f"call {number}")
+
+    with Threads(num_threads) as threads, pytest.raises(ConfigError, match="call 0"):
+        threads.run([partial(meet, number) for number in range(2 * num_threads)])
+    assert sorted(ended) == list(range(2 * num_threads))
 
 
 def test_the_number_of_threads_is_checked() -> None:
