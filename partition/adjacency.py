@@ -151,8 +151,7 @@ def _merged(
     del calls, degrees
     indices.resize(size, refcheck=False)
     weights.resize(size, refcheck=False)
-    same = size == 0 or weights.min() == weights.max()
-    return Adjacency(indptr, indices, None if same else weights)
+    return Adjacency(indptr, indices, None if kernels.all_same(weights) else weights)
 
 
 def close_gaps(starts: list[int], stops: list[int], arrays: tuple[np.ndarray, ...]) -> int:
@@ -161,7 +160,7 @@ def close_gaps(starts: list[int], stops: list[int], arrays: tuple[np.ndarray, ..
 
     size = 0
     for start, stop in zip(starts, stops, strict=True):
-        for values in arrays:
+        for values in arrays if start > size else ():
             move_down(values, start, size, stop - start)
         size += stop - start
     return size

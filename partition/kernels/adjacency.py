@@ -77,6 +77,18 @@ def merge(indptr, indices, given, low, high, places, degrees, weights):
 
 
 @njit(cache=True, nogil=True)
+def all_same(values):
+    """Whether no value differs from the first; of uneven ones only the first few are looked at."""
+    for start in range(0, len(values), 4096):
+        differ = 0
+        for i in range(start, min(start + 4096, len(values))):
+            differ += values[i] != values[0]
+        if differ:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
 def move_down(values, source, target, num):
     """values[target : target + num] = values[source : source + num], overlapping, for target <= source."""
     for i in range(num):

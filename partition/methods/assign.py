@@ -70,7 +70,8 @@ def assign(
         why += f"; {moved} nodes moved so that every part has what it needs"
     _check_needs(problem, parts, edge_owner, name)
     wanted.check(parts, num_parts, name)
-    report = constraints(graph, tuple(dict.fromkeys(("nodes", "edges", *wanted.names))), edge_owner=edge_owner)
+    told = tuple(dict.fromkeys(("nodes", "edges", *wanted.names)))
+    report = wanted if told == wanted.names else constraints(graph, told, edge_owner=edge_owner)
     return Assignment.of_homogeneous(
         graph,
         parts,

@@ -91,18 +91,17 @@ class Propagation:
                 self.labels, self.loads, self.limits, groups, seed, *self._scratch[0], favoured, sizes,
             )  # fmt: skip
         moved = emptied = 0
+        given = (level.indptr, level.indices, level.weights, level.node_weights, self.labels, self.loads, self.limits)
+        count = len(self._scratch)
+
+        def propose(nodes: np.ndarray, targets: np.ndarray, thread: int) -> None:
+            low, high = thread * len(nodes) // count, (thread + 1) * len(nodes) // count
+            kernels.propose(nodes[low:high], *given, groups, seed, *self._scratch[thread], targets[low:high], favoured)
+
         for start in range(0, level.num_nodes, batch):
             nodes = order[start : start + batch]
             targets = np.empty(len(nodes), np.int32)
-            cuts = np.linspace(0, len(nodes), len(self._scratch) + 1).astype(int)
-            calls = [
-                partial(
-                    kernels.propose,
-                    nodes[a:b], level.indptr, level.indices, level.weights, level.node_weights,
-                    self.labels, self.loads, self.limits, groups, seed, *scratch, targets[a:b], favoured,
-                )
-                for a, b, scratch in zip(cuts[:-1], cuts[1:], self._scratch, strict=True)
-            ]  # fmt: skip
+            calls = [partial(propose, nodes, targets, thread) for thread in range(count)]
             self.threads.run(calls)
             done = kernels.apply(nodes, targets, self.labels, level.node_weights, self.loads, self.limits, sizes)
             moved += done[0]

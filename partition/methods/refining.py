@@ -12,6 +12,7 @@ import numpy as np
 
 from partition.kernels import refinement as kernels
 from partition.kernels.adjacency import cut_of
+from partition.kernels.clustering import add_weights
 from partition.methods.coarsening import Level, Propagation, random_order
 from partition.threads import Threads
 
@@ -68,7 +69,7 @@ class Parts:
     def __init__(self, level: Level, parts: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
         self.level, self.parts, self.limits, self.num_parts = level, parts, limits, num_parts
         self.loads = np.zeros((num_parts, len(limits)), np.int64)
-        np.add.at(self.loads, parts, level.node_weights)
+        add_weights(parts, level.node_weights, self.loads)
         self.scales = scales_of(level.node_weights.sum(axis=0) / num_parts)
         self.bounds = np.repeat(limits[None, :], num_parts, axis=0)
 

@@ -73,6 +73,26 @@ def test_any_number_of_threads_gives_the_same_arrays() -> None:
     assert (dense(one) == expected).all()
 
 
+@pytest.mark.parametrize("num_threads", [2, 3, 7])
+def test_threads_share_the_edges_of_several_types(num_threads: int) -> None:
+    rng = np.random.default_rng(2)
+    sizes, kinds = {"a": 9, "b": 6}, [("a", "x", "b"), ("b", "y", "a"), ("a", "z", "a")]
+    edges = {
+        kind: (rng.integers(sizes[kind[0]], size=number), rng.integers(sizes[kind[2]], size=number))
+        for kind, number in zip(kinds, (40, 3, 25), strict=True)
+    }
+    graph, costs = HeteroGraph(sizes, edges), {kinds[0]: 4, kinds[1]: 7}
+    one, many = symmetric(graph, costs), symmetric(graph, costs, num_threads=num_threads)
+    for name in ("indptr", "indices", "weights"):
+        assert getattr(one, name).tobytes() == getattr(many, name).tobytes()
+    expected = np.zeros((15, 15), np.int64)
+    for kind, (src, dst) in edges.items():
+        np.add.at(expected, (src + 9 * (kind[0] == "b"), dst + 9 * (kind[2] == "b")), costs.get(kind, 1))
+    expected += expected.T
+    np.fill_diagonal(expected, 0)
+    assert (dense(many) == expected).all()
+
+
 def test_the_cut_equals_brute_force() -> None:
     rng = np.random.default_rng(1)
     graph = plain(12, [tuple(pair) for pair in rng.integers(12, size=(40, 2)).tolist()])
