@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -15,7 +16,11 @@ def main() -> int:
         kvstore.serve(int(number), hosts, int(num_servers), int(num_clients))
     except (GraphEmbError, OSError) as error:
         print(f"graph-emb: server {number}: error: {error}", file=sys.stderr)
-        return 2
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # DGL's threads wait for peers that are gone, some inside Python: ending the interpreter under them is SIGSEGV,
+        # and the launcher would blame this server instead of the process that died.
+        os._exit(2)
     return 0
 
 

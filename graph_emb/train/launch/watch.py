@@ -21,6 +21,8 @@ from graph_emb.train.launch.plan import Process
 GRACE = 10.0
 """Seconds that a process gets to end after SIGTERM, before it is killed."""
 POLL = 0.05
+LATE = 2.0
+"""Seconds that a trainer may take to end after the server that noticed it."""
 TAIL = 16_384
 SHARED_MEMORY = Path("/dev/shm")
 """Names there tell which process made them (graph_emb.transport.kvstore.shared)."""
@@ -115,7 +117,7 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
     while left:
         failed = [one for one in left if one.popen.poll() not in (None, 0)]
         if failed:
-            raise _failure(_first(failed))
+            raise _failure(_first(_with_late_trainers(failed, left)))
         left = [one for one in left if one.popen.poll() is None]
         reason = stop()
         if reason is not None:
@@ -127,9 +129,20 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
             copier.join(GRACE)
 
 
+def _with_late_trainers(failed: list[_Running], left: list[_Running]) -> list[_Running]:
+    """A server ends with an error because another process went, often a trainer that is still on its way out."""
+    deadline = time.monotonic() + LATE
+    while all(one.plan.role == "server" and one.popen.returncode > 0 for one in failed):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL)
+        failed = [one for one in left if one.popen.poll() not in (None, 0)]
+    return failed
+
+
 def _first(failed: list[_Running]) -> _Running:
     """The one to blame: what a signal killed before what ended with an error because its peer was gone."""
-    return min(failed, key=lambda one: (one.popen.returncode > 0, one.plan.rank))
+    return min(failed, key=lambda one: (one.popen.returncode > 0, one.plan.role == "server", one.plan.rank))
 
 
 def _failure(one: _Running) -> ProcessFailure:

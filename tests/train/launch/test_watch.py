@@ -58,6 +58,20 @@ def test_a_killed_process_is_named_by_its_signal(tmp_path: Path) -> None:
     assert caught.value.exit_code == 137
 
 
+def test_a_trainer_is_blamed_before_the_server_that_noticed_it(tmp_path: Path) -> None:
+    """The server's file tells that it noticed; only then does the trainer end."""
+    noticed = tmp_path / "noticed"
+    words = f"open({str(noticed)!r}, 'w').close(); raise SystemExit('trainer 4 went without a goodbye')"
+    server = Process("server", 0, (sys.executable, "-c", words), {}, tmp_path / "server-0.log")
+    late = f"import os, time\nwhile not os.path.exists({str(noticed)!r}): time.sleep(0.01)\ntime.sleep(0.3)\n"
+    trainer = python(tmp_path, 4, late + "raise SystemExit('10.0.0.3 no longer answers')")
+    with pytest.raises(ProcessFailure, match=r"trainer 4.*10.0.0.3 no longer answers"):
+        run([server, trainer])
+    with pytest.raises(ProcessFailure, match=r"server 0.*trainer 4 went without a goodbye"):
+        run([server, python(tmp_path, 0, WAIT)])
+    assert no_child_is_left()
+
+
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graph_emb.train.launch.watch.GRACE", 0.5)
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); time.sleep(600)"
