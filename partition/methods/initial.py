@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from partition.kernels import refinement as kernels
+from partition.kernels import bisection as kernels
 from partition.methods.coarsening import Level
 from partition.methods.refining import Parts, scales_of
 from partition.threads import Threads

@@ -1,0 +1,143 @@
+"""Two parts from none: greedy growing, then two-way search, on the subgraph of some nodes.
+
+Legend: N nodes, C constraints.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from partition.kernels.heap import pop, sift_up
+from partition.kernels.refinement import (
+    FREE,
+    LOCKED,
+    QUEUED,
+    boundary,
+    connect,
+    has_room,
+    move,
+    outside,
+    overload,
+    rebalance,
+    search,
+)
+
+
+@njit(cache=True, nogil=True)
+def grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, loads):
+    """Split in two: part 1 grows from the first node of ``order`` by the strongest tie until it holds ``wanted``.
+
+    Args:
+        wanted: (C,): what part 1 should hold; it stops at the mean of its shares.
+        limits: (2, C).
+        order: (N,), every node; where the next seed comes from when a component is used up.
+        parts, loads: (N,) zeros and (2, C) zeros; filled.
+    """
+    num_nodes = len(parts)
+    weighted = len(weights) > 0
+    num_limits = limits.shape[1]
+    heap, places = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
+    keys = np.empty(num_nodes, np.int64)
+    status = np.zeros(num_nodes, np.int8)
+    for v in range(num_nodes):
+        for c in range(num_limits):
+            loads[0, c] += node_weights[v, c]
+    size, first = 0, 0
+    while True:
+        share = 0.0
+        for c in range(num_limits):
+            share += loads[1, c] / wanted[c] if wanted[c] > 0 else 1.0
+        if share >= num_limits:
+            return
+        while size == 0 and first < num_nodes:
+            v = order[first]
+            first += 1
+            if status[v] == FREE:
+                status[v], keys[v], heap[0], places[v], size = QUEUED, 0, v, 0, 1
+        if size == 0:
+            return
+        v = heap[0]
+        size = pop(heap, places, keys, size)
+        status[v] = LOCKED
+        if not has_room(loads, 1, node_weights, v, limits):
+            continue
+        move(loads, node_weights, v, 0, 1)
+        parts[v] = 1
+        for e in range(indptr[v], indptr[v + 1]):
+            u = indices[e]
+            if status[u] == LOCKED:
+                continue
+            weight = weights[e] if weighted else 1
+            if status[u] == FREE:
+                key = 0
+                for f in range(indptr[u], indptr[u + 1]):
+                    key -= weights[f] if weighted else 1
+                status[u], keys[u], heap[size] = QUEUED, key + 2 * weight, u
+                size += 1
+                sift_up(heap, places, keys, size - 1)
+            else:
+                keys[u] += 2 * weight
+                sift_up(heap, places, keys, places[u])
+
+
+@njit(cache=True, nogil=True)
+def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales, orders, rounds, patience, best):
+    """Split in two by growing and search, once from each order; ``best`` gets the parts of the best try.
+
+    Args:
+        wanted, limits, soft: As in ``grow`` and ``search``.
+        orders: (T, N): every node, for each of T tries.
+        rounds: Of search in each try at most.
+        best: (N,), int32: least overload, then least cut, then the first.
+    """
+    num_nodes, num_limits = len(best), limits.shape[1]
+    parts, loads = np.empty(num_nodes, np.int32), np.empty((2, num_limits), np.int64)
+    table = np.empty((num_nodes, 2), np.int64)
+    least_excess, least_cut = np.inf, np.int64(0)
+    for t in range(len(orders)):
+        order = orders[t]
+        parts[:] = 0
+        loads[:] = 0
+        grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, loads)
+        rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scales, order)
+        connect(indptr, indices, weights, parts, 0, num_nodes, table)
+        for _ in range(rounds):
+            seeds = boundary(table, parts, order)
+            gain = search(
+                indptr, indices, weights, node_weights, parts, loads, limits, soft, scales, table, seeds, len(seeds),
+                patience,
+            )  # fmt: skip
+            if gain == 0:
+                break
+        excess = overload(loads, 0, limits, scales) + overload(loads, 1, limits, scales)
+        cut = outside(table, parts)
+        if excess < least_excess or (excess == least_excess and cut < least_cut):
+            least_excess, least_cut = excess, cut
+            best[:] = parts
+
+
+@njit(cache=True, nogil=True)
+def induced(indptr, indices, weights, nodes, local):
+    """The graph of some nodes: (indptr, indices, weights). local: (N,), all -1 before and after."""
+    for i in range(len(nodes)):
+        local[nodes[i]] = i
+    out_indptr = np.zeros(len(nodes) + 1, np.int64)
+    for i in range(len(nodes)):
+        kept = 0
+        for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
+            if local[indices[e]] >= 0:
+                kept += 1
+        out_indptr[i + 1] = out_indptr[i] + kept
+    out_indices = np.empty(out_indptr[-1], np.int32)
+    out_weights = np.empty(out_indptr[-1], weights.dtype)
+    at = 0
+    for v in nodes:
+        for e in range(indptr[v], indptr[v + 1]):
+            if local[indices[e]] >= 0:
+                out_indices[at] = local[indices[e]]
+                out_weights[at] = weights[e] if len(weights) > 0 else 1
+                at += 1
+    for v in nodes:
+        local[v] = -1
+    return out_indptr, out_indices, out_weights
