@@ -71,6 +71,8 @@ class Threads:
                     results[i] = calls[i]()
                 except BaseException as error:
                     errors[i] = error
+                    if not isinstance(error, Exception):
+                        return  # Ctrl-C: this thread takes no more
 
         others = [self._pool.submit(work) for _ in range(min(self.num_threads, len(calls)) - 1)]
         work()
