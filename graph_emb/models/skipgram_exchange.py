@@ -9,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graph_emb.data.negatives import NegativeSampler
 from graph_emb.models.skipgram_kernels import number_rows
 from graph_emb.models.skipgram_model import SkipGram
 from graph_emb.models.skipgram_steps import MOST_CHANGE, Kernel, LinearDecay, WalkBatch, in_parts
 from graph_emb.optimizer import SparseSGD
+from graph_emb.transport.copies import RowCopies
 
 EXCHANGES = 100
 """Of a training, where it is not told."""
@@ -28,6 +30,59 @@ def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: i
     """Walks of all ranks that walk together, between two exchanges of theirs."""
     most = MOST_WALKS if model.embedding.kvstore.lockstep else max(1, MOST_TOKENS // walk_length)
     return ranks * (model.config.exchange_walks or min(most, -(-total_walks // (ranks * EXCHANGES))))
+
+
+class LockstepCopies:
+    """Copies of other ranks' rows: one exchange brings those of all tables, one takes their changes back.
+
+    Args:
+        model: Tables in collective mode.
+    """
+
+    def __init__(self, model: SkipGram) -> None:
+        self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
+        self._rows = RowCopies(model.embedding.kvstore, [table.name for table in model.tables])
+        self._tables = len(model.tables)
+
+    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
+        """Rows of others' distinct nodes, of each table; tokens come first, and the token's table has no more."""
+        return [rows.numpy() for rows in self._rows.pull([ids[:num_tokens], ids][-self._tables :])]
+
+    def give_back(self) -> None:
+        """Add to the owners' rows by how much the copies have changed."""
+        self._rows.give_back()
+
+
+class PushedCopies:
+    """The same with servers, who own all rows: pulled table by table, and pushed as the gradients of SGD at rate 1.
+
+    Args:
+        model: Tables in kvstore mode.
+        wait: Called when the rows are here, before changes are sent: ends when every trainer has its rows.
+    """
+
+    def __init__(self, model: SkipGram, wait: Callable[[], None] | None) -> None:
+        self._model, self._wait = model, wait
+        self._optimizer = SparseSGD(model.tables, lr=1.0)
+        self._pulled: list[Tensor] = []
+        self._copies: list[np.ndarray] = []
+
+    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
+        """See ``LockstepCopies.pull``."""
+        asked = [ids[:num_tokens], ids][-len(self._model.tables) :]
+        self._pulled = [table(some) for table, some in zip(self._model.tables, asked, strict=True)]
+        self._copies = [rows.detach().numpy().copy() for rows in self._pulled]
+        if self._wait is not None:
+            self._wait()
+        return self._copies
+
+    def give_back(self) -> None:
+        """See ``LockstepCopies.give_back``."""
+        both = zip(self._pulled, self._copies, strict=True)
+        changes = [rows.detach() - torch.from_numpy(copy) for rows, copy in both]
+        torch.autograd.backward(self._pulled, changes)  # a gradient is a change with its sign turned
+        self._optimizer.step()
+        self._optimizer.zero_grad()
 
 
 class ExchangeSteps:
@@ -65,8 +120,8 @@ class ExchangeSteps:
     ) -> None:
         self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
         self._kernel, self._negatives = Kernel(model.config, negatives), negatives
-        self._optimizer = SparseSGD(model.tables, lr=1.0)  # a pushed gradient is a change with its sign turned
-        self.size, self._wait = size, wait
+        self._copies = LockstepCopies(model) if model.embedding.kvstore.lockstep else PushedCopies(model, wait)
+        self.size = size
         self._places = np.full(model.num_nodes, -1, np.int32)
         self.used, self.own, self.optimizer = 0, 0, None
 
@@ -96,13 +151,7 @@ class ExchangeSteps:
         block = (config.block, config.shared_negatives, first_id, len(tables[0]))
         others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
         self.used, self.own = self.used + used, self.own + own
-        ids = torch.from_numpy(others)
-        pulled = [self._model.context(ids)]
-        if self._model.context is not self._model.embedding:
-            pulled.insert(0, self._model.embedding(ids[:num_tokens]))
-        copies = [rows.detach().numpy().copy() for rows in pulled]
-        if self._wait is not None:
-            self._wait()
+        copies = self._copies.pull(torch.from_numpy(others), num_tokens)
         pair, far = (tables[0], tables[-1]), (copies[0], copies[-1])
 
         def part(low: int, high: int) -> tuple[float, float]:
@@ -111,11 +160,7 @@ class ExchangeSteps:
             return self._kernel.run(walks[low:high], negatives[low:high], pair, pair, *rate, index, far)
 
         sums = in_parts(part, len(walks), self._pool, self._threads)
-        torch.autograd.backward(
-            pulled, [rows.detach() - torch.from_numpy(copy) for rows, copy in zip(pulled, copies, strict=True)]
-        )
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._copies.give_back()
         return sums
 
     def _own_rows(self) -> tuple[int, list[np.ndarray]]:

@@ -24,7 +24,7 @@ from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 from graph_emb.transport.rows import ShardRows, TableRows
 
-PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE = 1, 2, 3, 4, 5, 6
+PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN = 1, 2, 3, 4, 5, 6, 7, 8
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
 
@@ -112,6 +112,16 @@ class CollectiveTransport:
         low, high = places.owned(self.rank)
         self._created += 1
         self._tables[spec.name] = _Table(spec, places, EmbeddingShard(spec, low, high - low), self._created)
+
+    def layout_of(self, table: str) -> Layout:
+        """Which rank stores which rows of a live table."""
+        return self._table(table).layout
+
+    def mark_changed(self, table: str, rows: Tensor) -> None:
+        """Note that rows of this rank's shard change, for those who have fetched them before they ask for them."""
+        early = self._table(table).early
+        if early is not None and early.changed is not None:
+            early.changed[rows] = True
 
     def layout(self, book: PartitionBook, table: str) -> Layout:
         """Which rank stores which rows of a table with this book."""
@@ -239,29 +249,31 @@ class CollectiveTransport:
         tables = [self._table(push.table) for push in pushes]
         parcels = [sending.pack(push, t.layout, t.spec) for push, t in zip(pushes, tables, strict=True)]
         if self.world_size > 1:
-            parcels = self._deliver(tables, parcels)
+            parcels = self._deliver([push.table for push in pushes], parcels)
         for push, table, parcel in zip(pushes, tables, parcels, strict=True):
             if parcel.touched:
                 ids, grads = sending.unpack(parcel, push)
                 rows = ids.to(grads.device) - table.shard.first_id
-                if table.early is not None and table.early.changed is not None:
-                    table.early.changed[rows] = True
+                self.mark_changed(push.table, rows)
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
         self.traffic.steps += 1
 
-    def _deliver(self, tables: list[_Table], parcels: list[sending.Parcel]) -> list[sending.Parcel]:
+    def _deliver(self, names: list[str], parcels: list[sending.Parcel]) -> list[sending.Parcel]:
         """Exchange the parcels of all tables: sizes, then ids, then gradients."""
-        what = f"push of table {', '.join(repr(table.spec.name) for table in tables)}"
-        signature = sum((k + 1) * table.number for k, table in enumerate(tables))
+        what = f"push of table {', '.join(map(repr, names))}"
         numbers = [[p.counts[rank] for p in parcels] + [p.touched for p in parcels] for rank in range(self.world_size)]
-        got = self._agree(PUSH, signature, torch.tensor(numbers, dtype=torch.int64), what)
+        got = self.agree(PUSH, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
         incoming, touched = got[:, : len(parcels)].T.tolist(), got[:, len(parcels) :].any(dim=0).tolist()
         for parcel in parcels:
             travelling = len(parcel.ids) - parcel.counts[self.rank]
             self.traffic.bytes_sent += travelling * (8 + parcel.grads.shape[1] * parcel.grads.element_size())
         return sending.exchange(self.group, parcels, incoming, touched, what)
 
-    def _agree(self, call: int, number: int, per_rank: Tensor, what: str) -> Tensor:
+    def signature(self, tables: Sequence[str]) -> int:
+        """A number that tells calls for these tables from calls for others."""
+        return sum((k + 1) * self._table(name).number for k, name in enumerate(tables))
+
+    def agree(self, call: int, number: int, per_rank: Tensor, what: str) -> Tensor:
         """Exchange one row of numbers with every rank, shape (W, K), and check that all are in the same call.
 
         Raises:
@@ -287,7 +299,7 @@ class CollectiveTransport:
 
     def _agree_counts(self, call: int, number: int, counts: list[int], what: str) -> list[int]:
         """Tell every rank how many rows are for it; returns how many each has for this one."""
-        return self._agree(call, number, torch.tensor(counts).unsqueeze(1), what)[:, 0].tolist()
+        return self.agree(call, number, torch.tensor(counts).unsqueeze(1), what)[:, 0].tolist()
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows of checked distinct ids. Every rank must call it; the highest rank wins where ids overlap."""
@@ -309,8 +321,7 @@ class CollectiveTransport:
         for block_ids, block in blocks:
             rows = block_ids.to(shard.weight.device) - shard.first_id
             shard.write(rows, block)
-            if found.early is not None and found.early.changed is not None:
-                found.early.changed[rows] = True
+            self.mark_changed(table, rows)
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         """Keep rows of checked ids from updates, or give them back. Every rank must call it; the ids of all count."""
