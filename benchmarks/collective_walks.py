@@ -73,7 +73,7 @@ def rank_main(args: argparse.Namespace, rank: int, size: int, port: int, folder:
     graph = Graph(arrays["indptr"], arrays["indices"], weights, directed=False)
     options: dict[str, Any] = {"num_walks": args.num_walks, "walk_length": args.walk_length, "p": args.p, "q": args.q}
     book = RangeBook(arrays["bounds"].tolist())
-    transport: Any = ge.init(mode="collective" if size > 1 else "local")
+    transport: Any = ge.init(mode="collective", hogwild=args.hogwild) if size > 1 else ge.init()
     sampler: Any = WalkSampler(graph, **options)
     if size > 1:
         part = PartGraph.of_graph(graph, transport.layout(book, "walks"), rank)
@@ -182,6 +182,7 @@ def main() -> None:
     parser.add_argument("--exchange-walks", type=int, help="walks of a rank between two exchanges")
     parser.add_argument("--negative-pool", type=int, default=0, help="negatives that a rank shares between exchanges")
     parser.add_argument("--negatives", default="global", choices=["global", "local"])
+    parser.add_argument("--hogwild", action="store_true", help="ranks train the same rows in place, without copies")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="also write the numbers there")
     args = parser.parse_args()

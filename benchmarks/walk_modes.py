@@ -3,9 +3,11 @@
     python benchmarks/walk_modes.py --root ../shared/data --seeds 3 --json walk_modes.json
 
 Every run is the command ``graph-emb train`` as a user types it. BlogCatalog is judged by the micro-F1 at half of the
-labels (10 shuffles), ogbl-ddi by a logistic regression on the products of two rows: Hits@20, the data set's own
-measure, and the area under the curve. Mean and unbiased standard deviation are over the seeds; a mode is as good as one
-process where its mean is at most one standard deviation (that of one process) below.
+labels (10 shuffles), ogbl-ddi by Hits@20, the data set's own measure, and the area under the curve, each by plain dot
+products (what the command does unless told otherwise) and by a logistic regression on the products of two rows. With
+``--hogwild`` ranks and trainers change the same rows in place; else they exchange rows. Mean and unbiased standard
+deviation are over the seeds; a mode is as good as one process where its mean is at most one standard deviation (that of
+one process) below.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tabulate import tabulate
 
@@ -33,34 +34,45 @@ MODELS = {"deepwalk": [], "node2vec": ["model.p=0.25", "model.q=0.25"]}
 Figures = dict[str, float]
 
 
-def of_labels(evaluation: dict[str, Any]) -> Figures:
+def of_labels(folder: Path, root: str) -> Figures:
     """Micro-F1 at half of the labels, in percent."""
+    evaluation = json.loads((folder / "metrics.json").read_text())["evaluation"]
     return {"micro-F1": 100 * evaluation["node_classification"]["ratios"][0]["micro_mean"]}
 
 
-def of_links(evaluation: dict[str, Any]) -> Figures:
-    """Of the test edges, in percent."""
-    metrics = evaluation["link_prediction"]["parts"]["test"]["metrics"]
-    return {"Hits@20": 100 * metrics["hits@20"]["value"], "AUC": 100 * metrics["auc"]["value"]}
+def of_links(folder: Path, root: str) -> Figures:
+    """Of the test edges, by both scorers, in percent."""
+    found = {}
+    for scorer in ("dot", "hadamard-logreg"):
+        file = folder / f"{scorer}.json"
+        run(["eval", "link", "--embeddings", str(folder), "--root", root, "--scorer", scorer, "--json", str(file)])
+        metrics = json.loads(file.read_text())["parts"]["test"]["metrics"]
+        found[f"Hits@20, {scorer}"] = 100 * metrics["hits@20"]["value"]
+        found[f"AUC, {scorer}"] = 100 * metrics["auc"]["value"]
+    return found
 
 
-DATASETS: dict[str, tuple[list[str], Callable[[dict[str, Any]], Figures]]] = {
+DATASETS: dict[str, tuple[list[str], Callable[[Path, str], Figures]]] = {
     "blogcatalog": (["model.num_walks=20", "evaluate.ratios=[0.5]", "evaluate.shuffles=10"], of_labels),
-    "ogbl-ddi": (["evaluate.scorer=hadamard-logreg"], of_links),
+    "ogbl-ddi": ([], of_links),
 }
 
 
-def trained(model: str, dataset: str, mode: str, seed: int, root: str) -> Figures:
-    """The figures of one run; ends the benchmark where the command fails."""
+def run(words: list[str]) -> None:
+    """A command of graph-emb; ends the benchmark where it fails."""
+    done = subprocess.run([sys.executable, "-m", "graph_emb", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"graph-emb {' '.join(words)}: {done.stderr.strip().splitlines()[-1]}")
+
+
+def trained(model: str, dataset: str, mode: str, seed: int, root: str, more: list[str]) -> Figures:
+    """The figures of one run."""
     options, figures = DATASETS[dataset]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "run")
         words = ["train", model, "--dataset", dataset, "--root", root, "--threads", "1", "--seed", str(seed)]
-        words += ["--out", str(out), *MODES[mode], *MODELS[model], *options]
-        done = subprocess.run([sys.executable, "-m", "graph_emb", *words], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"graph-emb {' '.join(words)}: {done.stderr.strip().splitlines()[-1]}")
-        return figures(json.loads((out / "metrics.json").read_text())["evaluation"])
+        run([*words, "--out", str(out), *MODES[mode], *MODELS[model], *options, *(more if mode != "local" else [])])
+        return figures(out, root)
 
 
 def main() -> None:
@@ -70,17 +82,22 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=list(DATASETS))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to this - 1, at least 2")
+    parser.add_argument("--hogwild", action="store_true", help="several processes train the same rows in place")
+    parser.add_argument("--exchange-walks", type=int, help="walks of a process between two exchanges")
     parser.add_argument("--json", help="write every figure to this file")
     args = parser.parse_args()
     if args.seeds < 2:
         parser.error(f"--seeds {args.seeds}: a standard deviation needs at least 2")
     lines, rows = [], []
+    more = ["parallel.hogwild=true"] * args.hogwild
+    if args.exchange_walks:
+        more.append(f"parallel.exchange_walks={args.exchange_walks}")
     for dataset in args.datasets:
         for model in args.models:
             found: dict[str, list[Figures]] = {mode: [] for mode in MODES}
             for seed in range(args.seeds):
                 for mode in MODES:
-                    found[mode].append(trained(model, dataset, mode, seed, args.root))
+                    found[mode].append(trained(model, dataset, mode, seed, args.root, more))
                     print(dataset, model, mode, seed, found[mode][-1], flush=True)
             lines += [{"dataset": dataset, "model": model, "mode": m, "figures": one} for m, one in found.items()]
             for name in found["local"][0]:

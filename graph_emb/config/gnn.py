@@ -32,6 +32,7 @@ class GNNSection(ModelBase):
         "parallel.negatives",
         "parallel.exchange_walks",
         "parallel.negative_pool",
+        "parallel.hogwild",
         "evaluate.ratios",
         "evaluate.shuffles",
         "evaluate.hits",

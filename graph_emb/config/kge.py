@@ -45,6 +45,7 @@ class KGESection(ModelBase):
         "parallel.negatives",
         "parallel.exchange_walks",
         "parallel.negative_pool",
+        "parallel.hogwild",
         "evaluate.ratios",
         "evaluate.shuffles",
         "evaluate.hits",

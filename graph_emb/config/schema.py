@@ -116,6 +116,10 @@ class ParallelSection(Section):
     negative_pool: Count = Field(
         default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"
     )
+    hogwild: bool = Field(
+        default=False,
+        description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks",
+    )
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
 
     @model_validator(mode="after")
@@ -239,8 +243,14 @@ class RunConfig(Section):
         """Ranks exchange rows where SGD trains copies in place; servers' trainers meet as often under any rule."""
         in_place = self.train.rule == "sgd" and self.train.path == "auto"
         paced = self.parallel.mode == "kvstore"
-        for name, honoured in (("exchange_walks", in_place or paced), ("negative_pool", in_place)):
+        for name, honoured in (
+            ("exchange_walks", in_place or paced),
+            ("negative_pool", in_place),
+            ("hogwild", in_place or paced),
+        ):
             if getattr(self.parallel, name) and not honoured:
                 rule = f"train.rule={self.train.rule}, train.path={self.train.path}"
                 raise ValueError(f"parallel.{name} has no effect with {rule}; it is for sgd in place, leave it out")
+        if self.parallel.hogwild and self.parallel.negative_pool:
+            raise ValueError("parallel.negative_pool has no effect with parallel.hogwild, which copies no rows")
         return self

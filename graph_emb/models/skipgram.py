@@ -187,12 +187,13 @@ def _choose_steps(
     """In place for SGD where the rows allow it, else the optimizer with the kernel's or autograd's gradients."""
     config, transport = model.config, model.embedding.kvstore
     in_place = optimizer is None and config.rule == "sgd" and config.path == "auto"
-    if in_place and InPlaceSteps.fits(model):
-        return InPlaceSteps(model, negatives, decay, pool, threads)
     ranks = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
     paced = ranks > 1 and not transport.lockstep
     total_walks = config.epochs * sampler.num_walks_per_epoch
     together = walks_together(model, ranks, sampler.walk_length, total_walks)
+    if in_place and InPlaceSteps.fits(model):
+        alone = InPlaceSteps(model, negatives, decay, pool, threads)
+        return PacedSteps(alone, transport, together) if ranks > 1 else alone
     fits = in_place and ExchangeSteps.fits(model)
     if paced:  # a trainer sees the frozen rows of its own machine only
         fits = transport.votes(fits) == ranks

@@ -14,7 +14,7 @@ from torch import Tensor
 from graph_emb.data.negatives import NegativeSampler
 from graph_emb.models.skipgram_kernels import number_rows
 from graph_emb.models.skipgram_model import SkipGram
-from graph_emb.models.skipgram_steps import MOST_CHANGE, Kernel, LinearDecay, WalkBatch, in_parts
+from graph_emb.models.skipgram_steps import MOST_CHANGE, Kernel, LinearDecay, WalkBatch, in_parts, trainable_in_place
 from graph_emb.optimizer import SparseSGD
 from graph_emb.transport.copies import RowCopies
 
@@ -93,7 +93,8 @@ class ExchangeSteps:
     an owner adds up what comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks
     (local SGD, as word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
 
-    In kvstore mode the servers write every row, so a trainer copies all that it needs. The changes of trainers add up
+    In kvstore mode the servers write every row, so a trainer copies all that it needs (in Hogwild: all but those of its
+    machine). The changes of trainers add up
     in the order of arrival: where they wait for each other, a seed gives the same rows but for rounding.
 
     What the delay costs: BlogCatalog, 10 walks a node, 2 ranks of a METIS partition, micro-F1 at 50 % labels: 31.0 in
@@ -128,13 +129,11 @@ class ExchangeSteps:
     @staticmethod
     def fits(model: SkipGram) -> bool:
         """Whether several processes share float32 rows on the CPU, each table cut in the same way."""
-        shards = [table.shard for table in model.tables]
+        reaches = [table.kvstore.in_reach(table.name) for table in model.tables]
         return model.embedding.kvstore.world_size > 1 and all(
-            shard.weight.dtype == torch.float32
-            and shard.weight.device.type == "cpu"
-            and shard.frozen is None
-            and (shard.first_id, shard.num_rows) == (shards[0].first_id, shards[0].num_rows)
-            for shard in shards
+            trainable_in_place(reach)
+            and (reach.first_id, len(reach.weight)) == (reaches[0].first_id, len(reaches[0].weight))
+            for reach in reaches
         )
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
@@ -164,11 +163,9 @@ class ExchangeSteps:
         return sums
 
     def _own_rows(self) -> tuple[int, list[np.ndarray]]:
-        """The first id of the rows that nobody else writes, and those rows of each table."""
-        shards = [table.shard for table in self._model.tables]
-        if not self._model.embedding.kvstore.lockstep:
-            return 0, [shard.weight.numpy()[:0] for shard in shards]
-        return shards[0].first_id, [shard.weight.numpy() for shard in shards]
+        """The first id of the rows that need no copy, and those rows of each table."""
+        reaches = [table.kvstore.in_reach(table.name) for table in self._model.tables]
+        return reaches[0].first_id, [reach.weight.numpy() for reach in reaches]
 
     def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
         """The nodes that are negatives of this rank's walks until the next exchange; None: all nodes."""

@@ -13,7 +13,7 @@ import torch
 
 from graph_emb.data.partitioned_walks import PartitionedWalkSampler
 from graph_emb.models.skipgram_exchange import ExchangeSteps
-from graph_emb.models.skipgram_steps import Steps
+from graph_emb.models.skipgram_steps import InPlaceSteps, PacedSteps, Steps
 from graph_emb.transport.base import Traffic
 from graph_emb.transport.process_group import ProcessGroup
 
@@ -41,6 +41,8 @@ class LockstepRanks:
         """See ``Ranks.traffic``."""
         traffic, (needed, own, sent) = self._traffic, self._before
         sent = traffic.bytes_sent + self._sampler.bytes_sent - sent
+        if isinstance(self._steps, PacedSteps) and isinstance(self._steps.steps, InPlaceSteps):
+            return 0, 0, sent  # all rows are here
         if isinstance(self._steps, ExchangeSteps):  # own rows are not even asked for
             return self._steps.used, self._steps.own, sent
         return traffic.distinct - needed, traffic.local - own, sent

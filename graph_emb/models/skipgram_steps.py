@@ -18,7 +18,7 @@ from graph_emb.models import skipgram_kernels
 from graph_emb.models.skipgram_config import SkipGramConfig
 from graph_emb.models.skipgram_model import SkipGram, cut_blocks, distance_ramp, num_blocks
 from graph_emb.optimizer import SparseOptimizer
-from graph_emb.transport.base import Transport
+from graph_emb.transport.base import Reach, Transport
 
 Pair = tuple[np.ndarray, np.ndarray]
 MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
@@ -149,8 +149,14 @@ class Kernel:
         return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *rest, *self._blocks, *rate, index)
 
 
+def trainable_in_place(reach: Reach) -> bool:
+    """Whether the compiled kernel can train these rows: float32 on the CPU, none frozen."""
+    return reach.weight.dtype == torch.float32 and reach.weight.device.type == "cpu" and not reach.frozen
+
+
 class InPlaceSteps:
-    """SGD on the rows in place; threads share the rows without locks (Hogwild), one thread is deterministic.
+    """SGD on the rows in place; threads, and in Hogwild mode the processes of a machine, share the rows without locks
+    (Niu et al. 2011); one thread alone is deterministic.
 
     A block's step is shortened for rows whose scores it could change by more than ``MOST_CHANGE``, which bounds what
     the plain sum over a block does to hubs; ordinary rows of ordinary graphs are not touched by it.
@@ -161,19 +167,16 @@ class InPlaceSteps:
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self.size, self.optimizer = 1, None
-        self._tables = (model.embedding.shard.weight.numpy(), model.context.shard.weight.numpy())
+        reach = model.embedding.kvstore.in_reach
+        self._tables = (reach(model.embedding.name).weight.numpy(), reach(model.context.name).weight.numpy())
         self._decay, self._pool, self._threads = decay, pool, threads
 
     @staticmethod
     def fits(model: SkipGram) -> bool:
-        """Whether the rows of all tables are in this process, in float32 and on the CPU."""
-        shards = [(table, table.shard) for table in model.tables]
+        """Whether this process may change all rows of all tables in place, in float32 and on the CPU."""
         return all(
-            shard.num_rows == table.num_embeddings
-            and shard.weight.dtype == torch.float32
-            and shard.weight.device.type == "cpu"
-            and shard.frozen is None
-            for table, shard in shards
+            len(reach.weight) == model.num_nodes and trainable_in_place(reach)
+            for reach in (table.kvstore.in_reach(table.name) for table in model.tables)
         )
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
@@ -291,19 +294,19 @@ class PacedSteps:
     """
 
     def __init__(self, steps: Steps, transport: Transport, together: int) -> None:
-        self._steps, self._transport = steps, transport
+        self.steps, self._transport = steps, transport
         self.size = -(-together // steps.size) * steps.size
 
     @property
     def optimizer(self) -> SparseOptimizer | None:
         """See ``Steps.optimizer``."""
-        return self._steps.optimizer
+        return self.steps.optimizer
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
         loss, pairs = 0.0, 0.0
         for piece in batch.cut(self.size):
-            own = self._steps.run(piece)
+            own = self.steps.run(piece)
             loss, pairs = loss + own[0], pairs + own[1]
             self._transport.flush()
             self._transport.barrier()

@@ -20,6 +20,7 @@ class EmbeddingShard:
         spec: The table.
         first_id: The id of row 0.
         num_rows: Rows stored here.
+        weight: Memory for them that others see too, shape (num_rows, D); None takes own memory.
 
     Attributes:
         weight: Shape (num_rows, D), the table's dtype.
@@ -29,10 +30,11 @@ class EmbeddingShard:
 
     frozen: Tensor | None = None
 
-    def __init__(self, spec: TableSpec, first_id: int, num_rows: int) -> None:
+    def __init__(self, spec: TableSpec, first_id: int, num_rows: int, weight: Tensor | None = None) -> None:
         self.spec = spec
         self.first_id = first_id
-        self.weight = memory.empty((num_rows, spec.dim), spec.dtype, spec.device, spec.name)
+        shape = (num_rows, spec.dim)
+        self.weight = memory.empty(shape, spec.dtype, spec.device, spec.name) if weight is None else weight
         spec.fill_(self.weight, first_id)
         self.state_specs: dict[str, StateSpec] = {}
         self.state: dict[str, Tensor] = {}

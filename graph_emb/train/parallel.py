@@ -92,11 +92,12 @@ def start(config: RunConfig) -> Ranks:
     """
     parallel = config.parallel
     if parallel.mode == "collective":
-        made: Any = active.init(mode="collective", timeout=parallel.timeout)
+        made: Any = active.init(mode="collective", timeout=parallel.timeout, hogwild=parallel.hogwild)
         ranks = Ranks(made.group, made)
     else:
         group = ProcessGroup(timeout=parallel.timeout)
-        ranks = Ranks(group, active.init(mode="kvstore", timeout=min(parallel.timeout, MOST_SILENCE)))
+        silence = min(parallel.timeout, MOST_SILENCE)
+        ranks = Ranks(group, active.init(mode="kvstore", timeout=silence, hogwild=parallel.hogwild))
     try:
         if ranks.group.world_size != parallel.trainers:
             raise ConfigError(

@@ -13,7 +13,7 @@ from graph_emb.transport.local import LocalTransport
 MODES = ("local", "collective", "kvstore")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "local": (),
-    "collective": ("backend", "timeout", "part", "staleness", "shared_memory"),
+    "collective": ("backend", "timeout", "part", "staleness", "shared_memory", "hogwild"),
     "kvstore": (
         "hosts",
         "num_servers",
@@ -40,8 +40,9 @@ def init(mode: str = "local", **options: Any) -> Transport:
         mode: ``"local"``, ``"collective"`` or ``"kvstore"``.
         options: Of the collective mode: ``backend`` (``"gloo"``, ``"nccl"``; None chooses by device), ``timeout``
             (seconds until a silent process becomes an error, 300), ``part`` (the part at which this rank sits; None
-            puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one step old) and
-            ``shared_memory`` (True: ranks of one machine exchange through memory; False: through sockets).
+            puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one step old),
+            ``shared_memory`` (True: ranks of one machine exchange through memory; False: through sockets) and
+            ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only).
             Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
     Returns:
         The transport, for those who want its rank, world_size, flush and barrier.
@@ -74,7 +75,7 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
     from graph_emb.transport.collective import CollectiveTransport
     from graph_emb.transport.process_group import ProcessGroup
 
-    own = {name: options.pop(name) for name in ("part", "staleness") if name in options}
+    own = {name: options.pop(name) for name in ("part", "staleness", "hogwild") if name in options}
     group = ProcessGroup(**options)
     try:
         return CollectiveTransport(group, **own)

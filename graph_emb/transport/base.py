@@ -37,6 +37,21 @@ class Push(NamedTuple):
     touched: bool = True
 
 
+class Reach(NamedTuple):
+    """The rows of a table that a process may change in place: those that only it writes, and in Hogwild those that
+    others of its machine write too.
+
+    Attributes:
+        first_id: The id of row 0.
+        weight: The rows, (R, D), not a copy.
+        frozen: Whether any of them must not change.
+    """
+
+    first_id: int
+    weight: Tensor
+    frozen: bool
+
+
 @dataclass
 class Traffic:
     """What a process that shares tables with others asked for and sent, since the start.
@@ -89,5 +104,6 @@ class Transport(Protocol):
     def flush(self) -> None: ...
     def barrier(self) -> None: ...
     def shard(self, table: str) -> EmbeddingShard: ...
+    def in_reach(self, table: str) -> Reach: ...
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]: ...
     def close(self) -> None: ...

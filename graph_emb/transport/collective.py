@@ -5,8 +5,7 @@ Legend: B asked ids, R distinct ids, D width, W ranks, T tables of a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +18,9 @@ from graph_emb.table.gather import gather, gather_two
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport import sending
-from graph_emb.transport.base import Push, Traffic
+from graph_emb.transport.base import Push, Reach, Traffic
+from graph_emb.transport.collective_table import Early, Table
+from graph_emb.transport.common_memory import common_rows
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 from graph_emb.transport.rows import ShardRows, TableRows
@@ -29,41 +30,6 @@ HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
 
 
-@dataclass
-class Early:
-    """A prefetch on its way.
-
-    Attributes:
-        ids, route, rows: What was asked, where it goes, and the memory for the answer, (R, D).
-        asks, wanted: Rows that come from and go to each rank, (W,).
-        asked, served: The own rows that the others asked for, and the copies that were sent.
-        changed: Which rows of the shard a push has changed since; None where nobody minds.
-        wait: Returns when the rows are here.
-    """
-
-    ids: Tensor
-    route: Route
-    rows: Tensor
-    asks: list[int] = field(default_factory=list)
-    wanted: list[int] = field(default_factory=list)
-    asked: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    served: Tensor | None = None
-    changed: Tensor | None = None
-    wait: Callable[[], None] = lambda: None
-
-
-@dataclass
-class _Table:
-    """A table as this rank sees it: its shard, who stores the rest, and whether an optimizer trains it."""
-
-    spec: TableSpec
-    layout: Layout
-    shard: EmbeddingShard
-    number: int
-    attached: bool = False
-    early: Early | None = None
-
-
 class CollectiveTransport:
     """Every rank stores a part of each table and takes part in every pull and push, with no rows if need be.
 
@@ -71,23 +37,29 @@ class CollectiveTransport:
         group: The processes.
         part: The part at which this rank sits (its machine's part), or None: ranks sit at the parts in order.
         staleness: 0: prefetched rows that a step changed are sent again; 1: they may be one step old.
+        hogwild: Lay rows where all ranks reach them (``in_reach``), so that models that train in place need not copy
+            each other's: faster, but updates of two ranks to one row at one time can be lost. Pulls and pushes are as
+            exact as ever.
     Raises:
-        ConfigError: some ranks name a part and others do not, or staleness is neither 0 nor 1.
+        ConfigError: some ranks name a part and others do not, staleness is neither 0 nor 1, or hogwild is asked for
+            and ranks do not share memory.
     """
 
     mode = "collective"
     lockstep = True
 
-    def __init__(self, group: ProcessGroup, part: int | None = None, staleness: int = 0) -> None:
+    def __init__(self, group: ProcessGroup, part: int | None = None, staleness: int = 0, hogwild: bool = False) -> None:
         if staleness not in (0, 1):
             raise ConfigError(f"staleness={staleness!r} must be 0 (prefetched rows are exact) or 1 (one step old)")
-        self.staleness = staleness
+        if hogwild and group.world_size > 1 and not group.same_memory:
+            raise ConfigError("hogwild=True: ranks must share the memory of one machine, with shared_memory=True")
+        self.staleness, self._hogwild = staleness, hogwild
         self.group = group
         self.rank = group.rank
         self.world_size = group.world_size
         self.local_rank = group.local_rank
         self.traffic = Traffic()
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, Table] = {}
         self._created = 0
         self._closed = False
         parts = group.gather_objects(part, "init")
@@ -110,8 +82,12 @@ class CollectiveTransport:
             )
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
+        rows = common_rows(self.group, spec) if self._hogwild else None
+        shard = EmbeddingShard(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
-        self._tables[spec.name] = _Table(spec, places, EmbeddingShard(spec, low, high - low), self._created)
+        self._tables[spec.name] = Table(spec, places, shard, self._created, rows)
+        if self._hogwild:
+            self.group.barrier(f"create of table {spec.name!r}")  # nobody reads rows that are not filled yet
 
     def layout_of(self, table: str) -> Layout:
         """Which rank stores which rows of a live table."""
@@ -174,7 +150,7 @@ class CollectiveTransport:
         own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
         return gather_two(weight, own, others, route.place.to(weight.device))
 
-    def _ask(self, call: int, found: _Table, route: Route) -> tuple[list[int], list[int], Tensor]:
+    def _ask(self, call: int, found: Table, route: Route) -> tuple[list[int], list[int], Tensor]:
         """Send the remote ids to their owners: counts that this rank asks for, is asked for, and the rows wanted."""
         asks = list(route.counts)
         asks[self.rank] = 0
@@ -209,7 +185,7 @@ class CollectiveTransport:
                 early.changed = torch.zeros(found.shard.num_rows, dtype=torch.bool, device=rows.device)
         found.early = early
 
-    def _finish(self, found: _Table, ids: Tensor) -> Tensor:
+    def _finish(self, found: Table, ids: Tensor) -> Tensor:
         """The rows of a prefetch, (R, D), with those that a push changed sent again."""
         early, shard = found.early, found.shard
         assert early is not None
@@ -223,7 +199,7 @@ class CollectiveTransport:
                 self._repair(found, early)
         return early.rows
 
-    def _repair(self, found: _Table, early: Early) -> None:
+    def _repair(self, found: Table, early: Early) -> None:
         """Send again the served rows that a push changed since, and put those that come into their places."""
         assert early.changed is not None
         what = f"pull of prefetched rows of table {found.spec.name!r}"
@@ -361,6 +337,16 @@ class CollectiveTransport:
         """
         return self._table(table).shard
 
+    def in_reach(self, table: str) -> Reach:
+        """The rows that this rank may change in place: its own, in Hogwild all."""
+        found = self._table(table)
+        frozen = found.shard.frozen is not None  # on every rank, where rows of any are
+        return (
+            Reach(found.shard.first_id, found.shard.weight, frozen)
+            if found.common is None
+            else Reach(0, found.common, frozen)
+        )
+
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """This rank's rows of a table, to be saved or, with ``overwrite``, loaded.
 
@@ -382,7 +368,7 @@ class CollectiveTransport:
             self._closed = True
             self.group.close()
 
-    def _table(self, table: str) -> _Table:
+    def _table(self, table: str) -> Table:
         self._check_open()
         if table not in self._tables:
             raise ModeError(f"no table {table!r} here; live tables: {', '.join(sorted(self._tables)) or 'none'}")

@@ -12,7 +12,7 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport.base import Push
+from graph_emb.transport.base import Push, Reach
 from graph_emb.transport.rows import ShardRows, TableRows
 
 
@@ -115,6 +115,11 @@ class LocalTransport:
         if table not in self._shards:
             raise ModeError(f"no table {table!r} here; live tables: {', '.join(sorted(self._shards)) or 'none'}")
         return self._shards[table]
+
+    def in_reach(self, table: str) -> Reach:
+        """The rows that this process may change in place: all."""
+        shard = self.shard(table)
+        return Reach(0, shard.weight, shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """All rows of a table, to be saved or, with ``overwrite``, loaded."""

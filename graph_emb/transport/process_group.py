@@ -90,6 +90,11 @@ class ProcessGroup:
         return store
 
     @property
+    def same_memory(self) -> bool:
+        """Whether all processes are on one machine and see each other's memory."""
+        return self._shared is not None
+
+    @property
     def torch_group(self) -> Any:
         """The group as torch.distributed knows it."""
         return self._group

@@ -57,7 +57,7 @@ class SharedExchange:
         if not hasattr(os, "memfd_create"):
             return None
         size = 8 * (_HEAD + 2 * world_size)
-        descriptor, memory = _new_memory(size)
+        descriptor, memory = new_memory(size)
         own = np.frombuffer(memory, np.int64)
         own[_TOKEN] = secrets.randbits(62)
         told = gather((os.getpid(), descriptor, int(own[_TOKEN])))
@@ -129,7 +129,7 @@ class SharedExchange:
         if block is None or len(block) < needed:
             if self._descriptors[turn] >= 0:
                 os.close(self._descriptors[turn])
-            self._descriptors[turn], block = _new_memory(max(1 << 16, 2 * needed))
+            self._descriptors[turn], block = new_memory(max(1 << 16, 2 * needed))
             self._own[turn] = block
             control[_BUFFERS + 2 * turn] = self._descriptors[turn]
             control[_BUFFERS + 2 * turn + 1] = len(block)
@@ -140,7 +140,7 @@ class SharedExchange:
         size = int(self._controls[rank][_BUFFERS + 2 * turn + 1])
         known = self._mapped.get((rank, turn))
         if known is None or known[0] != size:
-            found = _map(self._pids[rank], int(self._controls[rank][_BUFFERS + 2 * turn]), size)
+            found = map_memory(self._pids[rank], int(self._controls[rank][_BUFFERS + 2 * turn]), size)
             known = self._mapped[rank, turn] = (size, np.frombuffer(found, np.uint8))
         return known[1]
 
@@ -180,13 +180,26 @@ def _bytes(tensor: Tensor) -> np.ndarray:
     return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
 
 
-def _new_memory(size: int) -> tuple[int, mmap.mmap]:
+def new_memory(size: int, *, reserve: bool = False) -> tuple[int, mmap.mmap]:
+    """Memory without a name, all zeros, and the descriptor by which others map it.
+
+    Args:
+        size: Bytes.
+        reserve: Raise an OSError now where there is no room, instead of ending the process at the first touch.
+    """
     descriptor = os.memfd_create("graph_emb", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, size)
-    return descriptor, mmap.mmap(descriptor, size)
+    try:
+        os.ftruncate(descriptor, size)
+        if reserve:
+            os.posix_fallocate(descriptor, 0, size)
+        return descriptor, mmap.mmap(descriptor, size)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
-def _map(pid: int, descriptor: int, size: int) -> mmap.mmap:
+def map_memory(pid: int, descriptor: int, size: int) -> mmap.mmap:
+    """Memory that another process of this machine made."""
     file = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR)
     try:
         return mmap.mmap(file, size)
@@ -197,7 +210,7 @@ def _map(pid: int, descriptor: int, size: int) -> mmap.mmap:
 def _control(pid: int, descriptor: int, token: int, size: int) -> np.ndarray | None:
     """Another rank's control memory, if it is on this machine: its token tells."""
     try:
-        found = np.frombuffer(_map(pid, descriptor, size), np.int64)
+        found = np.frombuffer(map_memory(pid, descriptor, size), np.int64)
     except (OSError, ValueError):
         return None
     return found if int(found[_TOKEN]) == token else None

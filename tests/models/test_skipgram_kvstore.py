@@ -31,8 +31,8 @@ def _workers() -> Iterator[None]:
     close_idle()
 
 
-def trained_with_servers(transport: Any, port: int, config: dict[str, Any], frozen: list[int]) -> dict[str, Any]:
-    """Train as one of the trainers; all rows, the history, and how often rows were pushed."""
+def as_a_rank(transport: Any, port: int) -> ProcessGroup:
+    """The group in which trainers bring their walkers together."""
     os.environ.update(
         RANK=str(transport.rank),
         LOCAL_RANK=str(transport.rank),
@@ -41,7 +41,12 @@ def trained_with_servers(transport: Any, port: int, config: dict[str, Any], froz
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
-    group = ProcessGroup(timeout=60)
+    return ProcessGroup(timeout=60)
+
+
+def trained_with_servers(transport: Any, port: int, config: dict[str, Any], frozen: list[int]) -> dict[str, Any]:
+    """Train as one of the trainers; all rows, the history, and how often rows were pushed."""
+    group = as_a_rank(transport, port)
     try:
         book = RangeBook(BOUNDS)
         part = PartGraph.of_graph(graph_of_groups(), layout(book, transport.world_size, None, "walks"), transport.rank)

@@ -156,6 +156,9 @@ COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
         ),
         ({**COLLECTIVE, "exchange_walks": 9}, {"path": "optimizer"}, "parallel.exchange_walks has no effect"),
         ({**COLLECTIVE, "negative_pool": 9}, {"rule": "adam"}, "parallel.negative_pool has no effect with train.rule"),
+        ({**COLLECTIVE, "hogwild": True}, {"rule": "adam"}, "parallel.hogwild has no effect with train.rule"),
+        ({**COLLECTIVE, "hogwild": True, "negative_pool": 9}, {}, "negative_pool has no effect with parallel.hogwild"),
+        ({"hogwild": True}, {}, "hogwild has no effect on one process"),
         (
             {"mode": "kvstore", "servers": 1, "trainers": 2, "negative_pool": 9},
             {"path": "autograd"},

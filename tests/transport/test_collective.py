@@ -5,6 +5,10 @@ Every test runs a module-level function on each rank; the single-process result 
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -64,9 +68,9 @@ def train(name: str, dtype: torch.dtype, parts: int, ranks_played: list[int]) ->
 
 
 def train_on_a_rank(
-    names: list[str], dtype: torch.dtype, parts: int, shared: bool = True
+    names: list[str], dtype: torch.dtype, parts: int, options: dict[str, Any] | None = None
 ) -> dict[str, tuple[Any, ...]]:
-    transport = ge.init(mode="collective", timeout=60, shared_memory=shared)
+    transport = ge.init(mode="collective", timeout=60, **(options or {}))
     try:
         return {name: train(name, dtype, parts, [transport.rank]) for name in names}
     finally:
@@ -94,12 +98,15 @@ def test_float64_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int
                 assert torch.equal(mine, value), (name, key)
 
 
+@pytest.mark.parametrize("options", [{"shared_memory": False}, {"hogwild": True}], ids=str)
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_sockets_give_the_bits_of_shared_memory(ranks: Ranks, world_size: int) -> None:
+def test_sockets_and_common_rows_give_the_bits_of_shared_memory(
+    ranks: Ranks, world_size: int, options: dict[str, Any]
+) -> None:
     names = ["adagrad", "adam", "adagrad, mean"]
     by_memory = ranks.run(train_on_a_rank, world_size, names, torch.float32, 3)
-    by_socket = ranks.run(train_on_a_rank, world_size, names, torch.float32, 3, False)
-    for one, other in zip(by_memory, by_socket, strict=True):
+    otherwise = ranks.run(train_on_a_rank, world_size, names, torch.float32, 3, options)
+    for one, other in zip(by_memory, otherwise, strict=True):
         for name in names:
             assert torch.equal(one[name][1], other[name][1]), name
             assert torch.equal(one[name][2], other[name][2]), name
@@ -350,6 +357,58 @@ def test_a_part_without_a_rank_is_refused(ranks: Ranks) -> None:
 def test_naming_a_part_on_some_ranks_only_is_refused(ranks: Ranks) -> None:
     for text in ranks.run(sit_at, 2, [1, None], [0, 5, 37]):
         assert "give a part on every rank or on none" in str(text)
+
+
+def refused_hogwild(shared_memory: bool, device: str) -> str:
+    try:
+        ge.init(mode="collective", timeout=60, hogwild=True, shared_memory=shared_memory)
+        ge.DistEmbedding(9, 2, "far", device=device)
+    except ge.ConfigError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("shared_memory", "device", "message"),
+    [(False, "cpu", "must share the memory of one machine"), (True, "meta", "share rows in host memory only")],
+)
+def test_hogwild_without_common_memory_is_refused(ranks: Ranks, shared_memory: bool, device: str, message: str) -> None:
+    found = ranks.run(refused_hogwild, 2, shared_memory, device)
+    assert all(message in text for text in found), found
+
+
+def rows_without_room() -> str:
+    """The first rank may not write files, hence memory, of more than a megabyte."""
+    try:
+        transport = ge.init(mode="collective", timeout=60, hogwild=True)
+        if transport.rank == 0:
+            with limited_files(1 << 20):
+                ge.DistEmbedding(1 << 20, 4, "large")
+        else:
+            ge.DistEmbedding(1 << 20, 4, "large")
+    except ge.ConfigError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return ""
+
+
+@contextlib.contextmanager
+def limited_files(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_every_rank_hears_that_there_is_no_room(ranks: Ranks) -> None:
+    assert all("cannot share 16,777,216 bytes" in text for text in ranks.run(rows_without_room, 2))
 
 
 def test_collective_mode_outside_of_a_launcher_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import RangeBook
 from graph_emb.table.gather import gather
 from graph_emb.table.spec import TableSpec, accumulation_dtype
-from graph_emb.transport.base import Push, Traffic
+from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.allocation import on_all_servers
 from graph_emb.transport.kvstore.calls import check_picklable, revive
@@ -56,8 +56,7 @@ class KVStoreTransport:
     def __init__(self, session: Session, *, staleness: int = 0, hogwild: bool = False) -> None:
         if staleness < 0:
             raise ConfigError(f"staleness {staleness} must not be negative")
-        self.rank = Rank(session.rank)
-        self.world_size = len(session.machines)
+        self.rank, self.world_size = Rank(session.rank), len(session.machines)
         self._session, self._exchange = session, Exchange(session)
         self._staleness, self._hogwild = staleness, hogwild
         self._hosts = session.hosts
@@ -361,6 +360,11 @@ class KVStoreTransport:
         shares = RangeBook.even(found.high - found.low, len(self._locals))
         low, high = shares.bounds[sorted(self._locals).index(self.rank) :][:2].tolist()
         return found.shard.narrow(low, high)
+
+    def in_reach(self, table: str) -> Reach:
+        """The rows that this trainer may change in place: in Hogwild those of its machine, else none."""
+        shard = self._table(table).shard
+        return Reach(shard.first_id, shard.weight if self._hogwild else shard.weight[:0], shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """What this trainer saves or loads; call ``flush`` and ``barrier`` before, and ``barrier`` after it wrote."""

@@ -1,0 +1,57 @@
+"""What a rank of collective mode knows of a table.
+
+Legend: R distinct ids, D width, W ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
+from graph_emb.transport.routing import Layout, Route
+
+
+@dataclass
+class Early:
+    """A prefetch on its way.
+
+    Attributes:
+        ids, route, rows: What was asked, where it goes, and the memory for the answer, (R, D).
+        asks, wanted: Rows that come from and go to each rank, (W,).
+        asked, served: The own rows that the others asked for, and the copies that were sent.
+        changed: Which rows of the shard a push has changed since; None where nobody minds.
+        wait: Returns when the rows are here.
+    """
+
+    ids: Tensor
+    route: Route
+    rows: Tensor
+    asks: list[int] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
+    asked: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    served: Tensor | None = None
+    changed: Tensor | None = None
+    wait: Callable[[], None] = lambda: None
+
+
+@dataclass
+class Table:
+    """A table as this rank sees it: its shard, who stores the rest, and whether an optimizer trains it.
+
+    Attributes:
+        number: How many tables were made before it, and itself.
+        common: All rows of the table, where all ranks reach them; else None.
+    """
+
+    spec: TableSpec
+    layout: Layout
+    shard: EmbeddingShard
+    number: int
+    common: Tensor | None = None
+    attached: bool = False
+    early: Early | None = None

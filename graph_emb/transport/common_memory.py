@@ -1,0 +1,44 @@
+"""Rows of a table in memory that every rank of a machine maps; it has no name, so nothing stays behind."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.errors import ConfigError
+from graph_emb.table.spec import TableSpec
+from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.same_machine import map_memory, new_memory
+
+
+def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
+    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it.
+
+    Raises:
+        ConfigError: the table is not in host memory, or there is no room.
+    """
+    if spec.device.type != "cpu":
+        raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
+    size = max(1, math.prod((spec.num_rows, spec.dim)) * spec.dtype.itemsize)
+    what, descriptor, memory, failed = f"create of table {spec.name!r}", -1, None, ""
+    if group.rank == 0:
+        try:
+            descriptor, memory = new_memory(size, reserve=True)
+        except OSError as error:
+            failed = f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; use fewer rows"
+    try:
+        pid, file, reason = group.gather_objects((os.getpid(), descriptor, failed), what)[0]
+        if reason:
+            raise ConfigError(reason)
+        found: mmap.mmap = memory if memory is not None else map_memory(pid, file, size)
+        group.gather_objects(None, what)  # everybody has mapped it
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    values = torch.from_numpy(np.frombuffer(found, np.uint8))
+    return values[: spec.num_rows * spec.dim * spec.dtype.itemsize].view(spec.dtype).view(spec.num_rows, spec.dim)
