@@ -111,7 +111,7 @@ class ParallelSection(Section):
         default=None,
         ge=1,
         le=1 << 24,
-        description="sgd, and kvstore: walks of each trainer between two exchanges; null: a hundredth",
+        description="sgd, and kvstore: walks of each trainer between two exchanges; null: a 400th of its own",
     )
     negative_pool: Count = Field(
         default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"

@@ -45,13 +45,13 @@ class SkipGramConfig:
         block: T, tokens of a walk that are updated together and share negatives.
         batch_size: Walks of one step of an optimizer, of each rank. SGD in place steps after every block instead.
         exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
-            None: a hundredth of its walks in the whole training, at most 16,384 (in kvstore mode 262,144 tokens). More
-            let the ranks wait less and learn less from each other (``ExchangeSteps`` has numbers). In kvstore mode
-            trainers wait for each other as often whatever the rule.
+            None: a 400th of its walks in the whole training, at most 16,384 (in kvstore mode 262,144 tokens). More
+            let the ranks wait less and learn less from each other (``ExchangeSteps`` has numbers). In Hogwild, and in
+            kvstore mode whatever the rule, trainers exchange nothing then but wait for each other as often.
         negative_pool: There, a rank's draws that its walks share as negatives until the next exchange, each used
             several times: without bias, and fewer rows travel, but the negatives vary less. 0: no pool.
-        path: ``auto`` trains SGD in place by a compiled kernel, on float32 rows in this process and on copies of those
-            of other ranks or servers; all else goes through ``DistEmbedding`` and a sparse optimizer,
+        path: ``auto`` trains SGD in place by a compiled kernel, on float32 rows in this process's reach and on copies
+            of those of other ranks or servers; all else goes through ``DistEmbedding`` and a sparse optimizer,
             with gradients from the same kernel; ``optimizer`` takes the second for SGD too; ``autograd`` takes
             torch's gradients of ``SkipGram.loss``.
     Raises:

@@ -18,7 +18,7 @@ from graph_emb.models.skipgram_steps import MOST_CHANGE, Kernel, LinearDecay, Wa
 from graph_emb.optimizer import SparseSGD
 from graph_emb.transport.copies import RowCopies
 
-EXCHANGES = 100
+EXCHANGES = 400
 """Of a training, where it is not told."""
 MOST_WALKS = 1 << 14
 """Of a rank between two exchanges, where it is not told and own rows are not copied."""

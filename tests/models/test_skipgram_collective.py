@@ -78,7 +78,8 @@ def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    ("world_size", "bounds", "tables", "pool"), [(2, [0, 25, 40], 2, 0), (3, BOUNDS, 1, 0), (2, BOUNDS, 2, 7)]
+    ("world_size", "bounds", "tables", "pool"),
+    [(2, [0, 25, 40], 2, 0), (3, BOUNDS, 1, 0), (3, [0, 10, 25, 40], 2, 0), (2, BOUNDS, 2, 7)],
 )
 def test_sgd_adds_up_what_each_rank_has_learnt(
     ranks: Ranks, world_size: int, bounds: list[int], tables: int, pool: int
