@@ -12,7 +12,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
+from graph_emb.errors import ConfigError, ModeError
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.grouping import share
 from graph_emb.optim.sgd import SGD
@@ -86,11 +86,16 @@ class RowCopies:
         return self._copies
 
     def give_back(self) -> None:
-        """Add by how much each copy has changed to its owner's row, in the order of ranks. Every rank calls it.
+        """Add by how much each copy has changed to its owner's row, in the order of ranks; once for each pull.
+
+        Every rank calls it.
 
         Raises:
+            ModeError: there are no copies: nothing was pulled since the last time.
             PeerError: a process is gone, or is in another call.
         """
+        if not self._copies:
+            raise ModeError(f"{self._tables_said}: no copies to give back; pull them first")
         transport, what = self._transport, f"changes of copied rows of {self._tables_said}"
         transport.agree(RETURN, self._signature, torch.from_numpy(self._asks), what)
         pulled = self._memory["pulled"]
@@ -106,6 +111,7 @@ class RowCopies:
             transport.mark_changed(shard.spec.name, rows)
         transport.traffic.bytes_sent += len(changes) * self._row_bytes
         transport.traffic.steps += 1
+        self._copies = []
 
     def _served(self) -> Iterator[tuple[EmbeddingShard, slice]]:
         """Each table's rows that each rank has copied: the shard, and where they stand among all."""
