@@ -341,11 +341,9 @@ class CollectiveTransport:
         """The rows that this rank may change in place: its own, in Hogwild all."""
         found = self._table(table)
         frozen = found.shard.frozen is not None  # on every rank, where rows of any are
-        return (
-            Reach(found.shard.first_id, found.shard.weight, frozen)
-            if found.common is None
-            else Reach(0, found.common, frozen)
-        )
+        if found.common is not None:
+            return Reach(0, found.common, frozen)
+        return Reach(found.shard.first_id, found.shard.weight, frozen)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """This rank's rows of a table, to be saved or, with ``overwrite``, loaded.
