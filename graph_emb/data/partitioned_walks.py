@@ -24,12 +24,9 @@ from graph_emb.data.walkers import (
     walkers_at,
 )
 from graph_emb.errors import ConfigError, PeerError
-from graph_emb.transport.collective import HEAD
+from graph_emb.transport.collective import HEAD, HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout
-
-WALK, HOME = 6, 7
-"""Numbers of our calls beside those of the collective transport, so that a rank in another call is noticed."""
 
 
 class PartitionedWalkSampler:

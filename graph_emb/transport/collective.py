@@ -25,7 +25,8 @@ from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 from graph_emb.transport.rows import ShardRows, TableRows
 
-PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN = 1, 2, 3, 4, 5, 6, 7, 8
+PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME = range(1, 11)
+"""What ranks do together, the walkers' calls included: a rank in another call is noticed by its number."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
 
