@@ -88,18 +88,19 @@ class PushedCopies:
 class ExchangeSteps:
     """SGD as ``InPlaceSteps`` takes it, with an exchange every ``exchange_walks`` walks of each rank.
 
-    Before its walks a rank pulls the rows of other ranks that they need, once per table. It then trains on its own
-    rows in place and on the copies as if all were here, and sends the owners by how much each copy has changed;
-    an owner adds up what comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks
-    (local SGD, as word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
+    Before its walks a rank pulls the rows of other ranks that they need. It then trains on its own rows in place and
+    on the copies as if all were here, and sends the owners by how much each copy has changed; an owner adds up what
+    comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks (local SGD, as
+    word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
 
     In kvstore mode the servers write every row, so a trainer copies all that it needs (in Hogwild: all but those of its
-    machine). The changes of trainers add up
-    in the order of arrival: where they wait for each other, a seed gives the same rows but for rounding.
+    machine). The changes of trainers add up in the order of arrival: where they wait for each other, a seed gives the
+    same rows but for rounding.
 
-    What the delay costs: BlogCatalog, 10 walks a node, 2 ranks of a METIS partition, micro-F1 at 50 % labels: 31.0 in
-    one process, 30.4 with 50 exchanges, 28.5 with 13. A pool of 4,096 negatives for 1,024 walks takes another 1.3;
-    local negatives take 4.0.
+    What the delay costs: both ranks move a row as if the other did not, so together they go too far, the more the
+    longer they are apart. BlogCatalog, 10 walks a node, 2 ranks of a METIS partition, micro-F1 at 50 % labels: 31.0 in
+    one process, 30.4 with 50 exchanges, 28.5 with 13. Dot products feel it more, because rows become too long. A pool
+    of 4,096 negatives for 1,024 walks takes another 1.3 of the F1; local negatives take 4.0.
 
     Args:
         model: Tables that ``fits`` accepts.
