@@ -89,6 +89,38 @@ def test_trainers_of_a_server_in_turns_are_one_process() -> None:
         assert all(torch.equal(mine, other) for mine, other in zip(rows, expected, strict=True))
 
 
+def handled(transport: Any) -> list[Any]:
+    """Which tables fit in place, with a push handler, with a pull handler, and without; what a handler of SGD saw."""
+    model = SkipGram(NODES, SkipGramConfig(**SMALL), part_policy=RangeBook(BOUNDS), name="handled")
+    fill(model)
+    transport.barrier()
+    fits = []
+    for register in (transport.register_push_handler, transport.register_pull_handler):
+        register("handled.context", left_alone)
+        fits.append(InPlaceSteps.fits(model))
+        register("handled.context", None)
+    fits.append(InPlaceSteps.fits(model))
+    if transport.world_size > 1:
+        return fits
+    before = [table.weight[:] for table in model.tables]
+    transport.register_push_handler("handled.context", left_alone)
+    sampler = WalkSampler(graph_of_groups(), **WALKS)
+    train_skipgram(sampler, model=model, num_threads=1, progress=False)
+    return [*fits, *(torch.equal(table.weight[:], old) for table, old in zip(model.tables, before, strict=True))]
+
+
+def left_alone(data: Any, name: str, offset: torch.Tensor, values: torch.Tensor | None = None) -> Any:
+    """A handler that changes nothing."""
+    return data[name][offset] if values is None else None
+
+
+@pytest.mark.dist
+def test_rows_with_handlers_are_not_changed_behind_them() -> None:
+    found = Cluster(trainers=2, hogwild=True, timeout=30.0, start_timeout=60.0).run(handled)
+    assert found == [[False, False, True]] * 2
+    assert handled(ge.init(mode="kvstore")) == [False, False, True, False, True], "the handled table stays as it was"
+
+
 def planted_rows(transport: Any, group: ProcessGroup) -> dict[str, Any]:
     """Train on a part of the planted graph; all rows, the last line, and the changes of rows that were sent."""
     graph, book = planted(), RangeBook([0, 100, 200])

@@ -58,8 +58,7 @@ class KVStoreTransport:
             raise ConfigError(f"staleness {staleness} must not be negative")
         self.rank, self.world_size = Rank(session.rank), len(session.machines)
         self._session, self._exchange = session, Exchange(session)
-        self._staleness, self._hogwild = staleness, hogwild
-        self._hosts = session.hosts
+        self._staleness, self._hogwild, self._hosts = staleness, hogwild, session.hosts
         self._servers = self._hosts.servers_of(session.machine)
         self._locals = {rank for rank, machine in enumerate(session.machines) if machine == session.machine}
         self._firsts = range(0, self._hosts.num_servers, self._hosts.servers_per_machine)
@@ -362,9 +361,10 @@ class KVStoreTransport:
         return found.shard.narrow(low, high)
 
     def in_reach(self, table: str) -> Reach:
-        """The rows that this trainer may change in place: in Hogwild those of its machine, else none."""
-        shard = self._table(table).shard
-        return Reach(shard.first_id, shard.weight if self._hogwild else shard.weight[:0], shard.frozen is not None)
+        """The rows that this trainer may change in place: in Hogwild those of its machine, unless handlers see them."""
+        found = self._table(table)
+        end = found.high - found.low if self._hogwild and not (found.push_handler or found.pull_handler) else 0
+        return Reach(found.low, found.shard.weight[:end], found.shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """What this trainer saves or loads; call ``flush`` and ``barrier`` before, and ``barrier`` after it wrote."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graph_emb.errors import ShapeError
 from graph_emb.optim.merge import merge
-from graph_emb.transport.base import Push
+from graph_emb.transport.base import Push, Reach
 from graph_emb.transport.local import LocalTransport
 
 Handler = TypeVar("Handler")
@@ -40,6 +40,12 @@ class StandaloneTransport(LocalTransport):
         """As ``KVStoreTransport.register_pull_handler``."""
         self.shard(table)
         _set(self._pull_handlers, table, func)
+
+    def in_reach(self, table: str) -> Reach:
+        """The rows that this process may change in place: all, or none where handlers see them."""
+        found = super().in_reach(table)
+        handled = table in self._push_handlers or table in self._pull_handlers
+        return found._replace(weight=found.weight[:0]) if handled else found
 
     def pull(self, table: str, ids: Tensor) -> Tensor:
         """Rows of checked ids, shape (B, D), in request order, duplicates kept; through the pull handler."""
