@@ -67,6 +67,25 @@ def test_changes_of_all_ranks_add_up(ranks: Ranks, world_size: int, names: list[
         assert steps == TURNS
 
 
+def fetched_before() -> Tensor:
+    """A row that this rank asked for before it was changed, as the pull gives it."""
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        table = ge.DistEmbedding(NUM, DIM, "a", part_policy=ge.RangeBook([0, 10, NUM]))
+        other = torch.tensor([20 if transport.rank == 0 else 1])
+        table.prefetch(other)
+        copies = RowCopies(transport, ["a"])
+        copies.pull([other])[0].fill_(7.0)
+        copies.give_back()
+        return table(other).detach()
+    finally:
+        ge.shutdown()
+
+
+def test_rows_that_were_fetched_before_a_change_are_sent_again(ranks: Ranks) -> None:
+    assert all((rows == 7.0).all() for rows in ranks.run(fetched_before, 2))
+
+
 def refused() -> list[str]:
     said = []
     try:
