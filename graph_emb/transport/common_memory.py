@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 
@@ -24,21 +23,21 @@ def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
     """
     if spec.device.type != "cpu":
         raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
-    size = max(1, math.prod((spec.num_rows, spec.dim)) * spec.dtype.itemsize)
+    size = spec.num_rows * spec.dim * spec.dtype.itemsize
     what, descriptor, memory, failed = f"create of table {spec.name!r}", -1, None, ""
     if group.rank == 0:
         try:
-            descriptor, memory = new_memory(size, reserve=True)
+            descriptor, memory = new_memory(max(1, size), reserve=True)
         except OSError as error:
             failed = f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; use fewer rows"
     try:
         pid, file, reason = group.gather_objects((os.getpid(), descriptor, failed), what)[0]
         if reason:
             raise ConfigError(reason)
-        found: mmap.mmap = memory if memory is not None else map_memory(pid, file, size)
+        found: mmap.mmap = memory if memory is not None else map_memory(pid, file, max(1, size))
         group.gather_objects(None, what)  # everybody has mapped it
     finally:
         if descriptor >= 0:
             os.close(descriptor)
     values = torch.from_numpy(np.frombuffer(found, np.uint8))
-    return values[: spec.num_rows * spec.dim * spec.dtype.itemsize].view(spec.dtype).view(spec.num_rows, spec.dim)
+    return values[:size].view(spec.dtype).view(spec.num_rows, spec.dim)
