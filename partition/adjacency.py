@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -85,22 +86,30 @@ def symmetric(
     ]
     uneven = len({part[-1] for part in lists}) > 1
     with Threads(num_threads) as threads:
-        counts = np.zeros((num_threads, num_nodes), np.int64)
+        places = np.int32 if graph.total_edges < 2**30 else np.int64  # of twice as many entries
+        counts, incoming = (np.zeros((num_threads, num_nodes), places) for _ in range(2))
         shares = _shares(lists, num_threads)
-        calls = [partial(_each, kernels.count, share, (own,)) for share, own in zip(shares, counts, strict=True)]
-        threads.run(calls)
+        calls = [
+            partial(_each, kernels.count, share, (own, other))
+            for share, own, other in zip(shares, counts, incoming, strict=True)
+        ]
+        # Lists that hold every edge in both directions already, as most do, are half the work.
+        both = sum(threads.run(calls)) % 2**64 != 0
+        if both:
+            counts += incoming
+        del calls, incoming
         indptr = np.zeros(num_nodes + 1, np.int64)
         np.cumsum(counts.sum(axis=0), out=indptr[1:])
         kernels.begin(indptr, counts)
         indices = np.empty(indptr[-1], np.int32 if num_nodes < 2**31 else np.int64)
         weights = np.empty(indptr[-1] if uneven else 0, np.int32)
         calls = [
-            partial(_each, kernels.scatter, share, (own, indices, weights), weighted=True)
+            partial(_each, kernels.scatter, share, (both, own, indices, weights))
             for share, own in zip(shares, counts, strict=True)
         ]
         threads.run(calls)
         del calls, counts
-        return _merged(indptr, indices, weights, threads.ranges(num_nodes, indptr), threads)
+        return _merged(indptr, indices, weights, 1 if both else 2, threads)
 
 
 EdgeList = tuple[np.ndarray, np.ndarray, int, int, int]
@@ -122,36 +131,47 @@ def _shares(lists: Sequence[EdgeList], num: int) -> list[list[tuple[EdgeList, in
 
 
 def _each(
-    kernel: Callable[..., None],
-    share: list[tuple[EdgeList, int, int]],
-    arrays: tuple[np.ndarray, ...],
-    *,
-    weighted: bool = False,
-) -> None:
-    """A loop over each piece of a share."""
-    for (src, dst, first, second, weight), low, high in share:
-        kernel(src, dst, first, second, low, high, *((weight,) if weighted else ()), *arrays)
+    kernel: Callable[..., Any], share: list[tuple[EdgeList, int, int]], arrays: tuple[bool | np.ndarray, ...]
+) -> int:
+    """A loop over each piece of a share: the sum of what it returns."""
+    return sum(
+        int(kernel(src, dst, first, second, low, high, weight, *arrays) or 0)
+        for (src, dst, first, second, weight), low, high in share
+    )
 
 
-def _merged(
-    indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, spans: list[tuple[int, int]], threads: Threads
-) -> Adjacency:
+def _merged(indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, unit: int, threads: Threads) -> Adjacency:
     """Merge repeated neighbours; only the pages that end up used are ever touched, and the rest is given back."""
     from partition.kernels import adjacency as kernels
 
     num_nodes = len(indptr) - 1
     weights = given if len(given) else np.empty(len(indices), np.int32)
     degrees = np.empty(num_nodes, np.int64)
+    widest = int(np.diff(indptr).max(initial=0))
+    spans = threads.ranges(num_nodes, indptr)
     calls = [
-        partial(kernels.merge, indptr, indices, given, a, b, np.full(num_nodes, -1), degrees, weights) for a, b in spans
-    ]
-    stops = threads.run(calls)
-    size = close_gaps([int(indptr[low]) for low, _ in spans], stops, (indices, weights))
+        partial(
+            kernels.merge,
+            indptr, indices, given, unit, a, b, np.full(num_nodes, -1), np.empty(widest, np.int32), degrees, weights,
+        )
+        for a, b in spans
+    ]  # fmt: skip
+    merged = threads.run(calls)
+    del calls
+    starts, stops = [int(indptr[low]) for low, _ in spans], [stop for stop, _ in merged]
+    weights_of = {even for _, even in merged if even}
+    uneven = -1 in weights_of or len(weights_of) > 1
+    for start, (stop, even) in zip(starts, merged, strict=True):
+        if uneven and even > 0:
+            weights[start:stop] = even
+    size = close_gaps(starts, stops, (indices, weights) if uneven else (indices,))
     np.cumsum(degrees, out=indptr[1:])
-    del calls, degrees
+    del degrees
     indices.resize(size, refcheck=False)
+    if not uneven:
+        return Adjacency(indptr, indices)
     weights.resize(size, refcheck=False)
-    return Adjacency(indptr, indices, None if kernels.all_same(weights) else weights)
+    return Adjacency(indptr, indices, weights)
 
 
 def close_gaps(starts: list[int], stops: list[int], arrays: tuple[np.ndarray, ...]) -> int:

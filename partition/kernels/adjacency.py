@@ -9,15 +9,33 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from partition.kernels.clustering import mixed
+
+TAIL, HEAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
+"""What the ends of an edge are multiplied by before they are hashed: odd numbers."""
+BLOCK = 4096
+"""Edges that stay in the nearest memory for a second look."""
+
 
 @njit(cache=True, nogil=True)
-def count(src, dst, src_start, dst_start, low, high, degrees):
-    """Add the ends of edges low .. high - 1 that are no self loops to the degrees of their nodes."""
-    for i in range(low, high):
-        u, v = src[i] + src_start, dst[i] + dst_start
-        if u != v:
-            degrees[u] += 1
-            degrees[v] += 1
+def count(src, dst, src_start, dst_start, low, high, weight, outgoing, incoming):
+    """Add the ends of edges low .. high - 1 that are no self loops to the degrees of their nodes.
+
+    Returns how much the edges exceed their reverses: a sum of hashes modulo 2^64. Over all edges it is 0 where each
+    has a reverse of its weight, and else with a chance of 2^-64.
+    """
+    excess = np.uint64(0)
+    for first in range(low, high, BLOCK):
+        last = min(first + BLOCK, high)
+        for i in range(first, last):  # alone, so that it is vectorised
+            u, v = np.uint64(src[i] + src_start), np.uint64(dst[i] + dst_start)
+            excess += mixed(u * TAIL + v * HEAD + np.uint64(weight)) - mixed(v * TAIL + u * HEAD + np.uint64(weight))
+        for i in range(first, last):
+            u, v = src[i] + src_start, dst[i] + dst_start
+            if u != v:
+                outgoing[u] += 1
+                incoming[v] += 1
+    return excess
 
 
 @njit(cache=True, nogil=True)
@@ -32,60 +50,68 @@ def begin(indptr, counts):
 
 
 @njit(cache=True, nogil=True)
-def scatter(src, dst, src_start, dst_start, low, high, weight, filled, indices, weights):
-    """Write both directions of edges low .. high - 1 where ``filled`` points, and advance it; weights may be empty."""
+def scatter(src, dst, src_start, dst_start, low, high, weight, both, filled, indices, weights):
+    """Write edges low .. high - 1 where ``filled`` points, and advance it; weights may be empty.
+
+    both: Write each edge to the rows of both ends, not only to that of its source.
+    """
     weighted = len(weights) > 0
     for i in range(low, high):
         u, v = src[i] + src_start, dst[i] + dst_start
         if u == v:
             continue
         indices[filled[u]] = v
-        indices[filled[v]] = u
         if weighted:
             weights[filled[u]] = weight
-            weights[filled[v]] = weight
         filled[u] += 1
-        filled[v] += 1
+        if both:
+            indices[filled[v]] = u
+            if weighted:
+                weights[filled[v]] = weight
+            filled[v] += 1
 
 
 @njit(cache=True, nogil=True)
-def merge(indptr, indices, given, low, high, places, degrees, weights):
+def merge(indptr, indices, given, unit, low, high, places, row, degrees, weights):
     """Merge repeated neighbours of nodes low .. high - 1, in place, towards the first of their rows.
 
     Args:
-        given: Weight of each entry, or empty: 1 each. May be ``weights`` itself.
+        given: Weight of each entry in units, or empty: one unit each. May be ``weights`` itself.
         places: (N,), int64, all -1: where a neighbour was last written.
+        row: Scratch, int32, at least the most entries of a node.
         degrees: (N,), gets the distinct neighbours of each node.
-        weights: Gets the merged weights, at the places of the indices.
+        weights: Gets the merged weights, at the places of the indices; pages of even weights are never touched.
+
+    Returns where the entries end, and the weight of all of them: 0 without any, -1 where they differ.
     """
     weighted = len(given) > 0
-    write = indptr[low]
+    begin = write = indptr[low]
+    even = 0
     for u in range(low, high):
         first = write
         for i in range(indptr[u], indptr[u + 1]):
             v = indices[i]
-            weight = given[i] if weighted else 1
+            weight = given[i] * unit if weighted else unit
             if places[v] >= first:
-                weights[places[v]] += weight
+                row[places[v] - first] += weight
             else:
                 places[v] = write
                 indices[write] = v
-                weights[write] = weight
+                row[write - first] = weight
                 write += 1
-        degrees[u] = write - first
-    return write
-
-
-@njit(cache=True, nogil=True)
-def all_same(values):
-    """Whether no value differs from the first; of uneven ones only the first few are looked at."""
-    for start in range(0, len(values), 4096):
-        differ = 0
-        for i in range(start, min(start + 4096, len(values))):
-            differ += values[i] != values[0]
-        if differ:
-            return False
-    return True
+        size = degrees[u] = write - first
+        if even == 0 and size > 0:
+            even = row[0]
+        if even > 0:
+            differ = 0
+            for k in range(size):
+                differ += row[k] != even
+            if differ:
+                weights[begin:first] = even
+                even = -1
+        if even < 0:
+            weights[first:write] = row[:size]
+    return write, even
 
 
 @njit(cache=True, nogil=True)

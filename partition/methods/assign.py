@@ -62,7 +62,7 @@ def assign(
     chosen = METHODS[name]
     names = tuple(chosen.balance if balance is None else balance)
     chosen.check(names, seed, relation_weights, options)
-    wanted = constraints(graph, names, tolerance, edge_owner=edge_owner)
+    wanted = constraints(graph, names, tolerance, edge_owner=edge_owner, num_threads=threads)
     problem = Problem(graph, num_parts, wanted, seed, threads, relation_weights)
     parts = np.zeros(graph.total_nodes, np.int32) if num_parts == 1 else chosen.run(problem, **options)
     moved = repair(problem, parts, edge_owner, with_cut=chosen.follows_edges and name not in _WITHOUT_ADJACENCY)
@@ -71,7 +71,7 @@ def assign(
     _check_needs(problem, parts, edge_owner, name)
     wanted.check(parts, num_parts, name)
     told = tuple(dict.fromkeys(("nodes", "edges", *wanted.names)))
-    report = wanted if told == wanted.names else constraints(graph, told, edge_owner=edge_owner)
+    report = wanted if told == wanted.names else constraints(graph, told, edge_owner=edge_owner, num_threads=threads)
     return Assignment.of_homogeneous(
         graph,
         parts,

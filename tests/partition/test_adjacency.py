@@ -8,6 +8,7 @@ import pytest
 from graph_emb.errors import ConfigError, PartitionError
 from partition.adjacency import Adjacency, symmetric
 from partition.hetero import EDGE_TYPE, HeteroGraph
+from partition.kernels.adjacency import count
 
 FORWARD, BACKWARD = ("a", "to", "b"), ("b", "back", "a")
 
@@ -71,6 +72,59 @@ def test_any_number_of_threads_gives_the_same_arrays() -> None:
     expected += expected.T
     np.fill_diagonal(expected, 0)
     assert (dense(one) == expected).all()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_list_of_both_directions_gives_the_same_graph_as_one_of_either(num_threads: int) -> None:
+    rng = np.random.default_rng(4)
+    pairs = rng.integers(30, size=(200, 2))
+    reversed_pairs = pairs[:, ::-1]
+    once = dense(symmetric(plain(30, pairs.tolist()), num_threads=num_threads))
+    twice = np.concatenate([pairs, reversed_pairs])[rng.permutation(400)]
+    assert (dense(symmetric(plain(30, twice.tolist()), num_threads=num_threads)) == 2 * once).all()
+    # One edge less, or one that points the other way, and the directions differ.
+    for wrong in (twice[1:], np.concatenate([twice[:1, ::-1], twice[1:]])):
+        expected = np.zeros((30, 30), np.int64)
+        np.add.at(expected, tuple(wrong.T), 1)
+        expected += expected.T
+        np.fill_diagonal(expected, 0)
+        assert (dense(symmetric(plain(30, wrong.tolist()), num_threads=num_threads)) == expected).all()
+
+
+@pytest.mark.parametrize(("pairs", "even"), [([(0, 1), (2, 2), (1, 0)], True), ([(0, 1), (1, 2), (2, 0)], False)])
+def test_edges_with_all_their_reverses_are_recognised(pairs: list[tuple[int, int]], even: bool) -> None:
+    src, dst = np.array(pairs).T
+    excess = count(src, dst, 0, 0, 0, 3, 1, np.zeros(3, np.int32), np.zeros(3, np.int32))
+    assert (excess == 0) == even
+
+
+def test_relations_with_reverses_of_the_same_weights_give_the_weight_of_both() -> None:
+    likes, liked = ("a", "likes", "b"), ("b", "liked", "a")
+    ids, other = (np.array([0, 1, 1]), np.array([1, 0, 1])), (np.array([0, 0]), np.array([0, 1]))
+    graph = HeteroGraph({"a": 2, "b": 2}, {FORWARD: ids, BACKWARD: ids[::-1], likes: other, liked: other[::-1]})
+    made = symmetric(graph, {FORWARD: 5, BACKWARD: 5})
+    assert dense(made).tolist() == [[0, 0, 2, 12], [0, 0, 10, 10], [2, 10, 0, 0], [12, 10, 0, 0]]
+
+
+def test_reverses_of_another_relation_count_only_with_the_same_weight() -> None:
+    ids = np.array([0, 1, 1]), np.array([1, 0, 1])
+    graph = HeteroGraph({"a": 2, "b": 2}, {FORWARD: ids, BACKWARD: ids[::-1]})
+    assert dense(symmetric(graph, {FORWARD: 3, BACKWARD: 3}))[1].tolist() == [0, 0, 1, 1]  # all the same
+    assert dense(symmetric(graph, {FORWARD: 3}))[1].tolist() == [0, 0, 1, 1]
+    uneven = HeteroGraph(graph.num_nodes, {FORWARD: ids, BACKWARD: (ids[1][:2], ids[0][:2])})
+    assert dense(symmetric(uneven, {FORWARD: 3})).tolist() == [[0, 0, 0, 4], [0, 0, 4, 3], [0, 4, 0, 0], [4, 3, 0, 0]]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 4])
+@pytest.mark.parametrize("late", [False, True])
+def test_weights_that_are_even_in_a_thread_but_not_everywhere_are_kept(num_threads: int, late: bool) -> None:
+    ring = [(i, (i + 1) % 10) for i in range(10)]
+    single, double = [(u, v) for u, v in ring], [(u + 10, v + 10) for u, v in ring] * 2
+    extra = [(18, 19)] * late
+    made = symmetric(plain(20, single + double + extra), num_threads=num_threads)
+    expected = np.zeros((20, 20), np.int64)
+    np.add.at(expected, tuple(np.array(single + double + extra).T), 1)
+    assert (dense(made) == expected + expected.T).all()
 
 
 @pytest.mark.parametrize("num_threads", [2, 3, 7])
