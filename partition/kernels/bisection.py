@@ -13,9 +13,10 @@ from partition.kernels.refinement import (
     FREE,
     LOCKED,
     QUEUED,
-    boundary,
     connect,
     has_room,
+    mark_boundary,
+    marked,
     move,
     outside,
     overload,
@@ -25,10 +26,11 @@ from partition.kernels.refinement import (
 
 
 @njit(cache=True, nogil=True)
-def grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, loads):
+def grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order, parts, loads):
     """Split in two: part 1 grows from the first node of ``order`` by the strongest tie until it holds ``wanted``.
 
     Args:
+        degrees: (N,), int64: the weight of each node's entries.
         wanted: (C,): what part 1 should hold; it stops at the mean of its shares.
         limits: (2, C).
         order: (N,), every node; where the next seed comes from when a component is used up.
@@ -70,10 +72,7 @@ def grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, l
                 continue
             weight = weights[e] if weighted else 1
             if status[u] == FREE:
-                key = 0
-                for f in range(indptr[u], indptr[u + 1]):
-                    key -= weights[f] if weighted else 1
-                status[u], keys[u], heap[size] = QUEUED, key + 2 * weight, u
+                status[u], keys[u], heap[size] = QUEUED, 2 * weight - degrees[u], u
                 size += 1
                 sift_up(heap, places, keys, size - 1)
             else:
@@ -93,17 +92,22 @@ def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales,
     """
     num_nodes, num_limits = len(best), limits.shape[1]
     parts, loads = np.empty(num_nodes, np.int32), np.empty((2, num_limits), np.int64)
-    table = np.empty((num_nodes, 2), np.int64)
+    marks = np.empty(num_nodes, np.int8)
+    table, degrees = np.empty((num_nodes, 2), np.int64), np.zeros(num_nodes, np.int64)
+    for v in range(num_nodes):
+        for e in range(indptr[v], indptr[v + 1]):
+            degrees[v] += weights[e] if len(weights) > 0 else 1
     least_excess, least_cut = np.inf, np.int64(0)
     for t in range(len(orders)):
         order = orders[t]
         parts[:] = 0
         loads[:] = 0
-        grow(indptr, indices, weights, node_weights, wanted, limits, order, parts, loads)
+        grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order, parts, loads)
         rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scales, order)
         connect(indptr, indices, weights, parts, 0, num_nodes, table)
         for _ in range(rounds):
-            seeds = boundary(table, parts, order)
+            mark_boundary(table, parts, 0, num_nodes, marks)
+            seeds = marked(marks, order)
             gain = search(
                 indptr, indices, weights, node_weights, parts, loads, limits, soft, scales, table, seeds, len(seeds),
                 patience,

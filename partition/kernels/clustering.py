@@ -45,16 +45,16 @@ def propose(
     weighted, grouped = len(weights) > 0, len(groups) > 0
     for i in range(len(nodes)):
         v = nodes[i]
-        own, num_seen = labels[v], 0
+        own, num_seen, salt = labels[v], 0, mixed(np.uint64(v) ^ seed)
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]
             if grouped and groups[u] != groups[v]:
                 continue
             label = labels[u]
-            if ratings[label] == 0:
-                seen[num_seen] = label
-                num_seen += 1
-            ratings[label] += weights[e] if weighted else 1
+            rating = ratings[label]
+            seen[num_seen] = label
+            num_seen += rating == 0  # no branch: half of them would be mispredicted
+            ratings[label] = rating + (weights[e] if weighted else 1)
         best, best_rating, best_tie = own, ratings[own], np.uint64(0xFFFFFFFFFFFFFFFF)
         top, top_rating = -1, 0
         for j in range(num_seen):
@@ -67,7 +67,7 @@ def propose(
                 top, top_rating = label, rating
             if rating < best_rating:
                 continue
-            tie = mixed(np.uint64(label) ^ mixed(np.uint64(v) ^ seed))
+            tie = mixed(np.uint64(label) ^ salt)
             if (rating > best_rating or tie > best_tie) and fits(loads, label, node_weights, v, limits):
                 best, best_rating, best_tie = label, rating, tie
         ratings[own] = 0

@@ -35,16 +35,24 @@ def outside(table, parts):
 
 
 @njit(cache=True, nogil=True)
-def boundary(table, parts, nodes):
-    """Those of the nodes that have a neighbour in another part, in their order."""
-    out = np.empty(len(nodes), np.int32)
-    count = 0
-    for v in nodes:
+def mark_boundary(table, parts, low, high, marks):
+    """marks[v] = 1 for each node of low .. high - 1 that has a neighbour in another part, else 0."""
+    for v in range(low, high):
+        marks[v] = 0
         for p in range(table.shape[1]):
             if p != parts[v] and table[v, p] > 0:
-                out[count] = v
-                count += 1
+                marks[v] = 1
                 break
+
+
+@njit(cache=True, nogil=True)
+def marked(marks, nodes):
+    """Those of the nodes that are marked, in their order."""
+    out = np.empty(len(nodes) + 1, np.int32)
+    count = 0
+    for v in nodes:
+        out[count] = v
+        count += marks[v]
     return out[:count]
 
 

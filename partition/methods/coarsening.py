@@ -49,6 +49,12 @@ class Level:
         """N."""
         return len(self.indptr) - 1
 
+    @property
+    def sums(self) -> np.dtype[np.signedinteger]:
+        """The type that holds any sum of the weights."""
+        total = self.weights.sum(dtype=np.int64) if len(self.weights) else len(self.indices)
+        return np.dtype(np.int32 if total < 2**31 else np.int64)
+
 
 def random_order(num_nodes: int, rng: np.random.Generator) -> np.ndarray:
     """Every node once, int32: chunks of neighbours in memory, in random order."""
@@ -73,7 +79,7 @@ class Propagation:
         widest = int(np.diff(level.indptr).max(initial=0))
         count = threads.num_threads if len(level.indices) > SERIAL_ENTRIES else 1
         self._scratch = [
-            (np.zeros(len(loads), np.int64), np.empty(min(widest, len(loads)) + 1, np.int32)) for _ in range(count)
+            (np.zeros(len(loads), level.sums), np.empty(min(widest, len(loads)) + 1, np.int32)) for _ in range(count)
         ]
 
     def round(
@@ -133,10 +139,9 @@ def contract(level: Level, labels: np.ndarray, threads: Threads) -> Level:
     numbers, num_labels = kernels.number(labels)
     order, starts = group(numbers, num_labels, np.int32)
     begins = kernels.bounds(order, starts, level.indptr)
-    small = len(level.weights) == 0 or level.weights.sum(dtype=np.int64) < 2**31
     # Only the pages that are written count: the arrays are as long as they could get, then cut.
     indices = np.empty(begins[-1], np.int32)
-    weights = np.empty(begins[-1], np.int32 if small and begins[-1] < 2**31 else np.int64)
+    weights = np.empty(begins[-1], level.sums)
     degrees = np.empty(num_labels, np.int64)
     widest = min(num_labels, int(np.diff(begins).max(initial=0))) + 1
     spans = threads.ranges(num_labels, begins)
@@ -144,7 +149,7 @@ def contract(level: Level, labels: np.ndarray, threads: Threads) -> Level:
         partial(
             kernels.contract,
             order, starts, low, high, begins[low], level.indptr, level.indices, level.weights, numbers,
-            np.zeros(num_labels, np.int64), np.empty(widest, np.int32), indices, weights, degrees,
+            np.zeros(num_labels, level.sums), np.empty(widest, np.int32), indices, weights, degrees,
         )
         for low, high in spans
     ]  # fmt: skip

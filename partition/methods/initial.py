@@ -16,6 +16,7 @@ from partition.threads import Threads
 
 ROUNDS = 8
 LEAST_PATIENCE = 50
+LEAST_REFINED = 8
 WORK = 4_000_000
 """Entries that all starts together may look at in one try of each bisection."""
 
@@ -26,6 +27,7 @@ def first_parts(
     limits: np.ndarray,
     most: int,
     tries: int,
+    refined: float,
     rng: np.random.Generator,
     threads: Threads,
 ) -> Parts:
@@ -35,17 +37,30 @@ def first_parts(
         limits: (C,): what a part may hold.
         most: Starts times the depth of the bisection at most; a coarsest graph with many edges gets fewer.
         tries: Of each bisection in a start: fewer make the starts more different.
+        refined: The share of the starts, the best, that are refined; at least ``LEAST_REFINED`` of them.
     """
     depth = max(1.0, float(np.log2(num_parts)))
     starts = int(np.clip(WORK / (tries * max(len(level.indices), 1)), 1, most) / depth) or 1
     # A generator for each start: what it draws does not depend on the thread that runs it.
     made = threads.run([partial(_start, level, num_parts, limits, tries, own) for own in rng.spawn(starts)])
-    return min(made, key=lambda parts: (parts.overload, parts.cut()))
+    made.sort(key=lambda start: _score(start[0]))
+    best = made[: max(LEAST_REFINED, int(np.ceil(refined * starts)))]
+    return min(threads.run([partial(_refined, *start) for start in best]), key=_score)
 
 
-def _start(level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator) -> Parts:
+def _score(parts: Parts) -> tuple[float, int]:
+    return parts.overload, parts.cut()
+
+
+def _start(
+    level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator
+) -> tuple[Parts, np.random.Generator]:
     made = Parts(level, _bisect_recursively(level, num_parts, limits, tries, rng), limits, num_parts)
     made.rebalance(rng)
+    return made, rng
+
+
+def _refined(made: Parts, rng: np.random.Generator) -> Parts:
     with Threads(1) as alone:
         made.refine(rng, alone)
     return made

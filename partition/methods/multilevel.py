@@ -24,6 +24,7 @@ class Effort:
         repeats, cycles: Runs from scratch, and runs that start from the best parts.
         starts: On the coarsest level at most, over the depth of the bisection.
         tries: Of each bisection.
+        refined: The share of the starts that are refined, the best of them.
         growth: Mean nodes that may merge in one coarsening; 1e9 leaves it to the limit on clusters.
         shares: Of a part's limit: the most that a cluster may hold, one after the other in repeated runs.
         coarsest, per_part: Nodes of the coarsest level, in all and for each part; the larger counts.
@@ -33,14 +34,19 @@ class Effort:
     cycles: int
     starts: int
     tries: int
+    refined: float
     growth: float
     shares: tuple[float, ...]
     coarsest: int
     per_part: int
 
 
-SMALL = Effort(3, 1, starts=108, tries=2, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60)
-LARGE = Effort(1, 0, starts=108, tries=2, growth=1e9, shares=(1 / 5, 1 / 10, 1 / 20), coarsest=400, per_part=40)
+SMALL = Effort(
+    3, 1, starts=108, tries=2, refined=1, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60
+)
+LARGE = Effort(
+    1, 0, starts=108, tries=2, refined=1 / 4, growth=1e9, shares=(1 / 5, 1 / 10, 1 / 20), coarsest=400, per_part=40
+)
 LARGE_EDGES = 4_000_000
 """Directed edges from which a graph is large."""
 
@@ -98,7 +104,7 @@ def _run(
         made = Parts(coarsest, coarsest.groups.copy(), limits, num_parts)
         made.refine(rng, threads)
     else:
-        made = first_parts(coarsest, num_parts, limits, effort.starts, effort.tries, rng, threads)
+        made = first_parts(coarsest, num_parts, limits, effort.starts, effort.tries, effort.refined, rng, threads)
     while levels:
         level = levels.pop()
         assert level.labels is not None  # only the coarsest has none

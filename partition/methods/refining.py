@@ -38,15 +38,17 @@ class Search:
         rounds: At most; a round that gains less than ``LEAST_GAIN`` of the cut is the last.
         per_search: Boundary nodes that each search starts from; 0: all at once.
         patience: Moves without a better state that end a search.
+        after: Left out where the round before gained less than this share of the cut.
     """
 
     rounds: int
     per_search: int
     patience: int
+    after: float = 0.0
 
 
 SMALL = Search(rounds=3, per_search=0, patience=400), Search(rounds=3, per_search=20, patience=60)
-LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100)
+LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100, after=0.005)
 HUGE = LARGE[:1]
 """First from the whole boundary at once, then from a few nodes each, which finds what the first does not, but little of
 it on the largest levels, where it takes longest."""
@@ -106,31 +108,41 @@ class Parts:
     def refine(self, rng: np.random.Generator, threads: Threads) -> None:
         """Lower the cut; nothing goes further above its limit than it was."""
         level, entries = self.level, len(self.level.indices)
-        heavy = len(level.weights) > 0 and level.weights.sum(dtype=np.int64) >= 2**31
-        table_bytes = level.num_nodes * self.num_parts * (8 if heavy else 4)
+        table_bytes = level.num_nodes * self.num_parts * level.sums.itemsize
         if table_bytes > max(LEAST_TABLE_BYTES, TABLE_BYTES_PER_ENTRY * entries):
             self._propagate(rng, threads)
             return
-        table = np.empty((level.num_nodes, self.num_parts), np.int64 if heavy else np.int32)
+        table = np.empty((level.num_nodes, self.num_parts), level.sums)
         spans = threads.ranges(level.num_nodes, level.indptr)
         threads.run([partial(kernels.connect, *self.rows[:3], self.parts, a, b, table) for a, b in spans])
-        cut = int(kernels.outside(table, self.parts))
+        last = cut = int(kernels.outside(table, self.parts))
         for search in SMALL if entries < SMALL_ENTRIES else LARGE if entries < LARGE_ENTRIES else HUGE:
-            cut -= 2 * self._search(search, table, LEAST_GAIN * cut / 2, rng)
+            if last >= search.after * cut:
+                gain, last = self._search(search, table, LEAST_GAIN * cut, rng, spans, threads)
+                cut -= gain
 
-    def _search(self, search: Search, table: np.ndarray, least: float, rng: np.random.Generator) -> int:
-        """The cut taken away, each edge once."""
-        total = 0
+    def _search(
+        self,
+        search: Search,
+        table: np.ndarray,
+        least: float,
+        rng: np.random.Generator,
+        spans: list[tuple[int, int]],
+        threads: Threads,
+    ) -> tuple[int, int]:
+        """The cut taken away in all rounds and in the last one, counted from both ends."""
+        total, gain, marks = 0, 0, np.empty(self.level.num_nodes, np.int8)
         for _ in range(search.rounds):
-            seeds = kernels.boundary(table, self.parts, random_order(self.level.num_nodes, rng))
-            gain = kernels.search(
+            threads.run([partial(kernels.mark_boundary, table, self.parts, a, b, marks) for a, b in spans])
+            seeds = kernels.marked(marks, random_order(self.level.num_nodes, rng))
+            gain = 2 * kernels.search(
                 *self.rows, self.parts, self.loads, self.bounds, self.bounds, self.scales, table, seeds,
                 search.per_search or len(seeds), search.patience,
             )  # fmt: skip
             total += gain
             if gain <= least:
                 break
-        return total
+        return total, gain
 
     def _propagate(self, rng: np.random.Generator, threads: Threads) -> None:
         nothing = np.empty(0, np.int32)

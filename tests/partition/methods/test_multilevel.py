@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,10 @@ from graph_emb.errors import ConfigError, PartitionError
 from partition.adjacency import symmetric
 from partition.hetero import EDGE_TYPE, HeteroGraph
 from partition.methods import assign
+from partition.methods.coarsening import Level
+from partition.methods.initial import first_parts
+from partition.methods.refining import Parts, Search
+from partition.threads import Threads
 from tests.partition.methods.graphs import plain, planted, skewed
 
 
@@ -117,6 +123,62 @@ def test_cycles_never_make_the_cut_worse() -> None:
     once = assign(graph, 5, "multilevel", repeats=1, cycles=0)
     cycled = assign(graph, 5, "multilevel", repeats=1, cycles=2)
     assert cut(graph, cycled.homogeneous()) <= cut(graph, once.homogeneous())
+
+
+def test_the_effort_for_large_graphs_finds_the_planted_partition_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partition.methods.multilevel.LARGE_EDGES", 0)
+    graph, blocks = planted()
+    made = assign(graph, 4, "multilevel").homogeneous()
+    for part in range(4):
+        assert len(set(blocks[made == part])) == 1
+
+
+def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = planted(num_blocks=6, size=20)
+    adjacency = symmetric(graph)
+    level = Level(
+        adjacency.indptr,
+        adjacency.indices,
+        adjacency.weight_array,
+        np.ones((120, 1), np.int64),
+        np.empty(0, np.int32),
+    )
+    before: list[int] = []
+    refine = Parts.refine
+
+    def noted(parts: Parts, *args: Any) -> None:
+        before.append(parts.cut())
+        refine(parts, *args)
+
+    monkeypatch.setattr(Parts, "refine", noted)
+    cuts = {}
+    with Threads(1) as threads:
+        for share in (1.0, 0.25, 0.0):
+            before.clear()
+            first_parts(level, 2, np.array([63]), 40, 1, share, np.random.default_rng(0), threads)
+            cuts[share] = sorted(before)
+    assert [len(found) for found in cuts.values()] == [40, 10, 8]
+    assert cuts[0.25] == cuts[1.0][:10]
+
+
+@pytest.mark.parametrize(("after", "tried"), [(0.0, True), (2.0, False)])
+def test_a_search_is_left_out_where_the_round_before_gained_too_little(
+    after: float, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, _ = planted(num_blocks=6, size=100)
+    adjacency = symmetric(graph)
+    level = Level(
+        adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ones((600, 1), np.int64), np.empty(0, np.int32)
+    )
+    first = Search(rounds=1, per_search=0, patience=1)
+    found = []
+    for searches in ((first,), (first, Search(rounds=3, per_search=20, patience=60, after=after))):
+        monkeypatch.setattr("partition.methods.refining.SMALL", searches)
+        made = Parts(level, np.random.default_rng(0).integers(4, size=600).astype(np.int32), np.array([200]), 4)
+        with Threads(1) as threads:
+            made.refine(np.random.default_rng(1), threads)
+        found.append(made.cut())
+    assert (found[1] < found[0]) == tried
 
 
 @pytest.mark.parametrize("options", [{"repeats": 0}, {"cycles": -1}, {"repeats": 1.5}, {"repeats": True}])
