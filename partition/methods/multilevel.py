@@ -49,6 +49,9 @@ LARGE = Effort(
 )
 LARGE_EDGES = 4_000_000
 """Directed edges from which a graph is large."""
+INNER_ROOM = 0.95
+"""Of what a part may hold above an even share: the most that it may on the levels between the coarsest and the finest.
+Between parts that arrive there full, each of something else, the last and strongest search finds no move."""
 
 
 @method("multilevel", refusal=any_but_none)
@@ -96,19 +99,21 @@ def _run(
     threads: Threads,
 ) -> Parts:
     """Down to the coarsest level and back; with groups, from these parts on."""
+    even = -(-finest.node_weights.sum(axis=0) // num_parts)
+    inner = even + (INNER_ROOM * (limits - even)).astype(np.int64)  # a limit is never below the even share
     caps = np.maximum((limits * share).astype(np.int64), 1)
     target = max(effort.coarsest, effort.per_part * num_parts)
     levels = coarsen(finest, caps, effort.growth, target, rng, threads)
     coarsest = levels.pop()
     if len(coarsest.groups):
-        made = Parts(coarsest, coarsest.groups.copy(), limits, num_parts)
+        made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
         made.refine(rng, threads)
     else:
         made = first_parts(coarsest, num_parts, limits, effort.starts, effort.tries, effort.refined, rng, threads)
     while levels:
         level = levels.pop()
         assert level.labels is not None  # only the coarsest has none
-        made = Parts(level, made.parts[level.labels], limits, num_parts)
+        made = Parts(level, made.parts[level.labels], inner if levels else limits, num_parts)
         made.rebalance(rng)
         made.refine(rng, threads)
         level.labels = None

@@ -133,6 +133,23 @@ def test_the_effort_for_large_graphs_finds_the_planted_partition_too(monkeypatch
         assert len(set(blocks[made == part])) == 1
 
 
+def test_levels_between_leave_room_for_the_search_on_the_finest(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[int, int] = {}
+    made = Parts.__init__
+
+    def noted(parts: Parts, level: Level, start: np.ndarray, most: np.ndarray, num_parts: int) -> None:
+        limits[level.num_nodes] = int(most[0])
+        made(parts, level, start, most, num_parts)
+
+    monkeypatch.setattr(Parts, "__init__", noted)
+    graph, _ = planted(num_blocks=6, size=2000)
+    assign(graph, 3, "multilevel", balance=["nodes"], tolerance=0.1, repeats=1, cycles=0)
+    coarsest, *between, finest = (limits[size] for size in sorted(limits))
+    assert coarsest == finest == 4400
+    assert between
+    assert set(between) == {4380}  # 4,000 and 0.95 of 400
+
+
 def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = planted(num_blocks=6, size=20)
     adjacency = symmetric(graph)
