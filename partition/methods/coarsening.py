@@ -8,7 +8,7 @@ for every constraint. Legend: N nodes, M stored entries, C constraints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -48,6 +48,11 @@ class Level:
     def num_nodes(self) -> int:
         """N."""
         return len(self.indptr) - 1
+
+    @cached_property
+    def totals(self) -> np.ndarray:
+        """(C,): the sum of the node weights."""
+        return self.node_weights.sum(axis=0)
 
     @property
     def sums(self) -> np.dtype[np.signedinteger]:
@@ -177,7 +182,7 @@ def coarsen(
     """
     levels = [finest]
     while levels[-1].num_nodes > target:
-        means = levels[-1].node_weights.sum(axis=0) / levels[-1].num_nodes
+        means = finest.totals / levels[-1].num_nodes
         steady = np.minimum(limits, np.maximum(growth * means, 1)).astype(np.int64)
         labels = cluster(levels[-1], steady, target, rng, threads)
         coarser = contract(levels[-1], labels, threads)

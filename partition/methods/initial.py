@@ -92,7 +92,7 @@ def _bisect(
     level: Level, left: int, right: int, limits: np.ndarray, tries: int, rng: np.random.Generator
 ) -> np.ndarray:
     """The best of several tries, (N,), int32, 0 or 1: ``left`` parts' share and ``right`` parts' share."""
-    totals = level.node_weights.sum(axis=0)
+    totals = level.totals
     count = left + right
     # Each bisection gets an even share of what all of them may add: (1 + e)^depth is the limit over the mean.
     room = np.maximum(limits * count / np.maximum(totals, 1), 1.0) ** (1 / np.ceil(np.log2(count)))
@@ -101,7 +101,9 @@ def _bisect(
     # A state in between may exceed a bound by one node: clusters are heavy here, and few fit exactly.
     soft = bounds + level.node_weights.max(axis=0)
     scales = scales_of(totals / 2)
-    orders = np.stack([rng.permutation(level.num_nodes).astype(np.int32) for _ in range(tries)])
+    orders = np.empty((tries, level.num_nodes), np.int32)
+    for order in orders:
+        order[:] = rng.permutation(level.num_nodes)
     best = np.zeros(level.num_nodes, np.int32)
     kernels.bisect(
         level.indptr, level.indices, level.weights, level.node_weights, shares[1], bounds, soft, scales, orders, ROUNDS,

@@ -99,7 +99,7 @@ def _run(
     threads: Threads,
 ) -> Parts:
     """Down to the coarsest level and back; with groups, from these parts on."""
-    even = -(-finest.node_weights.sum(axis=0) // num_parts)
+    even = -(-finest.totals // num_parts)
     inner = even + (INNER_ROOM * (limits - even)).astype(np.int64)  # a limit is never below the even share
     caps = np.maximum((limits * share).astype(np.int64), 1)
     target = max(effort.coarsest, effort.per_part * num_parts)

@@ -72,7 +72,7 @@ class Parts:
         self.level, self.parts, self.limits, self.num_parts = level, parts, limits, num_parts
         self.loads = np.zeros((num_parts, len(limits)), np.int64)
         add_weights(parts, level.node_weights, self.loads)
-        self.scales = scales_of(level.node_weights.sum(axis=0) / num_parts)
+        self.scales = scales_of(level.totals / num_parts)
         self.bounds = np.repeat(limits[None, :], num_parts, axis=0)
 
     @property
