@@ -73,7 +73,7 @@ def symmetric(
             an edge type of weight 0 is left out.
         num_threads: Changes the time, not the result.
     Raises:
-        ConfigError: an unknown edge type or a weight outside [0, 2^31).
+        ConfigError: an unknown edge type, a weight outside [0, 2^31), or two nodes whose edges weigh more together.
     """
     from partition.kernels import adjacency as kernels
 
@@ -152,16 +152,22 @@ def _merged(indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, unit: in
     calls = [
         partial(
             kernels.merge,
-            indptr, indices, given, unit, a, b, np.full(num_nodes, -1), np.empty(widest, np.int32), degrees, weights,
+            indptr, indices, given, unit, a, b, np.full(num_nodes, -1), np.empty(widest, np.int64), degrees, weights,
         )
         for a, b in spans
     ]  # fmt: skip
     merged = threads.run(calls)
     del calls
-    starts, stops = [int(indptr[low]) for low, _ in spans], [stop for stop, _ in merged]
-    weights_of = {even for _, even in merged if even}
+    largest = max(most for _, _, most in merged)
+    if largest > MAX_WEIGHT:
+        raise ConfigError(
+            f"relation_weights: the edges between two nodes weigh {largest} together; at most {MAX_WEIGHT}, "
+            "use smaller weights"
+        )
+    starts, stops = [int(indptr[low]) for low, _ in spans], [stop for stop, _, _ in merged]
+    weights_of = {even for _, even, _ in merged if even}
     uneven = -1 in weights_of or len(weights_of) > 1
-    for start, (stop, even) in zip(starts, merged, strict=True):
+    for start, (stop, even, _) in zip(starts, merged, strict=True):
         if uneven and even > 0:
             weights[start:stop] = even
     size = close_gaps(starts, stops, (indices, weights) if uneven else (indices,))

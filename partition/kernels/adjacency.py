@@ -78,15 +78,15 @@ def merge(indptr, indices, given, unit, low, high, places, row, degrees, weights
     Args:
         given: Weight of each entry in units, or empty: one unit each. May be ``weights`` itself.
         places: (N,), int64, all -1: where a neighbour was last written.
-        row: Scratch, int32, at least the most entries of a node.
+        row: Scratch, int64, at least the most entries of a node.
         degrees: (N,), gets the distinct neighbours of each node.
         weights: Gets the merged weights, at the places of the indices; pages of even weights are never touched.
 
-    Returns where the entries end, and the weight of all of them: 0 without any, -1 where they differ.
+    Returns where the entries end, the weight of all of them (0 without any, -1 where they differ), and the largest.
     """
     weighted = len(given) > 0
     begin = write = indptr[low]
-    even = 0
+    even = largest = 0
     for u in range(low, high):
         first = write
         for i in range(indptr[u], indptr[u + 1]):
@@ -102,6 +102,8 @@ def merge(indptr, indices, given, unit, low, high, places, row, degrees, weights
         size = degrees[u] = write - first
         if even == 0 and size > 0:
             even = row[0]
+        for k in range(size):
+            largest = max(largest, row[k])
         if even > 0:
             differ = 0
             for k in range(size):
@@ -111,7 +113,7 @@ def merge(indptr, indices, given, unit, low, high, places, row, degrees, weights
                 even = -1
         if even < 0:
             weights[first:write] = row[:size]
-    return write, even
+    return write, even, largest
 
 
 @njit(cache=True, nogil=True)

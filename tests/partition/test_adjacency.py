@@ -60,6 +60,21 @@ def test_bad_relation_weights_are_refused(weights: dict) -> None:
         symmetric(typed(), weights)
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("back", [[1], [1, 2]])
+def test_weights_that_do_not_fit_together_are_refused(back: list[int], num_threads: int) -> None:
+    """Back and forth weigh 2^32 - 2, whether or not every edge has its reverse; one direction alone is the limit."""
+    heavy, light = ("n", "heavy", "n"), ("n", "light", "n")
+    ends = np.array([0, 1]), np.array([1, 2])
+    edges = {heavy: ends, light: (np.array([2, 3]), np.array([3, 2]))}
+    costs = {heavy: 2**31 - 1}
+    assert symmetric(HeteroGraph({"n": 4}, edges), costs, num_threads=num_threads).weight_array.max() == 2**31 - 1
+    forth = np.array(back)
+    edges[heavy] = np.append(ends[0], forth), np.append(ends[1], forth - 1)
+    with pytest.raises(ConfigError, match="between two nodes weigh 4294967294 together; at most 2147483647"):
+        symmetric(HeteroGraph({"n": 4}, edges), costs, num_threads=num_threads)
+
+
 def test_any_number_of_threads_gives_the_same_arrays() -> None:
     rng = np.random.default_rng(0)
     graph = plain(50, [tuple(pair) for pair in rng.integers(50, size=(400, 2)).tolist()])
