@@ -54,7 +54,7 @@ class Level:
         """(C,): the sum of the node weights."""
         return self.node_weights.sum(axis=0)
 
-    @property
+    @cached_property
     def sums(self) -> np.dtype[np.signedinteger]:
         """The type that holds any sum of the weights."""
         total = self.weights.sum(dtype=np.int64) if len(self.weights) else len(self.indices)
