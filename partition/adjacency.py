@@ -15,7 +15,7 @@ import numpy as np
 
 from graph_emb.errors import ConfigError, PartitionError
 from partition.hetero import EdgeType, HeteroGraph
-from partition.threads import Threads
+from partition.threads import Threads, counting_threads
 
 MAX_WEIGHT = 2**31 - 1
 
@@ -85,6 +85,7 @@ def symmetric(
         if cost[etype] > 0 and len(src)
     ]
     uneven = len({part[-1] for part in lists}) > 1
+    num_threads = counting_threads(num_threads, num_nodes, graph.total_edges)
     with Threads(num_threads) as threads:
         places = np.int32 if graph.total_edges < 2**30 else np.int64  # of twice as many entries
         counts, incoming = (np.zeros((num_threads, num_nodes), places) for _ in range(2))

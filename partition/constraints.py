@@ -14,7 +14,7 @@ import numpy as np
 
 from graph_emb.errors import ConfigError, DataError, PartitionError
 from partition.hetero import HeteroGraph
-from partition.threads import Threads
+from partition.threads import Threads, counting_threads
 
 DEFAULT_TOLERANCE = 0.05
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
@@ -155,6 +155,7 @@ def _degrees(graph: HeteroGraph, edge_owner: EdgeOwner, num_threads: int) -> np.
         raise ConfigError(f"unknown edge_owner {edge_owner!r}; known: {', '.join(ends)}")
     from partition.kernels.constraints import count_ids
 
+    num_threads = counting_threads(num_threads, graph.total_nodes, graph.total_edges)
     out = np.zeros((num_threads, graph.total_nodes), np.int64)
     with Threads(num_threads) as threads:
         for etype, pair in graph.edges.items():

@@ -27,6 +27,11 @@ def thread_count(num_threads: int | None) -> int:
     return num_threads
 
 
+def counting_threads(num_threads: int, num_nodes: int, num_edges: int) -> int:
+    """Threads that count the ends of edges, each into an array of its own: so many that these stay below the edges."""
+    return max(1, min(num_threads, num_edges // max(1, num_nodes)))
+
+
 class Threads:
     """A pool for loops that release the interpreter lock and write disjoint ranges.
 

@@ -66,7 +66,7 @@ def test_weights_that_do_not_fit_together_are_refused(back: list[int], num_threa
     """Back and forth weigh 2^32 - 2, whether or not every edge has its reverse; one direction alone is the limit."""
     heavy, light = ("n", "heavy", "n"), ("n", "light", "n")
     ends = np.array([0, 1]), np.array([1, 2])
-    edges = {heavy: ends, light: (np.array([2, 3]), np.array([3, 2]))}
+    edges = {heavy: ends, light: (np.array([2, 3] * 3), np.array([3, 2] * 3))}  # enough for two threads
     costs = {heavy: 2**31 - 1}
     assert symmetric(HeteroGraph({"n": 4}, edges), costs, num_threads=num_threads).weight_array.max() == 2**31 - 1
     forth = np.array(back)
@@ -133,7 +133,7 @@ def test_reverses_of_another_relation_count_only_with_the_same_weight() -> None:
 @pytest.mark.parametrize("num_threads", [1, 2, 4])
 @pytest.mark.parametrize("late", [False, True])
 def test_weights_that_are_even_in_a_thread_but_not_everywhere_are_kept(num_threads: int, late: bool) -> None:
-    ring = [(i, (i + 1) % 10) for i in range(10)]
+    ring = [(i, (i + step) % 10) for i in range(10) for step in (1, 2, 3)]
     single, double = [(u, v) for u, v in ring], [(u + 10, v + 10) for u, v in ring] * 2
     extra = [(18, 19)] * late
     made = symmetric(plain(20, single + double + extra), num_threads=num_threads)

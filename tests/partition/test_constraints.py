@@ -28,6 +28,17 @@ def test_names_become_weights_by_homogeneous_id() -> None:
     assert constraints(graph(), ["types"]).names == ("type:a", "type:b")
 
 
+@pytest.mark.parametrize("owner", ["destination", "source", "balanced"])
+def test_any_number_of_threads_counts_the_same_edges(owner: str) -> None:
+    src, dst = np.random.default_rng(0).integers(6, size=(2, 50))
+    made = HeteroGraph({"a": 6, "b": 6}, {EDGES: (src, dst)})
+    one = constraints(made, ["edges"], edge_owner=owner).weights  # type: ignore[arg-type]
+    assert one.sum() == (100 if owner == "balanced" else 50)
+    for num_threads in (2, 4):
+        found = constraints(made, ["edges"], edge_owner=owner, num_threads=num_threads)  # type: ignore[arg-type]
+        assert (found.weights == one).all()
+
+
 def test_masks_and_columns_become_weights() -> None:
     made = graph(train_mask=np.array([True, False, True]), size=np.array([3, 0, 9]), share=np.array([0.5, 0.0, 1.0]))
     assert weights("train", made) == [1, 0, 1, 0, 0]

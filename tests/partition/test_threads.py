@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graph_emb.errors import ConfigError
-from partition.threads import Threads, thread_count
+from partition.threads import Threads, counting_threads, thread_count
 
 
 def test_ranges_cover_everything_once() -> None:
@@ -48,3 +48,10 @@ def test_the_number_of_threads_is_checked() -> None:
     assert thread_count(None) >= 1
     with pytest.raises(ConfigError, match="num_threads is 0; at least 1"):
         thread_count(0)
+
+
+def test_threads_that_count_take_no_more_memory_than_the_edges() -> None:
+    assert counting_threads(4, num_nodes=10, num_edges=100) == 4
+    assert counting_threads(64, num_nodes=10, num_edges=109) == 10
+    assert counting_threads(64, num_nodes=10, num_edges=3) == 1
+    assert counting_threads(2, num_nodes=0, num_edges=0) == 1
