@@ -10,7 +10,7 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 LAYERS = [
-    {"errors", "log", "names", "registry", "compat"},
+    {"errors", "log", "names", "registry", "splitmix", "compat"},
     {"config", "partition_book", "original_ids", "graph"},
     {"table", "optim"},
     {"transport"},

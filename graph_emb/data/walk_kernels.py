@@ -13,25 +13,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from graph_emb.splitmix import GOLDEN, mix64, unit_draw
+
 PAD = np.int32(-1)
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 INTERLEAVED = 16  # walkers advanced together, so that their cache misses overlap
 REJECTIONS = 48  # proposals refused before the exact scan of the row takes over
-UNIT = 2.0**-53
-
-
-@njit(cache=True, nogil=True, inline="always")
-def mix64(x):
-    """The finalizer of splitmix64 (Steele, Lea and Flood 2014): a bijection of 64 bits."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def unit_draw(key, number):
-    """Draw ``number`` of the stream ``key``: a float64 in [0, 1) on a grid of 2^-53."""
-    return np.float64(mix64(key + np.uint64(number) * GOLDEN) >> np.uint64(11)) * UNIT
 
 
 @njit(cache=True, nogil=True)

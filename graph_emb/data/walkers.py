@@ -14,6 +14,7 @@ import torch
 from graph_emb.data import walk_kernels
 from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import frozen
+from graph_emb.splitmix import GOLDEN, mix64
 
 MAX_NODES = 2**31 - 1
 THREAD_SHARE = 64  # walks below which a further thread costs more than it brings
@@ -169,7 +170,7 @@ def stream_key(*words: int) -> np.uint64:
     """One 64-bit key from several integers; any change of any of them changes all its bits."""
     key = 0
     for word in words:
-        key = int(walk_kernels.mix64(np.uint64((key + word * int(walk_kernels.GOLDEN)) % 2**64)))
+        key = int(mix64(np.uint64((key + word * int(GOLDEN)) % 2**64)))
     return np.uint64(key)
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from graph_emb.data.walk_kernels import GOLDEN, PAD, mix64, unit_draw
+from graph_emb.data.walk_kernels import PAD
+from graph_emb.splitmix import GOLDEN, mix64, unit_draw
 
 # Sums may be reordered and fused; NaN keeps its meaning, so that a diverged run shows.
 FAST: dict[str, Any] = {

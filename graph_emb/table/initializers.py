@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graph_emb.errors import ConfigError, ShapeError
 from graph_emb.original_ids import OriginalIds
+from graph_emb.splitmix import GOLDEN, UNIT, mix64, unit_draw
 
 CHUNK_ELEMENTS = 1 << 22
 """Elements made at a time: bounds the memory for ids and for the values of tables that are not on the CPU."""
@@ -56,37 +57,24 @@ class OwnerInitializer(Protocol):
 
 
 @njit(cache=True, nogil=True)
-def _mix(x):
-    # splitmix64's finaliser: a bijection of 64 bits that passes BigCrush as a counter hash.
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
 def _fill_uniform(out, ids, seed, low, high):
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    key = _mix(np.uint64(seed) + golden)
+    key = mix64(np.uint64(seed) + GOLDEN)
     for r in range(out.shape[0]):
-        row_key = _mix(key ^ _mix(np.uint64(ids[r]) * golden + np.uint64(1)))
+        row_key = mix64(key ^ mix64(np.uint64(ids[r]) * GOLDEN + np.uint64(1)))
         for d in range(out.shape[1]):
-            bits = _mix(row_key + np.uint64(d + 1) * golden)
-            unit = np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-            out[r, d] = low + (high - low) * unit
+            out[r, d] = low + (high - low) * unit_draw(row_key, d + 1)
 
 
 @njit(cache=True, nogil=True)
 def _fill_normal(out, ids, seed, mean, std):
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    key = _mix(np.uint64(seed) + golden)
+    key = mix64(np.uint64(seed) + GOLDEN)
     for r in range(out.shape[0]):
-        row_key = _mix(key ^ _mix(np.uint64(ids[r]) * golden + np.uint64(1)))
+        row_key = mix64(key ^ mix64(np.uint64(ids[r]) * GOLDEN + np.uint64(1)))
         for d in range(out.shape[1]):
             # Box and Muller 1958, one value per column so that the width does not change the columns before it.
-            a = _mix(row_key + np.uint64(2 * d + 1) * golden)
-            b = _mix(row_key + np.uint64(2 * d + 2) * golden)
-            u = (np.float64(a >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
-            v = np.float64(b >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+            a = mix64(row_key + np.uint64(2 * d + 1) * GOLDEN)
+            u = (np.float64(a >> np.uint64(11)) + 1.0) * UNIT  # in (0, 1]: its logarithm is finite
+            v = unit_draw(row_key, 2 * d + 2)
             out[r, d] = mean + std * math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
 
 

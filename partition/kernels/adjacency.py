@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from partition.kernels.clustering import mixed
+from graph_emb.splitmix import mix64
 
 TAIL, HEAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 """What the ends of an edge are multiplied by before they are hashed: odd numbers."""
@@ -29,7 +29,7 @@ def count(src, dst, src_start, dst_start, low, high, weight, outgoing, incoming)
         last = min(first + BLOCK, high)
         for i in range(first, last):  # alone, so that it is vectorised
             u, v = np.uint64(src[i] + src_start), np.uint64(dst[i] + dst_start)
-            excess += mixed(u * TAIL + v * HEAD + np.uint64(weight)) - mixed(v * TAIL + u * HEAD + np.uint64(weight))
+            excess += mix64(u * TAIL + v * HEAD + np.uint64(weight)) - mix64(v * TAIL + u * HEAD + np.uint64(weight))
         for i in range(first, last):
             u, v = src[i] + src_start, dst[i] + dst_start
             if u != v:

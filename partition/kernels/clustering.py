@@ -10,14 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-
-@njit(cache=True, nogil=True)
-def mixed(value):
-    """A bijective hash of 64 bits (the finaliser of SplitMix64)."""
-    x = np.uint64(value)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+from graph_emb.splitmix import mix64
 
 
 @njit(cache=True, nogil=True)
@@ -45,7 +38,7 @@ def propose(
     weighted, grouped = len(weights) > 0, len(groups) > 0
     for i in range(len(nodes)):
         v = nodes[i]
-        own, num_seen, salt = labels[v], 0, mixed(np.uint64(v) ^ seed)
+        own, num_seen, salt = labels[v], 0, mix64(np.uint64(v) ^ seed)
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]
             if grouped and groups[u] != groups[v]:
@@ -67,7 +60,7 @@ def propose(
                 top, top_rating = label, rating
             if rating < best_rating:
                 continue
-            tie = mixed(np.uint64(label) ^ salt)
+            tie = mix64(np.uint64(label) ^ salt)
             if (rating > best_rating or tie > best_tie) and fits(loads, label, node_weights, v, limits):
                 best, best_rating, best_tie = label, rating, tie
         ratings[own] = 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graph_emb.splitmix import GOLDEN, mix64
 from partition.methods.base import Problem, method
 
 
@@ -38,7 +39,4 @@ def hashes(ids: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return mix64(values + GOLDEN)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from graph_emb.splitmix import GOLDEN, mix64, unit, unit_draw
+
 ENTERS, LEAVES = 1, 2
 """Bits of ``seen[node, part]``: an edge from the node enters the part, or an edge of the part leaves for the node."""
 
@@ -115,14 +117,6 @@ def tally_and_scale(
 
 
 @njit(cache=True, nogil=True)
-def _mixed(state: np.uint64) -> np.uint64:
-    """Splitmix64's output of a state (Steele et al., OOPSLA 2014)."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
 def simulate_walks(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -141,10 +135,9 @@ def simulate_walks(
         parts: The part of each node in each assignment, (N, assignments).
         visits, remote: Added to: by assignment, part of the start and step.
     """
-    step = np.uint64(0x9E3779B97F4A7C15)
     for walk in range(low, high):
         node = start = starts[walk]
-        state = _mixed(np.uint64(walk + 1) * step)
+        stream = mix64(np.uint64(walk + 1) * GOLDEN)
         for t in range(visits.shape[2]):
             for k in range(parts.shape[1]):
                 home = parts[start, k]
@@ -154,8 +147,7 @@ def simulate_walks(
             first, end = indptr[node], indptr[node + 1]
             if first == end:
                 break
-            state += step
-            share = np.float64(_mixed(state) >> np.uint64(11)) * 2.0**-53
+            share = unit_draw(stream, t + 1)
             if len(cumulative) > 0:
                 before = cumulative[first - 1] if first > 0 else 0.0
                 target = before + share * (cumulative[end - 1] - before)
@@ -190,7 +182,7 @@ def sample_batch(
         mark: Holds ``number`` for nodes of this batch and other numbers for all others, (N,).
         reached: Room for N nodes.
     """
-    state, step = key, np.uint64(0x9E3779B97F4A7C15)
+    state = key
     chosen = np.empty(fanouts.max(), np.int64)
     size = 0
     outside = 0
@@ -211,8 +203,8 @@ def sample_batch(
                     pick = draw
                     if taken < degree:  # Floyd's sampling without replacement (CACM 30, 1987)
                         last = degree - taken + draw
-                        state += step
-                        pick = np.int64(np.float64(_mixed(state) >> np.uint64(11)) * 2.0**-53 * (last + 1))
+                        state += GOLDEN
+                        pick = np.int64(unit(mix64(state)) * (last + 1))
                         for earlier in range(draw):
                             if chosen[earlier] == pick:
                                 pick = last
