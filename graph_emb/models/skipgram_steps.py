@@ -22,7 +22,8 @@ from graph_emb.transport.base import Reach, Transport
 
 Pair = tuple[np.ndarray, np.ndarray]
 MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
-PART_WALKS, PART_TOKENS = 32, 1280  # of a batch, the larger: enough work for a thread, and rows that fit its cache
+PART_WALKS, PART_TOKENS = 32, 1280  # of a step's part at least: enough work for a thread
+MOST_PARTS = 16  # of a step: every part pulls its rows and adds up their gradients on its own
 
 
 class LinearDecay:
@@ -204,9 +205,8 @@ def in_parts(
 class GradientSteps:
     """Any rule and mode: rows are pulled, the kernel sums up their gradients, the optimizer applies them.
 
-    A step's walks are cut into parts of ``PART_WALKS``, more where walks are short, whatever the number of threads, so
-    that sums do not depend on it. In lockstep they are one part: each step pulls each table once, and the ranks take
-    the place of threads.
+    A step's walks are cut into parts (see ``part_walks``), whatever the number of threads, so that sums do not depend
+    on it. In lockstep they are one part: each step pulls each table once, and the ranks take the place of threads.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class GradientSteps:
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
         loss, pairs = 0.0, 0.0
-        size = self.size if self._lockstep else max(PART_WALKS, PART_TOKENS // batch.walks.shape[1])
+        size = self.size if self._lockstep else part_walks(self.size, batch.walks.shape[1])
         for piece in batch.cut(self.size):
             parts = [self._start(part) for part in piece.cut(size)]
             for pulled, gradients in parts:
@@ -317,6 +317,11 @@ def step_walks(model: SkipGram) -> int:
     """Walks of one step of an optimizer, of all ranks that step together."""
     transport = model.embedding.kvstore
     return model.config.batch_size * (transport.world_size if transport.lockstep else 1)
+
+
+def part_walks(size: int, length: int) -> int:
+    """Walks of each part of a step of ``size`` walks of ``length`` nodes: no less work than pays, no more parts."""
+    return max(PART_WALKS, PART_TOKENS // length, -(-size // MOST_PARTS))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from graph_emb.models import skipgram
 from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.models.skipgram_config import DEFAULT_LR
 from graph_emb.models.skipgram_model import cut_blocks
-from graph_emb.models.skipgram_steps import AutogradSteps, GradientSteps, InPlaceSteps, localize
+from graph_emb.models.skipgram_steps import AutogradSteps, GradientSteps, InPlaceSteps, localize, part_walks
 from graph_emb.optimizer import OPTIMIZERS, SparseAdagrad, SparseSGD
 
 SMALL = SkipGramConfig(dim=16, window=3, shared_negatives=8, block=8, batch_size=32)
@@ -307,3 +307,18 @@ def test_sgd_is_trained_in_place_and_all_else_by_an_optimizer(monkeypatch: pytes
     for options in ({}, {"rule": "adam"}, {"path": "autograd"}, {"path": "optimizer"}):
         train_skipgram(sampler(num_walks=1), SkipGramConfig(**{**vars(SMALL), **options}), progress=False)
     assert taken == [InPlaceSteps, GradientSteps, AutogradSteps, GradientSteps]
+
+
+def test_a_large_step_has_few_parts_and_a_small_one_parts_that_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert part_walks(128, 40) == 32  # enough walks for a thread
+    assert part_walks(128, 10) == 128  # walks are short
+    assert part_walks(4096, 40) == 256  # 16 parts
+    assert part_walks(4097, 40) == 257
+    parts: list[int] = []
+    start = GradientSteps._start
+    monkeypatch.setattr(
+        GradientSteps, "_start", lambda self, part: (parts.append(len(part.walks)), start(self, part))[1]
+    )
+    config = SkipGramConfig(**{**vars(SMALL), "rule": "adam", "batch_size": 2000})
+    train_skipgram(sampler(num_walks=100, walk_length=40), config, progress=False)
+    assert parts == [125] * 16 + [125] * 3 + [25]  # 2,400 walks in two steps
