@@ -118,7 +118,9 @@ class Script:
             versions=versions(),
         )
         folder = args.out / (f"{model}-frozen-{run.embedding_seed}" if args.freeze_embedding else model)
-        return finished_or_run(folder / f"seed-{seed}.json", started, lambda: recipe.run(data, run))
+        record = finished_or_run(folder / f"seed-{seed}.json", started, lambda: recipe.run(data, run))
+        print(_line(record), flush=True)  # a seed may take an hour
+        return record
 
     def _table(self, records: dict[str, list[SeedRecord]]) -> str:
         """Ours, a row for each metric, above the published rows, which are of the data set's own metric."""
@@ -208,6 +210,14 @@ def typed_graph(dataset: str) -> Callable[[Path | None], Any]:
         return read_hetero_dataset(dataset, found)
 
     return load
+
+
+def _line(record: SeedRecord) -> str:
+    """A finished seed, by the data set's own metric."""
+    result = record.finished()
+    score, seconds = result.scores[result.metric], result.seconds.get("all", 0.0)
+    values = f"valid {score.valid:.4f}, test {score.test:.4f}"
+    return f"{record.model}, seed {record.seed}: {result.metric} {values}; {seconds:.0f} s"
 
 
 def positive(text: str) -> int:

@@ -58,7 +58,8 @@ def test_the_first_model_is_run_with_ten_seeds(tmp_path: Path, capsys: pytest.Ca
         f"dice/seed-{seed}.json" for seed in range(10)
     }
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].split()[:4] == ["dice", "hits@20", "10", "0.7950"]
+    assert [line.partition(":")[0] for line in lines[:10]] == [f"dice, seed {seed}" for seed in range(10)]
+    assert lines[12].split()[:4] == ["dice", "hits@20", "10", "0.7950"]
     assert any(line.startswith("DeepWalk, published") and "0.2642 ± 0.0610" in line for line in lines)
 
 
@@ -77,7 +78,9 @@ def test_finished_seeds_stay_and_other_settings_are_refused(tmp_path: Path, caps
 
 def test_an_interrupted_seed_is_kept_as_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--seeds", "0", "1", "2", "--set", "fails_at=1") == 130
-    assert "finished seeds are kept" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "finished seeds are kept" in printed.err
+    assert printed.out == "dice, seed 0: hits@20 valid 0.0000, test 0.0000; 12 s\n"
     found = {p.stem: read_record(p).status for p in tmp_path.rglob("*.json")}
     assert found == {"seed-0": "finished", "seed-1": "started"}
 
