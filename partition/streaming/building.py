@@ -76,9 +76,10 @@ class Job:
             try:
                 self._run(workplace, pending)
             except Exception as error:
-                workplace.say_failed(error)
-                workplace.close(remove=workers.world_size == 1)
-                raise
+                if not workplace.removed:
+                    workplace.say_failed(error)
+                    workplace.close(remove=workers.world_size == 1)
+                    raise
             except BaseException:
                 workplace.close(remove=False)
                 raise

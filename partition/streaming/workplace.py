@@ -31,6 +31,10 @@ STALLED_S = 1800.0
 """A worker gives up when no other one has finished a task for so long."""
 
 
+class Removed(Exception):
+    """The first worker is done with everything and has removed the folder."""
+
+
 @dataclass(frozen=True)
 class Workers:
     """Which of several processes this is.
@@ -74,6 +78,7 @@ class Workplace:
     def __init__(self, place: Path, facts: dict[str, Any], workers: Workers) -> None:
         self.path = place.with_name(f".{place.name}.streaming")
         self.workers = workers
+        self._joined = False
         text = json.dumps(facts, sort_keys=True, default=str)
         self._print = hashlib.sha256(text.encode()).hexdigest()
         if workers.rank == 0:
@@ -81,6 +86,7 @@ class Workplace:
         else:
             self._wait("the first worker", lambda: self._planned() == self._print)
         self._lock = self._locked()
+        self._joined = True
         (self.path / f"failed.{workers.rank}").unlink(missing_ok=True)
 
     def _begin(self) -> None:
@@ -166,16 +172,31 @@ class Workplace:
         if remove and self.workers.rank == 0:
             self._remove()
 
+    @property
+    def removed(self) -> bool:
+        """Whether the first worker has finished while this one was still looking for results.
+
+        It needs no more than the results of all, which a worker that waits for them sees up to ``POLL_S`` later.
+        """
+        return self.workers.rank > 0 and self._joined and not self.path.exists()
+
     def wait_removed(self) -> None:
         """Wait until the first worker has put the partition in its place."""
         self._wait("the first worker to finish", lambda: not self.path.exists())
 
     def _remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        """All at once for those who look."""
+        gone = self.path.with_name(f"{self.path.name}.removed")
+        shutil.rmtree(gone, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            self.path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         last, seen = time.monotonic(), -1
         while not ready():
+            if self.removed:
+                raise Removed
             self._check_others()
             found = sum(1 for _ in self.path.glob("*.json")) if self.path.exists() else 0
             if found != seen:

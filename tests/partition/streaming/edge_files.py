@@ -56,6 +56,9 @@ def started(code: str, *words: str, rank: int = 0, world_size: int = 1) -> subpr
 
 def finished(child: subprocess.Popen[str]) -> str:
     """What a child printed, when it ended well."""
-    out, err = child.communicate(timeout=120)
+    try:
+        out, err = child.communicate(timeout=120)
+    finally:
+        child.kill()  # one that hangs; others have ended
     assert child.returncode == 0, err
     return out

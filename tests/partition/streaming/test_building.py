@@ -155,6 +155,46 @@ def test_two_workers_write_the_same_bytes_as_one(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["out"]
 
 
+LATE = """
+import os, sys, time, partition
+from partition.streaming import building, parts, workplace as module
+from pathlib import Path
+
+run, edge_map = module.Workplace.run, parts.PartFiles.edge_map
+other = Path(sys.argv[2]).with_name(".out.streaming") / "edges-1.json"
+
+
+def look_late(self, stage, *rest):
+    if stage == "edges":
+        module.POLL_S = 3.0
+    return run(self, stage, *rest)
+
+
+def be_the_last(self, form):
+    while form == building.FORMS[-1] and not other.exists():
+        time.sleep(0.01)
+    return edge_map(self, form)
+
+
+if os.environ["RANK"] == "1":
+    module.Workplace.run = look_late
+else:
+    parts.PartFiles.edge_map = be_the_last
+partition.build(sys.argv[1], 2, out=sys.argv[2], memory="4GB", progress=False)
+"""
+
+
+@pytest.mark.dist
+def test_a_worker_may_look_after_the_first_one_is_done(tmp_path: Path) -> None:
+    """The second worker waited half an hour for results that had gone between two looks."""
+    edges, out = str(small_file(tmp_path)), str(tmp_path / "two" / "out")
+    both = [started(LATE, edges, out, rank=rank, world_size=2) for rank in (1, 0)]
+    for child in both:
+        finished(child)
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["out"]
+    assert partition.verify(out).sound
+
+
 KILLED = """
 import os, signal, sys, partition
 from partition.streaming import workplace as module

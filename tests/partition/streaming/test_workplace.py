@@ -10,7 +10,7 @@ import pytest
 
 from graph_emb.errors import ConfigError, PartitionError
 from partition.streaming import workplace as module
-from partition.streaming.workplace import Workers, Workplace
+from partition.streaming.workplace import Removed, Workers, Workplace
 
 
 def test_tasks_with_a_result_are_not_done_again(tmp_path: Path) -> None:
@@ -94,3 +94,17 @@ def test_a_killed_write_is_replaced(tmp_path: Path) -> None:
     assert facts["bytes"] == 5
     assert (place.out / "file").read_bytes() == b"whole"
     place.close(remove=True)
+
+
+def test_a_worker_that_looks_late_sees_that_the_first_one_is_done(tmp_path: Path) -> None:
+    """It waited half an hour for results that had gone with the folder between two looks."""
+    first = Workplace(tmp_path / "out", {}, Workers(0, 2))
+    second = Workplace(tmp_path / "out", {}, Workers(1, 2))
+    assert not second.removed
+    first.run("last", 1, lambda _: {})
+    first.close(remove=True)
+    assert second.removed
+    assert not first.removed
+    with pytest.raises(Removed):
+        second.run("last", 1, lambda _: {})
+    assert list(tmp_path.iterdir()) == []
