@@ -211,17 +211,20 @@ class ParquetRows(_ArrowRows):
         import pyarrow.parquet as pq
 
         columns, place = ["id"] * ids + ["embedding"] * rows, 0
+        hole = "{} has empty ids or embeddings near row {}"
         step = max(1, BYTES_AT_ONCE // (4 * self.dim))
         try:
             with pq.ParquetFile(self.path) as file:
                 for batch in file.iter_batches(step, columns=columns):
                     found = [batch.column(name) for name in columns]
                     if any(column.null_count for column in found) or (rows and found[-1].flatten().null_count):
-                        raise DataError(f"{self.path} has empty ids or embeddings near row {place}")
+                        raise DataError(hole.format(self.path, place))
                     values = found[-1].flatten().to_numpy().reshape(-1, self.dim) if rows else None
                     yield found[0] if ids else None, values
                     place += len(batch)
         except (pa.ArrowException, OSError) as error:
+            if "lists to be of size" in str(error):  # how pyarrow 25, the last for Python 3.10, reads an empty one
+                raise DataError(hole.format(self.path, place)) from error
             raise damaged(self.path, "parquet", error) from error
 
     def _typed(self, chunks: Iterable[Any]) -> Ids:

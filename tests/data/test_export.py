@@ -362,8 +362,7 @@ def test_parquet_of_other_columns_is_refused(tmp_path: Path) -> None:
         load_embeddings(tmp_path / "other.parquet")
     holes = pa.array([[1.0], None], pa.list_(pa.float32(), 1))
     pq.write_table(pa.table({"id": [1, 2], "embedding": holes}), tmp_path / "holes.parquet")
-    # pyarrow 25, the last one for Python 3.10, cannot read a null in a list of fixed size.
-    with pytest.raises(DataError, match=r"has empty ids or embeddings near row 0|is damaged or no parquet file"):
+    with pytest.raises(DataError, match="has empty ids or embeddings near row 0"):
         load_embeddings(tmp_path / "holes.parquet")
 
 
