@@ -27,7 +27,7 @@ from partition.streaming.placing import Placing, Request, described, graph_witho
 from partition.streaming.plan import Budget, Plan
 from partition.streaming.scan import Scan
 from partition.streaming.source import EdgeSource
-from partition.streaming.workplace import Workers, Workplace
+from partition.streaming.workplace import Removed, Workers, Workplace
 from partition.writer import check_names, dgl_json, finish, id_map_paths, type_name
 
 TEMPORARY_VERSION = 1
@@ -76,7 +76,8 @@ class Job:
             try:
                 self._run(workplace, pending)
             except Exception as error:
-                if not workplace.removed:
+                late = isinstance(error, Removed | FileNotFoundError) and workplace.removed
+                if not late:
                     workplace.say_failed(error)
                     workplace.close(remove=workers.world_size == 1)
                     raise

@@ -188,9 +188,10 @@ class Workplace:
         """All at once for those who look."""
         gone = self.path.with_name(f"{self.path.name}.removed")
         shutil.rmtree(gone, ignore_errors=True)
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             self.path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        for path in (gone, self.path):  # the second where it could not be renamed
+            shutil.rmtree(path, ignore_errors=True)
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         last, seen = time.monotonic(), -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,16 @@ def started(code: str, *words: str, rank: int = 0, world_size: int = 1) -> subpr
 
 def finished(child: subprocess.Popen[str]) -> str:
     """What a child printed, when it ended well."""
-    try:
-        out, err = child.communicate(timeout=120)
-    finally:
-        child.kill()  # one that hangs; others have ended
-    assert child.returncode == 0, err
-    return out
+    return all_finished([child])[0]
+
+
+def all_finished(children: list[subprocess.Popen[str]]) -> list[str]:
+    """What each child printed, when all ended well; one that hangs is ended, and so are the others."""
+    with ExitStack() as stack:
+        for child in children:
+            stack.enter_context(child)
+            stack.callback(child.kill)
+        printed = [child.communicate(timeout=120) for child in children]
+    for child, (_, err) in zip(children, printed, strict=True):
+        assert child.returncode == 0, err
+    return [out for out, _ in printed]

@@ -18,6 +18,7 @@ from partition.streaming import workplace
 from partition.streaming.plan import Budget
 from tests.partition.streaming.edge_files import (
     MEMORY,
+    all_finished,
     contents,
     finished,
     made_edges,
@@ -149,8 +150,7 @@ def test_two_workers_write_the_same_bytes_as_one(tmp_path: Path) -> None:
     edges = str(small_file(tmp_path))
     partition.build(edges, 4, out=tmp_path / "one" / "out", memory=MEMORY)
     both = [started(code, edges, str(tmp_path / "two" / "out"), rank=rank, world_size=2) for rank in (1, 0)]
-    for child in both:
-        finished(child)
+    all_finished(both)
     assert contents(tmp_path / "one" / "out") == contents(tmp_path / "two" / "out")
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["out"]
 
@@ -189,8 +189,7 @@ def test_a_worker_may_look_after_the_first_one_is_done(tmp_path: Path) -> None:
     """The second worker waited half an hour for results that had gone between two looks."""
     edges, out = str(small_file(tmp_path)), str(tmp_path / "two" / "out")
     both = [started(LATE, edges, out, rank=rank, world_size=2) for rank in (1, 0)]
-    for child in both:
-        finished(child)
+    all_finished(both)
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["out"]
     assert partition.verify(out).sound
 
