@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -62,6 +63,10 @@ def close_idle() -> None:
             process.join()
         codes.append(process.exitcode)
     assert not any(codes), f"waiting processes ended with {codes}"
+
+
+# Before multiprocessing's own, which waits for all children and would wait for those that wait for us.
+atexit.register(close_idle)
 
 
 def context() -> Any:
