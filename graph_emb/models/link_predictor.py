@@ -27,10 +27,11 @@ from graph_emb.models.link_pairs import (
     training_edges,
 )
 from graph_emb.models.link_predictor_config import LinkPredictorConfig
+from graph_emb.models.pair_products import pair_products
 
-# Pairs that run through the network at once. Their activations stay in the cache, which halves an epoch's time; the
-# gradients of a batch's chunks add up to the batch's.
-CHUNK = 8192
+# Pairs that run through the network at once. Their activations stay in the cache, which takes a quarter off an epoch's
+# time; the gradients of a batch's chunks add up to the batch's.
+CHUNK = 4096
 
 
 class LinkPredictor(nn.Module):
@@ -64,15 +65,19 @@ class LinkPredictor(nn.Module):
     def _linears(self) -> list[nn.Linear]:
         return cast("list[nn.Linear]", list(self.layers))
 
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, pairs: Tensor, row_grads: Tensor | None = None) -> Tensor:
         """Logits of B pairs.
 
         Args:
-            left, right: Embeddings of the two ends, shape (B, D), float32.
+            rows: Embeddings, shape (R, D), float32.
+            pairs: Positions of the two ends among them, shape (B, 2), int64.
+            row_grads: Where the backward pass adds the gradient of rows; see ``pair_products``.
         Returns:
-            Shape (B,), float32, or bfloat16 under autocast.
+            Shape (B,), float32, or the dtype of autocast under it.
         """
-        x = left * right
+        kind = rows.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else rows.dtype
+        x = pair_products(rows, pairs, dtype=dtype, row_grads=row_grads)
         scale = 1.0
         *hidden, last = self._linears()
         for layer in hidden:
@@ -99,8 +104,8 @@ class RowSource(Protocol):
         While gradients are enabled, rows that learn come as a leaf that requires a gradient.
         """
 
-    def step(self, rows: Tensor) -> None:
-        """Learns from the gradient of the rows that the last ``gather`` returned."""
+    def step(self, row_grads: Tensor | None) -> None:
+        """Learns from the gradient (R, D) of the rows that the last ``gather`` returned; None where none learn."""
 
 
 class FrozenRows:
@@ -126,7 +131,7 @@ class FrozenRows:
         """All rows and the pairs as they are: nothing has to be collected."""
         return self.embeddings, pairs
 
-    def step(self, rows: Tensor) -> None:
+    def step(self, row_grads: Tensor | None) -> None:
         """Nothing learns."""
 
 
@@ -201,7 +206,7 @@ def score_links(predictor: LinkPredictor, rows: RowSource, pairs: Tensor) -> Ten
     with torch.no_grad():
         for chunk in pairs.split(CHUNK):
             gathered, local = rows.gather(chunk)
-            logits.append(predictor(gathered.index_select(0, local[:, 0]), gathered.index_select(0, local[:, 1])))
+            logits.append(predictor(gathered, local))
     predictor.train(was_training)
     return torch.cat(logits) if logits else torch.empty(0)
 
@@ -283,14 +288,15 @@ def _train_epoch(
         sign = torch.ones(len(pairs))
         sign[len(batch) :] = -1.0
         gathered, local = rows.gather(pairs)
+        row_grads = torch.zeros_like(gathered) if gathered.requires_grad else None
         for chunk, chunk_sign in zip(local.split(CHUNK), sign.split(CHUNK), strict=True):
             with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bfloat16"):
-                logits = predictor(gathered.index_select(0, chunk[:, 0]), gathered.index_select(0, chunk[:, 1]))
+                logits = predictor(gathered, chunk, row_grads)
             loss = -F.logsigmoid(chunk_sign * logits.float()).sum() / len(batch)
             loss.backward()
             total += loss.item() * len(batch)
         optimizer.step()
-        rows.step(gathered)
+        rows.step(row_grads)
     return total / len(edges)
 
 

@@ -44,10 +44,10 @@ class LearningRows:
         self._traced = rows
         return rows.detach().requires_grad_(), local
 
-    def step(self, rows: Tensor) -> None:
-        """Applies the gradient that the chunks left on ``rows``."""
+    def step(self, row_grads: Tensor | None) -> None:
+        """Applies the gradient that the chunks of a batch added up."""
         assert self._traced is not None, "step() before gather()"
-        self._traced.backward(rows.grad)
+        self._traced.backward(row_grads)
         self._traced = None
         self.optimizer.step()  # and consumes the gradients
 

@@ -55,12 +55,12 @@ def test_the_parameters_are_as_many_as_ogb_publishes() -> None:
 
 def test_a_logit_is_ogbs_network_before_its_sigmoid() -> None:
     predictor = LinkPredictor(8, SMALL, seed=1).eval()
-    left, right = torch.randn(5, 8), torch.randn(5, 8)
-    x = left * right
+    rows, pairs = torch.randn(7, 8), torch.tensor([[0, 1], [6, 2], [3, 3], [1, 0], [4, 5]])
+    x = rows[pairs[:, 0]] * rows[pairs[:, 1]]
     for layer in predictor.layers[:-1]:
         x = F.relu(F.linear(x, layer.weight, layer.bias))
     x = F.linear(x, predictor.layers[-1].weight, predictor.layers[-1].bias).squeeze()
-    assert torch.allclose(predictor(left, right), x)
+    assert torch.allclose(predictor(rows, pairs), x)
 
 
 def test_dropout_keeps_the_mean_of_an_activation() -> None:
@@ -71,10 +71,11 @@ def test_dropout_keeps_the_mean_of_an_activation() -> None:
         first.bias.fill_(1.0)
         last.weight.fill_(1 / 256)
         last.bias.zero_()
-    logits = predictor(torch.ones(400, 4), torch.ones(400, 4))
+    ones, pairs = torch.ones(2, 4), torch.tensor([[0, 1]]).expand(400, 2)
+    logits = predictor(ones, pairs)
     assert logits.std() > 0.05
     assert logits.mean().item() == pytest.approx(1.0, abs=0.03)
-    assert torch.allclose(predictor.eval()(torch.ones(3, 4), torch.ones(3, 4)), torch.ones(3))
+    assert torch.allclose(predictor.eval()(ones, pairs[:3]), torch.ones(3))
 
 
 def test_the_first_loss_is_ogbs_formula() -> None:

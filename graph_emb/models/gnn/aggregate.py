@@ -13,7 +13,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.data.blocks import Adjacency, starts_of
+from graph_emb.data.blocks import Adjacency
 from graph_emb.errors import ShapeError
 from graph_emb.table.threads import threads_for
 
@@ -81,17 +81,17 @@ class _SumNeighbours(torch.autograd.Function):
         return _summed(edges.by_source[0], edges.destinations_by_source, grads[0]), None
 
 
-class _TakeRows(torch.autograd.Function):
+class _GatherSources(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, ids: Tensor, grouped: tuple[Tensor, Tensor] | None) -> Tensor:
-        ctx.ids, ctx.num_rows, ctx.grouped = ids, len(rows), grouped
-        return rows.index_select(0, ids)
+    def forward(ctx: Any, rows: Tensor, edges: Adjacency) -> Tensor:
+        ctx.edges = edges
+        return rows.index_select(0, edges.sources)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         # torch's own backward adds row by row on one core
-        indptr, order = ctx.grouped or (starts_of(ctx.ids, ctx.num_rows), torch.argsort(ctx.ids, stable=True))
-        return _summed(indptr, order, grads[0]), None, None
+        indptr, order = ctx.edges.by_source
+        return _summed(indptr, order, grads[0]), None
 
 
 class _SumMessages(torch.autograd.Function):
@@ -127,16 +127,10 @@ def mean_neighbours(rows: Tensor, edges: Adjacency) -> Tensor:
     return _divided(sum_neighbours(rows, edges), edges)
 
 
-def take_rows(rows: Tensor, ids: Tensor) -> Tensor:
-    """``rows[ids]``, shape (B, D), for ids (B,), with a backward that uses all cores."""
-    out: Tensor = _TakeRows.apply(rows, ids, None)
-    return out
-
-
 def gather_sources(rows: Tensor, edges: Adjacency) -> Tensor:
     """The source row of each edge, shape (E, D), in the order of ``edges``."""
     _check(rows, edges.num_sources, "source rows")
-    out: Tensor = _TakeRows.apply(rows, edges.sources, edges.by_source)
+    out: Tensor = _GatherSources.apply(rows, edges)
     return out
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from graph_emb.errors import DataError
 from graph_emb.evaluate.link_prediction import metric_values
-from graph_emb.models.gnn.aggregate import take_rows
 from graph_emb.models.gnn.config import SAGEConfig
 from graph_emb.models.gnn.result import Values
 from graph_emb.models.gnn.tasks import LinkTask
@@ -91,21 +90,22 @@ class LinkTraining:
             rows = trainer.compute(nodes)
         else:
             places, rows = pairs, trainer.compute_all()
-        # Chunks of the predictor's activations stay in the cache; their gradients add up on a leaf.
+        # Chunks of the predictor's activations stay in the cache; their gradients add up.
         leaf = rows.detach().requires_grad_()
+        row_grads = torch.zeros_like(leaf)
         chunks = list(zip(places.to(trainer.device).split(CHUNK), sign.split(CHUNK), strict=True))
         loss_sum = 0.0
         for chunk, chunk_sign in chunks[:-1]:
             with self._predictor.apart():
-                loss_sum += self._chunk(leaf, chunk, chunk_sign, count)
-        loss_sum += self._chunk(leaf, *chunks[-1], count)
-        rows.backward(leaf.grad)
+                loss_sum += self._chunk(leaf, row_grads, chunk, chunk_sign, count)
+        loss_sum += self._chunk(leaf, row_grads, *chunks[-1], count)
+        rows.backward(row_grads)
         return loss_sum
 
-    def _chunk(self, leaf: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
+    def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
         precision = PRECISIONS[self._config.precision]
-        with torch.autocast(leaf.device.type, precision, enabled=precision is not torch.float32):
-            logits = self._predictor(take_rows(leaf, chunk[:, 0]), take_rows(leaf, chunk[:, 1]))
+        with torch.autocast(rows.device.type, precision, enabled=precision is not torch.float32):
+            logits = self._predictor(rows, chunk, row_grads)
         loss = -F.logsigmoid(sign * logits.float()).sum()
         (loss / count).backward()
         return loss.item()

@@ -42,13 +42,6 @@ def test_messages_go_from_sources_to_means_of_destinations() -> None:
     assert torch.autograd.gradcheck(lambda x: aggregate.mean_messages(x, e), (messages,))
 
 
-def test_rows_that_are_taken_twice_get_both_gradients() -> None:
-    rows = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
-    ids = torch.tensor([3, 0, 3, 3])
-    assert torch.equal(aggregate.take_rows(rows, ids), rows[ids])
-    assert torch.autograd.gradcheck(lambda x: aggregate.take_rows(x, ids), (rows,))
-
-
 def test_rows_that_do_not_fit_the_edges_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"source rows have shape \(6, 3\); the edges name \(7, D\)"):
         aggregate.sum_neighbours(torch.zeros(6, 3), edges())
