@@ -88,6 +88,8 @@ class Workplace:
         self._lock = self._locked()
         self._joined = True
         (self.path / f"failed.{workers.rank}").unlink(missing_ok=True)
+        if workers.world_size > 1:
+            _write_json(self._arrived(workers.rank), {"launch": workers.launch})
 
     def _begin(self) -> None:
         if self.path.exists() and self._planned() != self._print:
@@ -179,6 +181,18 @@ class Workplace:
         It needs no more than the results of all, which a worker that waits for them sees up to ``POLL_S`` later.
         """
         return self.workers.rank > 0 and self._joined and not self.path.exists()
+
+    def _arrived(self, rank: int) -> Path:
+        return self.path / f"arrived.{rank}"
+
+    def _has_arrived(self, rank: int) -> bool:
+        mark = self._arrived(rank)
+        return mark.exists() and read_json(mark)["launch"] == self.workers.launch  # not that of a killed launch
+
+    def wait_arrived(self) -> None:
+        """Wait until every worker of this launch is here: one that came to no folder would wait for it."""
+        ranks = range(self.workers.world_size)
+        self._wait("all workers to arrive", lambda: all(self._has_arrived(rank) for rank in ranks))
 
     def wait_removed(self) -> None:
         """Wait until the first worker has put the partition in its place."""

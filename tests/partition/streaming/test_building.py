@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +192,40 @@ def test_a_worker_may_look_after_the_first_one_is_done(tmp_path: Path) -> None:
     both = [started(LATE, edges, out, rank=rank, world_size=2) for rank in (1, 0)]
     all_finished(both)
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["out"]
+    assert partition.verify(out).sound
+
+
+WATCHED = """
+import sys, partition
+from partition.streaming.workplace import Workplace
+
+wait = Workplace.wait_arrived
+
+
+def told(self):
+    print("alone", flush=True)
+    wait(self)
+
+
+Workplace.wait_arrived = told
+partition.build(sys.argv[1], 2, out=sys.argv[2], memory="4GB", progress=False)
+"""
+
+
+@pytest.mark.dist
+def test_a_worker_may_come_when_all_is_done(tmp_path: Path) -> None:
+    """The fourth worker, for whom there is no task, waited half an hour for a folder that the first had removed."""
+    src, dst = made_edges(300, 4000)
+    edges = str(write_parquet(tmp_path / "edges.parquet", {"src": src, "dst": dst}, 4000))  # one slice
+    out = str(tmp_path / "four" / "out")
+    early = [started(WATCHED, edges, out, rank=rank, world_size=4) for rank in (0, 1, 2)]
+    try:
+        assert select.select([early[0].stdout], [], [], 60)[0], "the first worker is not done with its tasks"
+    finally:
+        fourth = started(WATCHED, edges, out, rank=3, world_size=4)
+        printed = all_finished([*early, fourth])
+    assert printed == ["alone\n", "", "", ""]
+    assert [path.name for path in (tmp_path / "four").iterdir()] == ["out"]
     assert partition.verify(out).sound
 
 

@@ -79,6 +79,19 @@ def test_a_worker_gives_up_when_nothing_happens(tmp_path: Path, monkeypatch: pyt
     place.close(remove=True)
 
 
+def test_who_came_in_an_earlier_launch_has_not_arrived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for launch in ("launch 1", "launch 2"):
+        first = Workplace(tmp_path / "out", {}, Workers(0, 2, launch))
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "STALLED_S", 0.1)
+            with pytest.raises(PartitionError, match=r"waited .* for all workers to arrive"):
+                first.wait_arrived()
+        second = Workplace(tmp_path / "out", {}, Workers(1, 2, launch))
+        first.wait_arrived()
+        second.close(remove=False)
+        first.close(remove=False)
+
+
 @pytest.mark.parametrize(("rank", "size"), [("2", "2"), ("x", "2"), ("-1", "2")])
 def test_ranks_must_fit(monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
     monkeypatch.setenv("RANK", rank)
