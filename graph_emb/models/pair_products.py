@@ -12,7 +12,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.errors import ShapeError
+from graph_emb.errors import PartitionError, ShapeError
 from graph_emb.table.threads import threads_for
 
 BLOCK = 32
@@ -110,7 +110,7 @@ def pair_products(
 
     Args:
         rows: Shape (R, D), floating.
-        pairs: Positions in rows, shape (B, 2), int64, on the device of rows. They are not checked.
+        pairs: Positions in rows, shape (B, 2), int64, on the device of rows.
         dtype: Of the result; None: that of rows.
         row_grads: Shape (R, D): the backward pass adds the gradient of rows there and passes none on, so the chunks of
             a batch need not each make and add a matrix of R rows. None: through autograd.
@@ -118,9 +118,14 @@ def pair_products(
         Shape (B, D). The same bits at any number of threads, and so are the gradients.
     Raises:
         ShapeError: pairs or row_grads of another shape or dtype.
+        PartitionError: a position outside [0, R); on a GPU torch's own assertion says so.
     """
     if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.dtype != torch.int64:
         raise ShapeError(f"pairs have shape {tuple(pairs.shape)} and dtype {pairs.dtype}; give int64 (B, 2)")
+    if pairs.device.type == "cpu" and len(pairs):  # compiled functions check nothing
+        low, high = (int(end) for end in pairs.aminmax())
+        if low < 0 or high >= len(rows):
+            raise PartitionError(f"pairs name row {low if low < 0 else high}; there are {len(rows)} rows")
     if row_grads is not None and (row_grads.shape != rows.shape or row_grads.dtype != rows.dtype):
         raise ShapeError(
             f"row_grads have shape {tuple(row_grads.shape)} and dtype {row_grads.dtype}; "

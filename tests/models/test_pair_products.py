@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graph_emb import ShapeError
+from graph_emb import PartitionError, ShapeError
 from graph_emb.models.pair_products import pair_products
 
 PAIRS = torch.tensor([[0, 1], [4, 4], [2, 0], [0, 1], [3, 0]])  # a pair twice, a row with itself
@@ -100,6 +100,12 @@ def test_rows_that_do_not_lie_in_order_are_read_right() -> None:
 def test_pairs_of_another_shape_are_refused(pairs: Tensor) -> None:
     with pytest.raises(ShapeError, match=r"give int64 \(B, 2\)"):
         pair_products(rows_of(), pairs)
+
+
+@pytest.mark.parametrize("bad", [-1, 6])
+def test_positions_outside_the_rows_are_refused(bad: int) -> None:
+    with pytest.raises(PartitionError, match=f"pairs name row {bad}; there are 6 rows"):
+        pair_products(rows_of(), torch.tensor([[0, 5], [bad, 1]]))
 
 
 @pytest.mark.parametrize("sums", [torch.zeros(6, 69), torch.zeros(6, 70, dtype=torch.float64)])
