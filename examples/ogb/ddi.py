@@ -17,7 +17,8 @@ every step over the whole graph; on a GPU with --device cuda. What differs from 
 * node2vec is DeepWalk's recipe with q = 0.25, instead of one table, p = q = 1, windows of 20 nodes, sparse Adam 0.01 in
   100 epochs, and 200 epochs of the predictor: rows as published had a lower validation value;
 * the rows of matrix factorisation learn by sparse Adam, which at this batch size touches all of them, begin with a
-  standard deviation of 0.1 instead of 1 (0.03, 0.3 and 1 had lower validation values), and learn for 100 epochs.
+  standard deviation of 0.1 instead of 1 (0.03, 0.3 and 1, and a rate of 0.001, had lower validation values), and learn
+  for 100 epochs.
 
 On processors that multiply bfloat16, `--set predictor.precision=bfloat16` about halves the time of an epoch.
 """
