@@ -12,7 +12,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.errors import PartitionError, ShapeError
+from graph_emb.errors import ConfigError, PartitionError, ShapeError
 from graph_emb.table.threads import threads_for
 
 BLOCK = 32
@@ -118,6 +118,7 @@ def pair_products(
         Shape (B, D). The same bits at any number of threads, and so are the gradients.
     Raises:
         ShapeError: pairs or row_grads of another shape or dtype.
+        ConfigError: row_grads for rows that need no gradient.
         PartitionError: a position outside [0, R); on a GPU torch's own assertion says so.
     """
     if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.dtype != torch.int64:
@@ -126,6 +127,8 @@ def pair_products(
         low, high = (int(end) for end in pairs.aminmax())
         if low < 0 or high >= len(rows):
             raise PartitionError(f"pairs name row {low if low < 0 else high}; there are {len(rows)} rows")
+    if row_grads is not None and not rows.requires_grad:
+        raise ConfigError("row_grads is given, but rows need no gradient; call rows.requires_grad_(), or leave it out")
     if row_grads is not None and (row_grads.shape != rows.shape or row_grads.dtype != rows.dtype):
         raise ShapeError(
             f"row_grads have shape {tuple(row_grads.shape)} and dtype {row_grads.dtype}; "
