@@ -122,8 +122,7 @@ class Job:
         shuffle = self._shuffled(workplace, layout, placing)
         facts = self._written(workplace, shuffle, placing)
         if pending is not None:
-            if workplace.workers.world_size > 1:
-                workplace.wait_arrived()
+            workplace.wait_arrived()
             self._publish(workplace, pending, layout, placed["assignment"], facts)
 
     def _placing(self, workplace: Workplace, scan: Scan, num_nodes: int, num_edges: int) -> Placing:

@@ -88,7 +88,7 @@ class Workplace:
         self._lock = self._locked()
         self._joined = True
         (self.path / f"failed.{workers.rank}").unlink(missing_ok=True)
-        if workers.world_size > 1:
+        if workers.rank > 0:
             _write_json(self._arrived(workers.rank), {"launch": workers.launch})
 
     def _begin(self) -> None:
@@ -190,8 +190,8 @@ class Workplace:
         return mark.exists() and read_json(mark)["launch"] == self.workers.launch  # not that of a killed launch
 
     def wait_arrived(self) -> None:
-        """Wait until every worker of this launch is here: one that came to no folder would wait for it."""
-        ranks = range(self.workers.world_size)
+        """Wait until every other worker of this launch is here: one that came to no folder would wait for it."""
+        ranks = range(1, self.workers.world_size)
         self._wait("all workers to arrive", lambda: all(self._has_arrived(rank) for rank in ranks))
 
     def wait_removed(self) -> None:
