@@ -25,12 +25,19 @@ SMALL = 1 << 16
 def _sum_row(
     t: int, indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
 ) -> None:  # pragma: no cover - compiled
-    for d in range(rows.shape[1]):
-        out[t, d] = 0.0
-    for k in range(indptr[t], indptr[t + 1]):
-        row = indices[k]
-        for d in range(rows.shape[1]):
-            out[t, d] += rows[row, d]
+    for i in range(rows.shape[1]):
+        out[t, i] = 0.0
+    k, end = indptr[t], indptr[t + 1]
+    while k + 8 <= end:  # the sum stays in registers over eight rows; the order of the additions is that of the rest
+        a, b, c, d = rows[indices[k]], rows[indices[k + 1]], rows[indices[k + 2]], rows[indices[k + 3]]
+        e, f, g, h = rows[indices[k + 4]], rows[indices[k + 5]], rows[indices[k + 6]], rows[indices[k + 7]]
+        for i in range(rows.shape[1]):
+            out[t, i] = out[t, i] + a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i] + h[i]
+        k += 8
+    for rest in range(k, end):
+        row = indices[rest]
+        for i in range(rows.shape[1]):
+            out[t, i] += rows[row, i]
 
 
 @njit(cache=True, parallel=True)

@@ -32,6 +32,23 @@ def test_sums_and_gradients_are_those_of_a_dense_product(small: int, monkeypatch
     assert torch.autograd.gradcheck(lambda x: aggregate.mean_neighbours(x, e), (rows,))
 
 
+@pytest.mark.parametrize("small", [0, 1 << 30], ids=["all cores", "one core"])
+def test_rows_are_added_one_after_the_other_at_any_degree(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregate, "SMALL", small)
+    degrees = torch.arange(27)  # sums of eight at a time, and what remains
+    num_edges = int(degrees.sum())
+    generator = torch.Generator().manual_seed(0)
+    src = torch.randint(9, (num_edges,), generator=generator)
+    e = Adjacency.from_pairs(src, degrees.repeat_interleave(degrees), 9, len(degrees))
+    rows = torch.randn(9, 19, generator=generator) * 10.0 ** torch.arange(-4, 5).unsqueeze(1)
+    out = aggregate.sum_neighbours(rows, e)
+    for number, sources in enumerate(e.sources.split(degrees.tolist())):
+        expected = torch.zeros(19)
+        for source in sources.tolist():
+            expected += rows[source]
+        assert torch.equal(out[number], expected)
+
+
 def test_messages_go_from_sources_to_means_of_destinations() -> None:
     e, rows = edges(), torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
     gathered = aggregate.gather_sources(rows, e)
