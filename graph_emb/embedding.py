@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.errors import ShapeError
+from graph_emb.errors import ModeError, ShapeError
 from graph_emb.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.partition_book import PartitionBook, as_book, check_ids
 from graph_emb.table.initializers import initializer_for
@@ -44,15 +44,19 @@ class _Capture(torch.autograd.Function):
 
 
 class _Trace:
-    """Gradients that came back since the last step. One trace lives from one reset to the next."""
+    """Gradients that came back since the last step. One trace lives from one reset to the next.
+
+    They are kept without a copy, with the version that torch counts up whenever a tensor is written in place.
+    """
 
     def __init__(self) -> None:
-        self.entries: list[tuple[Tensor, Tensor]] = []
+        self.entries: list[tuple[Tensor, Tensor, int]] = []
         self.touched = False
 
     def add(self, ids: Tensor, grad: Tensor) -> None:
         self.touched = True
-        self.entries.append((ids, grad.reshape(ids.numel(), grad.shape[-1])))
+        grads = grad.reshape(ids.numel(), grad.shape[-1])
+        self.entries.append((ids, grads, grads._version))
 
 
 class DistEmbedding:
@@ -125,7 +129,7 @@ class DistEmbedding:
         rows = rows.view(*idx.shape, self.embedding_dim)
         if not torch.is_grad_enabled():
             return rows
-        return _Capture.apply(self.anchor, rows, self._live_trace, ids)
+        return _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
 
     forward = __call__
 
@@ -151,8 +155,25 @@ class DistEmbedding:
         self._live_trace.touched = False
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:
-        """(ids, gradients) that came back since the last step: shapes (B,) and (B, D)."""
-        return list(self._live_trace.entries)
+        """(ids, gradients) that came back since the last step: shapes (B,) and (B, D).
+
+        Raises:
+            ModeError: a gradient was written in place since; ``scale_gradients`` makes new ones.
+        """
+        for _, grads, version in self._live_trace.entries:
+            if grads._version != version:
+                raise ModeError(
+                    f"table {self._name!r}: a gradient of shape {tuple(grads.shape)} was changed in place after "
+                    "backward(); keep it until step(), or pass a copy to backward()"
+                )
+        return [(ids, grads) for ids, grads, _ in self._live_trace.entries]
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply the gradients that came back since the last step, to clip them for instance."""
+        pending = self.pending()
+        self._live_trace.entries.clear()
+        for ids, grads in pending:
+            self._live_trace.add(ids, grads * factor)
 
     @property
     def touched(self) -> bool:

@@ -50,6 +50,29 @@ def test_two_uses_of_one_output_give_one_summed_gradient() -> None:
     assert [(ids.tolist(), grads.tolist()) for ids, grads in emb.pending()] == [([2], [[3, 3]])]
 
 
+def test_ids_that_the_caller_overwrites_after_the_call_are_those_of_the_call() -> None:
+    emb, buffer = counting(), torch.tensor([2, 4])
+    emb(buffer).sum().backward()
+    buffer.fill_(0)
+    assert [ids.tolist() for ids, _ in emb.pending()] == [[2, 4]]
+
+
+def test_a_gradient_that_is_overwritten_before_the_step_is_refused() -> None:
+    emb, grad = counting(), torch.ones(2, 2)
+    emb(torch.tensor([2, 4])).backward(grad)
+    grad.zero_()
+    with pytest.raises(ge.errors.ModeError, match="changed in place after backward"):
+        emb.pending()
+
+
+def test_gradients_are_scaled_without_a_change_of_those_that_autograd_gave() -> None:
+    emb, grad = counting(), torch.ones(2, 2)
+    emb(torch.tensor([2, 4])).backward(grad)
+    emb.scale_gradients(0.5)
+    assert [grads.tolist() for _, grads in emb.pending()] == [[[0.5, 0.5], [0.5, 0.5]]]
+    assert torch.equal(grad, torch.ones(2, 2))
+
+
 def test_backward_twice_accumulates_as_in_torch() -> None:
     emb = counting()
     loss = emb(torch.tensor([2])).sum()

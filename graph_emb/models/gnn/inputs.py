@@ -111,8 +111,7 @@ def _clip(table: DistEmbedding, clip_norm: float, group: ProcessGroup | None) ->
         squares = group.sum(squares, f"norm of the gradients of table {table.name!r}")
     norm = float(squares.sqrt())
     if norm > clip_norm:
-        for grad in grads:
-            grad.mul_(clip_norm / norm)
+        table.scale_gradients(clip_norm / norm)
 
 
 def _matrix(ntype: str, features: Any, num_nodes: int) -> Tensor:
