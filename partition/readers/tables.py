@@ -37,19 +37,19 @@ def column_names(file: Path, separator: str | None = None) -> list[str]:
 
         with parsing(file, "a Parquet file"):
             return list(parquet.read_schema(file).names)
-    line = first_line(file)
+    _, line = first_line(file)
     return split_line(line, separator or separator_of(line))
 
 
-def first_line(file: Path) -> str:
-    """The first line of a text file that is not blank.
+def first_line(file: Path) -> tuple[int, str]:
+    """Number (from 1) and text of the first line of a text file that is not blank.
 
     Raises:
         DataError: there is none.
     """
     for first, text in line_blocks(checked_file(file), 1 << 16):
-        for _, line in numbered_lines(file, text, first, ""):
-            return line
+        for numbered in numbered_lines(file, text, first, ""):
+            return numbered
     raise DataError(f"{file}: has no line of text")
 
 
@@ -72,6 +72,7 @@ def read_columns(
         names: Which; None: all.
         separator: Of a text file; None: as its first line shows.
         header: Whether the first line of a text file names the columns; without, they are called ``0``, ``1``, ...
+            Where it names a single column, a blank line below it is a row without a value; else it is no row.
         text: Columns to read as strings, whatever they look like.
     Raises:
         DataError: no such column, or a row that cannot be read; names file, line and value.
@@ -88,7 +89,8 @@ def read_columns(
             raise DataError(f"{file}: {known.count(name)} columns are called {name!r}; expected one")
     if is_parquet(file):
         return _read_parquet(file, names, text)
-    return _read_text(file, names, known, separator or separator_of(first_line(file)), header, text)
+    number, line = first_line(file)
+    return _read_text(file, names, known, separator or separator_of(line), number if header else 0, text)
 
 
 def _read_parquet(file: Path, names: Sequence[str], text: Collection[str]) -> Table:
@@ -108,16 +110,16 @@ def _read_parquet(file: Path, names: Sequence[str], text: Collection[str]) -> Ta
 
 
 def _read_text(
-    file: Path, names: Sequence[str], known: Sequence[str], separator: str, header: bool, text: Collection[str]
+    file: Path, names: Sequence[str], known: Sequence[str], separator: str, header_line: int, text: Collection[str]
 ) -> Table:
+    """The rows below line ``header_line``, 0: all."""
     import pyarrow as pa
 
     parts: list[Any] = []
     types: dict[str, Any] = {name: pa.string() for name in text}
     with reading(file.name, text_bytes(file)) as advance:
         for first, block in line_blocks(file, BLOCK_BYTES):
-            skip = 1 if header and not parts else 0
-            part = _parse(file, block, first, known, names, separator, skip, types)
+            part = _parse(file, block, first, known, names, separator, header_line, types)
             types = {field.name: field.type for field in part.schema if not pa.types.is_null(field.type)} | types
             parts.append(part)
             advance(len(block))
@@ -132,19 +134,24 @@ def _parse(
     known: Sequence[str],
     names: Sequence[str],
     separator: str,
-    skip: int,
+    header_line: int,
     types: dict[str, Any],
 ) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
+    skip = min(max(header_line - first + 1, 0), block.count(b"\n") + (not block.endswith(b"\n")))
     try:
         return csv.read_csv(
             pa.BufferReader(block),
             read_options=csv.ReadOptions(
                 column_names=list(known), skip_rows=skip, use_threads=False, block_size=max(len(block), 1)
             ),
-            parse_options=csv.ParseOptions(delimiter=separator, quote_char='"' if separator in ",;" else False),
+            parse_options=csv.ParseOptions(
+                delimiter=separator,
+                quote_char='"' if separator in ",;" else False,
+                ignore_empty_lines=not header_line or len(known) > 1,
+            ),
             convert_options=csv.ConvertOptions(include_columns=list(names), column_types=types),
         )
     except (pa.ArrowException, ValueError) as error:

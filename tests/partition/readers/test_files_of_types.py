@@ -112,6 +112,21 @@ def test_text_ids_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
     assert read(tmp_path / "g.yaml").node_ids["n"].tolist() == ["007", "7"]
 
 
+def test_blank_lines_neither_add_nor_drop_nodes(tmp_path: Path) -> None:
+    # one above the header made the header an edge; one in a file of one column took a node and its missing label away
+    (tmp_path / "e.csv").write_text("\na,b\nu1,u2\n")
+    (tmp_path / "g.yaml").write_text("edges: [{type: [user, r, user], files: e.csv}]\n")
+    graph = read(tmp_path / "g.yaml")
+    assert (graph.total_edges, graph.node_ids["user"].tolist()) == (1, ["u1", "u2"])
+    (tmp_path / "l.csv").write_text("label\nspam\n\nham\n")
+    (tmp_path / "e.csv").write_text("a,b\n0,2\n")
+    (tmp_path / "g.yaml").write_text(
+        "nodes: {user: {files: l.csv, label: label}}\nedges: [{type: [user, r, user], files: e.csv}]\n"
+    )
+    graph = read(tmp_path / "g.yaml")
+    assert (graph.num_nodes, graph.node_data["user"]["label"].tolist()) == ({"user": 3}, [1, -1, 0])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

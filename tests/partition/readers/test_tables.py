@@ -42,6 +42,32 @@ def test_a_file_longer_than_a_block_keeps_its_rows_and_types(tmp_path: Path, mon
     assert read["maybe"].to_pylist() == [None if row[2] == "" else row[2] for row in rows]
 
 
+@pytest.mark.parametrize("blank", ["\n", "\r\n", "  \n\t\n", 9 * "\n"])
+@pytest.mark.parametrize("block_bytes", [4, 1 << 25])
+def test_blank_lines_before_the_header_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: str, block_bytes: int
+) -> None:
+    # Arrow skipped one line, whichever it was, so that the header below a blank line became a row
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block_bytes)
+    (tmp_path / "t.csv").write_bytes(f"{blank}a,b\nu1,u2\n\nu3,u4\n".encode())
+    read = tables.read_columns(tmp_path / "t.csv")
+    assert {name: column.to_pylist() for name, column in read.items()} == {"a": ["u1", "u3"], "b": ["u2", "u4"]}
+    (tmp_path / "t.csv").write_bytes(f"{blank}a\n1\n2\n".encode())
+    assert tables.read_columns(tmp_path / "t.csv")["a"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("text", ["a\n1\n\n3", "a\n1\n\n3\n", "\na\r\n1\r\n\r\n3\r\n"])
+def test_a_blank_line_below_a_single_name_is_a_row_without_a_value(tmp_path: Path, text: str) -> None:
+    # Arrow takes it for no row by default, and all rows below move up
+    (tmp_path / "t.csv").write_bytes(text.encode())
+    assert tables.read_columns(tmp_path / "t.csv")["a"].to_pylist() == [1, None, 3]
+
+
+def test_a_blank_line_without_a_header_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("\n1\n\n3\n")
+    assert tables.read_columns(tmp_path / "t.txt", header=False)["0"].to_pylist() == [1, 3]
+
+
 def test_a_bad_value_in_a_later_block_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "BLOCK_BYTES", 100)
     lines = ["a,b", *(f"{row},1" for row in range(100))]
