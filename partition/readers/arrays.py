@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.errors import ConfigError, DataError
-from graph_emb.graph.readers.arrays import SPLITS, labels_of_arrays, load_arrays
+from graph_emb.graph.readers.arrays import SPLITS, labels_of_arrays, load_arrays, stored_direction
 from graph_emb.graph.readers.matrix import checked_entries, checked_rows
 from graph_emb.graph.readers.source import checked_file, parsing
 from partition.hetero import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
@@ -21,8 +21,9 @@ from partition.readers.source import MASKS, WEIGHT, Contents, check_ids, has_suf
 def read_npz(source: Any, *, edge_type: EdgeType | str | None = None) -> Contents:
     """Rows (``indptr``, ``indices`` [, ``weights``, ``directed``, ``node_ids``, labels, splits]) or a matrix.
 
-    Rows without ``directed`` in the file and with nothing below the diagonal hold each edge once, so that an edge
-    means both directions. A matrix of ``scipy.sparse`` is taken as it is stored.
+    With a false ``directed`` in the file an edge means both directions, of which one or both may be stored. Without
+    ``directed``, rows with nothing below the diagonal hold each edge once, so that an edge means both directions. A
+    matrix of ``scipy.sparse`` is taken as it is stored.
 
     Args:
         edge_type: As in the reader of scipy matrices; of compressed rows both ends are one type.
@@ -48,9 +49,8 @@ def _from_rows(file: Path, arrays: dict[str, np.ndarray]) -> Contents:
     indptr, indices = checked_rows(file, "", arrays["indptr"], arrays["indices"])
     num_nodes = len(indptr) - 1
     src = np.repeat(np.arange(num_nodes, dtype=np.int64), np.diff(indptr))
-    both_ways = bool((src <= indices).all())
-    if "directed" in arrays:
-        both_ways = both_ways and not _flag(file, arrays["directed"])
+    directed = stored_direction(file, arrays)
+    both_ways = directed is None and bool((src <= indices).all())
     columns: dict[str, np.ndarray] = {}
     labels = labels_of_arrays(file, arrays, num_nodes)
     if labels is not None:
@@ -65,13 +65,7 @@ def _from_rows(file: Path, arrays: dict[str, np.ndarray]) -> Contents:
             node_ids={NODE_TYPE: arrays["node_ids"]} if "node_ids" in arrays else {},
             name=file.parent.name if file.name == "graph.npz" and file.parent.name else file.stem,
         )
-    return Contents(graph, both_ways)
-
-
-def _flag(file: Path, stored: np.ndarray) -> bool:
-    if stored.size != 1 or stored.dtype.kind not in "biu":
-        raise DataError(f"{file}: directed has shape {stored.shape}, dtype {stored.dtype}; expected one boolean")
-    return bool(stored.item())
+    return Contents(graph, both_ways, undirected=directed is False)
 
 
 def _masks(file: Path, arrays: dict[str, np.ndarray], num_nodes: int) -> dict[str, np.ndarray]:

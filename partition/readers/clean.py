@@ -46,7 +46,8 @@ def cleaned(contents: Contents, options: CleanOptions) -> HeteroGraph:
     """
     graph = contents.graph
     counts = dict(graph.counts)
-    mirror = contents.both_ways if options.undirected is None else options.undirected
+    said = contents.both_ways or contents.undirected
+    mirror = said if options.undirected is None else options.undirected
     if options.undirected and not any(s == d for s, _, d in graph.edges):
         raise ConfigError("undirected=True: no edge type has both ends of one node type; use reverse_types=True")
     edges, edge_data = {}, {}

@@ -27,10 +27,12 @@ class Contents:
     Attributes:
         graph: As stored; no edge was dropped, merged or turned round.
         both_ways: Each stored edge stands for both directions, so ``read`` adds the other one by default.
+        undirected: The same, but some edges may be stored in both directions: ``read`` adds what is missing by default.
     """
 
     graph: HeteroGraph
     both_ways: bool = False
+    undirected: bool = False
 
 
 @dataclass(frozen=True)

@@ -108,12 +108,22 @@ def _matrix_of_rows(
 
 
 def _with_stored_direction(file: Path, arrays: Mapping[str, NDArray], options: ReadOptions) -> ReadOptions:
-    if options.directed is not None or "directed" not in arrays:
-        return options
+    stored = stored_direction(file, arrays) if options.directed is None else None
+    return options if stored is None else replace(options, directed=stored)
+
+
+def stored_direction(file: Path, arrays: Mapping[str, NDArray]) -> bool | None:
+    """Whether the file says that its arcs are directed; None: it does not say.
+
+    Raises:
+        DataError: ``directed`` is no single boolean.
+    """
+    if "directed" not in arrays:
+        return None
     stored = arrays["directed"]
     if stored.size != 1 or stored.dtype.kind not in "biu":
         raise DataError(f"{file}: directed has shape {stored.shape}, dtype {stored.dtype}; expected one boolean")
-    return replace(options, directed=bool(stored.item()))
+    return bool(stored.item())
 
 
 def _splits(file: Path, arrays: Mapping[str, NDArray], num_nodes: int) -> dict[str, NDArray[np.int64]] | None:

@@ -9,6 +9,7 @@ import pytest
 from scipy import io, sparse
 
 from graph_emb.errors import ConfigError, DataError
+from graph_emb.graph import read_graph
 from partition.hetero import EDGE_TYPE, NODE_TYPE
 from partition.readers import read
 
@@ -71,6 +72,26 @@ def test_rows_bring_labels_masks_ids_and_direction(tmp_path: Path) -> None:
     assert graph.name == tmp_path.name
     np.savez(tmp_path / "g.npz", **arrays, directed=True)
     assert pairs_of(read(tmp_path / "g.npz")) == [(0, 1), (0, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices"),
+    [
+        ([0, 2, 3, 3], [1, 2, 2]),  # above the diagonal
+        ([0, 0, 1, 3], [0, 0, 1]),  # below it
+        ([0, 1, 1, 3], [1, 0, 1]),  # some above, some below
+        ([0, 2, 4, 6], [1, 2, 0, 2, 0, 1]),  # both directions of each
+    ],
+)
+def test_undirected_rows_mean_both_directions_wherever_they_lie(
+    tmp_path: Path, indptr: list[int], indices: list[int]
+) -> None:
+    # the flag counted only with nothing below the diagonal; other files kept the directions that they store
+    file = tmp_path / "g.npz"
+    np.savez(file, indptr=indptr, indices=indices, directed=False)
+    assert pairs_of(read(file)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    assert read_graph(file).num_arcs == 6
+    assert read(file, undirected=False).total_edges == len(indices)
 
 
 @pytest.mark.parametrize(
