@@ -19,7 +19,7 @@ from partition.readers.source import MASKS, mask_of
 if TYPE_CHECKING:
     from partition.readers.description import TypeFiles
 
-Positions = Callable[[Path, Any], np.ndarray]
+Positions = Callable[[Path], np.ndarray]
 
 
 class Rows:
@@ -124,7 +124,7 @@ def data_of(base: Path, where: str, section: TypeFiles, rows: Rows | None, num: 
 def mask_columns(
     base: Path, where: str, masks: Any, rows: Rows | None, num: int, positions: Positions | None
 ) -> dict[str, np.ndarray]:
-    """Masks of train, valid and test: a column, a ``.npy`` mask, or a file of ids that ``positions`` finds."""
+    """Masks of train, valid and test: a column, a ``.npy`` mask, or a file of ids that ``positions`` reads."""
     columns: dict[str, np.ndarray] = {}
     for part, place in masks.items():
         owner = f"{where}.masks.{part}"
@@ -133,9 +133,7 @@ def mask_columns(
         elif rows is not None and place in rows.names:
             columns[MASKS[part]] = _as_mask(f"{base}: {owner}", rows.numbers(place))
         elif positions is not None and (base.parent / place).is_file():
-            file = base.parent / place
-            read = tables.read_columns(file, header=False)
-            columns[MASKS[part]] = mask_of(positions(file, tables.ids_of(file, "0", read["0"])), num)
+            columns[MASKS[part]] = mask_of(positions(base.parent / place), num)
         else:
             raise DataError(f"{base}: {owner} = {place!r}: is neither a column nor a file beside it")
     return columns

@@ -13,6 +13,7 @@ from graph_emb.errors import ConfigError, DataError
 from graph_emb.graph.ids import number_ids, number_strings
 from graph_emb.graph.readers.source import checked_file, parsing
 from partition.hetero import EdgeType, HeteroGraph
+from partition.readers import tables
 from partition.readers.columns import Rows, data_of, mask_columns, rows_of
 from partition.readers.description import Description, EdgeFiles, NodeFiles, read_description
 from partition.readers.source import WEIGHT, Contents, check_ids, has_suffix, register
@@ -58,7 +59,10 @@ class _Nodes:
 
     def __init__(self, file: Path, ntype: str, section: NodeFiles) -> None:
         self.file, self.ntype, self.section = file, ntype, section
-        self.rows: Rows | None = rows_of(file, section.files, section.separator) if section.files else None
+        self.text = [section.id] if section.id is not None and section.id_type == "str" else []
+        self.rows: Rows | None = None
+        if section.files is not None:
+            self.rows = rows_of(file, section.files, section.separator, text=self.text)
         self.ids: Ids | None = None
         self.num = -1 if section.num_nodes is None else section.num_nodes
         self.kept: np.ndarray | None = None
@@ -119,8 +123,10 @@ class _Nodes:
         columns = data_of(self.file, where, section, self.rows, self.num)
         return columns | mask_columns(self.file, where, section.masks, self.rows, self.num, self._positions)
 
-    def _positions(self, file: Path, ids: Ids) -> np.ndarray:
+    def _positions(self, file: Path) -> np.ndarray:
         """Node numbers of the ids in a split file."""
+        read = tables.read_columns(file, header=False, text=["0"] if self.text else [])
+        ids = tables.ids_of(file, "0", read["0"])
         rows = Rows([(file, {}, len(ids))])
         if isinstance(ids, np.ndarray) and self.ids is None:
             check_ids(file, "id", ids, self.num)

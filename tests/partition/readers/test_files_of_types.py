@@ -112,6 +112,26 @@ def test_text_ids_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
     assert read(tmp_path / "g.yaml").node_ids["n"].tolist() == ["007", "7"]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("ids", [["007", "008"], ["10", "20"]])
+def test_text_ids_of_a_table_and_of_a_mask_stay_text(tmp_path: Path, kind: str, ids: list[str]) -> None:
+    # only edge files were told that ids are text: those of nodes and masks were read as the number 7
+    if kind == "csv":
+        (tmp_path / "u.csv").write_text(f"user_id,age\n{ids[0]},1\n{ids[1]},2\n")
+    else:
+        parquet.write_table(pa.table({"user_id": ids, "age": [1, 2]}), tmp_path / "u.parquet")
+    (tmp_path / "e.csv").write_text(f"a,b\n{ids[0]},{ids[1]}\n")
+    (tmp_path / "tr.txt").write_text(f"{ids[0]}\n")
+    (tmp_path / "g.yaml").write_text(
+        f"nodes: {{user: {{files: u.{kind}, id: user_id, id_type: str, masks: {{train: tr.txt}}}}}}\n"
+        "edges: [{type: [user, r, user], files: e.csv, source: a, destination: b, id_type: str}]\n"
+    )
+    graph = read(tmp_path / "g.yaml")
+    assert graph.node_ids["user"].tolist() == ids
+    assert [ends.tolist() for ends in graph.edges["user", "r", "user"]] == [[0], [1]]
+    assert graph.node_data["user"]["train_mask"].tolist() == [True, False]
+
+
 def test_blank_lines_neither_add_nor_drop_nodes(tmp_path: Path) -> None:
     # one above the header made the header an edge; one in a file of one column took a node and its missing label away
     (tmp_path / "e.csv").write_text("\na,b\nu1,u2\n")
