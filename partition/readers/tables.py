@@ -223,8 +223,10 @@ def numbers_of(
     """A column as numbers or booleans, (R,), or (R, D) of lists of one length.
 
     Args:
-        missing: Stands for a value that is not there; None: that is an error.
+        missing: Stands for a value that is not there, and integers and booleans become int64; None: that is an error.
         first_row: Number of the first value, for errors.
+    Raises:
+        DataError: a value is missing or does not fit, or no numbers.
     """
     import pyarrow as pa
 
@@ -235,9 +237,20 @@ def numbers_of(
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"{file}: column {name!r} holds {kind}; expected numbers")
     if missing is not None:
-        column = column.fill_null(missing)
+        column = (column if pa.types.is_floating(kind) else _as_int64(file, name, column)).fill_null(missing)
     _refuse_nulls(file, name, column, first_row)
     return column.to_numpy()
+
+
+def _as_int64(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        largest = compute.max(column).as_py()
+        raise DataError(f"{file}: {name} {largest} is above {LARGEST_ID}; does the column hold classes?") from None
 
 
 def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> np.ndarray:

@@ -132,6 +132,18 @@ def test_text_ids_of_a_table_and_of_a_mask_stay_text(tmp_path: Path, kind: str, 
     assert graph.node_data["user"]["train_mask"].tolist() == [True, False]
 
 
+def test_labels_may_be_booleans_or_unsigned(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("a,b\n0,2\n")
+    (tmp_path / "l.csv").write_text("age,spam\n1,true\n2,\n3,false\n")
+    (tmp_path / "g.yaml").write_text(
+        "nodes: {user: {files: l.csv, label: spam}}\nedges: [{type: [user, r, user], files: e.csv}]\n"
+    )
+    assert read(tmp_path / "g.yaml").node_data["user"]["label"].tolist() == [1, -1, 0]
+    parquet.write_table(pa.table({"spam": pa.array([7, 0, 255], pa.uint8())}), tmp_path / "l.parquet")
+    change(tmp_path / "g.yaml", ("l.csv", "l.parquet"))
+    assert read(tmp_path / "g.yaml").node_data["user"]["label"].tolist() == [7, 0, 255]
+
+
 def test_blank_lines_neither_add_nor_drop_nodes(tmp_path: Path) -> None:
     # one above the header made the header an edge; one in a file of one column took a node and its missing label away
     (tmp_path / "e.csv").write_text("\na,b\nu1,u2\n")

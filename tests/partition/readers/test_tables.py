@@ -99,6 +99,29 @@ def test_missing_numbers_are_refused_or_filled(tmp_path: Path) -> None:
     assert tables.numbers_of(tmp_path / "t.csv", "v", column, missing=-1).tolist() == [1, -1, 3]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (pa.bool_(), [True, None, False], [1, -1, 0]),
+        (pa.uint8(), [200, None, 3], [200, -1, 3]),
+        (pa.uint8(), [200, 3], [200, 3]),
+        (pa.int16(), [-1, None], [-1, -1]),
+        (pa.float32(), [0.5, None], [0.5, -1]),
+    ],
+)
+def test_what_stands_for_a_missing_number_fits_every_type(kind: pa.DataType, values: list, expected: list) -> None:
+    # -1 does not fit a boolean or an unsigned type: Arrow raised even where nothing was missing
+    got = tables.numbers_of(Path("t.parquet"), "v", pa.chunked_array([values], type=kind), missing=-1)
+    assert got.tolist() == expected
+    assert got.dtype == (np.float32 if kind == pa.float32() else np.int64)
+
+
+def test_a_number_that_does_not_fit_is_told() -> None:
+    column = pa.chunked_array([[1, 2**63]], type=pa.uint64())
+    with pytest.raises(DataError, match=r"t.parquet: v 9223372036854775808 is above 9223372036854775807"):
+        tables.numbers_of(Path("t.parquet"), "v", column, missing=-1)
+
+
 def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,a\n1,2\n")
     with pytest.raises(DataError, match="2 columns are called 'a'"):
