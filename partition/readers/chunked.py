@@ -162,10 +162,11 @@ def _read_all(file: Path, owner: str, columns: dict[str, _Data]) -> dict[str, np
         if not data.data:
             raise DataError(f"{file}: data {name!r} of {owner}: names no file")
         chunks = [(chunk, _squeezed(_read_file(chunk, data.format))) for chunk in (file.parent / f for f in data.data)]
-        for chunk, values in chunks[1:]:
-            if values.shape[1:] != chunks[0][1].shape[1:]:
-                raise DataError(f"{chunk}: rows of shape {values.shape[1:]}; expected {chunks[0][1].shape[1:]}")
-        read[name] = np.concatenate([values for _, values in chunks])
+        shapes = [values.shape[1:] for _, values in chunks if len(values)]
+        for chunk, values in chunks:
+            if len(values) and values.shape[1:] != shapes[0]:
+                raise DataError(f"{chunk}: rows of shape {values.shape[1:]}; expected {shapes[0]}")
+        read[name] = tables.joined([values for _, values in chunks])
     return read
 
 

@@ -63,7 +63,7 @@ class Rows:
 
     def numbers(self, name: str, missing: int | None = None) -> np.ndarray:
         """A column as numbers, (R,) or (R, D)."""
-        return np.concatenate(
+        return tables.joined(
             [tables.numbers_of(file, name, self._column(file, part, name), missing) for file, part, _ in self.parts]
         )
 

@@ -220,7 +220,7 @@ def ids_of(
 def numbers_of(
     file: Path, name: str, column: pa.ChunkedArray, missing: int | None = None, *, first_row: int = 1
 ) -> np.ndarray:
-    """A column as numbers or booleans, (R,), or (R, D) of lists of one length.
+    """A column as numbers or booleans, (R,), or (R, D) of lists of one length; without rows D may be 0.
 
     Args:
         missing: Stands for a value that is not there, and integers and booleans become int64; None: that is an error.
@@ -263,7 +263,13 @@ def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray, first_row: in
     values = compute.list_flatten(column).to_numpy()
     if values.dtype.kind not in "biuf":
         raise DataError(f"{file}: column {name!r} holds {column.type}; expected lists of numbers")
-    return values.reshape(len(lengths), -1)
+    width = getattr(column.type, "list_size", 0) if not len(lengths) else lengths[0]
+    return values.reshape(len(lengths), width)
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The rows of several files one after the other; one without rows may have any width."""
+    return np.concatenate([part for part in parts if len(part)] or parts[:1])
 
 
 def _refuse_nulls(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> None:

@@ -77,6 +77,19 @@ def test_vectors_of_a_single_column_are_rows(tmp_path: Path) -> None:
     assert graph.node_data["paper"]["feat"].tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
+@pytest.mark.parametrize("order", [("empty", "full"), ("full", "empty"), ("empty", "one")])
+def test_a_file_without_rows_takes_the_width_of_the_others(tmp_path: Path, order: tuple[str, str]) -> None:
+    # Spark writes a file for each task, those without rows included
+    lists = {"empty": [], "full": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "one": [[1.0], [3.0], [5.0]]}
+    for name, rows in lists.items():
+        table = pa.table({"vector": pa.array(rows, pa.list_(pa.float32()))})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    files = {"format": {"name": "parquet"}, "data": [f"{name}.parquet" for name in order]}
+    graph = read(write(tmp_path, node_data={"paper": {"feat": files}}))
+    expected = [1, 3, 5] if "one" in order else lists["full"]
+    assert graph.node_data["paper"]["feat"].tolist() == expected
+
+
 def test_our_own_writer_reads_back_with_original_ids(tmp_path: Path) -> None:
     graph = HeteroGraph(
         {"author": 2, "paper": 3},

@@ -132,6 +132,16 @@ def test_text_ids_of_a_table_and_of_a_mask_stay_text(tmp_path: Path, kind: str, 
     assert graph.node_data["user"]["train_mask"].tolist() == [True, False]
 
 
+def test_a_file_without_rows_takes_the_width_of_the_others(tmp_path: Path) -> None:
+    for name, rows in (("a", []), ("b", [[1.0, 2.0], [3.0, 4.0]])):
+        parquet.write_table(pa.table({"v": pa.array(rows, pa.list_(pa.float32()))}), tmp_path / f"u-{name}.parquet")
+    (tmp_path / "e.csv").write_text("a,b\n0,1\n")
+    (tmp_path / "g.yaml").write_text(
+        "nodes: {user: {files: u-*.parquet, features: {v: v}}}\nedges: [{type: [user, r, user], files: e.csv}]\n"
+    )
+    assert read(tmp_path / "g.yaml").node_data["user"]["v"].tolist() == [[1, 2], [3, 4]]
+
+
 def test_labels_may_be_booleans_or_unsigned(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("a,b\n0,2\n")
     (tmp_path / "l.csv").write_text("age,spam\n1,true\n2,\n3,false\n")

@@ -92,6 +92,20 @@ def test_lists_become_rows_and_uneven_ones_are_refused(tmp_path: Path) -> None:
         tables.numbers_of(file, "v", pa.chunked_array([[["a"], ["b"]]]))
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.int64()), pa.list_(pa.float32(), 3)])
+def test_lists_of_no_rows_have_the_width_that_is_known(kind: pa.DataType) -> None:
+    # a shape of 0 rows by -1 columns is undefined
+    for column in (pa.chunked_array([], type=kind), pa.chunked_array([[]], type=kind)):
+        width = 3 if pa.types.is_fixed_size_list(kind) else 0
+        assert tables.numbers_of(Path("t.parquet"), "v", column).shape == (0, width)
+
+
+def test_files_without_rows_have_no_say_in_the_width() -> None:
+    none, two = np.empty((0, 0)), np.ones((2, 3))
+    assert tables.joined([none, two, none, two]).shape == (4, 3)
+    assert tables.joined([none, none]).shape == (0, 0)
+
+
 def test_missing_numbers_are_refused_or_filled(tmp_path: Path) -> None:
     column = pa.chunked_array([[1, None, 3]])
     with pytest.raises(DataError, match=r"t.csv, row 2: v is missing"):
