@@ -32,10 +32,10 @@ class Ranges:
 
     @classmethod
     def of_sizes(cls, sizes: np.ndarray) -> Ranges:
-        """Ranges one after the other, for (P, T) sizes."""
-        ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
-        first = ends[:, :1] - sizes[:, :1]
-        return cls(np.concatenate([first, ends], axis=1).astype(np.int64))
+        """Ranges one after the other, for (P, T) sizes; of T = 0 types all are empty."""
+        num_parts, num_types = sizes.shape
+        bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return cls(bounds[np.arange(num_parts)[:, None] * num_types + np.arange(num_types + 1)])
 
     @property
     def sizes(self) -> np.ndarray:
