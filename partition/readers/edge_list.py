@@ -81,7 +81,7 @@ def read_edges(
     for file in edge_files(path):
         rows = 0
         for block in _blocks(checked_file(file), options):
-            _check_like(file, block, blocks)
+            _check_like(file, block, blocks, same)
             if not same:
                 _check_limits(file, block, etype, limits, rows + 1)
             rows += len(block.src)
@@ -158,16 +158,24 @@ def _parquet_blocks(file: Path, options: ReadOptions) -> Iterator[EdgeBlock]:
         yield EdgeBlock(ends[0], ends[1], weights)
 
 
-def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock]) -> None:
-    """Files of a folder have ids of one kind, and weights all or none."""
+def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock], same: bool) -> None:
+    """Ids of a node type are of one kind (``same``: both ends are one type), and weights are in all files or none."""
+    own = [_kind(ids) for ids in (block.src, block.dst)]
+    if same and own[0] != own[1]:
+        raise DataError(f"{file}: one end of the edges holds {own[0]}, the other {own[1]}; say ids='str'")
     if not earlier:
         return
-    kinds = ["numbers" if isinstance(b.src, np.ndarray) else "names" for b in (earlier[0], block)]
-    if kinds[0] != kinds[1]:
-        raise DataError(f"{file}: its ids are {kinds[1]}, those of the files before are {kinds[0]}; say ids='str'")
+    before = [_kind(ids) for ids in (earlier[0].src, earlier[0].dst)]
+    for kind, known in zip(own, before, strict=True):
+        if kind != known:
+            raise DataError(f"{file}: its ids are {kind}, those of the files before are {known}; say ids='str'")
     if (block.weights is None) != (earlier[0].weights is None):
         has = "no weights" if block.weights is None else "weights"
         raise DataError(f"{file}: has {has}, unlike the files before; add them or say weights='ignore'")
+
+
+def _kind(ids: Any) -> str:
+    return "numbers" if isinstance(ids, np.ndarray) else "names"
 
 
 def _check_limits(file: Path, block: EdgeBlock, etype: EdgeType, limits: dict[str, int | None], first_row: int) -> None:

@@ -150,6 +150,19 @@ def test_bad_parquet_values_are_told_with_their_row(tmp_path: Path, columns: dic
         read(tmp_path / "g.parquet")
 
 
+def test_ends_of_two_kinds_need_two_node_types(tmp_path: Path) -> None:
+    # both ends of one type were numbered together, as the first of them
+    parquet.write_table(pa.table({"src": [4, 1], "dst": ["a", "b"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a.parquet: one end .* holds numbers, the other names; say ids='str'"):
+        read(tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", ids="str").node_ids[NODE_TYPE].tolist() == ["1", "4", "a", "b"]
+    two = read(tmp_path / "a.parquet", edge_type="user:tags:tag")
+    assert {ntype: ids.tolist() for ntype, ids in two.node_ids.items()} == {"user": [1, 4], "tag": ["a", "b"]}
+    parquet.write_table(pa.table({"src": [4, 1], "dst": [2, 3]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b.parquet: its ids are numbers, those of the files before are names"):
+        read(tmp_path, edge_type="user:tags:tag")
+
+
 def test_files_of_a_folder_that_differ_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("0,1\n")
     (tmp_path / "b.csv").write_text("x,y\n")
