@@ -62,6 +62,11 @@ class HeteroGraph:
 
     def _check_edges(self, etype: EdgeType, src: np.ndarray, dst: np.ndarray) -> None:
         name = ":".join(etype)
+        for side, ids in (("sources", src), ("destinations", dst)):
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise DataError(
+                    f"edge type {name}: {side} have shape {ids.shape}, dtype {ids.dtype}; expected integers (E,)"
+                )
         if len(src) != len(dst):
             raise DataError(f"edge type {name}: {len(src)} sources but {len(dst)} destinations")
         for side, ntype, ids in (("source", etype[0], src), ("destination", etype[2], dst)):

@@ -27,6 +27,14 @@ def test_totals_and_offsets_follow_the_order_of_the_types():
     assert made.etypes == [WRITES]
 
 
+@pytest.mark.parametrize("ids", [np.array([0.0, 1, 1]), np.array([True, False, True]), np.zeros((3, 1), int)])
+def test_ids_are_one_dimension_of_integers(ids: np.ndarray) -> None:
+    # other dtypes passed all checks here and failed in a compiled kernel, with a message of the compiler
+    for ends, side in (((ids, np.zeros(3, int)), "sources"), ((np.zeros(3, int), ids), "destinations")):
+        with pytest.raises(DataError, match=rf"author:writes:paper: {side} have shape .*; expected integers \(E,\)"):
+            graph(edges={WRITES: ends})
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
