@@ -13,6 +13,7 @@ import numpy as np
 from graph_emb.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.ids import number_ids, number_strings
 from graph_emb.graph.readers.layout import find_columns
+from graph_emb.graph.readers.parquet import narrowed_weights
 from graph_emb.graph.readers.source import IdsPolicy, ReadOptions, WeightsPolicy, checked_file, split_suffix
 from graph_emb.graph.readers.text import BLOCK_BYTES, EdgeBlock, edge_blocks, layout_of
 from partition.hetero import EDGE_TYPE, EdgeType, HeteroGraph
@@ -153,7 +154,12 @@ def _parquet_blocks(file: Path, options: ReadOptions) -> Iterator[EdgeBlock]:
     chosen = [names[place] for place in places]
     read = tables.read_columns(file, chosen, text=chosen[:2] if options.ids == "str" else ())
     ends = [tables.ids_of(file, name, read[name], options.ids, options.num_nodes) for name in chosen[:2]]
-    weights = None if len(chosen) < 3 else tables.numbers_of(file, chosen[2], read[chosen[2]])
+    weights = None
+    if len(chosen) > 2:
+        weights = tables.numbers_of(file, chosen[2], read[chosen[2]])
+        if weights.ndim != 1:
+            raise DataError(f"{file}: column {chosen[2]!r} holds lists; expected one weight for each edge")
+        narrowed_weights(file, 1, chosen[2], weights)  # what the file stores is kept, once it is known to fit
     if len(ends[0]):
         yield EdgeBlock(ends[0], ends[1], weights)
 

@@ -105,8 +105,25 @@ def _weights(file: Path, row: int, name: str, column: Any) -> NDArray[np.float32
     values = column.to_numpy(zero_copy_only=False)
     if values.dtype.kind not in "biuf":
         raise DataError(f"{file}: column {name!r} holds {column.type}; expected numbers as weights")
+    return narrowed_weights(file, row, name, values)
+
+
+def narrowed_weights(file: Path, row: int, name: str, values: NDArray) -> NDArray[np.float32]:
+    """Weights as float32.
+
+    Args:
+        row: Number of the first value, for errors.
+        values: Shape (E,), numbers.
+    Raises:
+        DataError: a weight is not finite or not above 0 in float32; names its row.
+    """
     with np.errstate(over="ignore"):
         weights = values.astype(np.float32)
     bad = ~(np.isfinite(weights) & (weights > 0))
-    _refuse(file, row, name, column, bad, "is not finite and above 0; drop the edge or rescale the weights")
+    if bad.any():
+        place = int(np.argmax(bad))
+        raise DataError(
+            f"{file}, row {row + place}: {name} {values[place].item()!r} is not finite and above 0; "
+            "drop the edge or rescale the weights"
+        )
     return weights

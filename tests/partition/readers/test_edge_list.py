@@ -142,6 +142,10 @@ def test_a_truncated_parquet_file_is_named(tmp_path: Path) -> None:
         ({"src": [0, -4], "dst": [1, 0]}, r"row 2: src -4 is outside"),
         ({"src": [0.5, 1.0], "dst": [1, 0]}, "column 'src' holds double; expected integers or strings"),
         ({"src": ["a", ""], "dst": ["b", "a"]}, "row 2: src has 0 characters"),
+        ({"src": [0, 1], "dst": [1, 0], "weight": [0.5, np.nan]}, "row 2: weight nan is not finite and above 0; drop"),
+        ({"src": [0, 1], "dst": [1, 0], "weight": [1, -1]}, "row 2: weight -1 is not finite and above 0"),
+        ({"src": [0, 1], "dst": [1, 0], "weight": [0.0, 1.0]}, "row 1: weight 0.0 is not finite and above 0"),
+        ({"src": [0], "dst": [1], "weight": [[0.5, 1.0]]}, "column 'weight' holds lists; expected one weight for each"),
     ],
 )
 def test_bad_parquet_values_are_told_with_their_row(tmp_path: Path, columns: dict, message: str) -> None:
