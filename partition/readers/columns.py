@@ -93,14 +93,14 @@ def rows_of(base: Path, patterns: list[str], separator: str | None, text: Collec
 def _matching(base: Path, patterns: list[str]) -> list[Path]:
     files: list[Path] = []
     for pattern in patterns:
-        path = base.parent / pattern
         if any(mark in pattern for mark in "*?["):
-            found = sorted(Path(name) for name in glob.glob(str(path)))
+            # the folder may hold such marks, too, and means itself
+            found = sorted(base.parent / name for name in glob.glob(pattern, root_dir=base.parent))
             if not found:
                 raise DataError(f"{base}: no file matches {pattern!r}")
             files += found
         else:
-            files.append(checked_file(path))
+            files.append(checked_file(base.parent / pattern))
     return files
 
 

@@ -104,6 +104,18 @@ def test_integer_ids_of_a_table_are_looked_up(tmp_path: Path) -> None:
         read(tmp_path / "g.yaml")
 
 
+def test_a_folder_with_the_marks_of_a_pattern_is_no_pattern(tmp_path: Path) -> None:
+    # the whole path was searched, so that "run[1]" stood for "run1"
+    folder = tmp_path / "run[1]*"
+    (folder / "parts").mkdir(parents=True)
+    for number in (1, 0):
+        (folder / "parts" / f"e-{number}.csv").write_text(f"a,b\n{number},{number + 1}\n")
+    (folder / "g.yaml").write_text('edges: [{type: [n, to, n], files: "parts/e-[0-9].csv"}]\n')
+    assert [ends.tolist() for ends in read(folder / "g.yaml").edges["n", "to", "n"]] == [[0, 1], [1, 2]]
+    change(folder / "g.yaml", ("parts/e-", f"{tmp_path}/run*/parts/e-"))
+    assert read(folder / "g.yaml").total_edges == 2
+
+
 def test_text_ids_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("s,d\n007,7\n")
     (tmp_path / "g.yaml").write_text(
