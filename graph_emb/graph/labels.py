@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
+MAX_CLASSES = 2**31  # what int32 tells apart
+
+
 @dataclass(frozen=True, eq=False)
 class Labels:
     """Label lists of N nodes in compressed rows; a node without a label has an empty row.
@@ -80,7 +83,7 @@ class Labels:
         """The labels of node 0, of node 1, ...: N collections of classes, each possibly empty."""
         rows = [list(row) for row in lists]
         nodes = np.repeat(np.arange(len(rows), dtype=np.int64), [len(row) for row in rows])
-        classes = np.array([label for row in rows for label in row], dtype=np.int64)
+        classes = [label for row in rows for label in row]
         return cls.from_pairs(nodes, classes, len(rows), num_classes, class_names)
 
     @classmethod
@@ -98,16 +101,18 @@ class Labels:
             nodes, classes: Shape (L,), integers; nodes in [0, ``num_nodes``), classes in [0, C).
             num_classes: C; by default the names given, else the largest class + 1.
         Raises:
-            DataError: a node or a class is out of range.
+            ShapeError: no integers.
+            DataError: a node or a class is out of range, or a class does not fit int32.
         """
-        who, what = np.asarray(nodes, dtype=np.int64), np.asarray(classes, dtype=np.int64)
+        who, what = _integers("nodes", nodes), _integers("classes", classes)
         names = None if class_names is None else tuple(class_names)
         if num_classes is None:
-            num_classes = len(names) if names is not None else int(what.max(initial=-1)) + 1
+            num_classes = len(names) if names is not None else (int(what.max()) + 1 if what.size else 0)
+        limit = min(num_classes, MAX_CLASSES)
         _check_range("node", who, num_nodes)
-        _check_range("class", what, num_classes)
-        distinct = np.unique(who * max(num_classes, 1) + what)
-        who, what = np.divmod(distinct, max(num_classes, 1))
+        _check_range("class", what, limit)
+        distinct = np.unique(who.astype(np.int64) * max(limit, 1) + what.astype(np.int64))
+        who, what = np.divmod(distinct, max(limit, 1))
         indptr = np.zeros(num_nodes + 1, dtype=np.int64)
         np.cumsum(np.bincount(who, minlength=num_nodes), out=indptr[1:])
         return cls(indptr, what.astype(np.int32), num_classes, names)
@@ -170,7 +175,17 @@ class Labels:
         return Labels(indptr, self.indices[places], self.num_classes, self.class_names)
 
 
-def _check_range(word: str, values: NDArray[np.int64], limit: int) -> None:
+def _integers(word: str, values: ArrayLike) -> NDArray[np.integer]:
+    """Any integers, shape (L,), not narrowed yet."""
+    given = np.asarray(values)
+    if given.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise ShapeError(f"labels: {word} have shape {given.shape}, dtype {given.dtype}; expected integers (L,)")
+    return given
+
+
+def _check_range(word: str, values: NDArray[np.integer], limit: int) -> None:
     bad = (values < 0) | (values >= limit)
     if bad.any():
         first = int(np.argmax(bad))

@@ -86,6 +86,13 @@ def test_several_labels_are_not_squeezed_into_one() -> None:
         (lambda: Labels(np.array([0, 2]), np.array([1], dtype=np.int32), 2), DataError, "end at 1"),
         (lambda: Labels(np.array([0, 1]), np.array([1]), 2), ShapeError, "indices has dtype int64"),
         (lambda: Labels(np.array([0, 1]), np.array([7], dtype=np.int32), 2), DataError, "class 7"),
+        # what does not fit int32 was narrowed first: 2**32 + 5 became class 5, 1.7 became class 1
+        (lambda: Labels.from_single([2**32 + 5]), DataError, r"class 4294967301 .* is outside \[0, 2147483648\)"),
+        (lambda: Labels.from_lists([[1], [2**31]], 2**40), DataError, r"class 2147483648 at position 1 is outside"),
+        (lambda: Labels.from_single(np.array([2**64 - 2], np.uint64)), DataError, "class 18446744073709551614"),
+        (lambda: Labels.from_lists([[2**70]]), ShapeError, "classes have shape .*, dtype object; expected integers"),
+        (lambda: Labels.from_pairs([0], [1.7], 1), ShapeError, "classes have shape .*, dtype float64"),
+        (lambda: Labels.from_pairs(np.array([2**64 - 1], np.uint64), [0], 1), DataError, "node 18446744073709551615"),
     ],
 )
 def test_labels_out_of_range_are_refused(call: object, error: type, words: str) -> None:
