@@ -24,6 +24,7 @@ from partition.readers import (  # they register
     triples,  # noqa: F401
 )
 from partition.readers.clean import CleanOptions, Duplicates, KeepOrDrop, cleaned
+from partition.readers.options import check_kinds
 from partition.readers.progress import progress_shown
 from partition.readers.source import READERS, Contents, Reader, as_path
 
@@ -81,14 +82,17 @@ def read(
         The graph; ``counts`` says what was dropped, merged or added.
     Raises:
         DataError: missing or damaged input; names file, row, value and limit.
-        ConfigError: an unknown option or format, or one that means nothing to the source.
+        ConfigError: an unknown option or format, one that means nothing to the source, or a value of another kind.
     """
+    own = {"name": name, "format": format, "undirected": undirected, "reverse_types": reverse_types}
+    check_kinds({**own, "progress": progress})
     cleaning = CleanOptions(duplicates, self_loops, undirected, isolated, reverse_types)
     reader = READERS[format] if format is not None else _reader_of(source)
     for option in options:
         if option not in reader.options:
             kind = next(known for known, entry in READERS.items() if entry is reader)
             raise unknown_name(f"option of format {kind!r}", option, reader.options)
+    check_kinds(options)
     with progress_shown(progress):
         contents = reader.read(source, **options)
     graph = cleaned(contents, cleaning)
