@@ -14,10 +14,12 @@ import numpy as np
 
 from graph_emb.errors import ConfigError, DataError
 from graph_emb.graph.readers.layout import find_columns
+from graph_emb.graph.readers.parquet import narrowed_weights
 from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
 from graph_emb.graph.readers.text import EdgeBlock, edge_blocks, layout_of
 from partition.readers import tables
 from partition.readers.edge_list import PARQUET, TEXT, check_policies, edge_files, refuse_doubtful_weights, split_name
+from partition.readers.options import check_kinds
 
 OPTIONS = ("ids", "num_nodes", "weights", "header", "separator", "comment", "columns")
 """Options of the reader of edge lists that work without the whole graph in memory."""
@@ -57,6 +59,7 @@ class EdgeSource:
                     f"{', '.join(OPTIONS)}"
                 )
         given = dict(options or {})
+        check_kinds(given)
         if given.get("columns") is not None:
             given["columns"] = tuple(given["columns"])
         limit = given.get("num_nodes", 1)
@@ -92,7 +95,7 @@ class EdgeSource:
         for unit in self.slices[index]:
             read = _parquet_blocks(unit, self.options, num_rows) if unit.group >= 0 else self._text(unit, num_bytes)
             for block in read:
-                if not isinstance(block.src, np.ndarray):
+                if not (isinstance(block.src, np.ndarray) and isinstance(block.dst, np.ndarray)):
                     raise ConfigError(f"{unit.file}: its ids are names; memory= takes integers, so build without it")
                 if len(block.src):
                     yield block
@@ -158,5 +161,6 @@ def _parquet_blocks(unit: Unit, options: ReadOptions, num_rows: int) -> Iterator
                 weights = tables.numbers_of(file, chosen[2], columns[2], first_row=row + 1)
                 if weights.ndim != 1:
                     raise ConfigError(f"{file}: column {chosen[2]!r} holds lists; memory= takes one weight an edge")
+                narrowed_weights(file, row + 1, chosen[2], weights)  # what the file stores is kept, once known to fit
             yield EdgeBlock(src, dst, weights)
             row += batch.num_rows

@@ -46,6 +46,20 @@ def test_names_are_refused(tmp_path: Path) -> None:
         rows_of(EdgeSource(tmp_path / "g.tsv", None), 10)
 
 
+def test_names_of_targets_alone_are_refused(tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "g.parquet", {"src": np.arange(2), "dst": np.array(["a", "b"])}, 10)
+    with pytest.raises(ConfigError, match="its ids are names"):
+        rows_of(EdgeSource(file, None), 10)
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan")])
+def test_weights_are_refused_as_in_memory(tmp_path: Path, weight: float) -> None:
+    columns = {"src": np.arange(30), "dst": np.arange(30), "weight": np.ones(30)}
+    columns["weight"][23] = weight
+    with pytest.raises(DataError, match=r"row 24: weight .* is not finite and above 0"):
+        rows_of(EdgeSource(write_parquet(tmp_path / "g.parquet", columns, 10), None), 4)
+
+
 def test_doubtful_weights_are_refused_as_in_memory(tmp_path: Path) -> None:
     (tmp_path / "g.txt").write_text("0 1 7\n1 0 8\n")
     with pytest.raises(DataError, match="weights='require'"):
@@ -63,6 +77,7 @@ def test_doubtful_weights_are_refused_as_in_memory(tmp_path: Path) -> None:
         ("g.txt", {"num_nodes": {"a": 3}}, ConfigError, "num_nodes="),
         ("g.txt", {"num_nodes": "many"}, ConfigError, "num_nodes='many'"),
         ("g.txt", {"weights": "perhaps"}, ConfigError, "perhaps"),
+        ("g.txt", {"header": "perhaps"}, ConfigError, "header="),
         ("g.txt", {"edge_type": "a:b:c"}, ConfigError, "edge_type"),
     ],
 )
