@@ -11,7 +11,10 @@ from graph_emb.checkpoint.pending import PendingFolder
 from graph_emb.checkpoint.snapshot import Snapshot
 from graph_emb.checkpoint.writing import finish, part_file, write_part
 from graph_emb.errors import DataError
+from graph_emb.log import get_logger
 from graph_emb.transport.base import Transport
+
+log = get_logger("checkpoint")
 
 POLL, GRACE = 0.02, 60.0
 """Seconds between looks for the other ranks' parts, and that they get after the program's end."""
@@ -20,12 +23,12 @@ POLL, GRACE = 0.02, 60.0
 class PendingCheckpoint:
     """A checkpoint on its way to the disk.
 
-    It takes its name when all ranks' rows are on the disk, whether or not somebody waits. Its error is raised by
-    ``wait()``, or by the next save or load. A program calls ``wait()`` before it ends the mode.
+    It takes its name when all ranks' rows are on the disk, whether or not somebody waits. Its error is logged, and
+    raised by ``wait()``, or by the next save or load. A program calls ``wait()`` before it ends the mode.
 
     Attributes:
         path: The checkpoint's folder.
-        waited: Whether ``wait`` was called.
+        waited: Whether ``wait`` came to its end; a call that Ctrl-C ended is made again.
     """
 
     def __init__(self, snapshot: Snapshot, transport: Transport, folder: PendingFolder | None) -> None:
@@ -34,6 +37,7 @@ class PendingCheckpoint:
         self._written, self._cancelled = threading.Event(), threading.Event()
         self._write_error: Exception | None = None
         self._finish_error: Exception | None = None
+        self._error: Exception | None = None  # what a wait ended with
         self.waited = False
         self._thread = threading.Thread(target=self._run, args=(snapshot,), name=f"checkpoint {self.path.name}")
         self._thread.start()
@@ -50,22 +54,26 @@ class PendingCheckpoint:
             OSError: this rank could not write; nothing has the name.
             DataError: another rank could not.
         """
-        if self.waited:
-            self._raise(self._write_error or self._finish_error)
-            return self.path
+        if not self.waited:
+            try:
+                self._agree()
+            except Exception as error:
+                self._error = error
+            self.waited = True
+        self._raise(self._error)
+        return self.path
+
+    def _agree(self) -> None:
         what = f"checkpoint {self.path}"
-        self.waited = True
         self._written.wait()
         try:
             agree(self._transport, lambda: self._raise(self._write_error), what)
-        except BaseException as error:
+        except Exception:
             self._cancelled.set()
             self._thread.join()
-            self._write_error = self._write_error or (error if isinstance(error, Exception) else None)
             raise
         self._thread.join()
         agree(self._transport, lambda: self._raise(self._finish_error), what)
-        return self.path
 
     @staticmethod
     def _raise(error: Exception | None) -> None:
@@ -77,6 +85,7 @@ class PendingCheckpoint:
             write_part(snapshot)
         except Exception as error:
             self._write_error = error
+            self._log(error)
         snapshot.shares.clear()  # the copies; what follows needs none of them
         self._written.set()
         if self._folder is None:
@@ -86,8 +95,13 @@ class PendingCheckpoint:
                 finish(snapshot, self._folder)
         except Exception as error:
             self._finish_error = error
+            self._log(error)
         finally:
             self._folder.close()
+
+    def _log(self, error: Exception) -> None:
+        """Nobody knows yet whether somebody will wait and be told."""
+        log.error("checkpoint %s was not written: %s: %s", self.path, type(error).__name__, error)
 
     def _all_parts(self) -> bool:
         """Wait until every rank has written its part; False where ``wait`` learned that one failed."""

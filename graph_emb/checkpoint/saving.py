@@ -95,9 +95,9 @@ def save_checkpoint(
 def wait_for_running() -> None:
     """Wait for the checkpoint that this process writes in the background, if there is one; its error is raised."""
     global _running
-    running, _running = _running, None
-    if running is not None and not running.waited:
-        running.wait()
+    if _running is not None and not _running.waited:
+        _running.wait()
+    _running = None
 
 
 def _start(snapshot: Snapshot, transport: Transport, folder: PendingFolder | None) -> PendingCheckpoint:

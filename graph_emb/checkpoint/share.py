@@ -6,7 +6,7 @@ Legend: R rows of a file, D width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 from graph_emb.checkpoint.manifest import RowsEntry
 from graph_emb.checkpoint.reader import IDS, STATE, THREADS, WEIGHT
 from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, SCATTERED_BYTES, Column, PieceWriter, row_pieces
+from graph_emb.checkpoint.threads import Threads
 from graph_emb.embedding import DistEmbedding
 from graph_emb.original_ids import OriginalIds
 from graph_emb.table.spec import StateSpec, accumulation_dtype
@@ -134,7 +135,7 @@ def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[
     files = [file for share in shares for file in _files(share, rank)]
     here = [file.rows.memory(WEIGHT) is not None for file in files]
     found: dict[str, list[RowsEntry]] = {share.name: [] for share in shares}
-    with ThreadPoolExecutor(THREADS) as syncing, ThreadPoolExecutor(THREADS) as pool:
+    with Threads(THREADS) as syncing, Threads(THREADS) as pool:
         coming = [pool.submit(_write, folder, file, syncing) for file, near in zip(files, here, strict=True) if near]
         try:
             done = [_write(folder, file, syncing) for file, near in zip(files, here, strict=True) if not near]
@@ -142,7 +143,8 @@ def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[
                 synced.result()
                 found[file.share.name].append(entry)
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            for one in coming:
+                one.cancel()
             raise
     return found
 
@@ -159,7 +161,7 @@ def _files(share: TableShare, rank: int) -> Iterator[_File]:
             number += 1
 
 
-def _write(folder: Path, file: _File, syncing: ThreadPoolExecutor) -> tuple[_File, tuple[RowsEntry, Future[None]]]:
+def _write(folder: Path, file: _File, syncing: Threads) -> tuple[_File, tuple[RowsEntry, Future[None]]]:
     """One file: its rows in ascending order of their original ids; the future ends when it is on the disk."""
     first = file.rows.first_id
     ids = file.share.ids.of(first + file.start, first + file.stop)

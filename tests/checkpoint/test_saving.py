@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,67 @@ def test_the_next_save_raises_what_a_background_save_met(tmp_path: Path, monkeyp
         tiny.save(tmp_path / "2")
     tiny.save(tmp_path / "2")
     assert names(tmp_path) == ["2"]
+
+
+ENDS = """
+import sys
+import graph_emb as ge
+from graph_emb.checkpoint import background
+
+write = background.write_part
+
+
+def late(snapshot):
+    background.threading.main_thread().join()
+    write(snapshot)
+
+
+background.write_part = late
+emb = ge.DistEmbedding(5, 2, "t", ge.initializers.Uniform(seed=0))
+ge.save_checkpoint(sys.argv[1], tables=[emb], step=1, background=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)"])
+def test_a_background_save_outlives_the_end_of_the_script(end: str, tmp_path: Path) -> None:
+    """The files were given to a ThreadPoolExecutor, which refuses work once the main thread has ended."""
+    done = subprocess.run([sys.executable, "-c", ENDS + end, tmp_path / "1"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (3 if end else 0, b"")
+    emb = ge.DistEmbedding(5, 2, "t")
+    assert ge.load_checkpoint(tmp_path / "1", tables=[emb]).step == 1
+    assert torch.equal(emb.weight[:], ge.DistEmbedding(5, 2, init_func=ge.initializers.Uniform(seed=0)).weight[:])
+
+
+def test_an_error_that_nobody_waits_for_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny = Tiny()
+    monkeypatch.setattr(writing, "write_shares", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    made = tiny.save(tmp_path / "1", background=True)
+    made._thread.join()
+    (line,) = caplog.messages
+    assert line == f"checkpoint {tmp_path / '1'} was not written: OSError: [Errno 5] I/O error"
+    for _ in range(2):
+        with pytest.raises(OSError, match="I/O error"):
+            made.wait()
+
+
+def test_a_wait_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as a wait before it had waited, so that the next one returned while nothing was there."""
+    tiny, go = Tiny(), threading.Event()
+    write = writing.write_shares
+    monkeypatch.setattr(writing, "write_shares", lambda *args: (go.wait(30), write(*args))[1])
+    made = tiny.save(tmp_path / "1", background=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(made._written, "wait", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            made.wait()
+        with pytest.raises(KeyboardInterrupt):
+            tiny.save(tmp_path / "2")
+    go.set()
+    tiny.save(tmp_path / "2")  # waits for the one before
+    assert made.wait() == tmp_path / "1"
+    assert names(tmp_path) == ["1", "2"]
 
 
 def test_leftovers_of_killed_jobs_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
