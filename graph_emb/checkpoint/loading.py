@@ -63,8 +63,9 @@ def load_checkpoint(
     """Restore a checkpoint into tables and objects of the same names, whatever their parts, ranks, servers and mode.
 
     Every rank calls it with equal arguments. Manifest, sizes, checksums, shapes, rules and ids are checked before the
-    first row changes. Everything that the checkpoint holds must be given, and nothing else, unless the last three
-    arguments say so; ``LoadedCheckpoint.report`` tells what was left out.
+    first row changes. Gradients that came back to the tables before are forgotten. Everything that the checkpoint holds
+    must be given, and nothing else, unless the last three arguments say so; ``LoadedCheckpoint.report`` tells what was
+    left out.
 
     Args:
         path: The folder that ``save_checkpoint`` wrote.
@@ -105,6 +106,7 @@ def load_checkpoint(
         for rows in plan.rows:
             rows.load()
         for table, with_state in matched.tables:
+            table.reset_trace()
             if with_state:
                 restore_clocks(table, checkpoint.table(table.name), transport.rank, transport.world_size)
 

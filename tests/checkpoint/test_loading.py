@@ -35,6 +35,18 @@ def test_training_goes_on_bit_for_bit_with_everything_that_takes_part(tmp_path: 
     assert same(again.look(), expected)
 
 
+def test_gradients_from_before_the_load_are_forgotten(saved: Any) -> None:
+    """They stayed in the table, and the next step brought the NaN of a lost training into the restored rows."""
+    path, numbers = saved
+    tiny = Tiny()
+    early = tiny.node(torch.tensor([2]))
+    (tiny.node(torch.tensor([1])).sum() * float("nan")).backward()
+    tiny.load(path)
+    early.sum().backward()
+    tiny.rule.step()
+    assert torch.equal(tiny.node.weight[:], numbers["node"])
+
+
 def test_step_and_extra_come_back_with_their_types(saved: Any) -> None:
     loaded = Tiny(seed=9).load(saved[0])
     assert loaded.step == 3
