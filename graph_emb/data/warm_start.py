@@ -66,8 +66,8 @@ class FromFile:
         """The rows of the file as first values of a table of shape (num_rows, dim).
 
         Raises:
-            DataError: the file is missing or damaged, an id stands twice in it, the table lacks one of its ids, or it
-                lacks one of the table's.
+            DataError: the file is missing or damaged, it has more or fewer ids than rows, an id stands twice in it, the
+                table lacks one of its ids, or it lacks one of the table's.
             ShapeError: it has another width, or ``ids`` do not fit the table's.
         """
         file = open_embeddings(self.path)
@@ -76,10 +76,14 @@ class FromFile:
                 f"table {table!r}: embedding_dim is {dim}, the rows of {file.path} have {file.dim} numbers"
             )
         found = file.ids()
+        if found is not None:
+            found = as_ids(found, str(file.path))
+            if len(found) != file.num_rows:
+                raise DataError(f"{file.path} has {file.num_rows} rows and {len(found)} ids; give one for each")
         if found is None and self.ids is None and original_ids is None and file.num_rows == num_rows:
             return FileRows(str(file.path), file.num_rows, dim, None, self.missing)
         known = self._known(num_rows, table, original_ids)
-        found = np.arange(file.num_rows) if found is None else as_ids(found, str(file.path))
+        found = np.arange(file.num_rows) if found is None else found
         places = self._places(file, known, found)
         lacking = np.flatnonzero(places < 0)
         if len(lacking) and self.missing is None:

@@ -122,6 +122,16 @@ def test_what_does_not_fit_is_one_clear_line(tmp_path: Path, make: Any, error: t
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("num_ids", [18, 22])
+def test_ids_that_are_not_as_many_as_rows_are_refused(tmp_path: Path, num_ids: int) -> None:
+    """With ids for rows that the file does not have, the table's rows of these ids kept what lay in the memory."""
+    np.save(tmp_path / "embeddings.npy", ROWS)
+    np.save(tmp_path / "ids.npy", np.arange(num_ids))
+    init = FromFile(tmp_path, missing=ge.initializers.Zeros(), unknown="ignore")
+    with pytest.raises(DataError, match=rf"embeddings\.npy has 20 rows and {num_ids} ids; give one for each"):
+        ge.DistEmbedding(num_ids, DIM, "t", init)
+
+
 @pytest.mark.parametrize("name", ["parquet", "word2vec"])
 def test_an_id_that_stands_twice_is_named(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graph_emb.data.export.checked_ids", lambda ids, num_rows: np.asarray(ids))
