@@ -138,13 +138,15 @@ class TorchRows:
             found = f"the keys {sorted(map(str, content))}" if isinstance(content, dict) else type(content).__name__
             raise DataError(f"{path} holds {found}; embeddings are a float tensor (N, D), alone or under 'embeddings'")
         self._ids = content.get("ids") if isinstance(content, dict) else None
-        self.path, self._rows = path, weights
+        if not isinstance(self._ids, (torch.Tensor, list, type(None))):
+            raise DataError(f"{path} holds ids as a {type(self._ids).__name__}; give a tensor of integers or a list")
+        self.path, self._rows = path, weights.detach()  # a Parameter requires a gradient
         self.num_rows, self.dim = weights.shape
 
     def ids(self) -> Ids | None:
         if self._ids is None:
             return None
-        return np.array(self._ids) if isinstance(self._ids, list) else self._ids.numpy()
+        return np.array(self._ids) if isinstance(self._ids, list) else self._ids.detach().numpy()
 
     def pieces(self) -> Iterator[Rows]:
         import torch

@@ -13,7 +13,8 @@ import torch
 
 from graph_emb.data import export
 from graph_emb.data.embedding_formats import FORMATS
-from graph_emb.data.export import load_embeddings, save_embeddings
+from graph_emb.data.export import copy_embeddings, load_embeddings, save_embeddings
+from graph_emb.data.warm_start import FromFile
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError, DataError, ShapeError
 from graph_emb.initializers import Normal
@@ -108,6 +109,18 @@ def test_a_pt_file_is_what_torch_loads_and_maps(tmp_path: Path, ids: str) -> Non
     assert np.array_equal(load_embeddings(tmp_path / "again.pt").node_ids, load_embeddings(path).node_ids)
     torch.save(found["embeddings"].bfloat16(), tmp_path / "alone.pt")
     assert load_embeddings(tmp_path / "alone.pt").node_ids.tolist() == list(range(50))
+
+
+@pytest.mark.usefixtures("local_mode")
+def test_a_pt_file_of_a_parameter_is_read(tmp_path: Path) -> None:
+    """Its tensor requires a gradient, and torch gives no array of such a one."""
+    layer = torch.nn.Embedding(5, 4)
+    torch.save(layer.weight, tmp_path / "layer.pt")
+    assert np.array_equal(load_embeddings(tmp_path / "layer.pt").weights, layer.weight.detach().numpy())
+    copy_embeddings(tmp_path / "layer.pt", tmp_path / "out", ("npy",))
+    assert np.array_equal(np.load(tmp_path / "out" / "embeddings.npy"), layer.weight.detach().numpy())
+    rows = DistEmbedding(5, 4, init_func=FromFile(tmp_path / "layer.pt")).weight[:]
+    assert torch.equal(rows, layer.weight.detach())
 
 
 class Sliced:
@@ -340,6 +353,9 @@ def test_bad_arrays_are_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(2, 2)}, tmp_path / "other.pt")
     with pytest.raises(DataError, match=r"other\.pt holds the keys \['weight'\]; embeddings are a float tensor"):
         load_embeddings(tmp_path / "other.pt")
+    torch.save({"embeddings": torch.ones(2, 2), "ids": (5, 6)}, tmp_path / "tuple.pt")
+    with pytest.raises(DataError, match=r"tuple\.pt holds ids as a tuple; give a tensor of integers or a list"):
+        load_embeddings(tmp_path / "tuple.pt")
     torch.save(np.float64, tmp_path / "code.pt")
     with pytest.raises(DataError, match=r"code\.pt is damaged or no torch file"):
         load_embeddings(tmp_path / "code.pt")
