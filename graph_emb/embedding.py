@@ -310,7 +310,7 @@ class Weight:
         ids = self._ids(key)
         if ids.unique().numel() != ids.numel():
             raise ShapeError(f"table {self.name!r}: an id is assigned twice; pass distinct ids")
-        rows = torch.as_tensor(values, dtype=self.dtype)
+        rows = torch.as_tensor(values, dtype=self.dtype).detach()  # the table would keep the graph of all values alive
         try:
             rows = rows.broadcast_to(ids.numel(), self._table.embedding_dim)
         except RuntimeError:

@@ -164,6 +164,25 @@ def test_a_bad_assignment_changes_nothing(key: Any, value: Any, error: type[Exce
     assert torch.equal(emb.weight[:], torch.arange(12.0).view(6, 2))
 
 
+def test_a_table_keeps_no_graph_of_the_values_that_it_is_given() -> None:
+    """Its memory became part of autograd: each assignment made the graph longer, and reads gave no arrays."""
+    layer = torch.nn.Linear(2, 2)
+    given: list[Any] = [
+        None,
+        ge.initializers.FromArray(torch.nn.Parameter(torch.ones(6, 2))),
+        ge.initializers.FromArray(layer(torch.ones(6, 2))),
+        lambda shape, dtype: layer(torch.ones(shape, dtype=dtype)),
+    ]
+    for init in given:
+        emb = ge.DistEmbedding(6, 2, init_func=init)
+        assert not emb.shard.weight.requires_grad
+        emb.weight[1:3] = layer(emb.weight[1:3])
+        emb.weight[4] = layer.bias
+        assert not emb.shard.weight.requires_grad
+        assert torch.equal(emb.weight[4], layer.bias.detach())
+        emb.weight[:].numpy()
+
+
 def test_ids_out_of_range_and_of_wrong_dtype_name_the_table() -> None:
     emb = counting(name="user")
     for bad in (6, -1):

@@ -95,6 +95,7 @@ def _chunks(weight: Tensor) -> Iterator[tuple[int, int]]:
         yield start, min(weight.shape[0], start + step)
 
 
+@torch.no_grad()  # a user's function or object may give values that require a gradient
 def fill_rows_(initializer: Initializer, weight: Tensor, first_id: int, original_ids: OriginalIds | None) -> None:
     """Write the first values of the partition-order ids first_id, first_id + 1, ... into weight, shape (R, D).
 
@@ -231,7 +232,7 @@ class FromArray:
     """
 
     def __init__(self, array: np.ndarray | Tensor) -> None:
-        self.array = torch.as_tensor(array)
+        self.array = torch.as_tensor(array).detach()
         if self.array.dim() != 2 or not self.array.is_floating_point():
             raise ShapeError(
                 f"FromArray needs a floating array of shape (num_embeddings, D), got {tuple(self.array.shape)} "
