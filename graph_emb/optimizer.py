@@ -326,12 +326,13 @@ def _as_groups(params: Any) -> list[dict[str, Any]]:
 
 def _as_group(entry: Any) -> dict[str, Any]:
     group = dict(entry) if isinstance(entry, dict) else {"params": [entry]}
-    tables = group.pop("params", None)
-    if isinstance(tables, DistEmbedding):
-        tables = [tables]
+    params = group.pop("params", None)
+    if isinstance(params, (DistEmbedding, Tensor)):
+        params = [params]
+    tables = list(params) if isinstance(params, Iterable) else []  # a generator can be looked through only once
     if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
         raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
-    return {"tables": list(tables), **group}
+    return {"tables": tables, **group}
 
 
 def _two(betas: Any) -> tuple[float, float]:

@@ -219,6 +219,16 @@ def test_groups_have_numbers_of_their_own() -> None:
     torch.testing.assert_close(slow.weight[0], first - 0.25)
 
 
+def test_a_group_may_be_a_generator() -> None:
+    """The check of its tables used it up: the group trained nothing, and alone it was a StopIteration."""
+    first, second = table(name="first"), table(name="second")
+    opt = ge.SparseSGD([{"params": [first]}, {"params": (each for each in [second]), "lr": 0.25}], lr=1.0)
+    assert opt.tables == {"first": first, "second": second}
+    assert [len(group["params"]) for group in opt.param_groups] == [1, 1]
+    third = table(name="third")
+    assert ge.SparseSGD([{"params": (each for each in [third])}], lr=1.0).tables == {"third": third}
+
+
 def test_a_closure_is_called_with_gradients() -> None:
     emb = table()
     opt = ge.SparseSGD([emb], lr=1.0)
@@ -287,6 +297,9 @@ def test_a_failed_construction_leaves_no_state_behind() -> None:
         (lambda e: ge.SparseAdam([], lr=0.1), "params is empty"),
         (lambda e: ge.SparseAdam(e, lr=0.1), r"\[emb\]"),
         (lambda e: ge.SparseAdam([torch.zeros(1)], lr=0.1), "DistEmbedding tables only"),
+        (lambda e: ge.SparseAdam([{"params": torch.ones(())}], lr=0.1), "DistEmbedding tables only"),
+        (lambda e: ge.SparseAdam([{"params": (t for t in [e, 3])}], lr=0.1), "DistEmbedding tables only"),
+        (lambda e: ge.SparseAdam([{"params": None}], lr=0.1), "DistEmbedding tables only"),
         (lambda e: ge.SparseAdam([e, e], lr=0.1), "given twice"),
         (lambda e: ge.SparseAdam([{"params": [e], "momentum": 0.9}], lr=0.1), r"unknown option \['momentum'\]"),
         (lambda e: ge.SparseAdam([e], lr=0.1, betas=(0.9, 1.0)), "beta2=1.0"),
