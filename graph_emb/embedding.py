@@ -303,7 +303,8 @@ class Weight:
     def __getitem__(self, key: Tensor | slice | int) -> Tensor:
         """Copies of rows, shape (B, D); an integer gives shape (D,)."""
         rows = self._table._transport.pull(self.name, self._ids(key))
-        return rows[0] if isinstance(key, int) else rows
+        one = isinstance(key, int) or getattr(key, "ndim", 1) == 0  # numpy's integers and scalar tensors too
+        return rows[0] if one else rows
 
     def __setitem__(self, key: Tensor | slice | int, values: Tensor) -> None:
         """Overwrite rows of distinct ids with values that broadcast to (B, D)."""
@@ -321,8 +322,13 @@ class Weight:
         self._table._transport.write(self.name, ids, rows)
 
     def _ids(self, key: Tensor | slice | int) -> Tensor:
+        if isinstance(key, tuple):
+            raise ShapeError(
+                f"table {self.name!r}: weight[...] takes the ids of whole rows, got {len(key)} indices; read columns "
+                "by weight[ids][:, columns], and assign whole rows"
+            )
         if isinstance(key, slice):
-            return torch.arange(*key.indices(len(self)))
+            return torch.from_numpy(np.arange(*key.indices(len(self)), dtype=np.int64))  # torch's refuses 3:2
         ids = torch.as_tensor([key] if isinstance(key, int) else key)
         if ids.dtype == torch.bool:
             if tuple(ids.shape) != (len(self),):

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -146,6 +147,14 @@ def test_rows_are_read_and_written_by_id_slice_integer_and_mask() -> None:
     assert emb.weight[mask].tolist() == [[-1, -1]]
 
 
+@pytest.mark.parametrize("key", [slice(3, 2), slice(5, None, 2), slice(9, 12), 2, np.int64(2), torch.tensor(2), [2]])
+def test_a_key_gives_the_rows_and_the_shape_that_torch_gives(key: Any) -> None:
+    emb, plain = counting(), torch.arange(12.0).view(6, 2)
+    assert torch.equal(emb.weight[key], plain[key])
+    emb.weight[key] = plain[key] = -1.0
+    assert torch.equal(emb.weight[:], plain)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "error", "message"),
     [
@@ -155,6 +164,9 @@ def test_rows_are_read_and_written_by_id_slice_integer_and_mask() -> None:
         (torch.tensor([0, 1]), torch.zeros(3, 2), ge.ShapeError, r"shape \(3, 2\); expected \(2, 2\)"),
         (torch.tensor([True]), 0.0, ge.ShapeError, "mask of shape"),
         (torch.tensor([0.5]), 0.0, ge.ShapeError, "dtype torch.float32"),
+        ((1, 0), 5.0, ge.ShapeError, "takes the ids of whole rows, got 2 indices; read columns by"),
+        ((slice(None), 1), 5.0, ge.ShapeError, "takes the ids of whole rows"),
+        ((torch.tensor([1, 2]),), 5.0, ge.ShapeError, "got 1 indices"),
     ],
 )
 def test_a_bad_assignment_changes_nothing(key: Any, value: Any, error: type[Exception], message: str) -> None:
