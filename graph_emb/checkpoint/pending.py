@@ -90,18 +90,20 @@ class PendingFolder:
 
 
 def check_place(place: Path) -> None:
-    """Raise a ConfigError unless a checkpoint may stand there: nothing is there, or a checkpoint."""
+    """Raise a ConfigError unless a checkpoint may stand there: nothing is there, or a checkpoint that is no link."""
     if not place.name or place.name.startswith("."):
         raise ConfigError(f"checkpoint {str(place)!r}: give a folder whose name does not begin with a dot")
+    if place.is_symlink():
+        raise ConfigError(f"{place} is a link to {os.readlink(place)}; save under a name of its own and link to that")
     if os.path.lexists(place) and not (place / NAME).is_file() and not (place.is_dir() and not any(place.iterdir())):
         raise ConfigError(f"{place} exists and is no checkpoint; choose another name")
 
 
 def checkpoints_in(folder: Path) -> dict[Path, Manifest]:
-    """The complete checkpoints of a folder, oldest step first; unreadable ones are left out."""
+    """The complete checkpoints of a folder, oldest step first; links and unreadable ones are left out."""
     found: dict[Path, Manifest] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not path.name.startswith(".") and (path / NAME).is_file():
+        if not path.name.startswith(".") and not path.is_symlink() and (path / NAME).is_file():
             with suppress(DataError, OSError):
                 found[path] = Manifest.read(path)
     return dict(sorted(found.items(), key=lambda item: (item[1].step, item[1].created)))

@@ -90,6 +90,21 @@ def test_the_newest_and_the_best_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == ["5", "other"]
 
 
+def test_a_link_counts_as_no_checkpoint_and_none_takes_its_place(tmp_path: Path) -> None:
+    """It counted among the newest, so that a real one went; a save to it left a hidden folder that barred the next."""
+    tiny = Tiny()
+    for step in (10, 20):
+        tiny.save(tmp_path / str(step), step=step)
+    (tmp_path / "latest").symlink_to("20")
+    tiny.save(tmp_path / "30", step=30, keep_last=2)
+    assert names(tmp_path) == ["20", "30", "latest"]
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"latest is a link to 20; save under a name of its own"):
+            tiny.save(tmp_path / "latest", step=40)
+    assert names(tmp_path) == ["20", "30", "latest"]
+    assert tiny.load(tmp_path / "latest").step == 20
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
