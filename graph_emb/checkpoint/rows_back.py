@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graph_emb.checkpoint.manifest import RowsEntry
 from graph_emb.checkpoint.reader import STATE, THREADS, WEIGHT, TableReader
@@ -18,6 +19,7 @@ from graph_emb.checkpoint.safetensors_file import SCATTERED_BYTES, PieceReader, 
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import DataError, PartitionError
 from graph_emb.original_ids import OriginalIds, SameIds
+from graph_emb.table.initializers import FromFunction, OwnerInitializer
 from graph_emb.transport.rows import TableRows
 
 IDS_AT_A_TIME = 1 << 17
@@ -40,12 +42,14 @@ class RowsBack:
         self._shares: Sequence[TableRows] = table.kvstore.rows(table.name)
         self._ids: OriginalIds = table.original_ids
         self.covered = [np.zeros(rows.num_rows, bool) for rows in self._shares]
+        self._first_values: list[Tensor | None] = []
 
     def check(self, allow_new_rows: bool) -> None:
-        """Compare ids; reads no row and changes none.
+        """Compare ids, and get first values that come all at once; reads no row and changes none.
 
         Raises:
-            DataError: the ids of a file are damaged.
+            DataError: the ids of a file are damaged, or new rows begin with those of a file that is gone.
+            ShapeError: new rows begin with what a function returns, and it is no tensor of their shape.
             PartitionError: the checkpoint has an id that the table has not, has one twice, or, unless new rows are
                 allowed, lacks one.
         """
@@ -75,6 +79,7 @@ class RowsBack:
                     f"{where}: {int((~covered).sum())} ids of the table are not in the checkpoint, such as {lacking}; "
                     "pass allow_new_rows=True if the graph has grown"
                 )
+            self._first_values.append(self._at_once(rows, ~covered))
 
     def load(self) -> None:
         """Overwrite the rows that the checkpoint has, and give the others their first values.
@@ -83,7 +88,7 @@ class RowsBack:
             DataError: a file cannot be read any more; rows may be changed.
         """
         self._table.kvstore.rows(self._table.name, overwrite=True)
-        for rows, covered in zip(self._shares, self.covered, strict=True):
+        for rows, covered, first in zip(self._shares, self.covered, self._first_values, strict=True):
             files = self._reader.entry.files
             if rows.memory(WEIGHT) is not None:
                 with ThreadPoolExecutor(THREADS) as pool:
@@ -93,7 +98,7 @@ class RowsBack:
                 for file in files:
                     self._load_file(file, rows)
             if not covered.all():
-                self._begin(rows, ~covered)
+                self._begin(rows, ~covered, first)
 
     def _load_file(self, file: RowsEntry, rows: TableRows) -> None:
         with self._reader.open(file) as reader:
@@ -131,17 +136,32 @@ class RowsBack:
                     values = values.index_select(0, torch.from_numpy(ours))
                 rows.write(column, torch.from_numpy(places[low:high][ours]), values)
 
-    def _begin(self, rows: TableRows, new: np.ndarray) -> None:
+    def _at_once(self, rows: TableRows, new: np.ndarray) -> Tensor | None:
+        """First values of the new rows where the initializer is called once for all rows, new or not; else None."""
+        spec = self._table.spec
+        if not new.any() or not isinstance(spec.initializer, (FromFunction, OwnerInitializer)):
+            return None
+        values = torch.empty((rows.num_rows, spec.dim), dtype=spec.dtype)
+        spec.fill_(values, rows.first_id)
+        return values[torch.from_numpy(new)]
+
+    def _begin(self, rows: TableRows, new: np.ndarray, first: Tensor | None) -> None:
         """Give new rows their first values and their state its initial ones."""
         spec, shard = self._table.spec, self._table.shard
         states = shard.state_specs if len(self._columns) > 1 else {}
+        done = 0
         for start, stop in row_pieces(len(new), spec.dim * spec.dtype.itemsize):
             fresh = torch.from_numpy(np.flatnonzero(new[start:stop]))
             if not len(fresh):
                 continue
-            values = torch.empty((stop - start, spec.dim), dtype=spec.dtype)
-            spec.fill_(values, rows.first_id + start)
-            rows.write(WEIGHT, fresh + start, values[fresh])
+            if first is None:
+                values = torch.empty((stop - start, spec.dim), dtype=spec.dtype)
+                spec.fill_(values, rows.first_id + start)
+                values = values[fresh]
+            else:
+                values = first[done : done + len(fresh)]
+                done += len(fresh)
+            rows.write(WEIGHT, fresh + start, values)
             for name, state in states.items():
                 if state.kind != "table":
                     like = rows.read(name, 0, 0)

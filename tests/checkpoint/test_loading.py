@@ -10,7 +10,11 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.errors import ConfigError, DataError, GraphEmbError, PartitionError
+from graph_emb.checkpoint import rows_back
+from graph_emb.checkpoint.safetensors_file import row_pieces
+from graph_emb.data import export, warm_start
+from graph_emb.data.warm_start import FromFile
+from graph_emb.errors import ConfigError, DataError, GraphEmbError, PartitionError, ShapeError
 from tests.checkpoint.tiny import NUM, Tiny, same
 
 
@@ -96,6 +100,41 @@ def test_new_rows_of_a_grown_graph_begin_with_their_first_values(saved: Any) -> 
     assert torch.equal(tiny.node.weight[NUM:], first)
     assert torch.equal(tiny.node.optm_state["exp_avg"][:NUM], numbers["node exp_avg"])
     assert not tiny.node.optm_state["exp_avg"][NUM:].any()
+
+
+def grown(path: Path, init: Any) -> ge.DistEmbedding:
+    """A table of 9 rows whose first 4 have a checkpoint of sevens there; its pieces are of two rows."""
+    small = ge.DistEmbedding(4, 2, "t", lambda shape, dtype: torch.full(shape, 7.0))
+    ge.save_checkpoint(path, tables=[small])
+    ge.shutdown()
+    return ge.DistEmbedding(9, 2, "t", init)
+
+
+@pytest.mark.parametrize("kind", ["function", "file"])
+def test_first_values_that_come_all_at_once_are_those_of_their_rows(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function was called for each 16 MB and gave the first rows of every piece; a file was read for each."""
+    monkeypatch.setattr(rows_back, "row_pieces", lambda rows, width, most=16: row_pieces(rows, width, most))
+    first, opened = torch.arange(18.0).view(9, 2), []
+    np.save(tmp_path / "first.npy", first.numpy())
+    monkeypatch.setattr(warm_start, "open_embeddings", lambda path: opened.append(path) or export.open_embeddings(path))
+    inits = {"function": lambda shape, dtype: first[: shape[0]], "file": FromFile(tmp_path / "first.npy")}
+    emb = grown(tmp_path / "1", inits[kind])
+    opened.clear()
+    ge.load_checkpoint(tmp_path / "1", tables=[emb], allow_new_rows=True)
+    assert emb.weight[:].tolist() == [[7.0, 7.0]] * 4 + first[4:].tolist()
+    assert len(opened) == (0 if kind == "function" else 1)
+
+
+def test_first_values_that_cannot_be_had_change_nothing(tmp_path: Path) -> None:
+    """The function was called after the rows of the checkpoint had been written."""
+    found = [torch.ones(9, 2)]
+    emb = grown(tmp_path / "1", lambda shape, dtype: found.pop())
+    found.append(torch.ones(3))
+    with pytest.raises(ShapeError, match=r"init_func returned \(3,\); it must return a tensor of shape \(9, 2\)"):
+        ge.load_checkpoint(tmp_path / "1", tables=[emb], allow_new_rows=True)
+    assert torch.equal(emb.weight[:], torch.ones(9, 2))
 
 
 def test_ids_that_the_graph_has_not_are_refused(saved: Any) -> None:
