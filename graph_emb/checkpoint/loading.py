@@ -45,6 +45,7 @@ class _Plan:
     rows: list[RowsBack]
     groups: list[tuple[SparseOptimizer, list[dict[str, Any]]]]
     dense: Restorer
+    extra: dict[str, Any]
 
 
 def load_checkpoint(
@@ -113,7 +114,7 @@ def load_checkpoint(
     agree(transport, change, what)
     manifest = checkpoint.manifest
     report = (*matched.report, *_new_rows(manifest, matched))
-    return LoadedCheckpoint(manifest.step, _extra(manifest, transport), report)
+    return LoadedCheckpoint(manifest.step, plan.extra, report)
 
 
 def _verify(checkpoint: Checkpoint, transport: Transport, what: str) -> None:
@@ -142,7 +143,8 @@ def _plan(checkpoint: Checkpoint, matched: Matched, transport: Transport, allow_
     if manifest.dense is not None:
         with PieceReader(checkpoint.path / manifest.dense.name) as reader:
             tensors = {name: reader.whole(name) for name in reader.columns}
-    return _Plan(rows, groups, matched.dense.restorer(where, manifest, tensors, transport.rank, transport.world_size))
+    restorer = matched.dense.restorer(where, manifest, tensors, transport.rank, transport.world_size)
+    return _Plan(rows, groups, restorer, _extra(manifest, transport))
 
 
 def _extra(manifest: Manifest, transport: Transport) -> dict[str, Any]:

@@ -33,12 +33,12 @@ def encode(value: Any, where: str, tensors: dict[str, Tensor] | None = None) -> 
     """
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, (np.ndarray, np.generic)):  # before floats: numpy's float64 is one of them
+        return _encode_array(value, where)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
     if isinstance(value, Tensor):
         return _encode_tensor(value.detach(), where, tensors)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _encode_array(np.asarray(value), where)
     if isinstance(value, Mapping):
         return _encode_mapping(value, where, tensors)
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
@@ -73,11 +73,12 @@ def _encode_tensor(value: Tensor, where: str, tensors: dict[str, Tensor] | None)
     return {"$tensor": name}
 
 
-def _encode_array(value: np.ndarray, where: str) -> Any:
+def _encode_array(value: np.ndarray | np.generic, where: str) -> Any:
     if value.dtype.kind not in "biuf":
         raise ConfigError(f"{where} is an array of {value.dtype}; a checkpoint holds numbers")
     data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
-    return {"$array": {"dtype": value.dtype.str, "shape": list(value.shape), "data": data}}
+    held = {"dtype": value.dtype.str, "shape": list(value.shape), "data": data}
+    return {"$array": held if isinstance(value, np.ndarray) else {**held, "scalar": True}}
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
@@ -100,6 +101,8 @@ def decode(value: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
         return tensors[held]
     if kind == "$array":
         array = np.frombuffer(base64.b64decode(held["data"]), held["dtype"]).reshape(held["shape"]).copy()
+        if held.get("scalar"):
+            return array[()]  # numpy's number, which may be a key
         return torch.from_numpy(array) if held.get("torch") else array
     if kind == "$tuple":
         return tuple(decode(item, tensors) for item in held)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.checkpoint import rows_back
+from graph_emb.checkpoint import loading, rows_back
 from graph_emb.checkpoint.safetensors_file import row_pieces
 from graph_emb.data import export, warm_start
 from graph_emb.data.warm_start import FromFile
@@ -23,7 +23,7 @@ def saved(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     """A checkpoint after three steps, and its numbers."""
     tiny = Tiny()
     tiny.run(3)
-    path = tiny.save(tmp_path / "3", step=3, extra={"epoch": 1, "seen": (1, 2), "ids": {4: 5}})
+    path = tiny.save(tmp_path / "3", step=3, extra={"epoch": 1, "seen": (1, 2), "ids": {4: 5, np.int64(6): 7}})
     return path, tiny.look()
 
 
@@ -54,9 +54,20 @@ def test_gradients_from_before_the_load_are_forgotten(saved: Any) -> None:
 def test_step_and_extra_come_back_with_their_types(saved: Any) -> None:
     loaded = Tiny(seed=9).load(saved[0])
     assert loaded.step == 3
-    assert loaded.extra == {"epoch": 1, "seen": (1, 2), "ids": {4: 5}}
+    assert loaded.extra == {"epoch": 1, "seen": (1, 2), "ids": {4: 5, 6: 7}}
+    assert [type(key) for key in loaded.extra["ids"]] == [int, np.int64]
     assert loaded.report[0] == "table 'node': 23 rows of weight, exp_avg, exp_avg_sq, step"
     assert "model: restored" in loaded.report
+
+
+def test_an_extra_that_cannot_be_read_changes_nothing(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read after the rows had been restored."""
+    monkeypatch.setattr(loading, "decode", lambda *_: (_ for _ in ()).throw(TypeError("no such key")))
+    tiny = Tiny(seed=9)
+    before = tiny.look()
+    with pytest.raises(TypeError, match="no such key"):
+        tiny.load(saved[0])
+    assert same(tiny.look(), before)
 
 
 def test_weights_only_leaves_every_state_and_says_so(saved: Any) -> None:

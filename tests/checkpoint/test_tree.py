@@ -27,6 +27,11 @@ VALUES: list[Any] = [
     float("inf"),
     float("-inf"),
     {"empty": {}, "none": [], "tuple": ()},
+    np.int64(3),
+    np.float32(0.1),
+    np.float64("inf"),
+    np.bool_(True),
+    {np.int64(7): 3, (np.int32(1), 2): 4},
 ]
 
 
@@ -35,6 +40,8 @@ def test_a_value_comes_back_equal_and_of_its_type(value: Any) -> None:
     back = decode(json.loads(json.dumps(encode(value, "here"), allow_nan=False)))
     assert back == value
     assert type(back) is type(value)
+    if isinstance(value, dict):
+        assert [type(key) for key in back] == [type(key) for key in value]
 
 
 def test_tensors_stand_in_a_file_under_their_path() -> None:
