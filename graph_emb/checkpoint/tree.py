@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.checkpoint.safetensors_file import CODES
+from graph_emb.checkpoint.safetensors_file import CODES, dtype_name
 from graph_emb.errors import ConfigError, DataError
 
 
@@ -64,7 +64,9 @@ def _encode_tensor(value: Tensor, where: str, tensors: dict[str, Tensor] | None)
     if value.layout != torch.strided or value.dtype not in CODES:
         raise ConfigError(f"{where} is a tensor of {value.dtype} in layout {value.layout}; a checkpoint has no such")
     if tensors is None:
-        return {"$array": {**_encode_array(value.cpu().numpy(), where)["$array"], "torch": True}}
+        bits = value.view(torch.int16) if value.dtype == torch.bfloat16 else value  # numpy has no bfloat16
+        held = _encode_array(bits.cpu().numpy(), where)["$array"]
+        return {"$array": {**held, "torch": dtype_name(value.dtype)}}
     name, more = where, 1
     while name in tensors:
         more += 1
@@ -103,7 +105,10 @@ def decode(value: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
         array = np.frombuffer(base64.b64decode(held["data"]), held["dtype"]).reshape(held["shape"]).copy()
         if held.get("scalar"):
             return array[()]  # numpy's number, which may be a key
-        return torch.from_numpy(array) if held.get("torch") else array
+        if not held.get("torch"):
+            return array
+        tensor = torch.from_numpy(array)
+        return tensor.view(torch.bfloat16) if held["torch"] == "bfloat16" else tensor
     if kind == "$tuple":
         return tuple(decode(item, tensors) for item in held)
     if kind == "$float":

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from graph_emb.checkpoint.safetensors_file import CODES
 from graph_emb.checkpoint.tree import decode, encode
 from graph_emb.errors import ConfigError, DataError
 
@@ -64,6 +65,15 @@ def test_arrays_stand_inline(dtype: str) -> None:
     assert (back.dtype, back.tolist()) == (array.dtype, array.tolist())
     tensor = decode(encode(torch.tensor([1, 2], dtype=torch.uint8), "generator"))
     assert torch.equal(tensor, torch.tensor([1, 2], dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_tensors_of_every_dtype_may_stand_inline(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = (torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 8).to(dtype)
+    back = decode(json.loads(json.dumps(encode({"t": tensor}, "extra"))))["t"]
+    assert back.dtype == dtype
+    assert torch.equal(back, tensor)
 
 
 @pytest.mark.parametrize(
