@@ -14,6 +14,7 @@ from torch import Tensor, nn, optim
 from graph_emb.checkpoint.manifest import Manifest
 from graph_emb.checkpoint.tree import decode, encode
 from graph_emb.errors import ConfigError
+from graph_emb.optimizer import SparseOptimizer
 
 MODEL = "model"
 
@@ -31,8 +32,11 @@ class DenseThings:
         """Entries of the manifest, and the tensors that they name.
 
         Raises:
-            ConfigError: a state dict holds what cannot be written without pickle.
+            ConfigError: a state dict holds what cannot be written without pickle, or an optimizer is of tables.
         """
+        for k, one in enumerate(self.torch_optimizers):
+            if isinstance(one, SparseOptimizer):
+                raise ConfigError(f"torch_optimizers[{k}] is a {type(one).__name__} of tables; pass it in optimizers")
         tensors: dict[str, Tensor] = {}
         model = None if self.model is None else encode(_bare(self.model).state_dict(), MODEL, tensors)
         entries: dict[str, Any] = {MODEL: model}

@@ -126,6 +126,14 @@ def test_what_cannot_be_saved_is_said_before_anything_is_written(
     assert names(tmp_path) == []
 
 
+def test_a_sparse_optimizer_is_no_torch_optimizer(tmp_path: Path) -> None:
+    """It was saved as one, and no load could restore it."""
+    tiny = Tiny()
+    with pytest.raises(ConfigError, match=r"torch_optimizers\[1\] is a SparseAdam of tables; pass it in optimizers"):
+        tiny.save(tmp_path / "0", optimizers=[], torch_optimizers=[tiny.dense, tiny.rule])
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("background", [False, True])
 def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
     background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
