@@ -189,7 +189,7 @@ def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floati
     if isinstance(nodes, Graph):
         asked = np.arange(nodes.num_nodes) if nodes.node_ids is None else nodes.node_ids
     else:
-        asked = as_ids(nodes, "nodes")
+        asked = exact_ids(nodes, "nodes")
     known = embeddings.node_ids
     if (known.dtype.kind == "U") != (asked.dtype.kind == "U"):
         known, asked = known.astype(str), asked.astype(str)
@@ -227,6 +227,16 @@ def _checked_shape(weights: RowSource) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
+def exact_ids(values: object, name: str) -> Ids:
+    """``as_ids`` as int64 or strings: unsigned ones are compared with int64 as floats, which are equal above 2**53.
+
+    Raises:
+        ShapeError, DataError: as ``as_ids``.
+    """
+    ids = as_ids(values, name)
+    return ids if ids.dtype.kind == "U" else ids.astype(np.int64, copy=False)
+
+
 def checked_ids(node_ids: object, num_rows: int) -> Ids:
     """Ids as int64 or strings.
 
@@ -234,8 +244,7 @@ def checked_ids(node_ids: object, num_rows: int) -> Ids:
         ShapeError: they are not num_rows one-dimensional integers or strings.
         DataError: an id stands twice.
     """
-    ids = as_ids(node_ids, "node_ids")
-    ids = ids if ids.dtype.kind == "U" else ids.astype(np.int64, copy=False)
+    ids = exact_ids(node_ids, "node_ids")
     if len(ids) != num_rows:
         raise ShapeError(f"{len(ids)} node_ids for {num_rows} rows of weights; give one for each")
     distinct, counts = np.unique(ids, return_counts=True)

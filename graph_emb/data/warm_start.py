@@ -13,10 +13,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from graph_emb.data.export import open_embeddings
+from graph_emb.data.export import exact_ids, open_embeddings
 from graph_emb.data.row_files import Ids, RowFile, Rows
 from graph_emb.errors import ConfigError, DataError, ShapeError, unknown_name
-from graph_emb.graph.ids import as_ids, find_ids
+from graph_emb.graph.ids import find_ids
 from graph_emb.original_ids import ArrayIds, OriginalIds, SameIds
 from graph_emb.table.initializers import CHUNK_ELEMENTS, Initializer, TableInitializer, as_initializer, fill_rows_
 
@@ -55,7 +55,7 @@ class FromFile:
         if unknown not in UNKNOWN:
             raise unknown_name("unknown", unknown, UNKNOWN)
         self.path = Path(path).expanduser().absolute()
-        self.ids = None if ids is None else as_ids(ids, "ids")
+        self.ids = None if ids is None else exact_ids(ids, "ids")
         self.missing = None if missing is None else _row_initializer(missing)
         self.unknown = unknown
         if self.ids is not None and len(np.unique(self.ids)) < len(self.ids):
@@ -77,7 +77,7 @@ class FromFile:
             )
         found = file.ids()
         if found is not None:
-            found = as_ids(found, str(file.path))
+            found = exact_ids(found, str(file.path))
             if len(found) != file.num_rows:
                 raise DataError(f"{file.path} has {file.num_rows} rows and {len(found)} ids; give one for each")
         if found is None and self.ids is None and original_ids is None and file.num_rows == num_rows:

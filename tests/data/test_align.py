@@ -17,6 +17,11 @@ def test_rows_follow_the_graphs_order_and_extra_rows_are_left() -> None:
     assert align(found, graph).tolist() == [[3.0], [1.0], [2.0]]
 
 
+def test_unsigned_ids_are_compared_as_integers() -> None:
+    found = Embeddings(np.float32([[5], [6]]), np.array([2**62 + 1, 2**62]))
+    assert align(found, np.array([2**62, 2**62 + 1], np.uint64)).tolist() == [[6.0], [5.0]]
+
+
 def test_a_graph_without_ids_means_its_numbers() -> None:
     graph = Graph.from_edges([0], [1])
     assert align(Embeddings(np.float32([[5], [6]]), np.array([1, 0])), graph).tolist() == [[6.0], [5.0]]

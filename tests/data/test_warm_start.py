@@ -86,6 +86,16 @@ def test_what_the_file_lacks_is_filled_by_id_and_what_the_table_lacks_is_left(
     assert torch.equal(emb.weight[:], expected[ORDER] if partitioned else expected)
 
 
+@pytest.mark.parametrize("of_file", [np.uint64, np.int64])
+@pytest.mark.parametrize("of_table", [np.uint64, np.int64])
+def test_neighbouring_ids_above_2_to_the_53_are_told_apart(tmp_path: Path, of_file: Any, of_table: Any) -> None:
+    """numpy compares uint64 with int64 as floats, in which they are one number, and none was found."""
+    ids = 2**62 + np.arange(NUM)
+    np.save(tmp_path / "embeddings.npy", ROWS[SHUFFLED])
+    np.save(tmp_path / "ids.npy", ids[SHUFFLED].astype(of_file))
+    assert np.array_equal(table(FromFile(tmp_path, ids.astype(of_table))).weight[:].numpy(), ROWS)
+
+
 def test_a_longer_or_shorter_array_is_a_matter_of_ids(tmp_path: Path) -> None:
     np.save(tmp_path / "short.npy", ROWS[:18])
     np.save(tmp_path / "long.npy", np.concatenate([ROWS, ROWS]))
