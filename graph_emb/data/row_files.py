@@ -237,17 +237,21 @@ class ParquetRows(_ArrowRows):
 
 
 class TextRows(_ArrowRows):
-    """word2vec text: a line "N D", then "id x1 ... xD"; ids that all look like integers are integers."""
+    """word2vec text: a line "N D", then "id x1 ... xD"; ids that all look like integers are integers.
+
+    Each line may end with a space, as those of fastText and of the first word2vec do.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.num_rows, self.dim = _read_text_header(path)
+        self.num_rows, self.dim, self._spaced = _read_text_header(path)
 
     def _batches(self, *, ids: bool, rows: bool) -> Iterator[tuple[Any, Any]]:
         import pyarrow as pa
         from pyarrow import csv
 
-        names = ["id", *map(str, range(self.dim))]
+        names = ["id", *map(str, range(self.dim)), *["end"] * self._spaced]
+        types = {**dict.fromkeys(names, pa.float32()), "id": pa.string(), "end": pa.bool_()}
         place = end = 0
         try:
             with csv.open_csv(
@@ -255,8 +259,10 @@ class TextRows(_ArrowRows):
                 csv.ReadOptions(skip_rows=1, column_names=names, block_size=max(TEXT_AT_ONCE, 64 * self.dim)),
                 csv.ParseOptions(delimiter=" ", quote_char=False),
                 csv.ConvertOptions(
-                    column_types={name: pa.string() if name == "id" else pa.float32() for name in names},
+                    column_types=types,
                     null_values=[],
+                    true_values=[""],  # what follows the last space; anything else is an error
+                    false_values=[],
                     include_columns=names if rows else ["id"],
                 ),
             ) as reader:
@@ -321,9 +327,11 @@ def _list_type(schema: Any, path: Path) -> Any:
     return kind
 
 
-def _read_text_header(path: Path) -> tuple[int, int]:
+def _read_text_header(path: Path) -> tuple[int, int, bool]:
+    """N, D, and whether lines end with a space."""
     with path.open("rb") as stream:
         words = stream.readline(64).split()
+        spaced = stream.readline(TEXT_AT_ONCE).endswith(b" \n")
         stream.seek(0, 2)
         size = stream.tell()
         stream.seek(-min(1, size), 2)
@@ -334,4 +342,4 @@ def _read_text_header(path: Path) -> tuple[int, int]:
     # Every number needs a digit and a separator.
     if last != b"\n" or 2 * num_rows * dim > size:
         raise DataError(f"{path} is cut off: {size} bytes cannot hold {num_rows} x {dim} numbers and a last line end")
-    return num_rows, dim
+    return num_rows, dim, spaced

@@ -76,6 +76,13 @@ def test_the_text_is_what_gensim_reads(tmp_path: Path) -> None:
     assert path.read_text() == "2 2\na 0.1 -2\nb 1e-7 3\n"
 
 
+def test_lines_may_end_with_a_space_as_those_of_fasttext(tmp_path: Path) -> None:
+    (tmp_path / "wiki.vec").write_text("2 3\n7 1.5 2 -3 \n5 4 5e-1 6 \n")
+    found = load_embeddings(tmp_path / "wiki.vec")
+    assert found.weights.tolist() == [[1.5, 2.0, -3.0], [4.0, 0.5, 6.0]]
+    assert found.node_ids.tolist() == [7, 5]
+
+
 def test_npy_files_are_plain_numpy(tmp_path: Path) -> None:
     table = rows()
     files = save_embeddings(tmp_path, table, IDS["list of strings"])
@@ -329,6 +336,9 @@ def test_binary_junk_is_one_clear_line(tmp_path: Path, name: str) -> None:
         ("9 9\na 1 2\nb 3 4\n", "is cut off"),
         ("2 2\na 1 2\nb 3\n", "is damaged or no word2vec file"),
         ("2 2\na 1 2\nb 3 x\n", "is damaged or no word2vec file"),
+        ("2 2\na 1 2 \nb 3 4\n", "is damaged or no word2vec file"),
+        ("2 2\na 1 2 \nb 3 4 5\n", "is damaged or no word2vec file"),
+        ("2 2\na 1 2\nb 3 4 \n", "is damaged or no word2vec file"),
         ("2 2\na 1 2\n", "has 1 rows, its first line says 2"),
         ("2 2\na 1 2\nb 3 4\nc 5 6\n", "has 3 or more rows, its first line says 2"),
         ("2 2\na 1 2\na 3 4\n", "node id 'a' stands for 2 rows"),
