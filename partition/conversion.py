@@ -16,6 +16,7 @@ from partition.readers.progress import progress_shown
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
+    from partition.vertex_cut import OwnerRule
 
 Form = Literal["dgl", "graphbolt", "chunked", "assignment"]
 FORMS: tuple[Form, ...] = ("dgl", "graphbolt", "chunked", "assignment")
@@ -40,9 +41,10 @@ def convert(
         source: A partition that this library or DGL (1.x, 2.x, ``partition_graph`` or ``dispatch_data.py``) wrote;
             for ``"chunked"`` also anything that ``partition.readers.read`` takes.
         out: Folder to write.
-        to: ``"dgl"``: DGL's distributed format with id maps, checksums and a report, the same parts (DGL 1.x and 2.x
-            read it); ``"graphbolt"``: the same with the sampling graphs of dgl.graphbolt; ``"chunked"``: DGL's chunked
-            format, with assignment files where the source has parts; ``"assignment"``: those files alone.
+        to: ``"dgl"``: DGL's distributed format with id maps, checksums and a report, the same parts and owners of edges
+            (DGL 1.x and 2.x read it); ``"graphbolt"``: the same with the sampling graphs of dgl.graphbolt;
+            ``"chunked"``: DGL's chunked format, with assignment files where the source has parts; ``"assignment"``:
+            those files alone.
         halo, num_hops: Of ``"dgl"`` and ``"graphbolt"``, see ``build``; default: ``"dgl"`` and 1.
         num_chunks, edge_format: Of ``"chunked"``, see ``write_chunked``; default: 1 and ``"parquet"``.
         reader_options: Passed to ``partition.readers.read`` when the source is no partition.
@@ -70,7 +72,7 @@ def convert(
     if foreign:
         raise ConfigError(f"{foreign[0]} has no meaning for the form {to!r}; leave it out")
     with progress_shown(progress):
-        graph, assignment = _opened(source, reader_options, progress)
+        graph, assignment, edge_owner = _opened(source, reader_options, progress)
     if to == "chunked":
         return write_chunked(graph, out, assignment=assignment, **chosen)
     if assignment is None:
@@ -81,6 +83,7 @@ def convert(
         graph,
         out=out,
         assignment=assignment,
+        edge_owner=edge_owner,
         allow_empty=True,  # the parts are as they are
         graphbolt=to == "graphbolt",
         progress=progress,
@@ -91,8 +94,8 @@ def convert(
 
 def _opened(
     source: Any, options: Mapping[str, Any] | None, progress: bool | None
-) -> tuple[HeteroGraph, Assignment | None]:
-    """The graph of a source, and its parts where it has some."""
+) -> tuple[HeteroGraph, Assignment | None, OwnerRule]:
+    """The graph of a source, its parts where it has some, and who owns its edges: the destination, if nobody says."""
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
     if path is not None and path.exists():
         try:
@@ -102,7 +105,7 @@ def _opened(
         if whole is not None:
             if options:
                 raise ConfigError(f"{source} is a partition; reader options ({', '.join(options)}) have no effect")
-            return whole.to_graph(), whole.assignment()
+            return whole.to_graph(), whole.assignment(), whole.edge_owner
     from partition.readers import read
 
-    return read(source, progress=progress, **(options or {})), None
+    return read(source, progress=progress, **(options or {})), None, "destination"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graph_emb.original_ids import OriginalIds
     from graph_emb.partition_book import RangeBook
     from partition.assignment import Assignment
+    from partition.vertex_cut import OwnerRule
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,13 @@ class PartitionedGraph:
 
         column = pq.read_table(self.path / self.manifest.relation_names, columns=["name"]).column(0)
         return np.array(column.to_pylist(), dtype=str)
+
+    @property
+    def edge_owner(self) -> OwnerRule:
+        """Which end's part owns an edge; DGL's rule, the destination, where there is no manifest."""
+        if self.manifest is None:
+            return "destination"
+        return cast("OwnerRule", self.manifest.edge_owner)
 
     @property
     def has_id_maps(self) -> bool:

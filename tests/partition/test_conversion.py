@@ -34,6 +34,18 @@ def test_a_partition_of_dgl_keeps_its_parts_and_ids(tmp_path: Path, make: Any) -
     assert (place / "report.html").is_file()
 
 
+@pytest.mark.parametrize("edge_owner", ["source", "balanced"])
+def test_the_same_parts_own_the_same_edges(tmp_path: Path, edge_owner: Any) -> None:
+    """The new partition was built with the default owner, so edges moved to the parts of their destinations."""
+    graph = heterogeneous()
+    given = random_parts(graph, 3)
+    before = partition.build(graph, out=tmp_path / "a", assignment=given, edge_owner=edge_owner, report=False)
+    after = partition.load(partition.convert(before.path, tmp_path / "b", "dgl"))
+    assert np.array_equal(after.edges.starts, before.edges.starts)
+    assert np.array_equal(after.edge_map("cites"), before.edge_map("cites"))
+    assert after.edge_owner == edge_owner
+
+
 def test_our_partition_takes_another_halo(ours: Path, tmp_path: Path) -> None:
     place = partition.convert(ours, tmp_path / "out", "dgl", halo="inbound")
     assert partition.verify(place, heterogeneous()).sound
