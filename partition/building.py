@@ -136,7 +136,7 @@ def build(
         config = dgl_config(made, graph.name, assignment.method, num_hops)
         del made  # the report needs memory of its own
         if report is not False:
-            _write_report(files, graph, assignment, progress)
+            _write_report(files, graph, assignment, edge_owner, progress)
         if graphbolt:
             config = _add_graphbolt(folder.path, files, config)
         finish(files, config)
@@ -237,10 +237,12 @@ def _check_streamed(report: bool | None, edge_owner: str, num_hops: int, graphbo
             raise ConfigError(f"{option} needs the whole graph in memory; leave out it or memory")
 
 
-def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, progress: bool | None) -> None:
+def _write_report(
+    files: FileSet, graph: HeteroGraph, assignment: Assignment, edge_owner: OwnerRule, progress: bool | None
+) -> None:
     from partition.report import report
 
-    found = report(graph, assignment, progress=progress)
+    found = report(graph, assignment, edge_owner=edge_owner, progress=progress)
     files.write_text("report.json", found.to_json())
     files.write_text("report.html", found.to_html())
 

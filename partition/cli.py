@@ -201,7 +201,7 @@ def _report(args: argparse.Namespace) -> int:
     from partition.report import report
 
     whole = load(args.source)
-    found = report(whole.to_graph(), whole.assignment(), progress=_progress(args))
+    found = report(whole.to_graph(), whole.assignment(), edge_owner=whole.edge_owner, progress=_progress(args))
     for path, text in ((args.json, found.to_json), (args.html, found.to_html)):
         if path:
             Path(path).write_text(text(), encoding="utf-8")

@@ -38,17 +38,27 @@ def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: OwnerRule = "de
     if rule not in get_args(OwnerRule):
         raise unknown_name("rule of edge owners", rule, get_args(OwnerRule))
     assignment.check(graph)
-    sides = {etype: _part_ends(assignment, etype, ends) for etype, ends in graph.edges.items()}
-    if rule == "source":
-        return {etype: source for etype, (source, _) in sides.items()}
-    owners = {etype: destination.copy() for etype, (_, destination) in sides.items()}
     if rule == "balanced":
-        load = sum((np.bincount(own, minlength=assignment.num_parts) for own in owners.values()), np.zeros(1, np.int64))
-        for _ in range(_PASSES):
-            moved = sum(_move_to_lighter(*sides[etype], owners[etype], load) for etype in owners)
-            if not moved:
-                break
+        return balanced_owners(graph, assignment)
+    side = 0 if rule == "source" else 1
+    return {etype: _part_ends(assignment, etype, ends)[side] for etype, ends in graph.edges.items()}
+
+
+def balanced_owners(graph: HeteroGraph, assignment: Assignment) -> EdgeParts:
+    """What ``edge_owner`` returns for ``balanced``; parts without a node are fine here."""
+    sides = {etype: _part_ends(assignment, etype, ends) for etype, ends in graph.edges.items()}
+    owners = {etype: destination.copy() for etype, (_, destination) in sides.items()}
+    load = edges_of_parts(owners, assignment.num_parts)
+    for _ in range(_PASSES):
+        moved = sum(_move_to_lighter(*sides[etype], owners[etype], load) for etype in owners)
+        if not moved:
+            break
     return owners
+
+
+def edges_of_parts(owners: EdgeParts, num_parts: int) -> np.ndarray:
+    """Edges of all types that each part owns, (P,), int64."""
+    return sum((np.bincount(own, minlength=num_parts) for own in owners.values()), np.zeros(num_parts, np.int64))
 
 
 def _part_ends(
@@ -101,7 +111,7 @@ class VertexCut:
     @property
     def edge_balance(self) -> float:
         """Edges of the largest part over the mean."""
-        sizes = sum((np.bincount(own, minlength=self.num_parts) for own in self.parts.values()), np.zeros(1, np.int64))
+        sizes = edges_of_parts(self.parts, self.num_parts)
         return float(sizes.max() / sizes.mean())
 
 

@@ -19,7 +19,7 @@ from partition.report.forecast import forecast_walks
 from partition.report.metrics import measure_cut
 from partition.report.report import Quality, Report
 from partition.report.sampling import forecast_samples
-from partition.vertex_cut import vertex_cut
+from partition.vertex_cut import OwnerRule, vertex_cut
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,19 @@ RECIPE = Recipe()
 
 
 def report(
-    graph: HeteroGraph, assignment: Assignment, recipe: Recipe = RECIPE, *, progress: bool | None = None
+    graph: HeteroGraph,
+    assignment: Assignment,
+    recipe: Recipe = RECIPE,
+    *,
+    edge_owner: OwnerRule = "destination",
+    progress: bool | None = None,
 ) -> Report:
     """Measures an assignment of a graph, and a random one with parts of equal size beside it.
 
-    Memory: a byte for each node and part, four bytes an edge, and up to 256 bytes a node.
+    Memory: a byte for each node and part, four bytes an edge (twelve for ``"balanced"``), and up to 256 bytes a node.
 
     Args:
+        edge_owner: Which edges are a part's own, see ``partition.vertex_cut.edge_owner``; the random parts' too.
         progress: Whether forecasts of more than two seconds show a bar; None: where standard error is a terminal.
     Raises:
         PartitionError: the assignment does not fit the graph.
@@ -70,7 +76,8 @@ def report(
     flat = FlatGraph(graph)
     dealt = random_parts(flat, assignment.num_parts, assignment.seed)
     with progress_shown(progress):
-        given, random = measure(flat, [flat.parts_of(assignment), dealt], assignment.num_parts, recipe)
+        both = [flat.parts_of(assignment), dealt]
+        given, random = measure(flat, both, assignment.num_parts, recipe, edge_owner)
     streamed = vertex_cut(graph, assignment.num_parts) if recipe.vertex_cut and graph.total_edges else None
     return Report(
         name=graph.name,
@@ -97,11 +104,13 @@ def report(
     )
 
 
-def measure(flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, recipe: Recipe) -> list[Quality]:
+def measure(
+    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, recipe: Recipe, edge_owner: OwnerRule
+) -> list[Quality]:
     """Counts and forecasts of several assignments, each (N,) parts, in shared passes over the edges."""
     walks = forecast_walks(flat, parts, num_parts, recipe.walk_length)
     hops = forecast_samples(flat, parts, num_parts, tuple(recipe.fanouts), recipe.batch_size)
-    cuts = [measure_cut(flat, own, num_parts) for own in parts]
+    cuts = [measure_cut(flat, own, num_parts, edge_owner) for own in parts]
     return [Quality(*each) for each in zip(cuts, walks, hops, strict=True)]
 
 

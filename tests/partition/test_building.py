@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -148,6 +149,13 @@ def test_the_files_are_the_same_for_any_number_of_threads(tmp_path: Path) -> Non
     one, three = (sorted(p for p in (tmp_path / name).rglob("*") if p.is_file()) for name in ("1", "3"))
     assert [p.relative_to(tmp_path / "1") for p in one] == [p.relative_to(tmp_path / "3") for p in three]
     assert [p.read_bytes() for p in one] == [p.read_bytes() for p in three]
+
+
+@pytest.mark.parametrize("edge_owner", ["source", "balanced"])
+def test_the_report_counts_the_edges_that_the_parts_own(tmp_path: Path, edge_owner: Any) -> None:
+    whole = built(homogeneous(), tmp_path / "out", 3, edge_owner=edge_owner, report=True)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["given"]["edges"] == whole.edges.sizes.sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("method", ["auto", "multilevel", "hash"])

@@ -67,6 +67,15 @@ def test_options_reach_the_reader_and_the_writer(edges: Path, tmp_path: Path) ->
     assert whole.num_edges() < 90
 
 
+def test_the_report_counts_edges_where_the_manifest_says(tmp_path: Path) -> None:
+    graph = homogeneous()
+    whole = partition.build(
+        graph, out=tmp_path / "a", assignment=random_parts(graph, 3), edge_owner="source", report=False
+    )
+    assert cli.main(["report", str(tmp_path / "a"), "--json", str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["given"]["edges"] == whole.edges.sizes.sum(axis=1).tolist()
+
+
 def test_convert(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["convert", str(built), str(tmp_path / "c"), "--to", "chunked", "--edge-format", "csv"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'c'}\n"

@@ -9,6 +9,7 @@ import pytest
 
 from partition.report.flat import FlatGraph
 from partition.report.metrics import measure_cut
+from partition.vertex_cut import OwnerRule, edge_owner
 from tests.partition.report.graphs import CITES, WRITES, communities, random_typed
 
 
@@ -58,6 +59,16 @@ def test_balance_is_the_largest_over_the_mean_of_each_kind() -> None:
         "train": pytest.approx(4 / 2.5),
         "test": 2.0,
     }
+
+
+@pytest.mark.parametrize("rule", ["destination", "source", "balanced"])
+def test_a_part_owns_the_edges_that_the_rule_gives_it(rule: OwnerRule) -> None:
+    """Edges were always counted where they enter, so a hub looked like the load of one part."""
+    graph, assignment = random_typed(seed=0, num_parts=3)
+    cut = measure_cut(FlatGraph(graph), assignment.homogeneous(), 3, rule)
+    owners = np.concatenate(list(edge_owner(graph, assignment, rule).values()))
+    assert cut.edges.tolist() == np.bincount(owners, minlength=3).tolist()
+    assert cut.balance["edges"] == pytest.approx(cut.edges.max() / (55 / 3))
 
 
 def test_the_halo_is_the_one_that_dgl_makes() -> None:
