@@ -41,10 +41,14 @@ class FlatGraph:
 
     @cached_property
     def masks(self) -> dict[str, np.ndarray]:
-        """``train``, ``valid`` and ``test`` where some node type has the mask, (N,), bool."""
+        """``train``, ``valid`` and ``test`` where some node type has the mask, (N,), bool.
+
+        Masks of several splits at once, one a column as in DGL's WikiCS, say nothing of one split and are left out.
+        """
         masks = {}
         for part, column in MASKS.items():
-            marked = {n: c[column] for n, c in self.graph.node_data.items() if column in c}
+            found = {n: c[column] for n, c in self.graph.node_data.items() if column in c}
+            marked = {ntype: mask for ntype, mask in found.items() if mask.size == len(mask)}
             if marked:
                 masks[part] = np.zeros(self.num_nodes, dtype=bool)
                 for ntype, mask in marked.items():

@@ -25,7 +25,7 @@ class Cut:
         cut_by_relation: Cut share of each edge type's edges; types without edges are left out.
         nodes: Nodes of each part, (P,), int64.
         balance: Largest part over the mean: ``nodes``, ``edges``, ``type:T`` of each of several node types, and
-            the masks ``train``, ``valid``, ``test``. Kinds without a member are left out.
+            the masks ``train``, ``valid``, ``test`` of one value a node. Kinds without a member are left out.
         halo: Nodes of other parts that a part of DGL's layout (one hop) holds copies of, (P,), int64: the other
             ends of the edges that enter and of those that leave it.
         halo_inbound: The same of the inbound-only layout: sources of entering edges.

@@ -79,6 +79,16 @@ def test_a_graph_of_one_type_has_no_chart_of_relations() -> None:
     assert not any(label.startswith(" ") for label, _, _ in made.rows())
 
 
+def test_masks_of_several_splits_are_left_out() -> None:
+    """DGL's WikiCS has train_mask of shape (N, 20), which did not fit into a mask of (N,)."""
+    graph, assignment = random_typed(seed=1, num_parts=3)
+    graph.node_data["paper"]["train_mask"] = np.ones((11, 20), bool)
+    graph.node_data["author"] = {"val_mask": np.arange(7)[:, None] < 3}
+    made = report(graph, assignment, SMALL)
+    assert {"train", "valid", "test"} & set(made.given.cut.balance) == {"valid", "test"}
+    assert made.seeds == "all nodes"
+
+
 def test_a_failed_write_leaves_nothing(made: Report, tmp_path: Path) -> None:
     (tmp_path / "report.json").mkdir()
     with pytest.raises(OSError, match="directory"):
