@@ -10,6 +10,8 @@ from graph_emb.errors import ConfigError, DataError
 from partition.methods.base import Problem, method
 
 SUFFIXES = (".npy", ".txt")
+SHOWN_LETTERS = 60
+"""Of a line that is wrong."""
 
 
 def _any(_: object) -> str:
@@ -70,7 +72,7 @@ def _npy(path: Path) -> np.ndarray:
 def _text(path: Path) -> np.ndarray:
     """(rows,) or (rows, 2) integers."""
     rows: list[list[int]] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:  # a file that is no text fails at its first line
         for number, line in enumerate(lines, 1):
             words = line.split()
             try:
@@ -78,9 +80,8 @@ def _text(path: Path) -> np.ndarray:
             except ValueError:
                 row = []
             if len(row) not in (1, 2) or (rows and len(row) != len(rows[0])):
-                raise DataError(
-                    f"{path}, line {number}: {line.strip()!r}; expected 'part', or 'node part' on every line"
-                )
+                shown = line.strip()[:SHOWN_LETTERS]
+                raise DataError(f"{path}, line {number}: {shown!r}; expected 'part', or 'node part' on every line")
             rows.append(row)
     width = len(rows[0]) if rows else 1
     values = np.array(rows, np.int64).reshape(-1, width)

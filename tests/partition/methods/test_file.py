@@ -47,6 +47,14 @@ def test_what_is_wrong_with_a_text_is_named(tmp_path: Path, text: str, message: 
         assign(graph(), 2, "file", path=tmp_path / "x.txt")
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 raised a UnicodeDecodeError, which names neither the file nor what to give."""
+    (tmp_path / "parts.bin").write_bytes(bytes(range(127, 256)) * 100)
+    with pytest.raises(DataError, match=r"parts\.bin, line 1: .*; expected 'part', or 'node part'") as caught:
+        assign(graph(), 2, "file", path=tmp_path / "parts.bin")
+    assert len(str(caught.value)) < len(str(tmp_path)) + 300
+
+
 def test_what_is_wrong_with_an_array_is_named(tmp_path: Path) -> None:
     np.save(tmp_path / "float.npy", np.zeros(4))
     (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY")
