@@ -141,10 +141,11 @@ class _Chunks:
         ends = np.cumsum([0, *self._sizes(num)]).tolist()
         return [slice(*pair) for pair in pairwise(ends)]
 
+    # The '-' before a chunk's number keeps column 'feat', chunk 10, apart from column 'feat1', chunk 0.
     def _edges(self, name: str, src: np.ndarray, dst: np.ndarray) -> dict[str, Any]:
         files = []
         for chunk, rows in enumerate(self._slices(len(src))):
-            path = self._path("edges", f"{name}{chunk}.{self.edge_format}")
+            path = self._path("edges", f"{name}-{chunk}.{self.edge_format}")
             write_file(path, partial(self._write_edges, src[rows], dst[rows]))
             files.append(path.relative_to(self.folder).as_posix())
         layout = {"name": "csv", "delimiter": " "} if self.edge_format == "csv" else {"name": "parquet"}
@@ -166,7 +167,7 @@ class _Chunks:
         for column, values in columns.items():
             files = []
             for chunk, rows in enumerate(self._slices(len(values))):
-                path = self._path(f"{kind}/{name}", f"{column}{chunk}.npy")
+                path = self._path(f"{kind}/{name}", f"{column}-{chunk}.npy")
                 piece = values[rows].astype(storable(values.dtype), copy=False)
                 write_file(path, npy_writer(piece))
                 files.append(path.relative_to(self.folder).as_posix())

@@ -11,8 +11,10 @@ import pytest
 
 from graph_emb.errors import ConfigError, DataError
 from partition.chunked import write_assignment, write_chunked
+from partition.hetero import HeteroGraph
 from partition.readers import read
 from tests.partition.made_graphs import CITES, heterogeneous, homogeneous, random_parts
+from tests.partition.test_partitioned import same_graph
 
 
 @pytest.mark.parametrize("edge_format", ["parquet", "csv"])
@@ -27,6 +29,17 @@ def test_a_chunked_graph_is_read_back(tmp_path: Path, edge_format: str, num_chun
             assert np.array_equal(got, want)
     assert np.array_equal(back.node_data["paper"]["feat"], graph.node_data["paper"]["feat"])
     assert np.array_equal(back.edge_data[CITES]["year"], graph.edge_data[CITES]["year"])
+
+
+def test_names_that_end_in_digits_do_not_meet_the_numbers_of_chunks(tmp_path: Path) -> None:
+    """Chunk 10 of ``feat`` and chunk 0 of ``feat1`` were both feat10.npy, and so with edge types."""
+    ids = np.arange(22)
+    graph = HeteroGraph(
+        {"n": 22, "n1": 22},
+        {("n", "r", "n"): (ids, ids), ("n", "r", "n1"): (ids, ids[::-1].copy())},
+        {"n": {"feat": ids, "feat1": 2 * ids, "feat-1": 3 * ids}},
+    )
+    same_graph(read(write_chunked(graph, tmp_path / "out", num_chunks=12)), graph)
 
 
 def test_metadata_has_the_counts_of_dgls_code_and_of_its_documentation(tmp_path: Path) -> None:
