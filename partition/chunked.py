@@ -46,7 +46,7 @@ def write_chunked(
         graph: Node ids in the files are positions within a type.
         out: Folder that appears when it is complete.
         assignment: Written to ``assignment/`` as well, see ``write_assignment``.
-        num_chunks: Files per type and column.
+        num_chunks: Files per type and column; in csv fewer for an edge type with fewer edges.
         edge_format: ``"parquet"``, or ``"csv"`` without header.
     Returns:
         The folder.
@@ -110,15 +110,15 @@ class _Chunks:
             "num_nodes_per_type": list(graph.num_nodes.values()),
             "num_edges_per_type": list(num_edges.values()),
             "num_nodes_per_chunk": [self._sizes(num) for num in graph.num_nodes.values()],
-            "num_edges_per_chunk": [self._sizes(num) for num in num_edges.values()],
+            "num_edges_per_chunk": [self._edge_sizes(num) for num in num_edges.values()],
             "edges": {name: self._edges(name, *graph.edges[etype]) for name, etype in etypes.items()},
             "node_data": {
-                ntype: self._columns("node_data", ntype, columns)
+                ntype: self._columns("node_data", ntype, columns, self._sizes(graph.num_nodes[ntype]))
                 for ntype, columns in graph.node_data.items()
                 if columns
             },
             "edge_data": {
-                name: self._columns("edge_data", name, graph.edge_data[etype])
+                name: self._columns("edge_data", name, graph.edge_data[etype], self._edge_sizes(num_edges[name]) or [0])
                 for name, etype in etypes.items()
                 if graph.edge_data.get(etype)
             },
@@ -137,14 +137,15 @@ class _Chunks:
     def _sizes(self, num: int) -> list[int]:
         return np.diff(np.linspace(0, num, self.num_chunks + 1).astype(np.int64)).tolist()
 
-    def _slices(self, num: int) -> list[slice]:
-        ends = np.cumsum([0, *self._sizes(num)]).tolist()
-        return [slice(*pair) for pair in pairwise(ends)]
+    def _edge_sizes(self, num: int) -> list[int]:
+        """Without the empty ones in csv: a file of 0 bytes cannot be told from one that was cut off."""
+        sizes = self._sizes(num)
+        return [size for size in sizes if size] if self.edge_format == "csv" else sizes
 
     # The '-' before a chunk's number keeps column 'feat', chunk 10, apart from column 'feat1', chunk 0.
     def _edges(self, name: str, src: np.ndarray, dst: np.ndarray) -> dict[str, Any]:
         files = []
-        for chunk, rows in enumerate(self._slices(len(src))):
+        for chunk, rows in enumerate(_slices(self._edge_sizes(len(src)))):
             path = self._path("edges", f"{name}-{chunk}.{self.edge_format}")
             write_file(path, partial(self._write_edges, src[rows], dst[rows]))
             files.append(path.relative_to(self.folder).as_posix())
@@ -162,11 +163,11 @@ class _Chunks:
         else:
             pq.write_table(table, stream, compression="zstd", use_dictionary=False)
 
-    def _columns(self, kind: str, name: str, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+    def _columns(self, kind: str, name: str, columns: dict[str, np.ndarray], sizes: list[int]) -> dict[str, Any]:
         found = {}
         for column, values in columns.items():
             files = []
-            for chunk, rows in enumerate(self._slices(len(values))):
+            for chunk, rows in enumerate(_slices(sizes)):
                 path = self._path(f"{kind}/{name}", f"{column}-{chunk}.npy")
                 piece = values[rows].astype(storable(values.dtype), copy=False)
                 write_file(path, npy_writer(piece))
@@ -178,6 +179,10 @@ class _Chunks:
         folder = self.folder / kind
         folder.mkdir(parents=True, exist_ok=True)
         return folder / name
+
+
+def _slices(sizes: list[int]) -> list[slice]:
+    return [slice(*pair) for pair in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
 def _write_assignment(folder: Path, assignment: Assignment) -> None:

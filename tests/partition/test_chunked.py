@@ -42,6 +42,22 @@ def test_names_that_end_in_digits_do_not_meet_the_numbers_of_chunks(tmp_path: Pa
     same_graph(read(write_chunked(graph, tmp_path / "out", num_chunks=12)), graph)
 
 
+@pytest.mark.parametrize("edge_format", ["parquet", "csv"])
+def test_types_with_few_edges_or_none_are_read_back(tmp_path: Path, edge_format: str) -> None:
+    """A csv chunk without edges was a file of 0 bytes, which the reader refuses as one that was cut off."""
+    one, none = np.array([1, 0]), np.empty(0, np.int64)
+    graph = HeteroGraph(
+        {"n": 3},
+        {("n", "r", "n"): (one, one), ("n", "q", "n"): (none, none), ("n", "p", "n"): (none, none)},
+        edge_data={("n", "r", "n"): {"w": np.array([3.0, 4.0])}, ("n", "q", "n"): {"w": np.empty((0, 2))}},
+    )
+    place = write_chunked(graph, tmp_path / "out", num_chunks=5, edge_format=edge_format)  # type: ignore[arg-type]
+    same_graph(read(place), graph)
+    metadata = json.loads((place / "metadata.json").read_text())
+    for counts, name in zip(metadata["num_edges_per_chunk"], metadata["edge_type"], strict=True):
+        assert len(counts) == len(metadata["edges"][name]["data"])
+
+
 def test_metadata_has_the_counts_of_dgls_code_and_of_its_documentation(tmp_path: Path) -> None:
     write_chunked(heterogeneous(), tmp_path / "out", num_chunks=3)
     metadata = json.loads((tmp_path / "out" / "metadata.json").read_text())
