@@ -17,7 +17,15 @@ from partition.partitioned import PartitionedGraph, is_partition, load
 from partition.readers.progress import progress_shown, reading
 from partition.relabel import relabel
 from partition.threads import Threads, thread_count
-from partition.writer import Writer, check_names, check_no_empty_features, dgl_config, estimated_bytes, finish
+from partition.writer import (
+    Writer,
+    check_config_name,
+    check_names,
+    check_no_empty_features,
+    dgl_config,
+    estimated_bytes,
+    finish,
+)
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment
@@ -119,6 +127,7 @@ def build(
         )
     with progress_shown(progress), PendingFolder(out, partial(check_replaceable, overwrite=overwrite)) as folder:
         graph = _read(graph, name, reader_options, progress)
+        check_config_name(graph.name)
         check_names(graph, graph.name)
         folder.check_space(estimated_bytes(graph))
         if assignment is None:

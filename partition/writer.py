@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from graph_emb.errors import DataError, PartitionError
+from graph_emb.errors import ConfigError, DataError, PartitionError
 from partition.dgl_format import Blocks, Column, Rows, StreamedGraph, storable, write_graph, write_tensors
 from partition.halo import PartArrays, PartBuilder
 from partition.hetero import EdgeType, HeteroGraph
@@ -30,6 +30,8 @@ RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
 """Columns that DGL itself leaves out of a partition, as their meaning is its own."""
 PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
+TAKEN_NAMES = ("manifest", "report")
+"""Graphs of these names would want a JSON that is another file of the folder."""
 
 
 def type_name(kind: str | EdgeType) -> str:
@@ -62,6 +64,16 @@ def check_names(graph: HeteroGraph, name: str) -> None:
                 storable(values.dtype)
             except DataError as error:
                 raise DataError(f"{owner}, column {column!r}: {error}") from None
+
+
+def check_config_name(name: str) -> None:
+    """Refuse a graph name whose JSON would be another file of the partition.
+
+    Raises:
+        ConfigError: the name.
+    """
+    if name in TAKEN_NAMES:
+        raise ConfigError(f"graph name {name!r}: {name}.json is another file of a partition; give another by name=")
 
 
 def check_no_empty_features(relabelled: Relabelled) -> None:

@@ -28,7 +28,7 @@ from partition.streaming.plan import Budget, Plan
 from partition.streaming.scan import Scan
 from partition.streaming.source import EdgeSource
 from partition.streaming.workplace import Removed, Workers, Workplace
-from partition.writer import check_names, dgl_json, finish, id_map_paths, type_name
+from partition.writer import check_config_name, check_names, dgl_json, finish, id_map_paths, type_name
 
 TEMPORARY_VERSION = 1
 """Of the temporary files; those of another version are thrown away."""
@@ -235,6 +235,7 @@ def build_streaming(
 
     request.check()
     edges = EdgeSource(source, reader_options)
+    check_config_name(name or edges.name)
     check_names(graph_without_edges(1, name or edges.name), name or edges.name)
     replaceable = partial(check_replaceable, overwrite=overwrite)
     shown = progress is not False

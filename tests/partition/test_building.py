@@ -206,6 +206,20 @@ def test_wrong_options_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["report", "manifest"])
+def test_a_name_of_another_file_is_refused_before_the_assignment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its JSON met report.json or manifest.json after the whole assignment: "File exists"."""
+    monkeypatch.setattr("partition.methods.assign", None)
+    edges = tmp_path / f"{name}.csv"
+    edges.write_text("0,1\n1,2\n2,0\n")
+    for memory in (None, "1GB"):
+        with pytest.raises(ConfigError, match=rf"graph name '{name}': {name}\.json is another file .* name="):
+            partition.build(edges, 2, out=tmp_path / "out", report=False, memory=memory)
+    assert list(tmp_path.iterdir()) == [edges]
+
+
 def test_an_empty_type_with_data_is_refused_unless_allowed(tmp_path: Path) -> None:
     graph = heterogeneous()
     graph.node_data["venue"] = {"name": np.zeros(2)}
