@@ -117,15 +117,20 @@ def _expansion(graph: HeteroGraph, name: str) -> list[str]:
 
 
 def _tolerances(names: list[str], tolerance: float | Mapping[str, float] | None) -> np.ndarray:
-    if tolerance is None:
-        tolerance = DEFAULT_TOLERANCE
-    by_name = dict(tolerance) if isinstance(tolerance, Mapping) else dict.fromkeys(names, tolerance)
-    for name, value in by_name.items():
+    if not isinstance(tolerance, Mapping):
+        value = DEFAULT_TOLERANCE if tolerance is None else tolerance
+        _check_tolerance("tolerance", value)
+        return np.full(len(names), value, np.float64)
+    for name, value in tolerance.items():
         if name not in names:
             raise ConfigError(f"tolerance: {name!r} is not balanced; balanced: {', '.join(names) or 'nothing'}")
-        if not np.isfinite(value) or value < 0:
-            raise ConfigError(f"tolerance of {name!r} is {value}; it must be finite and at least 0")
-    return np.array([by_name.get(name, DEFAULT_TOLERANCE) for name in names], np.float64)
+        _check_tolerance(f"tolerance of {name!r}", value)
+    return np.array([tolerance.get(name, DEFAULT_TOLERANCE) for name in names], np.float64)
+
+
+def _check_tolerance(what: str, value: float) -> None:
+    if not np.isfinite(value) or value < 0:
+        raise ConfigError(f"{what} is {value}; it must be finite and at least 0")
 
 
 def _weights(graph: HeteroGraph, name: str, edge_owner: EdgeOwner, num_threads: int) -> np.ndarray:

@@ -84,6 +84,12 @@ def test_tolerances_are_one_number_or_by_name() -> None:
             constraints(graph(), tolerance=bad)
 
 
+def test_a_tolerance_is_checked_where_nothing_is_balanced() -> None:
+    """It was checked for each name, and the method hash has none."""
+    with pytest.raises(ConfigError, match=r"tolerance is -7\.0; it must be finite and at least 0"):
+        constraints(graph(), [], tolerance=-7.0)
+
+
 def test_a_limit_is_never_below_the_mean_rounded_up() -> None:
     # 5 nodes on 2 parts: mean 2.5, 5 % above is 2.6, yet one part must take 3
     assert constraints(graph(), ["nodes"]).limits(2).tolist() == [3]
