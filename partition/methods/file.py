@@ -25,11 +25,14 @@ def from_file(problem: Problem, *, path: str | Path | None = None) -> np.ndarray
     Args:
         path: One file for all nodes, types one after the other; or a folder with ``<node type>.npy`` or ``.txt``.
     Raises:
-        ConfigError: no path.
+        ConfigError: no path, or something else.
         DataError: the file cannot be read as an assignment of this graph.
     """
-    if path is None:
-        raise ConfigError("method 'file' needs the option path: a .npy or text file, or a folder with one a node type")
+    if not isinstance(path, str | Path):
+        given = "" if path is None else f", not {path!r}"
+        raise ConfigError(
+            f"method 'file' needs the option path: a .npy or text file, or a folder with one a node type{given}"
+        )
     place, graph = Path(path), problem.graph
     if not place.is_dir():
         return read_parts(place, graph.total_nodes, problem.num_parts)

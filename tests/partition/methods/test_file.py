@@ -65,3 +65,9 @@ def test_what_is_wrong_with_an_array_is_named(tmp_path: Path) -> None:
         assign(graph(), 2, "file", path=tmp_path)
     with pytest.raises(ConfigError, match="needs the option path"):
         assign(graph(), 2, "file")
+
+
+def test_a_number_is_no_path() -> None:
+    """On the command line path=3 is a number, and Path(3) a TypeError."""
+    with pytest.raises(ConfigError, match=r"needs the option path: .*, not 3"):
+        assign(graph(), 2, "file", path=3)
