@@ -18,6 +18,8 @@ from partition.hetero import EdgeType, HeteroGraph
 from partition.threads import Threads, counting_threads
 
 MAX_WEIGHT = 2**31 - 1
+RelationWeights = Mapping[EdgeType, int] | Mapping[str, int]
+"""A weight by edge type: three names, or the same joined by ":"."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Adjacency:
 
 
 def symmetric(
-    graph: HeteroGraph, relation_weights: Mapping[EdgeType, int] | None = None, *, num_threads: int = 1
+    graph: HeteroGraph, relation_weights: RelationWeights | None = None, *, num_threads: int = 1
 ) -> Adjacency:
     """The symmetric adjacency of a graph, self loops dropped; peak memory near 8 bytes an input edge plus the result.
 
@@ -193,12 +195,23 @@ def close_gaps(starts: list[int], stops: list[int], arrays: tuple[np.ndarray, ..
     return size
 
 
-def _checked_costs(graph: HeteroGraph, relation_weights: Mapping[EdgeType, int] | None) -> dict[EdgeType, int]:
-    given = dict(relation_weights or {})
-    for etype, weight in given.items():
-        if etype not in graph.edges:
-            known = ", ".join(":".join(known) for known in graph.edges)
-            raise ConfigError(f"relation_weights: unknown edge type {etype!r}; known: {known}")
-        if int(weight) != weight or not 0 <= weight <= MAX_WEIGHT:
-            raise ConfigError(f"relation_weights: {':'.join(etype)} has weight {weight}; integers 0 .. {MAX_WEIGHT}")
-    return {etype: int(given.get(etype, 1)) for etype in graph.edges}
+def _checked_costs(graph: HeteroGraph, relation_weights: RelationWeights | None) -> dict[EdgeType, int]:
+    if relation_weights is None:
+        return dict.fromkeys(graph.edges, 1)
+    if not isinstance(relation_weights, Mapping):
+        raise ConfigError(
+            f"relation_weights is {relation_weights!r}; give a weight by edge type, such as {{'a:to:b': 5}}"
+        )
+    names = {":".join(etype): etype for etype in graph.edges}
+    costs: dict[EdgeType, int] = {}
+    for key, weight in relation_weights.items():
+        etype = names.get(key) if isinstance(key, str) else key
+        if etype is None or etype not in graph.edges:
+            raise ConfigError(f"relation_weights: unknown edge type {key!r}; known: {', '.join(names)}")
+        if etype in costs:
+            raise ConfigError(f"relation_weights: {':'.join(etype)} is given twice")
+        number = isinstance(weight, int | float | np.integer | np.floating)
+        if not number or not 0 <= weight <= MAX_WEIGHT or int(weight) != weight:
+            raise ConfigError(f"relation_weights: {':'.join(etype)} has weight {weight!r}; integers 0 .. {MAX_WEIGHT}")
+        costs[etype] = int(weight)
+    return {etype: costs.get(etype, 1) for etype in graph.edges}

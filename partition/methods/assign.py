@@ -10,9 +10,10 @@ import numpy as np
 import psutil
 
 from graph_emb.errors import ConfigError, PartitionError
+from partition.adjacency import RelationWeights
 from partition.assignment import Assignment
 from partition.constraints import EdgeOwner, constraints
-from partition.hetero import EdgeType, HeteroGraph
+from partition.hetero import HeteroGraph
 from partition.methods.base import METHODS, Problem
 from partition.methods.repair import needed, repair
 from partition.threads import thread_count
@@ -30,7 +31,7 @@ def assign(
     seed: int = 0,
     num_threads: int | None = None,
     edge_owner: EdgeOwner = "destination",
-    relation_weights: Mapping[EdgeType, int] | None = None,
+    relation_weights: RelationWeights | None = None,
     **options: Any,
 ) -> Assignment:
     """The part of every node.
@@ -45,7 +46,7 @@ def assign(
         seed: Of all random choices, at least 0. The same seed gives the same parts on any number of threads.
         num_threads: None: all that the process may use.
         edge_owner: Which end's part owns an edge, for the constraint ``"edges"``.
-        relation_weights: What an edge of a type weighs in the cut; others weigh 1.
+        relation_weights: What an edge of a type (three names, or joined by ":") weighs in the cut; others weigh 1.
         **options: Of the method.
     Raises:
         ConfigError: an option is unknown, out of range, or one that the method would have to ignore.

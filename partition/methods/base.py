@@ -14,9 +14,9 @@ import numpy as np
 
 from graph_emb.errors import ConfigError, unknown_name
 from graph_emb.registry import Registry
-from partition.adjacency import Adjacency, symmetric
+from partition.adjacency import Adjacency, RelationWeights, symmetric
 from partition.constraints import Constraints
-from partition.hetero import EdgeType, HeteroGraph
+from partition.hetero import HeteroGraph
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Problem:
     constraints: Constraints
     seed: int = 0
     num_threads: int = 1
-    relation_weights: Mapping[EdgeType, int] | None = None
+    relation_weights: RelationWeights | None = None
 
     @cached_property
     def adjacency(self) -> Adjacency:

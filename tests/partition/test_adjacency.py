@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +53,20 @@ def test_relation_weights_count_and_zero_leaves_a_relation_out() -> None:
     assert dense(symmetric(typed(), {FORWARD: 5}))[0, 3] == 6
     assert dense(symmetric(typed(), {FORWARD: 5}))[1, 2] == 5
     assert symmetric(typed(), {FORWARD: 0}).num_entries == 2
+
+
+def test_relation_weights_take_the_names_that_yaml_can_write() -> None:
+    """The text was an unknown edge type, and the error named it among the known ones."""
+    assert dense(symmetric(typed(), {"a:to:b": 5, "b:back:a": 2}))[0, 3] == 7
+
+
+@pytest.mark.parametrize(
+    "weights", [5, 0, ["a:to:b"], {"a:to:b": "x"}, {"a:to:b": None}, {"a:to:c": 1}, {"a:to:b": 1, FORWARD: 2}, {3: 1}]
+)
+def test_what_yaml_can_write_but_is_no_weight_is_refused(weights: Any) -> None:
+    """They were TypeErrors and ValueErrors from the depth."""
+    with pytest.raises(ConfigError, match="relation_weights"):
+        symmetric(typed(), weights)
 
 
 @pytest.mark.parametrize("weights", [{("a", "x", "b"): 1}, {FORWARD: -1}, {FORWARD: 1.5}, {FORWARD: 2**31}])
