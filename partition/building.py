@@ -65,7 +65,7 @@ def build(
         method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
         out: Folder of the partition; it appears when the partition is complete.
         name: The graph's name in DGL; default: the graph's own.
-        assignment: Use this instead of a method; the options of methods are then refused.
+        assignment: Use this instead of a method; the options of methods are then refused, and a seed other than 0.
         balance, tolerance, seed: See ``partition.methods.assign``.
         num_threads: Of every step; changes the time, not the result. None: all that this process may use.
         method_options: Of the method, and ``relation_weights``.
@@ -101,7 +101,10 @@ def build(
     chosen = {"balance": balance, "tolerance": tolerance}
     if assignment is not None:
         _check_assigned(
-            assignment, num_parts, {"method": None if method == "auto" else method, **chosen}, method_options
+            assignment,
+            num_parts,
+            {"method": None if method == "auto" else method, "seed": seed or None, **chosen},
+            method_options,
         )
     if memory is not None:
         from partition.streaming.building import build_streaming

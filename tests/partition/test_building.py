@@ -134,7 +134,14 @@ def test_the_name_and_the_parts_can_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"method": "hash"}, {"balance": ("nodes",)}, {"tolerance": 0.1}, {"method_options": {"passes": 3}}]
+    "options",
+    [
+        {"method": "hash"},
+        {"balance": ("nodes",)},
+        {"tolerance": 0.1},
+        {"seed": 99},
+        {"method_options": {"passes": 3}},
+    ],
 )
 def test_options_of_methods_are_refused_beside_an_assignment(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="has no effect on parts that are given"):
