@@ -31,6 +31,18 @@ if TYPE_CHECKING:
     from partition.assignment import Assignment
     from partition.vertex_cut import OwnerRule
 
+ASSIGN_ARGUMENTS = {
+    "graph": "GRAPH",
+    "num_parts": "--parts",
+    "method": "--method",
+    "balance": "--balance",
+    "tolerance": "--tolerance",
+    "seed": "--seed",
+    "num_threads": "--threads",
+    "edge_owner": "--edge-owner",
+}
+"""What ``partition.methods.assign`` takes besides options, and its flag."""
+
 
 def build(
     graph: Any,
@@ -94,6 +106,7 @@ def build(
     if graphbolt:
         check_graphbolt()
     check_layout(halo, num_hops)
+    refuse_arguments("method_options", method_options, ASSIGN_ARGUMENTS)
     if edge_owner not in get_args(OwnerRule):
         raise unknown_name("edge owner", edge_owner, get_args(OwnerRule))
     if num_parts is None and assignment is None:
@@ -194,6 +207,19 @@ def check_replaceable(place: Path, *, overwrite: bool) -> None:
     )
     if foreign:
         raise ConfigError(f"{place} holds {foreign[0]}, which is no part of the partition; move it before --overwrite")
+
+
+def refuse_arguments(what: str, options: Mapping[str, Any] | None, arguments: Mapping[str, str]) -> None:
+    """Raise a ConfigError for an option that is an argument of its own: one of both would win in silence, or collide.
+
+    Args:
+        what: What the options are called.
+        arguments: Their names, each with its flag on the command line.
+    """
+    for name in options or {}:
+        if name in arguments:
+            place = f"{arguments[name]} on the command line"
+            raise ConfigError(f"{what}: {name!r} is an argument of its own, {place}; give it there")
 
 
 def check_graphbolt() -> None:

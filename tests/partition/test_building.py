@@ -148,6 +148,18 @@ def test_options_of_methods_are_refused_beside_an_assignment(tmp_path: Path, opt
         built(homogeneous(), tmp_path / "out", **options)
 
 
+@pytest.mark.parametrize(
+    "options", [{"balance": ["edges"]}, {"tolerance": 0.5}, {"seed": 1}, {"edge_owner": "source"}, {"num_parts": 3}]
+)
+@pytest.mark.parametrize("memory", [None, "1GB"])
+def test_arguments_are_no_options_of_methods(tmp_path: Path, options: dict[str, Any], memory: str | None) -> None:
+    """The option won over the argument in silence, or both together were a TypeError."""
+    with pytest.raises(ConfigError, match=rf"method_options: '{next(iter(options))}' is an argument of its own, --"):
+        partition.build(
+            tmp_path / "g.csv", 2, "hash", out=tmp_path / "out", balance=(), method_options=options, memory=memory
+        )
+
+
 def test_the_files_are_the_same_for_any_number_of_threads(tmp_path: Path) -> None:
     graph = heterogeneous()
     for threads in (1, 3):
