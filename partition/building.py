@@ -42,6 +42,8 @@ ASSIGN_ARGUMENTS = {
     "edge_owner": "--edge-owner",
 }
 """What ``partition.methods.assign`` takes besides options, and its flag."""
+READ_ARGUMENTS = {"source": "GRAPH", "progress": "--quiet"}
+"""The same of ``partition.readers.read``; ``build`` has ``name`` too."""
 
 
 def build(
@@ -107,6 +109,7 @@ def build(
         check_graphbolt()
     check_layout(halo, num_hops)
     refuse_arguments("method_options", method_options, ASSIGN_ARGUMENTS)
+    refuse_arguments("reader_options", reader_options, {**READ_ARGUMENTS, "name": "--name"})
     if edge_owner not in get_args(OwnerRule):
         raise unknown_name("edge owner", edge_owner, get_args(OwnerRule))
     if num_parts is None and assignment is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from graph_emb.errors import ConfigError, DataError, unknown_name
-from partition.building import build
+from partition.building import READ_ARGUMENTS, build, refuse_arguments
 from partition.chunked import EdgeFormat, write_assignment, write_chunked
 from partition.halo import Halo
 from partition.hetero import HeteroGraph
@@ -71,6 +71,7 @@ def convert(
     foreign = sorted(set(chosen) - own)
     if foreign:
         raise ConfigError(f"{foreign[0]} has no meaning for the form {to!r}; leave it out")
+    refuse_arguments("reader_options", reader_options, READ_ARGUMENTS)
     with progress_shown(progress):
         graph, assignment, edge_owner = _opened(source, reader_options, progress)
     if to == "chunked":
