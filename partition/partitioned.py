@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from partition.assignment import Assignment
     from partition.vertex_cut import OwnerRule
 
+DGL_ID_MAPS = {"node": "orig_nids.dgl", "edge": "orig_eids.dgl"}
+"""What ``dispatch_data.py --save-orig-nids`` and ``--save-orig-eids`` put beside each part."""
+
 
 @dataclass(frozen=True)
 class PartPolicy:
@@ -115,7 +118,7 @@ class PartitionedGraph:
         if self.manifest is not None:
             paths = self.manifest.id_maps[kind][name]
             return FileIds(self.path.absolute() / paths["to_original"], self.path.absolute() / paths["to_partition"])
-        if not self.has_id_maps:
+        if not self.has_id_map(kind):
             return None
         num_rows = self.num_nodes(name) if kind == "node" else self.num_edges(name)
         return ArrayIds(partial(self._id_map, kind, name, False), num_rows)
@@ -134,7 +137,7 @@ class PartitionedGraph:
         """Original position of each partition-order id of a node type, (N,), integers; ``inverse``: the other way.
 
         Raises:
-            DataError: the partition was saved without id maps.
+            DataError: the partition was saved without id maps of nodes.
         """
         return self._id_map("node", self.ntypes[self.node_type_id(ntype)], inverse)
 
@@ -142,7 +145,7 @@ class PartitionedGraph:
         """Original position of each partition-order id of an edge type, (E,), integers; ``inverse``: the other way.
 
         Raises:
-            DataError: the partition was saved without id maps.
+            DataError: the partition was saved without id maps of edges.
         """
         return self._id_map("edge", ":".join(self.etypes[self.edge_type_id(etype)]), inverse)
 
@@ -177,10 +180,14 @@ class PartitionedGraph:
     @property
     def has_id_maps(self) -> bool:
         """Whether ``node_map`` and ``edge_map`` work."""
-        return self.manifest is not None or (self.path / "part0" / "orig_nids.dgl").is_file()
+        return self.has_id_map("node") and self.has_id_map("edge")
+
+    def has_id_map(self, kind: str) -> bool:
+        """Whether the maps of ``"node"`` or ``"edge"`` types are there; DGL's pipeline can save one kind alone."""
+        return self.manifest is not None or (self.path / "part0" / DGL_ID_MAPS[kind]).is_file()
 
     def to_graph(self) -> HeteroGraph:
-        """The whole graph in its original order, or in partition order when there are no id maps."""
+        """The whole graph in its original order; in partition order what has no id map."""
         positions = {name: self._positions("node", name) for name in self.ntypes}
         edge_positions = {etype: self._positions("edge", ":".join(etype)) for etype in self.etypes}
         ends = {etype: (np.empty(len(p), np.int64), np.empty(len(p), np.int64)) for etype, p in edge_positions.items()}
@@ -241,7 +248,7 @@ class PartitionedGraph:
         return found
 
     def _positions(self, kind: str, name: str) -> np.ndarray:
-        if self.has_id_maps:
+        if self.has_id_map(kind):
             return self._id_map(kind, name, inverted=False)
         ranges, types = (
             (self.nodes, self.ntypes) if kind == "node" else (self.edges, [":".join(e) for e in self.etypes])
@@ -252,13 +259,12 @@ class PartitionedGraph:
         if self.manifest is not None:
             paths = self.manifest.id_maps[kind][name]
             return np.load(self.path / paths["to_partition" if inverted else "to_original"], mmap_mode="r")
-        if not self.has_id_maps:
+        if not self.has_id_map(kind):
             raise DataError(
-                f"{self.path}: DGL wrote this partition without original ids; use `python -m partition build`, "
-                "or with dispatch_data.py --save-orig-nids --save-orig-eids"
+                f"{self.path}: DGL wrote this partition without original ids of its {kind}s; use "
+                "`python -m partition build`, or dispatch_data.py with --save-orig-nids --save-orig-eids"
             )
-        file = "orig_nids.dgl" if kind == "node" else "orig_eids.dgl"
-        pieces = [read_tensors(self.path / f"part{part}" / file)[name] for part in range(self.num_parts)]
+        pieces = [read_tensors(self.path / f"part{part}" / DGL_ID_MAPS[kind])[name] for part in range(self.num_parts)]
         order = np.concatenate(pieces).astype(np.int64)
         return inverse(order) if inverted else order
 

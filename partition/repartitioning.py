@@ -18,7 +18,7 @@ def repartition(
     """Partition the graph of a partition anew; node and edge data move along.
 
     Original positions and ids stay those of the first input where the source has id maps; a partition that DGL wrote
-    without them counts as an input in its own order.
+    without them, or without those of nodes or of edges, counts there as an input in its own order.
 
     Args:
         source: A partition that ``build`` or DGL wrote.
@@ -28,6 +28,11 @@ def repartition(
         What ``build`` raises.
     """
     whole = load(source)
-    if not whole.has_id_maps:
-        log.warning("%s has no id maps: 'original' ids of the new partition are the ids of this one", whole.path)
+    without = [f"{kind}s" for kind in ("node", "edge") if not whole.has_id_map(kind)]
+    if without:
+        log.warning(
+            "%s has no id maps of its %s: their 'original' ids in the new partition are the ids in this one",
+            whole.path,
+            " and ".join(without),
+        )
     return build(whole.to_graph(), num_parts, method, out=out, **options)

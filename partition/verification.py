@@ -108,8 +108,7 @@ def _check_content(found: Verification, whole: PartitionedGraph, graph: HeteroGr
     checks += [partial(degrees.add, part) for part in parts]
     checks += [partial(_check_halo, found, whole, part, degrees) for part in parts]
     checks += [partial(_check_outer_edges, found, whole, parts, part) for part in parts]
-    if whole.has_id_maps:
-        checks.append(partial(_check_id_maps, found, whole))
+    checks.append(partial(_check_id_maps, found, whole))
     if graph is not None:
         checks.append(partial(_check_against, found, whole, parts, graph))
     with reading("verifying", len(checks), " steps") as tick:
@@ -255,11 +254,16 @@ def _check_outer_edges(found: Verification, whole: PartitionedGraph, parts: list
 
 
 def _check_id_maps(found: Verification, whole: PartitionedGraph) -> None:
-    maps = [("node", n, whole.num_nodes(n), whole.node_map(n), whole.node_map(n, inverse=True)) for n in whole.ntypes]
-    maps += [
-        ("edge", ":".join(e), whole.num_edges(e), whole.edge_map(e), whole.edge_map(e, inverse=True))
-        for e in whole.etypes
-    ]
+    maps: list[tuple[str, str, int, np.ndarray, np.ndarray]] = []
+    if whole.has_id_map("node"):
+        maps += [
+            ("node", n, whole.num_nodes(n), whole.node_map(n), whole.node_map(n, inverse=True)) for n in whole.ntypes
+        ]
+    if whole.has_id_map("edge"):
+        maps += [
+            ("edge", ":".join(e), whole.num_edges(e), whole.edge_map(e), whole.edge_map(e, inverse=True))
+            for e in whole.etypes
+        ]
     for kind, name, num, forward, back in maps:
         found.count("id maps", 2)
         inside = len(forward) == num and (not num or (forward.min() >= 0 and forward.max() < num))

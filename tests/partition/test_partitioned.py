@@ -177,6 +177,34 @@ def test_the_original_ids_of_dgls_pipeline_are_read(tmp_path: Path) -> None:
     same_graph(theirs.to_graph(), homogeneous())
 
 
+@pytest.mark.parametrize("kept", ["nids", "eids"])
+def test_the_original_ids_of_nodes_or_edges_alone_are_read(tmp_path: Path, kept: str) -> None:
+    """The file of the nodes stood for both, so without that of the edges there was a FileNotFoundError."""
+    dgl = compat_dgl.load()
+    graph = homogeneous()
+    whole = built(graph, tmp_path / "out", 2)
+    name, order = ("_N", whole.node_map()) if kept == "nids" else (":".join(EDGE_TYPE), whole.edge_map())
+    for index in range(2):
+        part = whole.part(index)
+        rows = part.node_rows() if kept == "nids" else part.edge_rows()
+        tensors = {name: torch.tensor(np.array(order[rows]))}
+        dgl.data.utils.save_tensors(str(tmp_path / "out" / f"part{index}" / f"orig_{kept}.dgl"), tensors)
+    (tmp_path / "out" / "manifest.json").unlink()
+    theirs = partition.load(tmp_path / "out")
+    found = theirs.to_graph()
+    # a map brings its kind into the input's order, the other kind stays in that of the partition
+    feat, weight = graph.node_data["_N"]["feat"], graph.edge_data[EDGE_TYPE]["weight"]
+    expected = (feat, weight[whole.edge_map()]) if kept == "nids" else (feat[whole.node_map()], weight)
+    assert np.array_equal(found.node_data["_N"]["feat"], expected[0])
+    assert np.array_equal(found.edge_data[EDGE_TYPE]["weight"], expected[1])
+    lacking, kind = (theirs.edge_map, "edges") if kept == "nids" else (theirs.node_map, "nodes")
+    with pytest.raises(DataError, match=f"without original ids of its {kind}; use"):
+        lacking()
+    assert (theirs.has_id_map("node"), theirs.has_id_map("edge")) == (kept == "nids", kept == "eids")
+    assert not theirs.has_id_maps
+    assert partition.verify(theirs.path).sound
+
+
 def test_older_forms_of_the_json_open(tmp_path: Path) -> None:
     whole = built(homogeneous(), tmp_path / "out", 3)
     config = json.loads(whole.config_path.read_text())
