@@ -30,7 +30,7 @@ def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: OwnerRule = "de
     Args:
         rule: ``destination``: the part of the destination, as DGL does; ``source``: that of the source; ``balanced``:
             begins with the destination and moves cut edges to their source's part while that has fewer edges, so the
-            largest part never grows.
+            largest part never grows; a part keeps its last edge of a type with data.
     Raises:
         ConfigError: an unknown rule.
         PartitionError: the assignment does not fit the graph.
@@ -49,8 +49,10 @@ def balanced_owners(graph: HeteroGraph, assignment: Assignment) -> EdgeParts:
     sides = {etype: _part_ends(assignment, etype, ends) for etype, ends in graph.edges.items()}
     owners = {etype: destination.copy() for etype, (_, destination) in sides.items()}
     load = edges_of_parts(owners, assignment.num_parts)
+    held = {etype: np.bincount(own, minlength=assignment.num_parts) for etype, own in owners.items()}
+    least = {etype: int(bool(graph.edge_data.get(etype))) for etype in owners}
     for _ in range(_PASSES):
-        moved = sum(_move_to_lighter(*sides[etype], owners[etype], load) for etype in owners)
+        moved = sum(_move_to_lighter(*sides[etype], owners[etype], load, held[etype], least[etype]) for etype in owners)
         if not moved:
             break
     return owners
@@ -72,14 +74,21 @@ def _part_ends(
 
 
 @numba.njit(cache=True)
-def _move_to_lighter(source: np.ndarray, destination: np.ndarray, owner: np.ndarray, load: np.ndarray) -> int:
-    """One pass over the cut edges in order; every move lowers the sum of squared loads, so passes end."""
+def _move_to_lighter(
+    source: np.ndarray, destination: np.ndarray, owner: np.ndarray, load: np.ndarray, held: np.ndarray, least: int
+) -> int:
+    """One pass over the cut edges in order; every move lowers the sum of squared loads, so passes end.
+
+    (P,) ``load`` counts the edges of all types, ``held`` those of this one, of which a part keeps ``least``.
+    """
     moved = 0
     for edge in range(len(owner)):
         here = owner[edge]
         there = source[edge] if here == destination[edge] else destination[edge]
-        if load[here] > load[there] + 1:
+        if load[here] > load[there] + 1 and held[here] > least:
             owner[edge] = there
+            held[here] -= 1
+            held[there] += 1
             load[here] -= 1
             load[there] += 1
             moved += 1

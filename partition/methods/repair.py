@@ -14,8 +14,9 @@ from partition.methods.base import Problem
 def needed(problem: Problem, edge_owner: EdgeOwner) -> list[np.ndarray]:
     """Boolean masks, (N,): every part must hold one node of each.
 
-    All nodes; the nodes of each type with data; the owning ends of each edge type with data (both ends must lie in the
-    part where the owner depends on the load). Kinds of fewer nodes than parts cannot be had by all and are left out.
+    All nodes; the nodes of each type with data; the owning ends of each edge type with data (the destination where the
+    owner depends on the load: its part keeps one edge). Kinds of fewer nodes than parts cannot be had by all and are
+    left out.
     """
     graph, offsets = problem.graph, problem.graph.node_offsets
     masks = [np.ones(problem.num_nodes, bool)]

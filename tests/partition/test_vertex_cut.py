@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from graph_emb.errors import ConfigError, DataError
+from partition.assignment import Assignment
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.readers import read
 from partition.vertex_cut import buckets, edge_owner, vertex_cut
@@ -45,6 +46,21 @@ def test_balancing_never_grows_the_largest_part(seed: int) -> None:
         for rule in ("destination", "balanced")
     ]
     assert largest[1] <= largest[0]
+
+
+@pytest.mark.parametrize(("data", "kept"), [({"w": np.arange(2.0)}, 1), ({}, 0)])
+def test_balancing_leaves_a_part_its_last_edge_of_a_type_with_data(data: dict[str, np.ndarray], kept: int) -> None:
+    """The heavy part gave its only edge of the small type away, and DGL's server of that part would die."""
+    large, small = (NODE_TYPE, "large", NODE_TYPE), (NODE_TYPE, "small", NODE_TYPE)
+    # part 0 holds all edges of the large type; of the small one an edge from part 1 enters each part
+    graph = HeteroGraph(
+        {NODE_TYPE: 6},
+        {large: (np.arange(90) % 3, np.arange(90) % 3), small: (np.array([3, 4]), np.array([0, 5]))},
+        edge_data={small: data},
+    )
+    assignment = Assignment({NODE_TYPE: np.array([0, 0, 0, 1, 1, 1], np.int32)}, 2)
+    owners = edge_owner(graph, assignment, "balanced")[small]
+    assert np.bincount(owners, minlength=2).tolist() == [kept, 2 - kept]
 
 
 def plain_hdrf(edges: list[tuple[int, int]], num_parts: int, weight: float, limit: int) -> list[int]:
