@@ -15,6 +15,8 @@ from graph_emb.errors import ConfigError, PartitionError
 from partition.assignment import Assignment
 from partition.constraints import Constraints
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from partition.methods.base import Problem
+from partition.methods.repair import repair
 from partition.readers.source import WEIGHT
 from partition.relabel import Ranges, relabel
 from partition.streaming.edges import Layout, check_largest, cut_buckets, number_type
@@ -143,8 +145,11 @@ class Placing:
         parts = np.zeros(graph.total_nodes, np.int32)
         if request.num_parts > 1:
             parts = links.stream(wanted, request.num_parts, request.seed, method, request.options, tick)
-        wanted.check(parts, request.num_parts, method)
         why = AUTO_WHY if request.method == "auto" else "asked for"
+        moved = repair(Problem(graph, request.num_parts, wanted), parts, "destination", with_cut=False)
+        if moved:
+            why += f"; {moved} nodes moved so that every part has what it needs"
+        wanted.check(parts, request.num_parts, method)
         return Assignment({NODE_TYPE: parts}, request.num_parts, method, request.seed, why)
 
     def _balance(self, assignment: Assignment, parts: np.ndarray, degrees: np.ndarray) -> dict[str, float]:
