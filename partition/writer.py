@@ -40,7 +40,7 @@ def type_name(kind: str | EdgeType) -> str:
 
 
 def check_names(graph: HeteroGraph, name: str) -> None:
-    """Refuse names that DGL's files and servers cannot hold, and columns of dtypes it lacks.
+    """Refuse names that DGL's files and servers cannot hold, columns of dtypes it lacks, and graphs without edge types.
 
     Raises:
         DataError: a name or dtype, with the thing that has it.
@@ -50,6 +50,8 @@ def check_names(graph: HeteroGraph, name: str) -> None:
     for text in {*graph.ntypes, *(word for etype in graph.etypes for word in etype)}:
         if not text or "/" in text or ":" in text:
             raise DataError(f"type name {text!r}: DGL joins names by ':' and '/', so neither may be inside; rename it")
+    if not graph.etypes:
+        raise DataError(f"graph {name!r} has no edge type, and DGL cannot load such parts; add a type without edges")
     owners: list[tuple[str, dict[str, np.ndarray]]] = [
         *((f"node type {ntype!r}", columns) for ntype, columns in graph.node_data.items()),
         *((f"edge type {type_name(etype)!r}", columns) for etype, columns in graph.edge_data.items()),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import partition
-from graph_emb.errors import ConfigError, PartitionError
+from graph_emb.errors import ConfigError, DataError, PartitionError
 from partition.assignment import Assignment
 from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.relabel import Ranges, inverse, relabel
@@ -89,14 +89,14 @@ def test_ranges_split_ids_around_empty_ranges() -> None:
     assert ranges.as_json(["a", "b"]) == {"a": [[0, 0], [2, 2], [2, 5], [5, 6]], "b": [[0, 2], [2, 2], [5, 5], [6, 7]]}
 
 
-def test_a_graph_without_edge_types_is_partitioned(tmp_path: Path) -> None:
+def test_a_graph_without_edge_types_is_relabelled_and_refused_where_dgl_reads_it(tmp_path: Path) -> None:
     # ranges of no type had no first id either, so the total of their ids was looked up in nothing
     assert Ranges.of_sizes(np.zeros((2, 0), np.int64)).starts.tolist() == [[0], [0]]
     graph = HeteroGraph({"n": 4}, {})
     made = relabel(graph, Assignment({"n": np.array([1, 0, 1, 0], np.int32)}, 2))
     assert (made.edges.total, made.edges.sizes.shape, made.edges.of_part(1)) == (0, (2, 0), (0, 0))
-    built = partition.build(graph, 2, out=tmp_path / "o")
-    assert (built.to_graph().num_nodes, built.to_graph().edges) == ({"n": 4}, {})
+    with pytest.raises(DataError, match="has no edge type, and DGL cannot load such parts"):
+        partition.build(graph, 2, out=tmp_path / "o")
 
 
 def test_a_wrong_assignment_or_owner_is_refused() -> None:
