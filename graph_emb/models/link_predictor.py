@@ -128,8 +128,8 @@ class FrozenRows:
         self.num_parameters = embeddings.numel() if num_parameters is None else num_parameters
 
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """All rows and the pairs as they are: nothing has to be collected."""
-        return self.embeddings, pairs
+        """All rows, and the pairs on their device: nothing has to be collected."""
+        return self.embeddings, pairs.to(self.embeddings.device)
 
     def step(self, row_grads: Tensor | None) -> None:
         """Nothing learns."""

@@ -90,6 +90,23 @@ def test_sage_tells_edges_from_other_pairs_and_stops_early() -> None:
         assert result.history[-1].epoch == result.best().epoch + 4
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_networks_train_and_are_judged_on_the_gpu() -> None:
+    """The judged pairs of links stayed on the CPU while the rows were on the GPU."""
+    graph, task = planted()
+    links, link_task = planted_links()
+    for options in ({}, {"fanouts": (4, 4), "batch_size": 16}):
+        config = dataclasses.replace(QUICK, epochs=1, **options)  # type: ignore[arg-type]
+        found = [train_rgcn(graph, task, config, device="cuda")]
+        config = dataclasses.replace(LINKS, epochs=1, eval_every=1, **options)  # type: ignore[arg-type]
+        found.append(train_sage(links, link_task, config, device="cuda"))
+        for result in found:
+            assert all(table.shard.weight.is_cuda for table in result.tables.values())
+            assert result.best().valid is not None
+            assert all(0.0 <= value <= 1.0 for value in result.best().valid.values())
+
+
 def test_sage_counts_the_parameters_of_ogbs_recipe() -> None:
     """Rows of 256, two layers of 2 x 256 x 256 + 256, a predictor of 256 x 256 + 256 + 257; OGB reports 1,421,057."""
     graph, task = planted_links()
