@@ -72,7 +72,9 @@ def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
     size = (len(indptr) - 1, rows.shape[0])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        matrix = torch.sparse_csr_tensor(indptr, indices, rows.new_ones(len(indices)), size=size)
+        ones = rows.new_ones(len(indices))
+        # torch warns where nobody says whether the indices are to be checked
+        matrix = torch.sparse_csr_tensor(indptr, indices, ones, size=size, check_invariants=False)
         return matrix @ rows
 
 

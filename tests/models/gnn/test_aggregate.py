@@ -64,3 +64,10 @@ def test_rows_that_do_not_fit_the_edges_are_refused() -> None:
         aggregate.sum_neighbours(torch.zeros(6, 3), edges())
     with pytest.raises(ShapeError, match=r"messages have shape \(39, 3\); the edges name \(40, D\)"):
         aggregate.mean_messages(torch.zeros(39, 3), edges())
+
+
+def test_off_the_cpu_the_sparse_matrix_is_made_without_a_warning() -> None:
+    """torch 2.13 warns of sparse tensors where nobody says whether to check them, and here warnings are errors."""
+    e = edges().to("meta")
+    with pytest.raises(NotImplementedError, match="addmm"):  # the product itself is all that "meta" lacks
+        aggregate.sum_neighbours(torch.empty(7, 3, device="meta"), e)
