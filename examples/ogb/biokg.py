@@ -8,8 +8,8 @@ in a rank. What differs from the published recipe:
 
 * 32 epochs, 298,000 steps; Adam's learning rate falls linearly, where OGB divides it by 10 at half of the steps;
 * Adam is sparse: rows outside a step keep still;
-* the 128 negatives are shared by the 128 triples of a chunk, where each triple of OGB's has its own, and are drawn from
-  all entities, where OGB draws from those of the right type: easier negatives;
+* the 128 negatives, of the right type as OGB's, are shared by the 128 triples of a chunk, where each of OGB's has its
+  own; a chunk in which two types meet shares them out, and a triple counts those of its type;
 * negatives that make a training triple true are left out;
 * first rows of DistMult and ComplEx are normal with OGB's variance, which is uniform in +-(500 + 2) / 2,000; the cubic
   penalty is a mean over a step's triples instead of a sum over the tables;

@@ -148,7 +148,8 @@ def _shared(ranks: Ranks, graph: KnowledgeGraph | None) -> KnowledgeGraph:
     told = None
     if graph is not None:
         parts = {part: graph.parts[part] for part in ("train", "valid") if part in graph.parts}
-        told = KnowledgeGraph(graph.name, graph.num_entities, graph.num_relations, parts)
+        types = graph.entity_types
+        told = KnowledgeGraph(graph.name, graph.num_entities, graph.num_relations, parts, entity_types=types)
     found = ranks.group.gather_objects(told, "triples")[0]
     return found if graph is None else graph
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,12 @@ from graph_emb.cli.main import main
 from graph_emb.config import MODELS, config_from
 from graph_emb.config.kge import KGE_MODELS, KGESection
 from graph_emb.data.export import load_embeddings
+from graph_emb.data.triple_readers import load_triples
+from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import DEFAULT_LR, KGEConfig
 from graph_emb.models.kge.losses import LOSSES
 from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.train.families import kge as family
 from graph_emb.train.families.kge import kge_config
 from tests.models.kge.references import ring
 from tests.ogb_layout import write_biokg, write_wikikg2
@@ -99,6 +104,26 @@ def test_ogbs_graphs_are_ranked_among_their_own_negatives(tmp_path: Path, name: 
         assert finding.scores.as_dict()["candidates"] == "5 given entities for each triple"
     assert result.embeddings is not None
     assert result.embeddings.node_ids.tolist() == list(range(result.dataset.num_entities))
+
+
+class ToldByTheFirst:
+    """A group whose ranks ask in turn, in one process: each gets what the first one told."""
+
+    def gather_objects(self, told: Any, what: str) -> list[Any]:
+        self.told = self.told if told is None else pickle.dumps(told)
+        return [pickle.loads(self.told)]
+
+
+def test_ranks_together_train_every_triple_of_a_typed_graph_once(tmp_path: Path) -> None:
+    """The graph that the first rank told had no types: the others ordered the steps' triples in another way."""
+    write_biokg(tmp_path)
+    graph, ranks = load_triples("ogbl-biokg", tmp_path), SimpleNamespace(group=ToldByTheFirst())
+    recipe, trained = KGEConfig(model="distmult", dim=4, num_negatives=4, chunk_size=8, batch_size=32), []
+    for rank in range(3):
+        own = family._shared(ranks, graph if rank == 0 else None)  # type: ignore[arg-type]
+        for _, batch in Batches(own, recipe, 0, rank, 3, True).epoch(0):
+            trained += batch.triples[batch.weights > 0].tolist()
+    assert sorted(trained) == sorted(graph.train.tolist())
 
 
 def test_the_command_line_trains_and_tells(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
