@@ -50,6 +50,7 @@ class GNNResult:
         history: Evaluations in order.
         num_parameters: Of network and tables.
         seconds_per_epoch: Wall time of training, evaluations left out.
+        interrupted: Whether Ctrl-C ended the training; the history may then be empty.
     """
 
     model: nn.Module
@@ -57,6 +58,7 @@ class GNNResult:
     history: tuple[Evaluation, ...]
     num_parameters: int
     seconds_per_epoch: float
+    interrupted: bool = False
 
     def best(self, metric: str | None = None) -> Evaluation:
         """The first evaluation with the highest validation value of a metric, by default the first one; without a
@@ -70,7 +72,7 @@ class GNNResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers for a JSON file."""
-        names = self.history[-1].valid or self.history[-1].test or {}
+        names = (self.history[-1].valid or self.history[-1].test or {}) if self.history else {}
         return {
             "metrics": {name: _of(self.best(name), name) for name in names},
             "history": [evaluation.as_dict() for evaluation in self.history],
@@ -92,7 +94,7 @@ class SeedsResult:
     """The same training with several seeds.
 
     Attributes:
-        seeds: In order.
+        seeds: In order; none where the first one was interrupted.
         runs: ``GNNResult.as_dict()`` of each.
     """
 
@@ -106,7 +108,7 @@ class SeedsResult:
     def as_dict(self) -> dict[str, Any]:
         """Numbers for a JSON file: mean and unbiased standard deviation (None of one seed) by metric and part."""
         summary: dict[str, Any] = {}
-        for metric, found in self.runs[0]["metrics"].items():
+        for metric, found in self.runs[0]["metrics"].items() if self.runs else ():
             parts = [part for part in ("valid", "test") if found[part] is not None]
             summary[metric] = {part: _spread(self.values(part, metric)) for part in parts}
         return {"seeds": list(self.seeds), "summary": summary, "runs": list(self.runs)}
@@ -133,10 +135,18 @@ def over_seeds(train: Callable[[int], GNNResult], seeds: Sequence[int]) -> Seeds
     Args:
         train: Gets the seed.
         seeds: Distinct.
+    Raises:
+        KeyboardInterrupt: a training was interrupted.
     """
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds={list(seeds)}: give at least one, each once")
-    return SeedsResult(tuple(seeds), tuple(train(seed).as_dict() for seed in seeds))
+    return SeedsResult(tuple(seeds), tuple(_finished(train(seed)).as_dict() for seed in seeds))
+
+
+def _finished(result: GNNResult) -> GNNResult:
+    if result.interrupted:
+        raise KeyboardInterrupt
+    return result
 
 
 def run_epochs(
@@ -149,6 +159,7 @@ def run_epochs(
     on_evaluation: Callable[[Evaluation], None] | None = None,
     begun: Mapping[str, Any] | None = None,
     after_epoch: Callable[[int, Callable[[], dict[str, Any]]], object] | None = None,
+    on_interrupt: Callable[[], object] | None = None,
 ) -> tuple[tuple[Evaluation, ...], float]:
     """Train and evaluate by a recipe's clock; the test part is looked at only where the validation part says best.
 
@@ -163,6 +174,7 @@ def run_epochs(
         on_evaluation: Takes each evaluation as it is made.
         begun: The position from which the training goes on, as ``after_epoch`` was given it.
         after_epoch: Called after each epoch with its number and a function that returns the position.
+        on_interrupt: Called when Ctrl-C ends the training early; None: it raises.
     Returns:
         The evaluations, and the seconds of an epoch.
     """
@@ -170,22 +182,27 @@ def run_epochs(
         raise ConfigError(f"patience={config.patience} needs a validation part in the split; leave it out")
     at = _Clock(**begun) if begun else _Clock()
     bar = tqdm(range(1, config.epochs + 1), "graph network", unit="epoch", initial=at.epoch, disable=not progress)
-    while at.epoch < config.epochs and (config.patience is None or at.stale < config.patience):
-        begin = time.perf_counter()
-        at.epoch += 1
-        loss = train_epoch(at.epoch)
-        at.seconds += time.perf_counter() - begin
-        bar.update()
-        if at.epoch % config.eval_every == 0 if has_valid else at.epoch == config.epochs:
-            found = at.evaluate(loss, judge, has_valid)
-            if on_evaluation is not None:
-                on_evaluation(found)
-            named = {name: f"{value:.4f}" for name, value in list(at.best.items())[:1]}
-            bar.set_postfix({"loss": f"{loss:.3f}", **named})
-        if after_epoch is not None:
-            after_epoch(at.epoch, partial(asdict, at))
+    try:
+        while at.epoch < config.epochs and (config.patience is None or at.stale < config.patience):
+            begin = time.perf_counter()
+            loss = train_epoch(at.epoch + 1)
+            at.epoch += 1
+            at.seconds += time.perf_counter() - begin
+            bar.update()
+            if at.epoch % config.eval_every == 0 if has_valid else at.epoch == config.epochs:
+                found = at.evaluate(loss, judge, has_valid)
+                if on_evaluation is not None:
+                    on_evaluation(found)
+                named = {name: f"{value:.4f}" for name, value in list(at.best.items())[:1]}
+                bar.set_postfix({"loss": f"{loss:.3f}", **named})
+            if after_epoch is not None:
+                after_epoch(at.epoch, partial(asdict, at))
+    except KeyboardInterrupt:
+        if on_interrupt is None:
+            raise
+        on_interrupt()
     bar.close()
-    return tuple(Evaluation(**entry) for entry in at.history), at.seconds / at.epoch
+    return tuple(Evaluation(**entry) for entry in at.history), at.seconds / max(1, at.epoch)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ def train_rgcn(
 
     In collective and kvstore mode every rank calls it with the same arguments, trains on the target nodes that it
     owns and holds the structure of the whole graph; only the tables are distributed.
+
+    In one process Ctrl-C ends the training and the result is what was trained; among several ranks it raises.
 
     Args:
         graph: Node and edge types. Its node data is not read: give features and labels here.
@@ -182,6 +185,7 @@ class _Run:
                 trainer.start_epoch(number)
                 return training.epoch()
 
+            interrupts: list[bool] = []  # of several ranks the others wait for this one
             history, seconds = run_epochs(
                 self.config,
                 epoch,
@@ -191,11 +195,12 @@ class _Run:
                 on_evaluation=on_evaluation,
                 begun=begun,
                 after_epoch=None if checkpoints is None else checkpoints.after,
+                on_interrupt=partial(interrupts.append, True) if trainer.num_ranks == 1 else None,
             )
         if checkpoints is not None:
             checkpoints.finish()
         parameters = count_parameters(self.inputs.tables, model)
-        return GNNResult(model, self.inputs.tables, history, parameters, seconds)
+        return GNNResult(model, self.inputs.tables, history, parameters, seconds, bool(interrupts))
 
     def _start(self, checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
         """The position from which the training goes on; None: from the start."""

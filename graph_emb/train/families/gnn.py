@@ -131,33 +131,43 @@ class GNNFamily:
         threads = torch.get_num_threads()
         torch.set_num_threads(thread_count(self.config.train.threads))
         try:
-            first, runs = self._train_all(data, ranks, log, progress, checkpoints)
+            first, runs, interrupted = self._train_all(data, ranks, log, progress, checkpoints)
         finally:
             torch.set_num_threads(threads)
         if not first:
-            return Trained({}, False, {})
+            return Trained({}, interrupted, {})
         metrics = {
-            "seconds_per_epoch": float(np.mean([run["seconds_per_epoch"] for run in runs.runs])),
-            "parameters": runs.runs[0]["num_parameters"],
+            "seconds_per_epoch": float(np.mean([run["seconds_per_epoch"] for run in runs.values()])),
+            "parameters": runs[self.config.seed]["num_parameters"],
             "threads": thread_count(self.config.train.threads),
             "peak_memory_mib": peak_memory_mib(),
         }
-        return Trained(first, False, metrics, runs)
+        finished = {seed: run for seed, run in runs.items() if not run.pop("interrupted")}
+        found = SeedsResult(tuple(finished), tuple(finished.values()))
+        if interrupted:  # nothing is judged then: what finished seeds found stands here
+            metrics["finished_seeds"] = found.as_dict()
+        return Trained(first, interrupted, metrics, found)
 
     def _train_all(
         self, data: GNNData, ranks: Ranks | None, log: Log, progress: bool, checkpoints: PeriodicCheckpoints | None
-    ) -> tuple[dict[str, Embeddings], SeedsResult]:
-        """The first seed's rows, on the first rank; and what every seed found."""
-        seeds = range(self.config.seed, self.config.seed + self.section.num_seeds)
+    ) -> tuple[dict[str, Embeddings], dict[int, dict[str, Any]], bool]:
+        """The first seed's rows, on the first rank; what every seed found; and whether Ctrl-C ended the last one."""
         first: dict[str, Embeddings] = {}
-        runs: list[dict[str, Any]] = []
-        for seed in seeds:
-            result = self._train_one(data, seed, ranks, log, progress, checkpoints)
-            if seed == seeds[0]:
+        runs: dict[int, dict[str, Any]] = {}
+        for seed in range(self.config.seed, self.config.seed + self.section.num_seeds):
+            try:
+                result = self._train_one(data, seed, ranks, log, progress, checkpoints)
+            except KeyboardInterrupt:  # before its first epoch, or among several ranks
+                if ranks is not None or not first:
+                    raise
+                return first, runs, True
+            if seed == self.config.seed:
                 first = _tables(data.graph, result, wanted=ranks is None or ranks.rank == 0)
-            runs.append(result.as_dict())
+            runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
+            if result.interrupted:
+                return first, runs, True
             del result  # frees its tables
-        return first, SeedsResult(tuple(seeds), tuple(runs))
+        return first, runs, False
 
     def _train_one(
         self,

@@ -106,6 +106,8 @@ def with_reverse(data: OGBHetero) -> HeteroGraph:
 
 
 def _result(metric: str, found: GNNResult, begin: float) -> SeedResult:
+    if found.interrupted:
+        raise KeyboardInterrupt
     told: dict[str, Any] = found.as_dict()
     names = {"accuracy": "acc"}  # OGB's word
     tables = sum(table.num_embeddings * table.embedding_dim for table in found.tables.values())

@@ -35,6 +35,23 @@ def test_without_validation_only_the_last_epoch_is_judged() -> None:
     assert history([], RGCNConfig(epochs=5), has_valid=False) == [(5, True)]
 
 
+def test_ctrl_c_raises_unless_somebody_wants_to_know() -> None:
+    def stopped(number: int) -> float:
+        if number == 3:
+            raise KeyboardInterrupt
+        return 0.0
+
+    def judge(part: str) -> dict[str, float]:
+        return {"m": 0.5}
+
+    config, told = RGCNConfig(epochs=9), []
+    with pytest.raises(KeyboardInterrupt):
+        run_epochs(config, stopped, judge, has_valid=True)
+    found, _ = run_epochs(config, stopped, judge, has_valid=True, on_interrupt=lambda: told.append("now"))
+    assert [e.epoch for e in found] == [1, 2]
+    assert told == ["now"]
+
+
 def test_an_evaluation_reads_as_json() -> None:
     found = Evaluation(3, 0.5, {"m": 0.25}, None)
     assert found.as_dict() == {"epoch": 3, "loss": 0.5, "valid": {"m": 0.25}, "test": None}

@@ -10,7 +10,8 @@ import torch
 
 from graph_emb.errors import ConfigError, DataError, ShapeError
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.result import over_seeds
+from graph_emb.models.gnn.node_classes import NodeClassTraining
+from graph_emb.models.gnn.result import Evaluation, over_seeds
 from graph_emb.models.gnn.tasks import NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from partition.hetero import HeteroGraph
@@ -124,6 +125,33 @@ def test_seeds_are_summed_up() -> None:
     assert "accuracy" in str(found)
     with pytest.raises(ConfigError, match="each once"):
         over_seeds(lambda seed: pytest.fail("trained"), (1, 1))
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_ctrl_c_keeps_what_was_trained(epoch: int) -> None:
+    def stop(found: Evaluation) -> None:
+        if found.epoch == epoch:
+            raise KeyboardInterrupt
+
+    graph, task = planted()
+    result = train_rgcn(graph, task, QUICK, on_evaluation=stop)
+    assert result.interrupted
+    assert [e.epoch for e in result.history] == list(range(1, epoch + 1))
+    as_long = train_rgcn(graph, task, dataclasses.replace(QUICK, epochs=epoch))
+    assert not as_long.interrupted
+    assert torch.equal(result.tables["user"].weight[:], as_long.tables["user"].weight[:])
+    with pytest.raises(KeyboardInterrupt):
+        over_seeds(lambda seed: train_rgcn(graph, task, QUICK, seed=seed, on_evaluation=stop), (1, 2))
+
+
+def test_ctrl_c_before_the_first_evaluation_keeps_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(self: NodeClassTraining) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NodeClassTraining, "epoch", stop)
+    result = train_rgcn(*planted(), QUICK)
+    assert (result.interrupted, result.history, result.as_dict()["metrics"]) == (True, (), {})
+    assert set(result.tables) == {"user", "tag"}
 
 
 def test_what_does_not_fit_the_graph_is_refused() -> None:

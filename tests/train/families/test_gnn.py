@@ -15,7 +15,9 @@ from graph_emb.config import MODELS, config_from
 from graph_emb.config.gnn import GNN_MODELS
 from graph_emb.data.export import load_embeddings
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.train.families import gnn as family
 from graph_emb.train.families.gnn import gnn_config
+from graph_emb.train.run_folder import RunFolder
 from tests.ogb_layout import write_ddi, write_mag
 from tests.ranks import Ranks
 
@@ -97,6 +99,52 @@ def test_entities_of_rdf_are_classified(entities: Path) -> None:
         "<project0>",
         "<project1>",
     }
+
+
+@pytest.mark.parametrize(("seed", "finished"), [(0, []), (1, [0])])
+def test_an_interrupt_keeps_the_first_seeds_rows_and_what_finished_seeds_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, finished: list[int]
+) -> None:
+    append = RunFolder.append
+
+    def interrupted(self: RunFolder, line: dict[str, Any]) -> None:
+        append(self, line)
+        if (line["seed"], line["epoch"]) == (seed, 2):
+            raise KeyboardInterrupt
+
+    write_mag(tmp_path)
+    monkeypatch.setattr(RunFolder, "append", interrupted)
+    run = tmp_path / "run"
+    result = ge.pipeline("rgcn", "ogbn-mag", root=tmp_path, out=run, num_seeds=3, **TINY)
+    assert result.interrupted
+    assert load_embeddings(run / "institution").weights.shape == (6, 8)
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert (metrics["status"], metrics["evaluation"]) == ("interrupted", {})
+    found = metrics["train"]["finished_seeds"]
+    assert found["seeds"] == finished
+    assert [len(run["history"]) for run in found["runs"]] == [2] * len(finished)
+    assert set(found["summary"]) == ({"accuracy"} if finished else set())
+    monkeypatch.undo()
+    whole = ge.pipeline("rgcn", "ogbn-mag", root=tmp_path, **{**TINY, "epochs": 4 if finished else 2})
+    np.testing.assert_array_equal(load_embeddings(run).weights, whole.embeddings.weights)  # type: ignore[union-attr]
+
+
+def test_an_interrupt_between_two_seeds_keeps_the_first(entities: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, seeds = family.train_rgcn, []
+
+    def interrupted(*args: Any, seed: int, **options: Any) -> Any:
+        seeds.append(seed)
+        if seed == 1:
+            raise KeyboardInterrupt
+        return train(*args, seed=seed, **options)
+
+    monkeypatch.setattr(family, "train_rgcn", interrupted)
+    result = ge.pipeline("rgcn", entities, threads=1, epochs=2, num_seeds=3)
+    assert result.interrupted
+    assert seeds == [0, 1]
+    assert result.metrics["train"]["finished_seeds"]["seeds"] == [0]
+    with pytest.raises(KeyboardInterrupt):
+        ge.pipeline("rgcn", entities, threads=1, epochs=2, seed=1)
 
 
 @pytest.mark.data

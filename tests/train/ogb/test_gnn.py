@@ -13,6 +13,7 @@ from graph_emb.data.datasets import load
 from graph_emb.errors import DataError
 from graph_emb.evaluate.mlp import MLPConfig
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.node_classes import NodeClassTraining
 from graph_emb.models.skipgram_config import SkipGramConfig
 from graph_emb.train.ogb.gnn import RGCNRecipe, SageRecipe, with_reverse
 from graph_emb.train.ogb.metapath import MetapathRecipe
@@ -86,3 +87,14 @@ def test_a_graph_network_is_told_apart_from_other_recipes_by_its_device() -> Non
     assert RGCNRecipe.uses_device
     assert not LinkRecipe.uses_device
     assert not replace(SageRecipe(SAGEConfig(), ("mrr",)), metrics=("hits@1",)).freezable
+
+
+def test_an_interrupted_training_is_no_result(mag: OGBHetero, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The training keeps what it has and returns; a script's seed must not count as finished by it."""
+
+    def stop(self: NodeClassTraining) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NodeClassTraining, "epoch", stop)
+    with pytest.raises(KeyboardInterrupt):
+        RGCNRecipe(RGCNConfig(dim=128, hidden_dim=4, epochs=2)).run(mag, RUN)
