@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from graph_emb.compat.ogb import evaluator
 from graph_emb.errors import ConfigError, unknown_name
 from graph_emb.evaluate.arrays import as_embeddings, as_scores
+from graph_emb.evaluate.judged_pairs import JudgedPairs, own_targets
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank, warn_of_ties
-from graph_emb.evaluate.scorers import LinkSplit, Scorer, as_scorer, pairs_of, score_pairs
+from graph_emb.evaluate.scorers import LinkSplit, Scorer, as_scorer, check_nodes, pairs_of, score_pairs
 
 HITS_AT = (10, 20, 30, 50, 100)
 METRICS = (*(f"hits@{k}" for k in HITS_AT), "mrr", "auc")
@@ -147,8 +149,9 @@ def evaluate_link(
 
     Args:
         embeddings: Shape (N, D), floating, torch or numpy; 16-bit rows are scored in float32.
-        link_split: Row numbers by part and kind: "edge" (B, 2) and "edge_neg" (M, 2), shared, or (B, M, 2); of the
-            training part "edge" alone, for scorers that learn.
+        link_split: Row numbers by part and kind: "edge" (B, 2) and "edge_neg" (M, 2), shared, or (B, M, 2), or
+            "target_node_neg" (B, M), wrong targets for the source of each edge; of the training part "edge" alone, for
+            scorers that learn.
         metrics: Of "hits@K", "mrr", "auc"; ranks among the given negatives only.
         scorer: "dot", "cosine", "hadamard-logreg", or an object of ``graph_emb.evaluate.scorers``.
         parts: Parts of the split to judge.
@@ -165,14 +168,22 @@ def evaluate_link(
     found: dict[str, dict[str, TiedValue]] = {}
     num_pairs = {}
     for part in parts:
-        positive = score_pairs(table, pairs_of(link_split, part, "edge", len(table)), pair_score)
-        negative = score_pairs(table, pairs_of(link_split, part, "edge_neg", len(table)), pair_score)
-        ranks = rank(positive, negative)
+        ranks = _ranks(link_split, part, len(table), lambda pairs: score_pairs(table, pairs, pair_score))
         found[part] = {name: of(ranks) for name, of in measures.items()}
-        num_pairs[part] = len(positive), ranks.num_negatives
+        num_pairs[part] = len(ranks.optimistic), ranks.num_negatives
         for name, value in found[part].items():
             warn_of_ties(f"{part} {name}", value)
     return LinkScores(judge.name, found, num_pairs)
+
+
+def _ranks(link_split: LinkSplit, part: str, num_nodes: int, score: Callable[[Tensor], Tensor]) -> Ranks:
+    """Ranks of a part's edges among their negatives, by a function from pairs (..., 2) to scores (...)."""
+    edge = pairs_of(link_split, part, "edge", num_nodes)
+    if "target_node_neg" in link_split[part]:
+        targets = own_targets(link_split[part], part, len(edge))
+        check_nodes(f"{part} 'target_node_neg'", targets, num_nodes)
+        return JudgedPairs(edge, None, targets).ranks(score)
+    return rank(score(edge), score(pairs_of(link_split, part, "edge_neg", num_nodes)))
 
 
 _BY_NAME: Mapping[str, Callable[[Ranks], TiedValue]] = {"mrr": Ranks.mrr, "auc": Ranks.auc, "rocauc": Ranks.auc}

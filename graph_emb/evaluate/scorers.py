@@ -130,11 +130,15 @@ def pairs_of(link_split: LinkSplit, part: str, kind: str, num_nodes: int) -> Ten
         raise ShapeError(
             f"{part} {kind!r} has shape {tuple(pairs.shape)} and dtype {pairs.dtype}; give integers (E, 2)"
         )
-    pairs = pairs.long()
-    if int(pairs.min()) < 0 or int(pairs.max()) >= num_nodes:
-        wrong = int(pairs[(pairs < 0) | (pairs >= num_nodes)][0])
-        raise DataError(f"{part} {kind!r} names node {wrong}, outside [0, {num_nodes}), the embeddings' rows")
-    return pairs
+    check_nodes(f"{part} {kind!r}", pairs, num_nodes)
+    return pairs.long()
+
+
+def check_nodes(what: str, nodes: Tensor, num_nodes: int) -> None:
+    """Raise a DataError unless all nodes are in [0, ``num_nodes``)."""
+    if int(nodes.min()) < 0 or int(nodes.max()) >= num_nodes:
+        wrong = int(nodes[(nodes < 0) | (nodes >= num_nodes)][0])
+        raise DataError(f"{what} names node {wrong}, outside [0, {num_nodes}), the embeddings' rows")
 
 
 def score_pairs(embeddings: Tensor, pairs: Tensor, pair_score: PairScore) -> Tensor:

@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,47 +12,11 @@ from torch import Tensor
 
 from graph_emb.data.non_edges import NonEdges
 from graph_emb.errors import DataError, ShapeError
-from graph_emb.evaluate.ranks import Ranks, rank
+from graph_emb.evaluate.judged_pairs import JudgedPairs, own_targets
 
 LinkSplit = Mapping[str, Mapping[str, Any]]
 NegativeDraw = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 """Numbers (B,) and pairs (B, 2) of a batch's edges and the source of randomness, to as many negatives (B, 2)."""
-
-# Pairs of one call for scores where every edge has negatives of its own: 16 MiB of node numbers.
-PAIRS_AT_ONCE = 1 << 20
-
-
-@dataclass(frozen=True)
-class JudgedPairs:
-    """A part of a split.
-
-    Attributes:
-        edge: Shape (B, 2).
-        shared: Negatives of all edges, shape (M, 2); or None.
-        targets: Wrong targets for the source of each edge, shape (B, M); or None.
-    """
-
-    edge: Tensor
-    shared: Tensor | None
-    targets: Tensor | None
-
-    def ranks(self, score: Callable[[Tensor], Tensor]) -> Ranks:
-        """Ranks of the edges among their negatives.
-
-        Args:
-            score: From pairs (B, 2) to logits (B,).
-        """
-        if self.shared is not None:
-            return rank(score(self.edge), score(self.shared))
-        return rank(score(self.edge), torch.cat([score(pairs).view(rows, -1) for rows, pairs in self._own_pairs()]))
-
-    def _own_pairs(self) -> Iterator[tuple[int, Tensor]]:
-        """Negatives written out as pairs, some edges at a time, with the number of these edges."""
-        assert self.targets is not None
-        width = self.targets.shape[1]
-        step = max(1, PAIRS_AT_ONCE // width)
-        for edges, targets in zip(self.edge.split(step), self.targets.split(step), strict=True):
-            yield len(edges), torch.stack([edges[:, :1].expand(-1, width), targets], dim=2).view(-1, 2)
 
 
 def training_edges(link_split: LinkSplit) -> Tensor:
@@ -75,10 +38,7 @@ def judged_pairs(link_split: LinkSplit, part: str) -> JudgedPairs:
     edge = _pairs(link_split, part, "edge")
     if "target_node_neg" not in link_split[part]:
         return JudgedPairs(edge, _pairs(link_split, part, "edge_neg"), None)
-    targets = torch.as_tensor(link_split[part]["target_node_neg"]).long()
-    if targets.dim() != 2 or len(targets) != len(edge) or targets.shape[1] == 0:
-        raise ShapeError(f"{part} target_node_neg has shape {tuple(targets.shape)}; give ({len(edge)}, M)")
-    return JudgedPairs(edge, None, targets)
+    return JudgedPairs(edge, None, own_targets(link_split[part], part, len(edge)))
 
 
 def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeDraw:

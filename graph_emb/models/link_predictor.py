@@ -16,16 +16,10 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from graph_emb.errors import ShapeError
+from graph_emb.evaluate.judged_pairs import JudgedPairs
 from graph_emb.evaluate.link_prediction import metric_values
 from graph_emb.models.dropped_relu import dropped_relu_
-from graph_emb.models.link_pairs import (
-    JudgedPairs,
-    LinkSplit,
-    NegativeDraw,
-    judged_pairs,
-    negative_draw,
-    training_edges,
-)
+from graph_emb.models.link_pairs import LinkSplit, NegativeDraw, judged_pairs, negative_draw, training_edges
 from graph_emb.models.link_predictor_config import LinkPredictorConfig
 from graph_emb.models.pair_products import pair_products
 

@@ -20,6 +20,7 @@ from graph_emb.config import config_from
 from graph_emb.data.export import load_embeddings
 from tests.cli.conftest import CliqueFiles, Outcome
 from tests.cli.test_main import refused
+from tests.ogb_layout import write_citation2
 
 Cli = Callable[..., Outcome]
 TINY = ("model.dim=8", "model.walk_length=10", "model.window=2", "train.threads=1")
@@ -47,6 +48,25 @@ def test_training_writes_a_complete_run(cli: Cli, cliques: CliqueFiles, tmp_path
     assert "micro-F1" in outcome.out
     assert "score: dot product" in outcome.out
     assert "run folder" in outcome.err
+
+
+@pytest.mark.parametrize("model", [("deepwalk",), ("line", "model.order=second")], ids=["deepwalk", "line"])
+def test_citations_are_ranked_among_the_wrong_targets_of_their_source(
+    cli: Cli, tmp_path: Path, model: tuple[str, ...]
+) -> None:
+    """ogbl-citation2 has no shared negatives: the run trained, and then said that it has none."""
+    write_citation2(tmp_path)
+    flags = ("--dataset", "ogbl-citation2", "--root", tmp_path)
+    outcome = cli("train", *model, *flags, "--out", "run", "model.dim=4", "train.threads=1", "train.epochs=1")
+    assert outcome.code == 0, outcome.err
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())["evaluation"]["link_prediction"]["parts"]
+    assert {part: (f["num_positives"], f["num_negatives"]) for part, f in found.items()} == {
+        "valid": (80, 12),
+        "test": (80, 12),
+    }
+    judged = cli("eval", "link", "--embeddings", "run", *flags, "--json", "x.json")
+    assert judged.code == 0, judged.err
+    assert json.loads((tmp_path / "x.json").read_text())["parts"] == found
 
 
 def test_the_written_configuration_repeats_the_run(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:

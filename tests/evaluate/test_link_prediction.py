@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from graph_emb.compat.ogb import evaluator
 from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.evaluate import judged_pairs
 from graph_emb.evaluate.link_prediction import HITS_AT, evaluate_link, hits, mrr, ogb_metrics, roc_auc
 from graph_emb.evaluate.ranks import TiesWarning
 
@@ -140,6 +141,27 @@ def test_every_positive_may_have_its_own_negatives() -> None:
     split = {"test": {"edge": SPLIT["test"]["edge"], "edge_neg": negatives}}
     found = evaluate_link(ROWS, split, ("mrr",), parts=("test",))
     assert found.value("test", "mrr") == pytest.approx((1 + 1 / 3) / 2)
+
+
+@pytest.mark.parametrize("at_once", [1 << 20, 1])
+def test_every_source_may_have_its_own_wrong_targets(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """ogbl-citation2 brings these: it was trained on, and then could not be judged."""
+    monkeypatch.setattr(judged_pairs, "PAIRS_AT_ONCE", at_once)
+    # Edge (3, 5) has 9.0, its wrong targets 0.2, 0.3 and 0.01; edge (0, 2) has 0.1, its own 0.9, 0.2 and 0.3.
+    targets = np.array([[0, 1, 2], [5, 3, 4]])
+    split = {"test": {"edge": SPLIT["test"]["edge"], "target_node_neg": targets}}
+    found = evaluate_link(ROWS, split, ("mrr", "hits@1"), parts=("test",))
+    assert found.value("test", "mrr") == pytest.approx((1 + 1 / 4) / 2)
+    assert found.value("test", "hits@1") == 0.5
+    assert found.num_pairs == {"test": (2, 3)}
+
+
+def test_wrong_targets_that_do_not_fit_are_named() -> None:
+    edge = SPLIT["test"]["edge"]
+    with pytest.raises(ShapeError, match=r"test target_node_neg has shape \(1, 2\); give \(2, M\)"):
+        evaluate_link(ROWS, {"test": {"edge": edge, "target_node_neg": np.array([[0, 1]])}}, parts=("test",))
+    with pytest.raises(DataError, match=r"test 'target_node_neg' names node 6, outside \[0, 6\)"):
+        evaluate_link(ROWS, {"test": {"edge": edge, "target_node_neg": np.array([[0], [6]])}}, parts=("test",))
 
 
 def test_16_bit_embeddings_are_scored_in_float32() -> None:

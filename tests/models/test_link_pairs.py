@@ -10,9 +10,9 @@ import torch
 
 from graph_emb import DataError, ShapeError
 from graph_emb.compat.ogb import evaluator
+from graph_emb.evaluate import judged_pairs as module
 from graph_emb.evaluate.link_prediction import metric_values
 from graph_emb.evaluate.ranks import TiesWarning
-from graph_emb.models import link_pairs
 from graph_emb.models.link_pairs import judged_pairs, negative_draw
 
 EDGES = np.array([[0, 1], [1, 2], [2, 3], [0, 3]])
@@ -62,7 +62,7 @@ def test_shared_negatives_are_judged_as_by_ogb(name: str) -> None:
 
 @pytest.mark.parametrize("at_once", [1 << 20, 50])
 def test_negatives_of_each_edge_are_judged_as_by_ogb(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(link_pairs, "PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "PAIRS_AT_ONCE", at_once)
     generator = torch.Generator().manual_seed(2)
     weights = torch.randn((90, 90), generator=generator)
     edge, targets = torch.randint(90, (40, 2), generator=generator), torch.randint(90, (40, 12), generator=generator)
