@@ -70,6 +70,8 @@ class Batches:
         drawn, excluded = self._negatives.draw(triples, numbers + step * (size // chunk), side, epoch)
         own = drawn[:, : self._config.num_negatives]
         share = weights.reshape(num_chunks, chunk)[numbers]
+        if self._config.in_batch:  # a copy that only fills the chunk up is nobody's negative
+            excluded[:, :, self._config.num_negatives :] |= (share == 0)[:, None, :]
         return TripleBatch(triples, share, float(weights.sum(dtype=np.float64)), side, own, excluded)
 
 

@@ -9,6 +9,7 @@ from graph_emb.data.known_triples import HEAD, TAIL
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches, triple_weights
 from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.model import KGEModel
 from tests.models.kge.references import ring
 
 SMALL: dict[str, Any] = {"dim": 4, "num_negatives": 3, "chunk_size": 2, "batch_size": 6}
@@ -62,6 +63,22 @@ def test_ranks_in_lockstep_share_the_chunks_of_every_step(world_size: int) -> No
             assert (part.excluded[at] == whole.excluded[chunk]).all()
         assert {part.total_weight for part in parts} == {whole.total_weight}
         assert sum(len(part.triples) for part in parts) == len(whole.triples)
+
+
+@pytest.mark.parametrize("num_negatives", [0, 3])
+def test_copies_that_fill_a_chunk_up_are_nobodys_negatives(num_negatives: int) -> None:
+    """The last triple's entity counted once for each of its copies against the others of a short chunk."""
+    triples = np.array([[n, 0, 100 + n] for n in range(10)])
+    graph = KnowledgeGraph("g", 200, 1, {"train": triples})
+    recipe = {**SMALL, "chunk_size": 8, "batch_size": 16, "num_negatives": num_negatives, "in_batch": True}
+    ((_, batch),) = Batches(graph, KGEConfig(**recipe), 0, 0, 1, True).epoch(0)  # chunks of 8 and 2
+    own = batch.excluded[:, :, num_negatives:]
+    for chunk, size in enumerate((8, 2)):
+        for place in range(size):
+            counted = batch.triples[chunk, :, 2][~own[chunk, place]]
+            others = np.delete(batch.triples[chunk, :size, 2], place)
+            assert sorted(counted) == sorted(others)
+    assert KGEModel(200, 1, KGEConfig(**recipe)).loss(batch).isfinite()
 
 
 def test_ranks_without_lockstep_take_whole_steps_in_turn() -> None:
