@@ -17,6 +17,9 @@ from graph_emb.errors import ConfigError
 from graph_emb.graph.csr import Graph, frozen
 from graph_emb.transport.process_group import ProcessGroup
 
+LARGEST_EXPONENT = 127
+"""Shares are below two to this power; float32 ends at 2 ** 128."""
+
 
 @dataclass(frozen=True)
 class NegativeKinds:
@@ -68,6 +71,8 @@ class NegativeSampler:
                 f"negatives of {len(share)} nodes: degrees must be finite, at least 0 and not all 0; "
                 "use power=0 for a graph without edges"
             )
+        # The alias tables read float32: a power of two, which rounds nothing, brings the largest share below its limit.
+        share = np.ldexp(share, LARGEST_EXPONENT - int(np.frexp(share.max())[1]))
         self.probabilities = share / share.sum()
         row = frozen(np.array([0, len(share)], np.int64))
         self.accept, self.other, _ = alias_rows(row, frozen(share.astype(np.float32)))

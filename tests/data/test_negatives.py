@@ -8,8 +8,9 @@ from scipy.stats import chisquare
 
 from graph_emb.data.negatives import NegativeSampler, gathered_degrees, node_degrees, own_degrees
 from graph_emb.data.part_graph import PartGraph
+from graph_emb.data.walkers import alias_rows
 from graph_emb.errors import ConfigError
-from graph_emb.graph.csr import Graph
+from graph_emb.graph.csr import Graph, frozen
 from graph_emb.partition_book import RangeBook
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import layout
@@ -27,6 +28,28 @@ def test_draws_follow_degree_to_the_power(power: float) -> None:
     assert counts[share == 0].sum() == 0
     expected = 80_000 * share / share.sum()
     assert chisquare(counts[share > 0], expected[share > 0]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("degrees", "power"),
+    [([8000, 8000, 1, 1], 10.0), ([1e-20, 1e-20, 1e-20, 1e-30], 3.0), ([1e300, 5e299, 0, 0], 1.0), ([2, 1, 0, 3], 1.0)],
+)
+def test_powers_beyond_float32_are_drawn_as_they_are(degrees: list[float], power: float) -> None:
+    """Shares above 3.4e38 became infinite in the tables that are drawn from, and shares below 1e-45 zero."""
+    with np.errstate(all="raise", under="ignore"):
+        sampler = NegativeSampler(np.array(degrees), power, seed=2)
+    found = np.bincount(sampler.sample(1000, 20).ravel(), minlength=4) / 20_000
+    np.testing.assert_allclose(found, sampler.probabilities, atol=0.015)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.75, 1.0, 2.5])
+def test_scaled_shares_keep_the_tables_bit_for_bit(power: float) -> None:
+    degrees = np.random.default_rng(0).pareto(1.0, 1000)
+    plain = (degrees**power).astype(np.float32)
+    accept, other, _ = alias_rows(frozen(np.array([0, 1000])), frozen(plain))
+    sampler = NegativeSampler(degrees, power)
+    np.testing.assert_array_equal(sampler.accept, accept)
+    np.testing.assert_array_equal(sampler.other, other)
 
 
 def test_three_quarters_is_the_default() -> None:
