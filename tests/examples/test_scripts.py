@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from graph_emb.compat.ogb import metadata
+from graph_emb.errors import ConfigError
 from graph_emb.train.ogb.published import PUBLISHED, text_of
 from graph_emb.train.ogb.record import read_record
+from graph_emb.train.ogb.settings import changed, flat
 from tests.ogb_layout import WRITERS
 
 Example = Callable[[str], ModuleType]
@@ -106,6 +109,15 @@ def test_missing_data_is_one_line_and_exit_code_2(
     assert error.count("\n") == 1
     assert name in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in RUNS}))
+def test_every_setting_refuses_another_type(example: Example, name: str) -> None:
+    """Settings that are None by default took anything, and failed in the training."""
+    for recipe in example(name).SCRIPT.recipes.values():
+        for path in flat(asdict(recipe)):
+            with pytest.raises(ConfigError, match=rf"setting '{path}' is {{}}; give an? "):
+                changed(recipe, {path: {}})
 
 
 def test_parameters_of_all_stages_are_counted(example: Example, ogb_root: Path, tmp_path: Path) -> None:

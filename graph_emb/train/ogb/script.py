@@ -17,8 +17,10 @@ import torch
 from tabulate import tabulate
 
 from graph_emb.compat.ogb import read_hetero_dataset
+from graph_emb.config.schema import MAX_SEED
 from graph_emb.data.datasets import load as load_dataset
 from graph_emb.errors import ConfigError, DataError, GraphEmbError
+from graph_emb.models.kge.training import MOST_THREADS
 from graph_emb.train.ogb.published import rows_of, text_of
 from graph_emb.train.ogb.recipes import Recipe, Run
 from graph_emb.train.ogb.record import SeedRecord, this_hardware
@@ -59,7 +61,7 @@ class Script:
         words = list(sys.argv[1:] if argv is None else argv)
         args = self._parser().parse_args(words)
         torch.set_num_threads(args.threads)
-        numba.set_num_threads(args.threads)
+        numba.set_num_threads(min(args.threads, MOST_THREADS))
         try:
             records = self._run_all(args, shlex.join(["python", self.file, *words]))
             print(self._table(records))
@@ -170,7 +172,7 @@ class Script:
         folder = self.dataset.replace("-", "_")
         parser.add_argument("--model", nargs="+", choices=names, default=names[:1], help="default: %(default)s")
         parser.add_argument("--root", type=Path, help=f"folder that holds {folder}; default: $GRAPH_EMB_DATA")
-        parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)), help="OGB asks for 0 .. 9")
+        parser.add_argument("--seeds", type=seed_number, nargs="+", default=list(range(10)), help="OGB asks for 0 .. 9")
         parser.add_argument("--out", type=Path, required=True, help="folder of finished seeds")
         parser.add_argument("--json", type=Path, help="write the numbers of the table there")
         parser.add_argument(
@@ -225,6 +227,14 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def seed_number(text: str) -> int:
+    """An integer that every seed may be."""
+    value = int(text)
+    if not 0 <= value <= MAX_SEED:
+        raise argparse.ArgumentTypeError(f"{value} is outside [0, {MAX_SEED}]")
     return value
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from graph_emb.errors import ConfigError, unknown_name
 
@@ -17,8 +18,8 @@ def changed(recipe: T, values: Mapping[str, Any]) -> T:
 
     Args:
         recipe: A dataclass, whose fields may be dataclasses.
-        values: By field names joined by dots, "embedding.skipgram.dim": a value of the old one's type; anything where
-            the old one is None.
+        values: By field names joined by dots, "embedding.skipgram.dim": a value of the type that the field is
+            annotated with.
     Raises:
         ConfigError: an unknown field, a value of another type or outside its limits.
     """
@@ -26,18 +27,20 @@ def changed(recipe: T, values: Mapping[str, Any]) -> T:
 
 
 def _changed(recipe: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    known = [field.name for field in fields(recipe)]
+    known, kinds = [field.name for field in fields(recipe)], get_type_hints(type(recipe))
     grouped: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         name, _, rest = path.partition(".")
         if name not in known:
             raise unknown_name("setting", prefix + path, [prefix + other for other in known])
         grouped.setdefault(name, {})[rest] = value
-    new = {name: _new_value(getattr(recipe, name), inner, prefix + name) for name, inner in grouped.items()}
+    new = {
+        name: _new_value(getattr(recipe, name), kinds[name], inner, prefix + name) for name, inner in grouped.items()
+    }
     return replace(recipe, **new)
 
 
-def _new_value(old: Any, inner: Mapping[str, Any], path: str) -> Any:
+def _new_value(old: Any, kind: Any, inner: Mapping[str, Any], path: str) -> Any:
     if is_dataclass(old):
         if "" in inner:
             raise ConfigError(
@@ -46,19 +49,25 @@ def _new_value(old: Any, inner: Mapping[str, Any], path: str) -> Any:
         return _changed(old, inner, f"{path}.")
     if "" not in inner:
         raise ConfigError(f"setting '{path}.{next(iter(inner))}': {path} is a value, {old!r}, and has no fields")
-    return _as_type_of(old, inner[""], path)
+    return _as_annotated(kind, inner[""], old, path)
 
 
-def _as_type_of(old: Any, value: Any, path: str) -> Any:
-    if isinstance(old, tuple):
-        return tuple(value) if isinstance(value, list) else (value,)
-    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if old is not None and type(value) is not type(old):
-        kind = type(old).__name__
-        raise ConfigError(
-            f"setting {path!r} is {value!r}; give {'an' if kind[0] in 'aeiou' else 'a'} {kind} such as {old!r}"
+def _as_annotated(kind: Any, value: Any, old: Any, path: str) -> Any:
+    """The value as ``kind``: a type, a tuple of one type, or either of them ``| None``."""
+    choices = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if value is None and NoneType in choices:
+        return None
+    (kind,) = (choice for choice in choices if choice is not NoneType)
+    if get_origin(kind) is tuple:
+        return tuple(
+            _as_annotated(get_args(kind)[0], v, old, path) for v in (value if isinstance(value, list) else [value])
         )
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        word = f"{'an' if kind.__name__[0] in 'aeiou' else 'a'} {kind.__name__}"
+        hint = " or null" if old is None else f" such as {old!r}"
+        raise ConfigError(f"setting {path!r} is {value!r}; give {word}{hint}")
     return value
 
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numba
 import pytest
+import torch
 
 from graph_emb.errors import DataError
+from graph_emb.models.kge.training import MOST_THREADS
 from graph_emb.train.ogb.recipes import Run
 from graph_emb.train.ogb.record import BestScore, SeedResult, read_record
 from graph_emb.train.ogb.script import Script, typed_graph
@@ -115,6 +118,7 @@ def test_a_frozen_embedding_is_that_of_the_first_seed(tmp_path: Path) -> None:
         (["--model", "dice", "--device", "cuda"], "--device cuda has no effect on dice"),
         (["--set", "sidse=3"], "did you mean 'sides'"),
         (["--set", "sides"], "not of the form path=value"),
+        (["--set", "fails_at=soon"], "setting 'fails_at' is 'soon'; give an int or null"),
     ],
 )
 def test_what_has_no_effect_is_refused_before_anything_runs(
@@ -129,7 +133,13 @@ def test_what_has_no_effect_is_refused_before_anything_runs(
 
 @pytest.mark.parametrize(
     ("words", "text"),
-    [(["--model", "line"], "invalid choice"), (["--epochs", "0"], "0 is below 1"), (["--seed", "0"], "unrecognized")],
+    [
+        (["--model", "line"], "invalid choice"),
+        (["--epochs", "0"], "0 is below 1"),
+        (["--seed", "0"], "unrecognized"),
+        (["--seeds", "3", "-1"], "-1 is outside [0, 9223372036854775807]"),
+        (["--seeds", "9223372036854775808"], "is outside [0, "),
+    ],
 )
 def test_a_wrong_word_is_argparses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
@@ -137,6 +147,15 @@ def test_a_wrong_word_is_argparses(
     with pytest.raises(SystemExit, match="2"):
         run(tmp_path, *words)
     assert text in capsys.readouterr().err
+
+
+def test_threads_beyond_numbas_are_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba refuses more threads than NUMBA_NUM_THREADS, which may be below torch's count."""
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: asked.append(("torch", count)))
+    monkeypatch.setattr(numba, "set_num_threads", lambda count: asked.append(("numba", count)))
+    assert run(tmp_path, "--seeds", "0", "--threads", str(MOST_THREADS + 1)) == 0
+    assert asked == [("torch", MOST_THREADS + 1), ("numba", MOST_THREADS)]
 
 
 def test_the_json_sums_up(tmp_path: Path) -> None:

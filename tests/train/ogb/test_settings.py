@@ -18,6 +18,7 @@ class Inner:
     lr: float = 0.1
     patience: int | None = None
     names: tuple[str, ...] = ("a",)
+    fanouts: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.size % self.chunk:
@@ -35,6 +36,8 @@ def test_values_change_by_path_and_the_rest_stays() -> None:
     assert made == Outer(Inner(lr=1.0, patience=3, names=("b", "c")), "raw")
     assert isinstance(made.inner.lr, float)
     assert changed(Outer(), {}) == Outer()
+    assert changed(made, {"inner.patience": None}).inner.patience is None
+    assert changed(Outer(), {"inner.fanouts": [5, 3]}).inner.fanouts == (5, 3)
 
 
 def test_limits_that_join_two_values_hold_for_both_at_once() -> None:
@@ -54,6 +57,12 @@ def test_limits_that_join_two_values_hold_for_both_at_once() -> None:
         ("inner.size", "x", "give an int"),
         ("inner.lr", True, "give a float such as 0.1"),
         ("word", 3, "give a str"),
+        ("word", None, "give a str such as 'none'"),
+        ("inner.patience", "abc", "'inner.patience' is 'abc'; give an int or null"),
+        ("inner.patience", 2.5, "is 2.5; give an int or null"),
+        ("inner.patience", [3], "give an int or null"),
+        ("inner.fanouts", ["x"], "is 'x'; give an int or null"),
+        ("inner.names", [3], r"is 3; give a str such as \('a',\)"),
     ],
 )
 def test_what_does_not_fit_is_named(path: str, value: Any, text: str) -> None:
