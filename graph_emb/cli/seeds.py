@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,10 +23,13 @@ def parse_seeds(text: str) -> list[int]:
     """
     seeds: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not first.strip().isdigit() or (dash and not last.strip().isdigit()):
+        found = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
+        if found is None:
             raise ConfigError(f"seeds {text!r}: write 0,1,2 or 0-9")
-        seeds += range(int(first), int(last if dash else first) + 1)
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ConfigError(f"seeds {text!r}: {part.strip()} ends before it begins; write {last}-{first}")
+        seeds += range(first, last + 1)
     if len(set(seeds)) < len(seeds) or len(seeds) < 2:
         raise ConfigError(f"seeds {text!r}: give at least two, each once; for one there is --seed")
     return seeds

@@ -16,10 +16,15 @@ def test_lists_and_ranges_of_seeds() -> None:
     assert parse_seeds("1, 3-4") == [1, 3, 4]
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "3", "1,1", "2-1", "0,-1"])
+@pytest.mark.parametrize("text", ["", "a", "1-", "3", "1,1", "2-1", "0,-1", "²,1", "1,2-²", "0-1-2", "1 2,3"])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="seeds"):
         parse_seeds(text)
+
+
+def test_a_range_that_runs_backward_is_no_empty_one() -> None:
+    with pytest.raises(ConfigError, match=r"seeds '0,1,9-2': 9-2 ends before it begins; write 2-9"):
+        parse_seeds("0,1,9-2")
 
 
 def test_a_seed_has_its_own_command() -> None:
