@@ -18,6 +18,9 @@ from graph_emb.models.kge.losses import EXCLUDED, LOSSES
 from graph_emb.models.kge.penalties import power_sums
 from graph_emb.models.kge.scorers import SCORERS
 
+SEEDS = 2**63
+"""Initializers take seeds below it; a model takes two, one after the other."""
+
 
 @dataclass(frozen=True, eq=False)
 class TripleBatch:
@@ -63,7 +66,7 @@ class KGEModel:
     ) -> None:
         self.config = config
         self.scorer = SCORERS[config.model](config)
-        entity_first, relation_first = self.scorer.initializers(2 * seed)
+        entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS)
         self.entity = DistEmbedding(
             num_entities, self.scorer.dim, names[0] or None, init_func=entity_first, part_policy=part_policy
         )

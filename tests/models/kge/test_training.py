@@ -11,11 +11,13 @@ import torch
 
 import graph_emb as ge
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.config.schema import MAX_SEED
 from graph_emb.data.triple_readers import load_triples
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.models.kge import training
 from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import KGEResult, train_kge
 from tests.models.kge.references import ring
@@ -136,6 +138,15 @@ def test_validation_samples_triples_and_candidates(monkeypatch: pytest.MonkeyPat
     rows(replace(TINY, epochs=2, valid_triples=0))
     assert (len(seen[0][0]), seen[0][1]) == (2, 5)
     assert seen[1] == ([0, 1, 2], None)
+
+
+def test_the_largest_seed_makes_first_rows() -> None:
+    """The tables' seeds are 2 * seed and the one after it, which left the initializers' range from 2 ** 62 on."""
+    for seed in (2**62, MAX_SEED):
+        assert rows(replace(TINY, epochs=1), seed=seed).history
+    one, other = (KGEModel(5, 2, TINY, seed=seed).tables for seed in (0, MAX_SEED))
+    assert not torch.equal(one[0].weight[:], other[0].weight[:])
+    assert not torch.equal(other[0].weight[:2], other[1].weight[:])
 
 
 def test_rates_that_diverge_are_named() -> None:
