@@ -5,7 +5,7 @@ Legend: B judged triples, E entities, R relations, D and W widths of their rows,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -114,8 +114,7 @@ def rank_triples(
     """
     _check(entities, relations, triples)
     total = len(entities)
-    if num_candidates is not None and not 1 <= num_candidates < total:
-        raise ConfigError(f"num_candidates is {num_candidates}; it must be in [1, {total}), or None for all entities")
+    _check_sample(num_candidates, total)
     sides = []
     for side in (HEAD, TAIL):
         answers = None if known is None else next(one for one in known if one.side == side)
@@ -275,23 +274,36 @@ def rank_part(
         num_candidates, seed: As in ``rank_triples``.
     Raises:
         DataError: the data set has no such part.
-        ConfigError: candidates are to be sampled where they are given.
+        ConfigError: candidates are to be sampled where they are given, or more than there are.
     """
     if part not in graph.parts:
         raise DataError(f"{graph.name} has no part {part!r}; it has {', '.join(graph.parts)}")
     triples = graph.parts[part] if chosen is None else graph.parts[part][chosen]
+    check_candidates(graph, [part], num_candidates)
     given = graph.negatives.get(part)
     if given is not None:
-        if num_candidates is not None:
-            raise ConfigError(
-                f"candidates = {num_candidates}: {graph.name} gives its own for each triple; leave it out"
-            )
         heads, tails = (side if chosen is None else side[chosen] for side in (given.heads, given.tails))
         return rank_given(scorer, entities, relations, triples, heads, tails)
     if known is None:
         everything = graph.all_triples()
         known = [KnownAnswers.of(everything, side, graph.num_relations) for side in (HEAD, TAIL)]
     return rank_triples(scorer, entities, relations, triples, known, num_candidates=num_candidates, seed=seed)
+
+
+def check_candidates(graph: KnowledgeGraph, parts: Iterable[str], num_candidates: int | None) -> None:
+    """Refuse a number of candidates that ``rank_part`` does not take; for those who train for hours before they rank.
+
+    Raises:
+        ConfigError: as ``rank_part``.
+    """
+    if num_candidates is not None and any(part in graph.negatives for part in parts):
+        raise ConfigError(f"candidates = {num_candidates}: {graph.name} gives its own for each triple; leave it out")
+    _check_sample(num_candidates, graph.num_entities)
+
+
+def _check_sample(num_candidates: int | None, total: int) -> None:
+    if num_candidates is not None and not 1 <= num_candidates < total:
+        raise ConfigError(f"num_candidates is {num_candidates}; it must be in [1, {total}), or None for all entities")
 
 
 def _mean(left: TiedValue, right: TiedValue) -> TiedValue:

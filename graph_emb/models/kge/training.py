@@ -22,7 +22,7 @@ from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.data.walkers import thread_count
 from graph_emb.errors import ConfigError
-from graph_emb.evaluate.triple_ranks import rank_part
+from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.best import BestRows
 from graph_emb.models.kge.config import KGEConfig
@@ -109,7 +109,7 @@ def train_kge(
         on_epoch: Called with each line of the history, on the first rank.
         checkpoints: Saves the training at intervals, and resumes it.
     Raises:
-        ConfigError: the loss is no longer finite.
+        ConfigError: the loss is no longer finite; candidates that cannot be sampled.
     """
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")
@@ -223,6 +223,7 @@ class _Training:
         """Numbers of the triples to validate on, None for no validation; and what ranks leave out, first rank only."""
         if not self.model.config.valid_every or "valid" not in self.graph.parts:
             return None, []
+        check_candidates(self.graph, ["valid"], self.model.config.candidates)
         order = np.random.default_rng((self.seed, 0, 1)).permutation(len(self.graph.parts["valid"]))
         chosen = np.sort(order[: self.model.config.valid_triples or None])
         if self.transport.rank:

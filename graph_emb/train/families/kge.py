@@ -15,7 +15,7 @@ from graph_emb.data.export import Embeddings
 from graph_emb.data.triple_readers import load_triples
 from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.data.walkers import thread_count
-from graph_emb.evaluate.triple_ranks import rank_part
+from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import KGEProgress, KGEResult, train_kge
@@ -27,6 +27,7 @@ from graph_emb.train.parallel import Ranks
 from graph_emb.train.versions import peak_memory_mib
 
 ENTITY, RELATION = "entity", "relation"
+JUDGED = ("valid", "test")
 
 
 class KGEFamily:
@@ -41,6 +42,7 @@ class KGEFamily:
         """Triples with their splits."""
         section = self.config.dataset
         graph = load_triples(section.name, section.root, download=section.download)
+        check_candidates(graph, JUDGED, self.recipe.candidates)
         tables = 2 if self.recipe.valid_every and "valid" in graph.parts else 1  # the best rows are kept beside
         check_memory(graph.num_entities, self.recipe.dim, tables, self.recipe.rule)
         return graph
@@ -100,7 +102,7 @@ class KGEFamily:
         """Ranks of the held-out parts, by the data set's own rule."""
         entities, relations = (torch.from_numpy(trained.tables[name].weights) for name in (ENTITY, RELATION))
         findings = []
-        for part in ("valid", "test"):
+        for part in JUDGED:
             if part in dataset.parts:
                 ranks = rank_part(
                     SCORERS[self.recipe.model](self.recipe),

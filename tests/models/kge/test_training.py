@@ -140,6 +140,12 @@ def test_validation_samples_triples_and_candidates(monkeypatch: pytest.MonkeyPat
     assert seen[1] == ([0, 1, 2], None)
 
 
+def test_candidates_that_cannot_be_sampled_are_refused_before_training() -> None:
+    """They were refused by the first validation, after epochs of training."""
+    with pytest.raises(ge.ConfigError, match=r"num_candidates is 12; it must be in \[1, 12\)"):
+        rows(replace(TINY, candidates=12), on_epoch=lambda line: pytest.fail("trained"))
+
+
 def test_the_largest_seed_makes_first_rows() -> None:
     """The tables' seeds are 2 * seed and the one after it, which left the initializers' range from 2 ** 62 on."""
     for seed in (2**62, MAX_SEED):

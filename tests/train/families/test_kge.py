@@ -146,6 +146,7 @@ def test_the_command_line_trains_and_tells(folder: Path, tmp_path: Path, capfd: 
         ({"model": "rotate", "directed": True}, "dataset.directed = True has no effect on rotate"),
         ({"model": "rotate", "path": "autograd"}, "train.path = 'autograd' has no effect on rotate"),
         ({"model": "rotate", "norm": 2}, "norm"),
+        ({"model": "rotate", "candidates": 12, "valid_every": 0}, r"num_candidates is 12; it must be in \[1, 12\)"),
     ],
 )
 def test_options_without_effect_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
