@@ -88,6 +88,8 @@ class SAGESection(GNNSection):
     preset: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "train": {"rule": "adam", "lr": 0.005, "epochs": 200, "batch_size": 65_536, "path": "optimizer"}
     }
+    for_links: ClassVar[tuple[str, ...]] = ("predictor_layers", "negatives", "precision")
+    """Fields of the link predictor, which classes of nodes do without."""
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of the learnable inputs")
     hidden_dim: Count = Field(default=256, ge=1, le=65_536, description="width between layers")
     clip_norm: Number | None = Field(default=1.0, gt=0, le=1e9, description="norm of gradients at most; null: any")

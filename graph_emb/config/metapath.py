@@ -24,7 +24,11 @@ class Metapath2VecSection(WalkSection):
 
     name: Literal["metapath2vec"] = "metapath2vec"
     family: ClassVar[str] = "metapath"
-    without: ClassVar[tuple[str, ...]] = tuple(f"dataset.{field}" for field in FILE_OPTIONS)
+    without: ClassVar[tuple[str, ...]] = (
+        "evaluate.hits",
+        "evaluate.scorer",
+        *(f"dataset.{field}" for field in FILE_OPTIONS),
+    )
     metapath: str | None = Field(
         default=None, min_length=1, description="node types joined by '-', relations in brackets; null: the data set's"
     )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from graph_emb.config import EvaluateSection
 from graph_emb.data.datasets import Dataset
+from graph_emb.errors import ConfigError
 
 SCORER_TITLES = {
     "dot": "dot product",
@@ -59,17 +60,47 @@ def evaluate(
         progress: Show bars.
     """
     findings = []
-    labels, split = dataset.labels, dataset.node_split
-    if labels is not None and split is not None and labels.is_single and {"train", "test"} <= split.keys():
+    if dataset.labels is not None and _is_split(dataset):
         from graph_emb.evaluate.split_accuracy import split_accuracy
 
-        accuracy = split_accuracy(weights, labels, split, threads=threads, progress=progress)
+        assert dataset.node_split is not None
+        accuracy = split_accuracy(weights, dataset.labels, dataset.node_split, threads=threads, progress=progress)
         findings.append(Finding("split_accuracy", "node classification, the data set's split", accuracy))
-    elif labels is not None:
+    elif dataset.labels is not None:
         findings.append(judge_classes(weights, dataset, section, seed, threads=threads, progress=progress))
     if dataset.link_split is not None:
         findings.append(judge_links(weights, dataset, section))
     return findings
+
+
+def _is_split(dataset: Dataset) -> bool:
+    """Whether classes are judged by the data set's own split rather than by shares of the labelled nodes."""
+    labels, split = dataset.labels, dataset.node_split
+    return labels is not None and split is not None and labels.is_single and {"train", "test"} <= split.keys()
+
+
+def check_section(section: EvaluateSection, dataset: Dataset) -> None:
+    """Refuse fields that are set and mean nothing to what the data set brings, before anything is trained.
+
+    Raises:
+        ConfigError: shares of the labelled nodes where none are drawn, or scores of edges where none are held out.
+    """
+    if dataset.labels is None or _is_split(dataset):
+        refuse_set(section, ("ratios", "shuffles"), f"{dataset.name}, of whose labelled nodes no shares are drawn")
+    if dataset.link_split is None:
+        refuse_set(section, ("hits", "scorer"), f"{dataset.name}, which holds out no edges (dataset.hold_out)")
+
+
+def refuse_set(section: EvaluateSection, names: tuple[str, ...], what: str) -> None:
+    """Refuse fields of a section whose value is not the default; a written configuration names them all.
+
+    Raises:
+        ConfigError: one of ``names`` is set; ``what`` is that on which it has no effect.
+    """
+    for name in names if section.enabled else ():
+        value = getattr(section, name)
+        if value != type(section).model_fields[name].default:
+            raise ConfigError(f"evaluate.{name} = {value!r} has no effect on {what}; leave it out")
 
 
 def judge_classes(

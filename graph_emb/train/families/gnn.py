@@ -90,6 +90,11 @@ class GNNFamily:
     def _check(self, data: GNNData) -> None:
         if isinstance(self.section, SAGESection) and len(data.graph.edges) > 1:
             raise ConfigError(f"{data.name} has {len(data.graph.edges)} edge types, and sage takes one; take rgcn")
+        if isinstance(self.section, SAGESection) and isinstance(data.task, NodeTask):
+            for name in SAGESection.for_links:
+                value = getattr(self.section, name)
+                if value != SAGESection.model_fields[name].default:
+                    raise ConfigError(f"model.{name} = {value!r} has no effect on classes of nodes; leave it out")
         if set(data.graph.num_nodes) <= set(data.features):
             raise ConfigError(
                 f"all nodes of {data.name} have features, so nothing is learned; set model.features=false"

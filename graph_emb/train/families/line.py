@@ -16,7 +16,7 @@ from graph_emb.data.walkers import thread_count
 from graph_emb.models.line import LineConfig, LineResult, side_by_side, train_line
 from graph_emb.models.skipgram import SkipGramProgress
 from graph_emb.train import parallel
-from graph_emb.train.evaluation import Finding, evaluate
+from graph_emb.train.evaluation import Finding, check_section, evaluate
 from graph_emb.train.families.walks import describe_graph, with_rates
 from graph_emb.train.family import Log, Trained
 from graph_emb.train.inputs import load_dataset
@@ -34,6 +34,7 @@ class LineFamily:
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
         dataset = load_dataset(self.config.dataset, self.config.seed)
+        check_section(self.config.evaluate, dataset)
         for order in self.line.orders:
             self.line.skipgram(order, directed=dataset.graph.directed)  # refuses what has no meaning on the graph
         check_memory(dataset.graph.num_nodes, self.line.dim, 2, self.line.rule)

@@ -17,7 +17,7 @@ from graph_emb.data.metapath_walks import MetapathGraph, MetapathSampler, StepAr
 from graph_emb.errors import ConfigError
 from graph_emb.models.skipgram import SkipGram, SkipGramProgress, train_skipgram
 from graph_emb.train import parallel
-from graph_emb.train.evaluation import Finding
+from graph_emb.train.evaluation import Finding, refuse_set
 from graph_emb.train.families.walks import skipgram_config, training_metrics, with_rates
 from graph_emb.train.family import Log, Trained
 from graph_emb.train.memory import check_memory
@@ -37,7 +37,10 @@ class MetapathFamily:
         """The graph with what its embeddings are judged by."""
         section = self.config.dataset
         dataset = load_typed(section.name, section.root, format=section.format)
-        path_of(self.config, dataset)  # refuses a path that the graph does not have
+        types = path_of(self.config, dataset).node_types()  # refuses a path that the graph does not have
+        if not any(ntype in dataset.labels and ntype not in dataset.groups for ntype in types):
+            what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
+            refuse_set(self.config.evaluate, ("ratios", "shuffles"), what)
         check_memory(dataset.graph.total_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
         return dataset
 

@@ -14,7 +14,7 @@ from graph_emb.data.export import Embeddings
 from graph_emb.data.walks import WalkSampler, thread_count
 from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
 from graph_emb.train import parallel
-from graph_emb.train.evaluation import Finding, evaluate
+from graph_emb.train.evaluation import Finding, check_section, evaluate
 from graph_emb.train.family import Log, Trained
 from graph_emb.train.inputs import absolute_paths, load_dataset
 from graph_emb.train.memory import check_memory
@@ -32,6 +32,7 @@ class WalkFamily:
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
         dataset = load_dataset(self.config.dataset, self.config.seed)
+        check_section(self.config.evaluate, dataset)
         check_memory(dataset.graph.num_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
         return dataset
 

@@ -198,6 +198,17 @@ def test_features_of_all_nodes_leave_nothing_to_learn(tmp_path: Path) -> None:
     assert result.metrics["evaluation"]["graph_network"]["summary"]["accuracy"]["test"]["mean"] >= 0
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("predictor_layers", 3), ("negatives", "targets"), ("precision", "bfloat16")]
+)
+def test_fields_of_the_link_predictor_mean_nothing_to_classes(tmp_path: Path, field: str, value: Any) -> None:
+    from tests.ogb_layout import write_arxiv
+
+    write_arxiv(tmp_path)
+    with pytest.raises(ge.ConfigError, match=rf"model\.{field} = {value!r} has no effect on classes of nodes; leave"):
+        ge.pipeline("sage", "ogbn-arxiv", root=tmp_path, features=False, **TINY, **{f"model.{field}": value})
+
+
 def test_data_that_cannot_be_classified_is_refused(entities: Path) -> None:
     (entities / "testSet.tsv").write_text("id\tperson\tlabel_group\n1\tnobody\tgroup0\n")
     with pytest.raises(ge.DataError, match=r"testSet\.tsv: no column starts with 'label', or none holds IRIs"):

@@ -62,6 +62,11 @@ def test_each_type_of_the_path_has_a_table_and_venues_are_judged(dbis: Path, tmp
         ({"metapath": "author-paper"}, r"walk_length = 21: .* at most 2 nodes"),
         ({"typed_negatives": True, "subsample": 0.01}, r"subsample=0\.01 drops nodes"),
         ({"dataset": {"name": "dbis", "hold_out": 0.1}}, "dataset.hold_out = 0.1 has no effect on metapath2vec"),
+        ({"evaluate": {"hits": [3]}}, r"evaluate\.hits = \(3,\) has no effect on metapath2vec"),
+        (
+            {"metapath": "paper-venue-paper", "evaluate": {"shuffles": 7}},
+            r"evaluate\.shuffles = 7 has no effect on dbis, of whose",
+        ),
         ({"typed_negatives": True, "shared_negatives": 2}, "2 and the path has 3 node types"),
     ],
 )
