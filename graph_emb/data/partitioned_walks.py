@@ -24,7 +24,7 @@ from graph_emb.data.walkers import (
     walkers_at,
 )
 from graph_emb.errors import ConfigError, PeerError
-from graph_emb.transport.collective import HEAD, HOME, WALK
+from graph_emb.transport.lockstep import HEAD, HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout
 

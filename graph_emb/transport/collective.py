@@ -10,25 +10,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ModeError, PeerError
+from graph_emb.errors import ConfigError, ModeError
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import PartitionBook
 from graph_emb.table.gather import gather, gather_two
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport import sending
+from graph_emb.transport import lockstep, sending
 from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.collective_table import Early, Table
 from graph_emb.transport.common_memory import common_rows
+from graph_emb.transport.lockstep import FREEZE, PREFETCH, PULL, PUSH, REPAIR, WRITE, identity
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 from graph_emb.transport.rows import ShardRows, TableRows
-
-PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME = range(1, 11)
-"""What ranks do together, the walkers' calls included: a rank in another call is noticed by its number."""
-HEAD = 16
-"""Numbers that every call exchanges first: enough for a push of six tables."""
 
 
 class CollectiveTransport:
@@ -86,7 +82,7 @@ class CollectiveTransport:
         rows = common_rows(self.group, spec) if self._hogwild else None
         shard = EmbeddingShard(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
-        self._tables[spec.name] = Table(spec, places, shard, self._created, rows)
+        self._tables[spec.name] = Table(spec, places, shard, identity(spec, self._created, places), rows)
         if self._hogwild:
             self.group.barrier(f"create of table {spec.name!r}")  # nobody reads rows that are not filled yet
 
@@ -156,7 +152,7 @@ class CollectiveTransport:
         asks = list(route.counts)
         asks[self.rank] = 0
         what = f"{'pull' if call == PULL else 'prefetch'} of table {found.spec.name!r}"
-        wanted = self._agree_counts(call, found.number, asks, what)
+        wanted = self._agree_counts(call, found.identity, asks, what)
         asked = self.group.exchange(route.ids[: sum(asks)], asks, wanted, what)
         self.traffic.bytes_sent += sum(asks) * 8 + len(asked) * found.spec.dim * found.spec.dtype.itemsize
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
@@ -207,7 +203,7 @@ class CollectiveTransport:
         stale = early.changed[early.asked].cpu()
         pieces = [piece.nonzero().flatten() for piece in stale.split(early.wanted)]
         counts = [len(piece) for piece in pieces]
-        coming = self._agree_counts(REPAIR, found.number, counts, what)
+        coming = self._agree_counts(REPAIR, found.identity, counts, what)
         places = self.group.exchange(torch.cat(pieces), counts, coming, what)
         fresh = found.shard.read(early.asked[stale.nonzero().flatten().to(early.asked.device)])
         got = self.group.exchange(fresh, counts, coming, what)
@@ -248,7 +244,7 @@ class CollectiveTransport:
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""
-        return sum((k + 1) * self._table(name).number for k, name in enumerate(tables))
+        return lockstep.signature([self._table(name).identity for name in tables])
 
     def agree(self, call: int, number: int, per_rank: Tensor, what: str) -> Tensor:
         """Exchange one row of numbers with every rank, shape (W, K), and check that all are in the same call.
@@ -256,23 +252,7 @@ class CollectiveTransport:
         Raises:
             PeerError: a rank is in another call.
         """
-        num = per_rank.shape[1]
-        head = torch.zeros(self.world_size, HEAD, dtype=torch.int64)
-        head[:, :3] = torch.tensor([call, number, num])
-        head[:, 3 : 3 + num] = per_rank[:, : HEAD - 3]
-        ones = [1] * self.world_size
-        got = self.group.exchange(head, ones, ones, what)
-        wrong = (got[:, :3] != head[:, :3]).any(dim=1).nonzero().flatten().tolist()
-        if wrong:
-            raise PeerError(
-                f"rank {self.rank} is in {what}, rank {', '.join(map(str, wrong))} in another call; in collective mode "
-                "every rank makes the same calls in the same order (graph_emb.in_step keeps loops of unequal length "
-                "together)"
-            )
-        if num <= HEAD - 3:
-            return got[:, 3 : 3 + num]
-        rest = self.group.exchange(per_rank[:, HEAD - 3 :].contiguous(), ones, ones, what)
-        return torch.cat([got[:, 3:], rest], dim=1)
+        return lockstep.agree(self.group, self._tables, call, number, per_rank, what)
 
     def _agree_counts(self, call: int, number: int, counts: list[int], what: str) -> list[int]:
         """Tell every rank how many rows are for it; returns how many each has for this one."""
@@ -290,7 +270,7 @@ class CollectiveTransport:
         if self.world_size > 1:
             counts = list(route.counts)
             counts[self.rank] = 0
-            coming = self._agree_counts(WRITE, found.number, counts, what)
+            coming = self._agree_counts(WRITE, found.identity, counts, what)
             got_ids = self.group.exchange(route.ids[:remote], counts, coming, what).split(coming)
             got = self.group.exchange(sent[:remote].contiguous(), counts, coming, what).split(coming)
             others = list(zip(got_ids, got, strict=True))
@@ -311,7 +291,7 @@ class CollectiveTransport:
         if self.world_size > 1:
             counts = list(route.counts)
             counts[self.rank] = 0
-            coming = self._agree_counts(FREEZE, found.number, counts, what)
+            coming = self._agree_counts(FREEZE, found.identity, counts, what)
             rows = torch.cat([rows, self.group.exchange(route.ids[:remote], counts, coming, what)])
         if int(self.group.sum(torch.tensor([len(rows)]), what)):  # every rank knows whether rows are frozen anywhere
             found.shard.freeze(rows - found.shard.first_id, frozen)

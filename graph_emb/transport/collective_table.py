@@ -44,14 +44,19 @@ class Table:
     """A table as this rank sees it: its shard, who stores the rest, and whether an optimizer trains it.
 
     Attributes:
-        number: How many tables were made before it, and itself.
+        identity: What tells it from all others, on every rank alike (``lockstep.identity``).
         common: All rows of the table, where all ranks reach them; else None.
     """
 
     spec: TableSpec
     layout: Layout
     shard: EmbeddingShard
-    number: int
+    identity: int
     common: Tensor | None = None
     attached: bool = False
     early: Early | None = None
+
+    @property
+    def said(self) -> str:
+        """The table as an error describes it."""
+        return f"{self.spec.name!r} ({self.spec.num_rows}, {self.spec.dim}) of {self.spec.dtype}"

@@ -19,7 +19,7 @@ def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
     """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it.
 
     Raises:
-        ConfigError: the table is not in host memory, or there is no room.
+        ConfigError: the table is not in host memory, there is no room, or the ranks give it other shapes.
     """
     if spec.device.type != "cpu":
         raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
@@ -31,7 +31,12 @@ def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
         except OSError as error:
             failed = f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; use fewer rows"
     try:
-        pid, file, reason = group.gather_objects((os.getpid(), descriptor, failed), what)[0]
+        shape = f"({spec.num_rows}, {spec.dim}) of {spec.dtype}"
+        told = group.gather_objects((os.getpid(), descriptor, failed, shape), what)
+        shapes = [entry[3] for entry in told]
+        if len(set(shapes)) > 1:
+            raise ConfigError(f"table {spec.name!r}: the ranks make it {shapes}; make the same tables on every rank")
+        pid, file, reason, _ = told[0]
         if reason:
             raise ConfigError(reason)
         found: mmap.mmap = memory if memory is not None else map_memory(pid, file, max(1, size))

@@ -19,7 +19,8 @@ from graph_emb.optim.sgd import SGD
 from graph_emb.table.gather import gather
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.threads import threads_for
-from graph_emb.transport.collective import COPY, RETURN, CollectiveTransport
+from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.lockstep import COPY, RETURN
 
 
 class RowCopies:

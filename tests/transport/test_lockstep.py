@@ -1,0 +1,117 @@
+"""Ranks that make other tables than the others are told so by the first call that meets theirs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.table.spec import TableSpec
+from graph_emb.transport.lockstep import identity, signature
+from graph_emb.transport.routing import Layout
+from tests.ranks import Ranks
+
+
+def made(name: str = "t", num_rows: int = 4, dim: int = 2, dtype: torch.dtype = torch.float32) -> TableSpec:
+    return TableSpec(name, num_rows, dim, ge.RangeBook([0, num_rows]), ge.initializers.Zeros(), dtype)
+
+
+def test_all_that_two_ranks_must_make_alike_tells_tables_apart() -> None:
+    halves = Layout([0, 2, 4], [0, 1], 2)
+    assert identity(made(), 1, halves) == identity(made(), 1, Layout([0, 2, 4], [0, 1], 2))
+    others = [
+        identity(made("u"), 1, halves),
+        identity(made(num_rows=5), 1, halves),
+        identity(made(dim=3), 1, halves),
+        identity(made(dtype=torch.float64), 1, halves),
+        identity(made(), 2, halves),
+        identity(made(), 1, Layout([0, 1, 4], [0, 1], 2)),
+        identity(made(), 1, Layout([0, 2, 4], [1, 0], 2)),
+    ]
+    assert len({*others, identity(made(), 1, halves)}) == 8
+    assert all(0 <= number < 1 << 63 for number in others)
+
+
+def test_names_that_tables_took_by_themselves_may_differ() -> None:
+    halves = Layout([0, 2, 4], [0, 1], 2)
+    assert identity(made("embedding_3"), 1, halves) == identity(made("embedding_7"), 1, halves)
+
+
+def test_other_tables_have_another_signature() -> None:
+    """A weighted sum gave (1, 5) and (3, 4) the same."""
+    assert signature([1, 5]) != signature([3, 4])
+    assert signature([1, 5]) != signature([5, 1])
+    assert signature([7]) == 7
+
+
+def pull_other_tables(options: list[dict[str, Any]], names: list[list[str]], hogwild: bool = False) -> str:
+    rank = int(os.environ["RANK"])
+    ge.init(mode="collective", timeout=60, hogwild=hogwild)
+    try:
+        tables = {name: ge.DistEmbedding(name=name, **options[rank]) for name in names[rank]}
+        tables[names[rank][0]](torch.arange(4))
+    except (ge.PeerError, ge.ConfigError) as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return "nothing"
+
+
+SMALL: dict[str, Any] = {"num_embeddings": 1000, "embedding_dim": 4}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({"num_embeddings": 300_000, "embedding_dim": 4}, "'x' (300000, 4) of torch.float32"),
+        ({"num_embeddings": 1000, "embedding_dim": 8}, "'x' (1000, 8) of torch.float32"),
+        ({**SMALL, "dtype": torch.float64}, "'x' (1000, 4) of torch.float64"),
+    ],
+    ids=["rows", "dim", "dtype"],
+)
+def test_tables_of_other_shapes_do_not_meet(ranks: Ranks, theirs: dict[str, Any], said: str) -> None:
+    """Only the order of creation was compared: owners answered with rows of another width, or past their shard."""
+    first, second = ranks.run(pull_other_tables, 2, [SMALL, theirs], [["x"], ["x"]])
+    assert "pull of table 'x', rank 1 in another call (pull of other tables, or of tables made otherwise)" in first
+    assert "tables of rank 0: 'x' (1000, 4) of torch.float32" in first
+    assert f"tables of rank 1: {said}" in second
+
+
+@pytest.mark.dist
+def test_tables_made_in_another_order_do_not_meet(ranks: Ranks) -> None:
+    """The first table of each rank was taken for the same one, whatever its name."""
+    first, second = ranks.run(pull_other_tables, 2, [SMALL, SMALL], [["x", "y"], ["y", "x"]])
+    assert "rank 1 in another call" in first
+    assert "tables of rank 0: 'x' (1000, 4) of torch.float32, 'y' (1000, 4)" in first
+    assert "tables of rank 1: 'y' (1000, 4) of torch.float32, 'x' (1000, 4)" in second
+
+
+@pytest.mark.dist
+def test_common_rows_of_other_shapes_are_refused(ranks: Ranks) -> None:
+    theirs = {"num_embeddings": 2000, "embedding_dim": 4}
+    for said in ranks.run(pull_other_tables, 2, [SMALL, theirs], [["x"], ["x"]], True):
+        assert "table 'x': the ranks make it ['(1000, 4) of torch.float32', '(2000, 4) of torch.float32']" in said
+
+
+def step_with_others() -> str:
+    transport = ge.init(mode="collective", timeout=60)
+    try:
+        tables = [ge.DistEmbedding(4, 1, f"t{k}") for k in range(1, 6)]
+        mine, theirs = ge.SparseSGD([tables[0], tables[4]], lr=1.0), ge.SparseSGD([tables[2], tables[3]], lr=1.0)
+        (theirs if transport.rank else mine).step()
+    except ge.PeerError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return "nothing"
+
+
+@pytest.mark.dist
+def test_steps_over_other_tables_do_not_meet(ranks: Ranks) -> None:
+    first, second = ranks.run(step_with_others, 2)
+    assert "rank 0 is in push of table 't1', 't5', rank 1 in another call (push of other tables" in first
+    assert "rank 1 is in push of table 't3', 't4', rank 0 in another call (push of other tables" in second
