@@ -21,7 +21,7 @@ from graph_emb.transport import lockstep, sending
 from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.collective_table import Early, Table
 from graph_emb.transport.common_memory import common_rows
-from graph_emb.transport.lockstep import FREEZE, PREFETCH, PULL, PUSH, REPAIR, WRITE, identity
+from graph_emb.transport.lockstep import BARRIER, CREATE, FREEZE, PREFETCH, PULL, PUSH, REPAIR, VOTES, WRITE, identity
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 from graph_emb.transport.rows import ShardRows, TableRows
@@ -84,7 +84,8 @@ class CollectiveTransport:
         self._created += 1
         self._tables[spec.name] = Table(spec, places, shard, identity(spec, self._created, places), rows)
         if self._hogwild:
-            self.group.barrier(f"create of table {spec.name!r}")  # nobody reads rows that are not filled yet
+            made = self._tables[spec.name].identity
+            self._tell(CREATE, made, 0, f"create of table {spec.name!r}")  # nobody reads rows that are not filled yet
 
     def layout_of(self, table: str) -> Layout:
         """Which rank stores which rows of a live table."""
@@ -258,6 +259,10 @@ class CollectiveTransport:
         """Tell every rank how many rows are for it; returns how many each has for this one."""
         return self.agree(call, number, torch.tensor(counts).unsqueeze(1), what)[:, 0].tolist()
 
+    def _tell(self, call: int, number: int, said: int, what: str) -> int:
+        """Tell every rank a number; returns the sum of all, this rank's included."""
+        return int(self.agree(call, number, torch.full((self.world_size, 1), said), what).sum())
+
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows of checked distinct ids. Every rank must call it; the highest rank wins where ids overlap."""
         found = self._table(table)
@@ -285,21 +290,22 @@ class CollectiveTransport:
         found = self._table(table)
         what = f"freeze of table {table!r}"
         route = found.layout.route(ids, self.rank)
-        own = route.counts[self.rank]
-        remote = len(route.ids) - own
-        rows = route.ids[remote:]
+        remote = len(route.ids) - route.counts[self.rank]
+        rows, anywhere = route.ids[remote:], len(route.ids) > 0
         if self.world_size > 1:
             counts = list(route.counts)
             counts[self.rank] = 0
-            coming = self._agree_counts(FREEZE, found.identity, counts, what)
+            told = torch.tensor([[count, int(anywhere)] for count in counts])  # every rank knows whether any froze rows
+            got = self.agree(FREEZE, found.identity, told, what)
+            coming, anywhere = got[:, 0].tolist(), bool(got[:, 1].any())
             rows = torch.cat([rows, self.group.exchange(route.ids[:remote], counts, coming, what)])
-        if int(self.group.sum(torch.tensor([len(rows)]), what)):  # every rank knows whether rows are frozen anywhere
+        if anywhere:
             found.shard.freeze(rows - found.shard.first_id, frozen)
 
     def votes(self, yes: bool) -> int:
         """How many ranks say yes. Every rank must call it."""
         self._check_open()
-        return int(self.group.sum(torch.tensor([int(yes)]), "votes"))
+        return self._tell(VOTES, 0, int(yes), "votes")
 
     def flush(self) -> None:
         """Nothing is ever pending: a push returns when this rank's rows are updated."""
@@ -308,7 +314,7 @@ class CollectiveTransport:
     def barrier(self) -> None:
         """Return when every rank has come here."""
         self._check_open()
-        self.group.barrier()
+        self._tell(BARRIER, 0, 0, "barrier")
 
     def shard(self, table: str) -> EmbeddingShard:
         """The rows that this rank stores.

@@ -18,7 +18,7 @@ from graph_emb.transport.collective_table import Table
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout
 
-PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME = range(1, 11)
+PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE = range(1, 14)
 """What ranks do together, the walkers' calls included: a rank in another call is noticed by its number."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
@@ -33,6 +33,9 @@ _WORDS = {
     RETURN: "changes of copied rows",
     WALK: "walks over partitions",
     HOME: "walks over partitions",
+    VOTES: "votes",
+    BARRIER: "barrier",
+    CREATE: "create",
 }
 _AUTOMATIC = re.compile(r"embedding_\d+")
 
@@ -100,7 +103,7 @@ def agree(
 def _said(call: int, number: int, tables: Mapping[str, Table]) -> str:
     """What another rank does, as far as this one can tell."""
     word = _WORDS.get(call, f"call {call}")
-    if call in (WALK, HOME):
+    if call in (WALK, HOME, VOTES, BARRIER):
         return word
     known = [f"table {name!r}" for name, table in tables.items() if table.identity == number]
     return f"{word} of {next(iter(known), 'other tables, or of tables made otherwise')}"

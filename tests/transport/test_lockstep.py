@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,3 +117,41 @@ def test_steps_over_other_tables_do_not_meet(ranks: Ranks) -> None:
     first, second = ranks.run(step_with_others, 2)
     assert "rank 0 is in push of table 't1', 't5', rank 1 in another call (push of other tables" in first
     assert "rank 1 is in push of table 't3', 't4', rank 0 in another call (push of other tables" in second
+
+
+def meet(calls: list[str]) -> tuple[str, float]:
+    """What this rank hears, and after how many seconds."""
+    transport = ge.init(mode="collective", timeout=20)
+    table = ge.DistEmbedding(4, 1, "x")
+    do: dict[str, Callable[[], Any]] = {
+        "votes": lambda: transport.votes(True),
+        "barrier": transport.barrier,
+        "pull": lambda: table(torch.arange(4)),
+        "freeze": lambda: table.freeze(torch.tensor([1])),
+    }
+    begun = time.monotonic()
+    try:
+        do[calls[transport.rank]]()
+    except ge.PeerError as error:
+        return str(error), time.monotonic() - begun
+    finally:
+        ge.shutdown()
+    return "nothing", 0.0
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (["barrier", "votes"], ["rank 0 is in barrier, rank 1 in another call (votes)", "rank 1 is in votes"]),
+        (["pull", "votes"], ["rank 0 is in pull of table 'x', rank 1 in another call (votes)", "rank 1 is in votes"]),
+        (["barrier", "pull"], ["another call (pull of table 'x')", "rank 0 in another call (barrier)"]),
+        (["freeze", "votes"], ["rank 1 in another call (votes)", "rank 0 in another call (freeze of table 'x')"]),
+    ],
+    ids=lambda value: "-".join(value) if len(value[0]) < 9 else "",
+)
+def test_votes_and_barriers_are_calls_like_the_others(ranks: Ranks, calls: list[str], said: list[str]) -> None:
+    """They were reductions of torch's: of different dtypes they ended the process, beside a pull they waited."""
+    for (text, seconds), words in zip(ranks.run(meet, 2, calls), said, strict=True):
+        assert words in text
+        assert seconds < 10
