@@ -84,7 +84,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Apply and consume the gradients that came back since the last step.
 
-        Everything is checked before the first row changes. Tables that no backward reached are left alone.
+        Everything is checked before the first row changes. Tables that no backward reached are left alone. Once
+        gradients are on their way they count as consumed, even where an error ends the step: none is applied twice.
 
         Args:
             closure: Called first with gradients enabled; its value is returned.
@@ -104,9 +105,11 @@ class SparseOptimizer(torch.optim.Optimizer):
                     ids, grads = _concatenate(table)
                     check_gradient(table.name, ids, grads, table.embedding_dim)
                     pushes.append(Push(table.name, ids, grads, rule, self._convention.merge, table.touched))
-        self._transport.push(pushes)
-        for push in pushes:
-            self._tables[push.table].clear_gradients()
+        try:
+            self._transport.push(pushes)
+        finally:  # an error may come when some, or all, of them are applied
+            for push in pushes:
+                self._tables[push.table].clear_gradients()
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:

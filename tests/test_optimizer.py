@@ -153,6 +153,25 @@ def test_traces_are_consumed_by_step(name: str) -> None:
     )
 
 
+def test_a_step_that_raises_applies_no_gradient_twice() -> None:
+    """Gradients were cleared after the push only: an error in the second table left those of the first behind."""
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("too large")
+
+    transport: Any = ge.init(mode="kvstore")
+    first, second = table(name="first"), table(name="second")
+    transport.register_push_handler("second", refuse)
+    before, opt = first.weight[:], ge.SparseSGD([first, second], lr=1.0)
+    (first(torch.arange(ROWS)) + second(torch.arange(ROWS))).sum().backward()
+    with pytest.raises(ValueError, match="too large"):
+        opt.step()
+    assert not first.touched
+    assert not second.touched
+    opt.step()
+    assert torch.equal(first.weight[:], before - 1.0)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_gradients_of_several_backwards_are_one_step(name: str) -> None:
     ids, grads = np.array([1, 2, 1]), np.arange(12.0).reshape(3, 4)

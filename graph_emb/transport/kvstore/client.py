@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, DataError, ModeError, ShapeError
+from graph_emb.errors import ConfigError, DataError, GraphEmbError, ModeError, ShapeError
 from graph_emb.names import Rank
-from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import RangeBook
 from graph_emb.table.gather import gather
@@ -23,7 +22,7 @@ from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.allocation import on_all_servers
-from graph_emb.transport.kvstore.calls import check_picklable, revive
+from graph_emb.transport.kvstore.calls import check_picklable
 from graph_emb.transport.kvstore.far_rows import shares
 from graph_emb.transport.kvstore.first_rows import for_server
 from graph_emb.transport.kvstore.layout import server_book, slices
@@ -66,6 +65,7 @@ class KVStoreTransport:
         self._tables: dict[str, TrainerTable] = {}
         self._made: dict[str, int] = {}
         self._unflushed: set[int] = set()
+        self._failures: list[GraphEmbError] = []
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
         self._outbox: Outbox | None = None
         self._closed = False
@@ -201,16 +201,18 @@ class KVStoreTransport:
         self.traffic.local += local
 
     def push(self, pushes: Sequence[Push]) -> None:
-        """Send the gradients of one step to the owners, merged; a failure there is raised at a later flush or pull.
+        """Send the gradients of one step to the owners, merged; a later push, flush or pull raises a failure there.
 
         The learning rate and other numbers travel with each push. A per-table clock is the pushing trainer's own.
+        Where the servers' answers are awaited here, what failed is raised when all tables are sent.
         """
         self.traffic.steps += 1
         for push in pushes:
             if push.touched:
                 self._push(self._table(push.table), push)
         if any(self._tables[push.table].pending >= max(MOST_PENDING, self._staleness) for push in pushes):
-            self.flush()
+            self._drain()
+        self._raise_failure()
 
     def _push(self, table: TrainerTable, push: Push) -> None:
         if not table.attached and push.rule.state_specs():
@@ -224,7 +226,7 @@ class KVStoreTransport:
         for server, start, end in pieces:
             ids, grads = packed.ids[start:end], packed.grads[start:end]
             if server in self._servers and self._hogwild and not table.push_handler:
-                self._apply_here(table, push.rule, packed.how, ids, grads, clocks)
+                table.apply(push.rule, ids, grads, packed.how)
                 continue
             arguments = (table.key, optimizer, push.rule, packed.how, packed.distinct, clocks)
             if server in self._servers:
@@ -240,7 +242,7 @@ class KVStoreTransport:
     def _room(self, num_rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Place]:
         """A place in the outbox, emptied or enlarged where it is full."""
         if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
-            self.flush()
+            self._drain()  # does not raise: the tables of a step that are still to come would never be sent
         if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
             fresh = Outbox(Outbox.size_for(num_rows, width, dtype))
             try:
@@ -250,13 +252,6 @@ class KVStoreTransport:
                 shared.forget_name(fresh.name)
             self._outbox = fresh
         return self._outbox.memory, self._outbox.reserve(num_rows, width, dtype)
-
-    def _apply_here(
-        self, table: TrainerTable, rule: SparseRule, how: Any, ids: Tensor, grads: Tensor, clocks: dict[str, float]
-    ) -> None:
-        shard = table.shard.narrow(0, table.shard.num_rows)
-        shard.state = {name: t.clone() if name in clocks else t for name, t in shard.state.items()}
-        apply_update(rule, shard, ids - table.low, grads, how)
 
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
         """DGL's ``push``: values go to the table's push handler at the owners; without one they are assigned.
@@ -322,21 +317,25 @@ class KVStoreTransport:
         Raises:
             PeerError: a push failed at a server, or a server is gone.
         """
+        self._drain()
+        self._raise_failure()
+
+    def _drain(self) -> None:
+        """Wait until everything that this trainer pushed is applied, or failed."""
         self._check_open()
         self._exchange.check()
         self._collect_garbage()
-        servers = sorted(self._unflushed)
-        answers = self._exchange.ask([(server, "flush", (), ()) for server in servers])
+        self._failures += self._exchange.flush(sorted(self._unflushed))
         self._unflushed.clear()
         if self._outbox is not None:
             self._outbox.clear()
         for table in self._tables.values():
             table.pending = 0
-        for server, answer in zip(servers, answers, strict=True):
-            if answer.value:
-                more = f" (and {len(answer.value) - 1} more)" if len(answer.value) > 1 else ""
-                address = "{}:{}".format(*self._hosts.address(server))
-                raise revive(answer.value[0], f"server {server} ({address}) failed a push of trainer {self.rank}{more}")
+
+    def _raise_failure(self) -> None:
+        if self._failures:
+            first, self._failures = self._failures[0], []
+            raise first
 
     def barrier(self) -> None:
         """Wait until every trainer is here; ends with an error that names the dead when one is."""

@@ -288,6 +288,17 @@ class Exchange:
                 raise revive(error, self._where(server))
         return [answers[number] for _, number in started]
 
+    def flush(self, servers: Sequence[int]) -> list[GraphEmbError]:
+        """Return when these servers have handled what this trainer pushed; an error for each that failed to."""
+        failed = []
+        answers = self.ask([(server, "flush", (), ()) for server in servers])
+        for server, answer in zip(servers, answers, strict=True):
+            if answer.value:
+                more = f" (and {len(answer.value) - 1} more)" if len(answer.value) > 1 else ""
+                where = f"{self._where(server)} failed a push of trainer {self._session.rank}{more}"
+                failed.append(revive(answer.value[0], where))
+        return failed
+
     def _where(self, server: int) -> str:
         host, port = self._session.hosts.address(server)
         return f"server {server} ({host}:{port})"

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graph_emb.optim.apply import apply_update
+from graph_emb.optim.merge import Merge
+from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import RangeBook
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore import shared
@@ -52,3 +55,10 @@ class TrainerTable:
         """The per-table clocks as they stand."""
         kinds = self.shard.state_specs
         return {name: value.item() for name, value in self.shard.state.items() if kinds[name].kind == "table"}
+
+    def apply(self, rule: SparseRule, ids: Tensor, grads: Tensor, how: Merge) -> None:
+        """Do what the servers of this machine do with a push (Hogwild); the clocks stay as they are."""
+        clocks = self.clocks()
+        shard = self.shard.narrow(0, self.shard.num_rows)
+        shard.state = {name: t.clone() if name in clocks else t for name, t in shard.state.items()}
+        apply_update(rule, shard, ids - self.low, grads, how)
