@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
+from graph_emb.errors import ConfigError, PeerError
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.same_machine import map_memory, new_memory
@@ -20,6 +20,7 @@ def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
 
     Raises:
         ConfigError: the table is not in host memory, there is no room, or the ranks give it other shapes.
+        PeerError: the rank that made it is gone.
     """
     if spec.device.type != "cpu":
         raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
@@ -39,7 +40,10 @@ def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
         pid, file, reason, _ = told[0]
         if reason:
             raise ConfigError(reason)
-        found: mmap.mmap = memory if memory is not None else map_memory(pid, file, max(1, size))
+        try:
+            found: mmap.mmap = memory if memory is not None else map_memory(pid, file, max(1, size))
+        except OSError as error:
+            raise PeerError(f"{what}: rank 0 (process {pid}) is gone ({error})") from error
         group.gather_objects(None, what)  # everybody has mapped it
     finally:
         if descriptor >= 0:

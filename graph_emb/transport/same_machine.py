@@ -140,7 +140,10 @@ class SharedExchange:
         size = int(self._controls[rank][_BUFFERS + 2 * turn + 1])
         known = self._mapped.get((rank, turn))
         if known is None or known[0] != size:
-            found = map_memory(self._pids[rank], int(self._controls[rank][_BUFFERS + 2 * turn]), size)
+            try:
+                found = map_memory(self._pids[rank], int(self._controls[rank][_BUFFERS + 2 * turn]), size)
+            except OSError as error:  # it was killed after it wrote: its descriptors went with it
+                raise RuntimeError(f"rank {rank} (process {self._pids[rank]}) is gone ({error})") from error
             known = self._mapped[rank, turn] = (size, np.frombuffer(found, np.uint8))
         return known[1]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.transport.same_machine import SharedExchange
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -62,6 +65,18 @@ def test_a_killed_rank_is_noticed_and_named() -> None:
             workers.run(lose_a_rank, 2)
     finally:
         workers.close()
+
+
+def test_a_rank_that_was_killed_after_it_wrote_is_gone() -> None:
+    """Its control memory says that rows wait; the descriptor under which they lay ended with the process."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    own, theirs = np.zeros(12, np.int64), np.zeros(12, np.int64)
+    theirs[:4] = 1, 0, 5, 1 << 16  # one exchange written, in descriptor 5
+    exchange = SharedExchange(0, [own, theirs], [os.getpid(), ended.pid], 5.0)
+    with pytest.raises(RuntimeError, match=rf"rank 1 \(process {ended.pid}\) is gone"):
+        exchange.exchange(torch.zeros(1), torch.zeros(1), [0, 1], [0, 1])
+    exchange.close()
 
 
 def leave_early() -> str:
