@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.outbox import Outbox
 from graph_emb.transport.kvstore.session import Exchange, Session
 
 Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
@@ -24,3 +26,13 @@ def on_all_servers(exchange: Exchange, session: Session, calls: Calls) -> dict[s
     exchange.ask(calls([server for server in range(hosts.num_servers) if server not in firsts], known))
     here: dict[str, str] = names[session.machine]
     return here
+
+
+def mapped_outbox(exchange: Exchange, servers: Sequence[int], num_bytes: int) -> Outbox:
+    """An outbox of this trainer that the servers of its machine have mapped; its name is forgotten."""
+    made = Outbox(num_bytes)
+    try:
+        exchange.ask([(server, "outbox", (made.name, len(made.memory)), ()) for server in servers])
+    finally:
+        shared.forget_name(made.name)
+    return made

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, DataError, GraphEmbError, ModeError, ShapeError
+from graph_emb.errors import ConfigError, DataError, GraphEmbError, ModeError
 from graph_emb.names import Rank
 from graph_emb.optim.rule import SparseRule
 from graph_emb.partition_book import RangeBook
@@ -21,12 +21,13 @@ from graph_emb.table.gather import gather
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.allocation import on_all_servers
+from graph_emb.transport.kvstore.allocation import mapped_outbox, on_all_servers
 from graph_emb.transport.kvstore.calls import check_picklable
 from graph_emb.transport.kvstore.far_rows import shares
 from graph_emb.transport.kvstore.first_rows import for_server
 from graph_emb.transport.kvstore.layout import server_book, slices
 from graph_emb.transport.kvstore.outbox import Outbox, Place, cut, pack
+from graph_emb.transport.kvstore.pushed_values import checked
 from graph_emb.transport.kvstore.session import Exchange, Session
 from graph_emb.transport.kvstore.trainer_table import TrainerTable
 from graph_emb.transport.routing import Layout
@@ -244,13 +245,8 @@ class KVStoreTransport:
         if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
             self._drain()  # does not raise: the tables of a step that are still to come would never be sent
         if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
-            fresh = Outbox(Outbox.size_for(num_rows, width, dtype))
-            try:
-                named = (fresh.name, len(fresh.memory))
-                self._exchange.ask([(server, "outbox", named, ()) for server in self._servers])
-            finally:
-                shared.forget_name(fresh.name)
-            self._outbox = fresh
+            size = Outbox.size_for(num_rows, width, dtype)
+            self._outbox = mapped_outbox(self._exchange, self._servers, size)
         return self._outbox.memory, self._outbox.reserve(num_rows, width, dtype)
 
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
@@ -258,12 +254,14 @@ class KVStoreTransport:
 
         Args:
             table: The table's name.
-            ids: Shape (B,), int64; distinct where no handler is registered.
-            values: Shape (B, ...), handed to the handler as they are.
+            ids: Shape (B,); distinct where no handler is registered.
+            values: Shape (B, ...), handed to the handler as they are; (B, D) where no handler is registered.
+        Raises:
+            PartitionError: an id is out of range.
+            ShapeError: ids are no integer tensor, or values do not fit them.
         """
         found = self._table(table)
-        if len(ids) != len(values):
-            raise ShapeError(f"table {table!r}: {len(ids)} ids but {len(values)} rows of values")
+        ids, values = checked(found.spec, ids, values, found.push_handler)
         order = torch.argsort(ids, stable=True)
         ids, values = ids[order], values[order]
         for server, start, end in slices(found.book, ids):

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from graph_emb.errors import ShapeError
 from graph_emb.optim.merge import merge
 from graph_emb.transport.base import Push, Reach
+from graph_emb.transport.kvstore.pushed_values import checked
 from graph_emb.transport.local import LocalTransport
 
 Handler = TypeVar("Handler")
@@ -66,8 +66,7 @@ class StandaloneTransport(LocalTransport):
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
         """As ``KVStoreTransport.push_data``."""
         shard = self.shard(table)
-        if len(ids) != len(values):
-            raise ShapeError(f"table {table!r}: {len(ids)} ids but {len(values)} rows of values")
+        ids, values = checked(shard.spec, ids, values, table in self._push_handlers)
         if table in self._push_handlers:
             self._push_handlers[table](self._data(), table, ids, values)
         else:

@@ -177,7 +177,7 @@ def with_handlers(transport: Any) -> list[Tensor]:
     found = [emb.weight[ids]]
     transport.register_push_handler("t", square)
     transport.register_push_handler("t", square)
-    transport.push_data("t", ids, torch.full((3, 2), 3.0))
+    transport.push_data("t", ids.int(), torch.full((3, 2), 3.0, requires_grad=True))
     found.append(emb.weight[ids])
     opt = ge.SparseSGD([emb], lr=1.0)
     emb(torch.tensor([0, 0])).sum().backward()
@@ -249,6 +249,10 @@ def mistakes(transport: Any) -> list[str]:
         lambda: ge.DistEmbedding(3, 2, name="gpu", device="cuda"),
         lambda: ge.DistEmbedding(3, 2, name="parts", part_policy=RangeBook([0, 1, 2, 3])),
         lambda: transport.push_data("t", torch.tensor([0]), torch.ones(2, 2)),
+        lambda: transport.push_data("t", torch.tensor([1, 12]), torch.ones(2, 2)),  # was dropped in silence
+        lambda: transport.push_data("t", torch.tensor([-1, 1]), torch.ones(2, 2)),
+        lambda: transport.push_data("t", torch.tensor([0.0]), torch.ones(1, 2)),
+        lambda: transport.push_data("t", torch.tensor([0]), torch.ones(1, 3)),
         lambda: transport.shard("gone"),
         lambda: emb.shard.allocate_state(()),
     ):
@@ -272,6 +276,10 @@ def test_mistakes_raise_before_anything_is_sent() -> None:
             "ConfigError: table 'gpu': device cuda",
             "PartitionError: table 'parts': 3 parts cannot be divided among 2 machines",
             "ShapeError: table 't': 1 ids but 2 rows",
+            "PartitionError: table 't': id 12 is outside [0, 12)",
+            "PartitionError: table 't': id -1 is outside [0, 12)",
+            "ShapeError: table 't': ids have dtype torch.float32",
+            "ShapeError: table 't': values have shape (1, 3), its rows (1, 2)",
             "ModeError: no table 'gone' here; live tables: t",
             "ModeError: table 't': state in kvstore mode is made by attach()",
         ),

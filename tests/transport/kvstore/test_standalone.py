@@ -48,6 +48,8 @@ def test_mistakes_are_named(alone: StandaloneTransport) -> None:
     emb = ge.DistEmbedding(3, 2, name="t")
     with pytest.raises(ge.ShapeError, match="1 ids but 2 rows"):
         alone.push_data("t", torch.tensor([0]), torch.ones(2, 2))
+    with pytest.raises(ge.PartitionError, match=r"id 3 is outside \[0, 3\)"):
+        alone.push_data("t", torch.tensor([3]), torch.ones(1, 2))
     with pytest.raises(ge.ModeError, match="no table 'gone'"):
         alone.register_push_handler("gone", print)
     assert emb.num_embeddings == 3
