@@ -41,7 +41,8 @@ def _numbers(optimizer: SparseOptimizer, group: dict[str, Any]) -> dict[str, Any
 
 
 def snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
-    """Header and copies of all state."""
+    """Header and copies of all state, every step of this process applied."""
+    optimizer._transport.flush()
     state = {
         name: {key: value.clone() for key, value in table.optm_state.items()}
         for name, table in optimizer._tables.items()
@@ -56,6 +57,7 @@ def restore(optimizer: SparseOptimizer, saved: dict[str, Any]) -> None:
         raise ConfigError(f"state_dict lacks {sorted(missing)}; pass what state_dict() returned")
     fresh = checked_groups(optimizer, saved, "state_dict")
     _check_tensors(optimizer, saved["state"])
+    optimizer._transport.flush()  # steps on their way would change what is copied in
     set_groups(optimizer, fresh)
     _copy_in(optimizer, saved["state"])
 
@@ -160,12 +162,13 @@ def _rank_file(f: str | Path, rank: int) -> Path:
 
 
 def save(optimizer: SparseOptimizer, f: str | Path) -> None:
-    """Write ``f_<rank>`` through a temporary name."""
+    """Write ``f_<rank>`` through a temporary name, every step of this process applied."""
     from safetensors.torch import save_file
 
     target = _rank_file(f, optimizer.rank)
     if not target.parent.is_dir():
         raise DataError(f"{target.parent} is no folder; make it before save()")
+    optimizer._transport.flush()
     tensors = {
         f"{name}/{key}": value
         for name, table in optimizer._tables.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 import graph_emb as ge
 from tests.test_optimizer import OPTIMIZERS, ROWS, batches, feed, table
+from tests.transport.kvstore.cluster import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -151,3 +153,37 @@ def test_a_file_of_another_rule_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ge.GraphEmbError, match="RowAdagrad"):
         other.load(tmp_path / "opt")
     assert np.all(other.state_dict()["state"]["t"]["step"].numpy() == 0)
+
+
+def late(data: Any, name: str, ids: torch.Tensor, grads: torch.Tensor) -> None:
+    time.sleep(0.5)
+
+
+def save_behind_a_slow_push(transport: Any, way: str, folder: str) -> list[float]:
+    """The state after a step, a save, another step and a load."""
+    save, load = WAYS[way]
+    emb, slow = ge.DistEmbedding(3, 1, name="t"), ge.DistEmbedding(3, 1, name="slow")
+    opt = ge.SparseAdagrad([emb], lr=1.0)
+    before = ge.SparseSGD([slow], lr=1.0)
+    transport.register_push_handler("slow", late)
+
+    def step() -> None:
+        slow(torch.arange(3)).sum().backward()
+        before.step()
+        emb(torch.arange(3)).sum().backward()
+        opt.step()
+
+    step()
+    file = Path(folder, "opt")
+    saved = save(opt, file)
+    step()
+    load(opt, file, saved)
+    again = opt.state_dict()["state"]["t"]["sum"]
+    return again.flatten().tolist()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("way", WAYS)
+def test_pushes_on_their_way_are_waited_for(way: str, tmp_path: Path) -> None:
+    """In kvstore mode ``step()`` returns before the servers apply it: a save lacked it, a load was overtaken by it."""
+    assert Cluster(1, staleness=100).run(save_behind_a_slow_push, way, str(tmp_path)) == [[1.0] * 3]
