@@ -94,8 +94,10 @@ def shutdown() -> None:
     global _active
     if _active is not None:
         atexit.unregister(shutdown)
-        _active.close()
-        _active = None
+        try:
+            _active.close()
+        finally:  # it is closed, even where it had a failed push to tell of
+            _active = None
 
 
 def in_step(batches: Iterable[T], empty: T) -> Iterator[T]:

@@ -15,8 +15,7 @@ Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
 
 def on_all_servers(exchange: Exchange, session: Session, calls: Calls) -> dict[str, str]:
     """Make the calls at every server; the names of this machine's segments."""
-    hosts = session.hosts
-    firsts = range(0, hosts.num_servers, hosts.servers_per_machine)
+    hosts, firsts = session.hosts, _firsts(session)
     names = [answer.value for answer in exchange.ask(calls(firsts, lambda server: None))]
 
     def known(server: int) -> Any:
@@ -26,6 +25,17 @@ def on_all_servers(exchange: Exchange, session: Session, calls: Calls) -> dict[s
     exchange.ask(calls([server for server in range(hosts.num_servers) if server not in firsts], known))
     here: dict[str, str] = names[session.machine]
     return here
+
+
+def tell_mapped(exchange: Exchange, session: Session, key: tuple[str, int], optimizer: int) -> None:
+    """Let the servers that allocated know that this trainer needs the names of the segments no more."""
+    for server in _firsts(session):
+        exchange.tell(server, "mapped", key, optimizer)
+
+
+def _firsts(session: Session) -> range:
+    """The first server of each machine."""
+    return range(0, session.hosts.num_servers, session.hosts.servers_per_machine)
 
 
 def mapped_outbox(exchange: Exchange, servers: Sequence[int], num_bytes: int) -> Outbox:

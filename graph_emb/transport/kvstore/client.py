@@ -21,7 +21,7 @@ from graph_emb.table.gather import gather
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.allocation import mapped_outbox, on_all_servers
+from graph_emb.transport.kvstore.allocation import mapped_outbox, on_all_servers, tell_mapped
 from graph_emb.transport.kvstore.calls import check_picklable
 from graph_emb.transport.kvstore.far_rows import shares
 from graph_emb.transport.kvstore.first_rows import for_server
@@ -61,7 +61,6 @@ class KVStoreTransport:
         self._staleness, self._hogwild, self._hosts = staleness, hogwild, session.hosts
         self._servers = self._hosts.servers_of(session.machine)
         self._locals = {rank for rank, machine in enumerate(session.machines) if machine == session.machine}
-        self._firsts = range(0, self._hosts.num_servers, self._hosts.servers_per_machine)
         self._everyone = set(range(self.world_size))
         self._tables: dict[str, TrainerTable] = {}
         self._made: dict[str, int] = {}
@@ -108,15 +107,11 @@ class KVStoreTransport:
             raise
         low, high = int(book.bounds[self._servers.start]), int(book.bounds[self._servers.stop])
         weight = shared.open_segment(names[""], (high - low, spec.dim), spec.dtype, create=False)
-        self._tell_mapped(key, 0)
+        tell_mapped(self._exchange, self._session, key, 0)
         owners = Layout(book.bounds.tolist(), range(book.num_parts), book.num_parts)
         self._tables[spec.name] = TrainerTable(
             spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight)
         )
-
-    def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None:
-        for server in self._firsts:
-            self._exchange.tell(server, "mapped", key, optimizer)
 
     def destroy(self, table: str) -> None:
         """Forget a table. Sends nothing, because the garbage collector may call it at any moment: the servers hear
@@ -143,9 +138,13 @@ class KVStoreTransport:
         def calls(servers: Sequence[int], names: Callable[[int], Any]) -> list[Any]:
             return [(s, "attach", (found.key, number, specs, self._everyone, names(s)), ()) for s in servers]
 
-        names = on_all_servers(self._exchange, self._session, calls)
+        try:
+            names = on_all_servers(self._exchange, self._session, calls)
+        except Exception:
+            self._garbage.append((found.key, number))  # servers that could make it
+            raise
         state = {spec.name: found.open_state(spec, names) for spec in specs}
-        self._tell_mapped(found.key, number)
+        tell_mapped(self._exchange, self._session, found.key, number)
         found.shard.hold_state({spec.name: spec for spec in specs}, state)
         found.optimizers, found.attached = number, True
 

@@ -149,13 +149,18 @@ class Tables:
             weight, create = table.shards[0].weight, segments is None
             names = segments or {name: shared.new_name() for name in wanted if wanted[name].kind != "table"}
             state: dict[str, Tensor] = {}
-            for name, spec in wanted.items():
-                shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
-                if spec.kind == "table":  # the trainers' clocks; they arrive with each push
-                    state[name] = torch.full(shape, spec.initial, dtype=dtype)
-                    continue
-                state[name] = shared.open_segment(names[name], shape, dtype, create=create)
-                state[name][table.low : table.high] = spec.initial
+            try:
+                for name, spec in wanted.items():
+                    shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
+                    if spec.kind == "table":  # the trainers' clocks; they arrive with each push
+                        state[name] = torch.full(shape, spec.initial, dtype=dtype)
+                        continue
+                    state[name] = shared.open_segment(names[name], shape, dtype, create=create)
+                    state[name][table.low : table.high] = spec.initial
+            except Exception:  # no room for one of them: those before it are not kept
+                for name in names.values() if create else ():
+                    shared.forget_name(name)
+                raise
             shard = shared.SharedShard(table.spec, table.first_id, weight)
             shard.hold_state(wanted, state)
             shard.frozen = table.shards[0].frozen
@@ -179,7 +184,7 @@ class Tables:
     def release(self, sender: int, key: Key, optimizer: int) -> None:
         """A trainer needs the state of an optimizer, or (0) the table, no more; after the last one the memory goes."""
         table = self._tables.get(key)
-        if table is None:
+        if table is None or optimizer not in table.segments:  # it could not be made here
             return
         users = table.users.get(optimizer, set())
         users.discard(sender)

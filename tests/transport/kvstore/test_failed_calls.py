@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.transport.kvstore import outbox
-from tests.transport.kvstore.cluster import Cluster
+from graph_emb.errors import ConfigError
+from graph_emb.transport.kvstore import outbox, shared
+from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 pytestmark = pytest.mark.dist
 
@@ -66,3 +67,58 @@ def test_a_failure_heard_within_a_step_keeps_no_table_of_it_back() -> None:
     ((said, rows),) = Cluster(1, 1, 2, staleness=100).run(fail_within_a_step)
     assert "failed a push of trainer 0: ValueError: gradient too large" in said
     assert rows == [-1.0, -1.0]
+
+
+def without_room(data: Any, name: str, ids: Tensor, grads: Tensor) -> None:
+    """Let one of the servers find no room for the second piece of state that it is asked for."""
+    if data[name].shape[0] != 60:
+        return
+    found = iter([None, ConfigError("no room")])
+    check = shared._check_room
+
+    def room(num_bytes: int, shape: tuple[int, ...]) -> None:
+        error = next(found, None)
+        if error is not None:
+            shared._check_room = check
+            raise error
+
+    shared._check_room = room
+
+
+def attach_without_room(transport: Any) -> tuple[str, float]:
+    emb = ge.DistEmbedding(100, 4, name="e", part_policy=ge.RangeBook([0, 40, 100]))
+    transport.register_push_handler("e", without_room)
+    transport.push_data("e", torch.tensor([0, 99]), torch.zeros(2, 4))
+    transport.register_push_handler("e", None)
+    with pytest.raises(ge.ConfigError) as caught:
+        ge.SparseAdam([emb], lr=0.1)
+    opt = ge.SparseRowAdagrad([emb], lr=1.0)
+    emb(torch.arange(100)).sum().backward()
+    opt.step()
+    transport.flush()
+    return str(caught.value), emb.weight[:].sum().item()
+
+
+def test_an_attach_that_failed_at_one_server_keeps_no_other_out() -> None:
+    """The servers that could make the state kept it: every other rule then kept other state than theirs."""
+    with shared_memory_is_clean():
+        ((said, total),) = Cluster(1, 2).run(attach_without_room)
+    assert "server 1 (127.0.0.1:" in said
+    assert "no room" in said
+    assert total == -400.0
+
+
+def shut_down_after_a_failure(transport: Any) -> str:
+    emb = ge.DistEmbedding(4, 1, name="e")
+    opt = ge.SparseSGD([emb], lr=1.0)
+    transport.register_push_handler("e", picky)
+    (emb(torch.tensor([0])) * 100.0).sum().backward()
+    opt.step()
+    with pytest.raises(ge.PeerError, match="gradient too large"):
+        ge.shutdown()
+    return ge.init().mode
+
+
+def test_a_shutdown_that_tells_of_a_failure_has_ended_the_mode() -> None:
+    """The mode stayed the closed one: neither init() nor a new table was possible."""
+    assert Cluster(1).run(shut_down_after_a_failure) == ["local"]
