@@ -305,7 +305,11 @@ def dial(address: Address, token: str, timeout: float, patience: float) -> Chann
 
 def check_address(host: str) -> None:
     """Raise a ConfigError for an address that means every interface: a job names its hosts."""
-    if host in ("", "0.0.0.0", "::"):
+    try:
+        everywhere = host in ("", "::") or socket.inet_aton(host) == bytes(4)  # "0" and "0x0" are 0.0.0.0 too
+    except OSError:
+        everywhere = False  # a name
+    if everywhere:
         raise ConfigError(f"address {host!r} opens every interface; name the host's own address, or use 127.0.0.1")
 
 

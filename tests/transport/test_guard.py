@@ -129,7 +129,7 @@ def test_other_servers_are_not_mistaken_for_ours() -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "0", "0.0", "0x0", "00.0.0.0"])
 def test_no_job_listens_on_every_interface(host: str) -> None:
     with pytest.raises(ge.ConfigError, match="opens every interface"):
         guard.Listener((host, 0), TOKEN, [], 5.0)

@@ -72,6 +72,7 @@ def test_hosts_are_read_from_dgls_file_or_a_list(tmp_path: Path) -> None:
         (["10.0.0.1:http"], 1, "must be an IPv4 address and a port"),
         ([], 1, "hosts are empty"),
         (["0.0.0.0:30050"], 1, "opens every interface"),
+        (["0:30050"], 1, "opens every interface"),
         (["10.0.0.1:65535"], 2, "leaves no room for 2 servers"),
         (["10.0.0.1:30050"], 0, "must be at least 1"),
     ],
