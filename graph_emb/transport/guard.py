@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
 import select
@@ -34,6 +35,8 @@ HELLO_SECONDS = 5.0
 LONGEST_MESSAGE = 1 << 20
 TOKEN_VARIABLE = "GRAPH_EMB_TOKEN"
 SHORTEST_TOKEN = 16
+LONGEST_SILENCE = 3 * 32_767.0
+"""Seconds: the kernel counts the third of it, after which it probes a silent peer, in 15 bits."""
 
 _log = get_logger("guard")
 
@@ -58,6 +61,13 @@ def token_or_environment(token: str | None) -> str:
             f"pass token= or set ${TOKEN_VARIABLE} to one value of graph_emb.transport.guard.new_token() everywhere"
         )
     return found
+
+
+def check_seconds(**given: float) -> None:
+    """Raise a ConfigError for a time that is no positive, finite number of seconds."""
+    for name, seconds in given.items():
+        if not 0 < seconds < math.inf:
+            raise ConfigError(f"{name} {seconds!r} must be a positive number of seconds, and finite")
 
 
 def _proof(token: str, who: bytes, first: bytes, second: bytes) -> bytes:
@@ -88,10 +98,11 @@ class Channel:
     Args:
         sock: Connected, after the handshake.
         name: The peer as errors name it.
-        timeout: Seconds until an unreachable peer counts as dead.
+        timeout: Seconds until an unreachable peer counts as dead; at most ``LONGEST_SILENCE``.
     """
 
     def __init__(self, sock: socket.socket, name: str, timeout: float) -> None:
+        timeout = min(timeout, LONGEST_SILENCE)
         self.name = name
         self.address: Address = sock.getpeername()[:2]
         self._sock = sock
@@ -132,7 +143,7 @@ class Channel:
             left = until - time.monotonic()
             if left <= 0:
                 raise PeerError(f"{self.name} did not answer within {timeout:g} s")
-            select.select([self._sock], [], [], min(left, 1.0))
+            self._readable(min(left, 1.0))
 
     def poll(self) -> list[dict[str, Any]]:
         """At most one message that is here already; never waits. Then ``ended`` tells whether the peer is gone."""
@@ -157,7 +168,7 @@ class Channel:
         if self._ended is not None:
             return
         try:
-            while select.select([self._sock], [], [], 0)[0]:
+            while self._readable(0.0):
                 more = self._sock.recv(65536)
                 if not more:
                     self._ended = "ended"
@@ -165,6 +176,12 @@ class Channel:
                 self._buffer += more
         except OSError as error:
             self._ended = f"is lost ({error})"
+
+    def _readable(self, timeout: float) -> bool:
+        """Whether there is something to read, the end included; waits for it so many seconds."""
+        waiting = select.poll()  # select() knows descriptors below 1024 only
+        waiting.register(self._sock, select.POLLIN)
+        return bool(waiting.poll(1000 * timeout))
 
     @property
     def ended(self) -> str | None:

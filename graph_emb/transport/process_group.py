@@ -6,6 +6,7 @@ Works with a group that the program made already, under torchrun, and alone.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -43,8 +44,8 @@ class ProcessGroup:
     def __init__(self, backend: str | None = None, timeout: float = 300.0, shared_memory: bool = True) -> None:
         if not dist.is_available():
             raise ModeError("this torch was built without torch.distributed; collective mode needs it")
-        if not timeout > 0:
-            raise ConfigError(f"timeout={timeout!r} must be a positive number of seconds")
+        if not 0 < timeout < math.inf:
+            raise ConfigError(f"timeout={timeout!r} must be a positive number of seconds, and finite")
         self.timeout = timedelta(seconds=timeout)
         chosen = backend or ("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         self.store: Any = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
+import resource
 import socket
 import struct
 import threading
@@ -57,6 +59,43 @@ def test_two_that_hold_the_token_talk(listener: guard.Listener) -> None:
     with pytest.raises(ge.PeerError, match="ended"):
         theirs.receive(5.0)
     theirs.close()
+
+
+def test_a_channel_whose_descriptor_is_above_1023_talks() -> None:
+    """It was asked by select(), which raises there; a trainer with many files open could not start."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2000:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+    held: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        try:
+            while not held or held[-1] < 1100:
+                held.append(os.dup(0))
+            near, (far, _) = socket.create_connection(server.getsockname()), server.accept()
+            mine, theirs = guard.Channel(near, "near", 5.0), guard.Channel(far, "far", 5.0)
+            mine.send({"rank": 1})
+            assert theirs.receive(5.0) == {"rank": 1}
+            mine.close()
+            assert theirs.is_lost()
+            theirs.close()
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_patience_beyond_the_kernels_is_the_kernels_longest(listener: guard.Listener) -> None:
+    mine = guard.dial(listener.address, TOKEN, 1e9, 5.0)
+    listener.accept(5.0).close()
+    mine.close()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_times_are_positive_and_finite(seconds: float) -> None:
+    with pytest.raises(ge.ConfigError, match=r"timeout .* must be a positive number of seconds, and finite"):
+        ge.init(mode="kvstore", hosts=["127.0.0.1:30050"], timeout=seconds)
+    with pytest.raises(ge.ConfigError, match=r"timeout.* must be a positive number of seconds, and finite"):
+        ge.init(mode="collective", timeout=seconds)
 
 
 def test_a_wrong_token_is_refused_on_both_sides(listener: guard.Listener) -> None:

@@ -63,10 +63,11 @@ def connect(
         ConfigError: an option is outside its limits, or there is no token.
         PeerError: the servers or the other trainers did not come up.
     """
-    for name, seconds in (("timeout", timeout), ("start_timeout", start_timeout), ("answer_timeout", answer_timeout),
-                          ("barrier_timeout", barrier_timeout)):  # fmt: skip
-        if not seconds > 0:
-            raise ConfigError(f"{name} {seconds!r} must be a positive number of seconds")
+    from graph_emb.transport.guard import check_seconds
+
+    check_seconds(
+        timeout=timeout, start_timeout=start_timeout, answer_timeout=answer_timeout, barrier_timeout=barrier_timeout
+    )
     given = {"hosts": hosts, "num_servers": num_servers, "machine": machine, "rank": rank, "token": token}
     named = [name for name, value in given.items() if value is not None]
     if _dgl_is_initialized():

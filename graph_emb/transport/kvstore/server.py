@@ -65,6 +65,7 @@ def serve(
         raise ConfigError(f"server_id {server_id} is outside [0, {where.num_servers})")
     if num_clients < 1:
         raise ConfigError(f"num_clients {num_clients} must be at least 1")
+    guard.check_seconds(timeout=timeout, start_timeout=start_timeout)
     secret = guard.token_or_environment(token)
     allowed = {host for host, _ in where.addresses}
     listener = guard.Listener(where.address(server_id), secret, allowed, timeout)
