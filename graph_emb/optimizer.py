@@ -92,7 +92,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         Raises:
             ConfigError: a number of a group is NaN or out of its limits.
             ShapeError: a gradient does not fit its table.
+            ModeError: the optimizer was closed.
         """
+        if not self._detach.alive:
+            names = ", ".join(map(repr, self._tables))
+            raise ModeError(f"{type(self).__name__} of {names} was closed; make another one")
         result = None
         if closure is not None:
             with torch.enable_grad():

@@ -291,6 +291,16 @@ def test_one_optimizer_a_table_until_it_is_closed() -> None:
     assert set(other.tables["t"].optm_state) == {"sum"}
 
 
+def test_a_closed_optimizer_takes_no_step() -> None:
+    emb = table()
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    emb(torch.arange(3)).sum().backward()
+    opt.close()
+    with pytest.raises(ge.ModeError, match="SparseAdagrad of 't' was closed; make another one"):
+        opt.step()
+    assert emb.touched  # for the optimizer that comes after it
+
+
 def test_a_dropped_optimizer_frees_its_state() -> None:
     emb = table()
     opt = ge.SparseAdam([emb], lr=0.1)
