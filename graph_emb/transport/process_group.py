@@ -173,12 +173,15 @@ class ProcessGroup:
         """Leave the group; later calls fail. No call of the others is waited for."""
         # torch 2.13 aborts at exit ("terminate called without an active exception") where a gloo group outlives
         # destroy_process_group() through a reference, or is never destroyed.
-        self._group = None
+        own, self._group = None if self._made_default else self._group, None
         if self._shared is not None:
             self._shared.close()
             self._shared = None
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
+        if own is not None:
+            with contextlib.suppress(ValueError):  # the program has ended all of its groups already
+                dist.destroy_process_group(own)
         self.store = None
 
     @contextlib.contextmanager
