@@ -366,7 +366,7 @@ def test_a_bad_row_is_named_and_nothing_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weight", "error", "word"),
     [
-        (np.arange(40, dtype=np.uint32), DataError, "column 'weight': dtype uint32"),
+        (np.arange(1, 41, dtype=np.uint32), DataError, "column 'weight': dtype uint32"),
         ([[1.0, 2.0]] * 40, ConfigError, "holds lists"),
     ],
 )
