@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ import torch
 
 from graph_emb.data import export
 from graph_emb.data.embedding_formats import FORMATS
-from graph_emb.data.export import copy_embeddings, load_embeddings, save_embeddings
-from graph_emb.data.warm_start import FromFile
+from graph_emb.data.export import load_embeddings, save_embeddings
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError, DataError, ShapeError
 from graph_emb.initializers import Normal
-from graph_emb.transport.active import init, shutdown
 
 ALL = ("npy", "parquet", "word2vec", "pt")
 
@@ -76,13 +73,6 @@ def test_the_text_is_what_gensim_reads(tmp_path: Path) -> None:
     assert path.read_text() == "2 2\na 0.1 -2\nb 1e-7 3\n"
 
 
-def test_lines_may_end_with_a_space_as_those_of_fasttext(tmp_path: Path) -> None:
-    (tmp_path / "wiki.vec").write_text("2 3\n7 1.5 2 -3 \n5 4 5e-1 6 \n")
-    found = load_embeddings(tmp_path / "wiki.vec")
-    assert found.weights.tolist() == [[1.5, 2.0, -3.0], [4.0, 0.5, 6.0]]
-    assert found.node_ids.tolist() == [7, 5]
-
-
 def test_npy_files_are_plain_numpy(tmp_path: Path) -> None:
     table = rows()
     files = save_embeddings(tmp_path, table, IDS["list of strings"])
@@ -118,18 +108,6 @@ def test_a_pt_file_is_what_torch_loads_and_maps(tmp_path: Path, ids: str) -> Non
     assert load_embeddings(tmp_path / "alone.pt").node_ids.tolist() == list(range(50))
 
 
-@pytest.mark.usefixtures("local_mode")
-def test_a_pt_file_of_a_parameter_is_read(tmp_path: Path) -> None:
-    """Its tensor requires a gradient, and torch gives no array of such a one."""
-    layer = torch.nn.Embedding(5, 4)
-    torch.save(layer.weight, tmp_path / "layer.pt")
-    assert np.array_equal(load_embeddings(tmp_path / "layer.pt").weights, layer.weight.detach().numpy())
-    copy_embeddings(tmp_path / "layer.pt", tmp_path / "out", ("npy",))
-    assert np.array_equal(np.load(tmp_path / "out" / "embeddings.npy"), layer.weight.detach().numpy())
-    rows = DistEmbedding(5, 4, init_func=FromFile(tmp_path / "layer.pt")).weight[:]
-    assert torch.equal(rows, layer.weight.detach())
-
-
 class Sliced:
     """Rows that exist only while they are asked for, as those of a table on other machines."""
 
@@ -160,14 +138,6 @@ def test_long_text_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = load_embeddings(tmp_path)
     assert np.array_equal(found.weights.view(np.int32), rows().view(np.int32))
     assert np.array_equal(found.node_ids, IDS["strings"])
-
-
-@pytest.fixture
-def local_mode() -> Iterator[None]:
-    shutdown()  # whatever an earlier test began
-    init(mode="local")
-    yield
-    shutdown()
 
 
 @pytest.mark.usefixtures("local_mode")

@@ -87,6 +87,7 @@ def test_a_channel_whose_descriptor_is_above_1023_talks() -> None:
 def test_a_patience_beyond_the_kernels_is_the_kernels_longest(listener: guard.Listener) -> None:
     mine = guard.dial(listener.address, TOKEN, 1e9, 5.0)
     listener.accept(5.0).close()
+    assert 3 * mine._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == guard.LONGEST_SILENCE
     mine.close()
 
 
