@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport import active
+from graph_emb.transport.base import Transport
 
-_anonymous = itertools.count()
+_unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
+"""Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
 
 
 class _Capture(torch.autograd.Function):
@@ -67,7 +70,7 @@ class DistEmbedding:
     Args:
         num_embeddings: Rows of the whole table: the nodes or edges of one type.
         embedding_dim: Width D of a row.
-        name: Unique among live tables; None chooses one.
+        name: Unique among live tables; None counts: trainers must then make the same tables in the same order.
         init_func: None (zeros), an object of ``graph_emb.initializers``, or DGL's ``f(shape, dtype) -> tensor``.
         part_policy: None (one range), a partition book, a policy of ``partition`` or a DGL node or edge policy.
         dtype: Storage; 16-bit tables accumulate in float32.
@@ -92,7 +95,8 @@ class DistEmbedding:
         device: torch.device | str = "cpu",
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
     ) -> None:
-        self._name = name if name is not None else f"embedding_{next(_anonymous)}"
+        self._transport = active.current()
+        self._name = name if name is not None else _free_name(self._transport)
         book = as_book(part_policy, num_embeddings, self._name)
         ids = as_original_ids(original_ids, part_policy, num_embeddings, self._name)
         self._spec = TableSpec(
@@ -106,7 +110,6 @@ class DistEmbedding:
             original_ids=ids,
         )
         self._part_policy = part_policy if part_policy is not None else book
-        self._transport = active.current()
         self._transport.create(self._spec)
         weakref.finalize(self, self._transport.destroy, self._name)
         self.anchor = torch.zeros((), requires_grad=True)
@@ -269,6 +272,10 @@ class DistEmbedding:
 
     def __repr__(self) -> str:
         return f"DistEmbedding({self._name!r}, {self.num_embeddings}, {self.embedding_dim}, dtype={self._spec.dtype})"
+
+
+def _free_name(transport: Transport) -> str:
+    return f"embedding_{next(_unnamed.setdefault(transport, itertools.count()))}"
 
 
 class Weight:

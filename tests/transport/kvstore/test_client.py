@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -287,47 +286,6 @@ def test_mistakes_raise_before_anything_is_sent() -> None:
         strict=True,
     ):
         assert words in found
-
-
-def different_tables(transport: Any) -> str:
-    size = 3 + transport.rank
-    if transport.rank == 0:
-        emb = ge.DistEmbedding(size, 2, name="t")
-        transport.barrier()
-        transport.barrier()
-        return emb.name
-    transport.barrier()
-    with pytest.raises(ge.ConfigError) as caught:
-        ge.DistEmbedding(size, 2, name="t")
-    transport.barrier()
-    return str(caught.value)
-
-
-@pytest.mark.dist
-def test_trainers_that_make_different_tables_are_told() -> None:
-    assert "trainer 1 makes it (4, 2) of torch.float32, another one (3, 2)" in Cluster(2).run(different_tables)[1]
-
-
-def forgetful(transport: Any) -> list[float]:
-    found = []
-    for size in (3, 5):  # the name again, with another shape; the garbage collector frees the first, sending nothing
-        emb = ge.DistEmbedding(size, 2, name="again")
-        opt = ge.SparseSGD([emb], lr=1.0)
-        emb(torch.tensor([size - 1])).sum().backward()
-        opt.step()
-        transport.flush()
-        transport.barrier()
-        found.append(float(emb.weight[size - 1].sum()))
-        transport.barrier()
-        del emb, opt
-        gc.collect()
-    return found
-
-
-@pytest.mark.dist
-def test_a_table_that_was_dropped_can_be_made_again() -> None:
-    with shared_memory_is_clean():
-        assert Cluster(2).run(forgetful) == [[-4.0, -4.0]] * 2
 
 
 def clock_continues(transport: Any) -> tuple[int, int]:
