@@ -215,17 +215,21 @@ def test_two_ranks_take_the_steps_of_one(ranks: Ranks, model: str, rule: str) ->
     assert other[:2] == (None, None)
 
 
-def judged(transport: Any, config: KGEConfig, graph: KnowledgeGraph) -> float | None:
-    result = train_kge(graph, config, num_threads=1)
-    if result.entities is None or result.relations is None:
-        return None
-    return rank_part(result.model.scorer, result.entities, result.relations, graph, "test").mrr().realistic
+def judged(transport: Any, config: KGEConfig, graph: KnowledgeGraph, seeds: range) -> list[float]:
+    """Test MRR of a training with each seed; none on ranks that have no rows."""
+    found = []
+    for seed in seeds:
+        result = train_kge(graph, config, seed=seed, num_threads=1)
+        if result.entities is not None and result.relations is not None:
+            ranks = rank_part(result.model.scorer, result.entities, result.relations, graph, "test")
+            found.append(ranks.mrr().realistic)
+    return found
 
 
-def judged_collective(config: KGEConfig, graph: KnowledgeGraph) -> float | None:
+def judged_collective(config: KGEConfig, graph: KnowledgeGraph, seeds: range) -> list[float]:
     transport = ge.init(mode="collective", timeout=60)
     try:
-        return judged(transport, config, graph)
+        return judged(transport, config, graph, seeds)
     finally:
         ge.shutdown()
 
@@ -234,21 +238,18 @@ def judged_collective(config: KGEConfig, graph: KnowledgeGraph) -> float | None:
 @pytest.mark.data
 @pytest.mark.slow
 def test_umls_is_learnt_as_well_in_every_mode(ranks: Ranks, shared_data: Path) -> None:
-    """One std of the test MRR over seeds, measured in local mode, bounds the difference of the modes."""
-    graph = load_triples("umls", shared_data)
+    """One std of the test MRR over seeds in local mode bounds the difference of the modes. Ranks in lockstep take the
+    local steps, seed by seed; trainers of servers take turns as they come, so that their mean over the seeds is judged.
+    """
+    graph, seeds = load_triples("umls", shared_data), range(16)
     config = replace(umls_config("complex"), batch_size=128, epochs=4, valid_every=0)
-    local = []
-    for seed in range(4):
-        result = train_kge(graph, config, seed=seed, num_threads=1)
-        assert result.entities is not None
-        assert result.relations is not None
-        local.append(rank_part(result.model.scorer, result.entities, result.relations, graph, "test").mrr().realistic)
+    local = judged(ge.init(), config, graph, seeds)
     ge.shutdown()
-    together = ranks.run(judged_collective, 2, config, graph)[0]
+    spread = float(np.std(local, ddof=1))
+    together = ranks.run(judged_collective, 2, config, graph, seeds[:2])[0]
+    assert together == pytest.approx(local[:2], abs=spread)
     try:
-        served = Cluster(trainers=2).run(judged, config, graph)[0]
+        served = Cluster(trainers=2).run(judged, config, graph, seeds)[0]
     finally:
         close_idle()
-    spread = float(np.std(local, ddof=1))
-    assert together == pytest.approx(local[0], abs=spread)
-    assert served > np.mean(local) - spread
+    assert np.mean(served) == pytest.approx(np.mean(local), abs=spread)
