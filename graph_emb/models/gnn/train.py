@@ -178,7 +178,7 @@ class _Run:
                 device=self.device,
             )
             model, training = self._training(trainer, network, target, task)
-            torch.manual_seed(self.seed * trainer.num_ranks + trainer.rank)  # of dropout: ranks differ
+            torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
             begun = None if checkpoints is None else self._start(checkpoints, trainer, model)
 
             def epoch(number: int) -> float:

@@ -55,7 +55,8 @@ class Trainer:
         self.rank, self.num_ranks = (0, 1) if group is None else (group.rank, group.world_size)
         self.network = Replicas(network, group)
         self.optimizers = [torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=config.weight_decay)]
-        self.generator = torch.Generator().manual_seed(seed * self.num_ranks + self.rank)
+        self.own_seed = (seed * self.num_ranks + self.rank) % (1 << 64)  # the largest that torch takes
+        self.generator = torch.Generator().manual_seed(self.own_seed)
         self._sampling = None if config.fanouts is None else NeighborSampling(graph, config.fanouts, seed + self.rank)
         self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.config.schema import MAX_SEED
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.partition_book import RangeBook
@@ -76,6 +77,22 @@ def test_two_ranks_tell_edges_from_other_pairs(two_ranks: Ranks) -> None:
         assert max(e["valid"]["rocauc"] for e in history) > 0.9
     for ours, theirs in zip(found[0][2], found[1][2], strict=True):
         assert torch.equal(ours, theirs)
+
+
+def with_the_largest_seed() -> list[float]:
+    ge.init(mode="collective", timeout=60)
+    try:
+        graph, task = planted()
+        result = train_rgcn(graph, task, dataclasses.replace(EXACT, epochs=1, batch_size=30), seed=MAX_SEED)
+        return [evaluation.loss for evaluation in result.history]
+    finally:
+        ge.shutdown()
+
+
+def test_three_ranks_take_the_largest_seed(two_ranks: Ranks) -> None:
+    first, *others = two_ranks.run(with_the_largest_seed, 3)
+    assert np.isfinite(first)
+    assert others == [first, first]
 
 
 def local_accuracies() -> list[float]:
