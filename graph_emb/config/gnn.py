@@ -52,6 +52,9 @@ class GNNSection(ModelBase):
         default=None, description="in-edges kept for each layer, -1: all; null: a step computes the whole graph"
     )
     clip_norm: Number | None = Field(default=None, gt=0, le=1e9, description="norm of gradients at most; null: any")
+    ema_decay: Number = Field(
+        default=0.0, ge=0, lt=1, description="judge and keep the average of the weights over epochs; 0: the last ones"
+    )
     eval_every: Count = Field(default=1, ge=1, le=1_000_000, description="epochs between evaluations")
     patience: Count | None = Field(
         default=None, ge=1, description="evaluations without a better validation value that end the training"

@@ -8,7 +8,7 @@ STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, 
 """Optimizer state of each rule as a share of the tables."""
 
 
-def check_memory(num_rows: int, dim: int, tables: int, rule: str) -> None:
+def check_memory(num_rows: int, dim: int, tables: int, rule: str, *, averages: int = 0) -> None:
     """Raise a ConfigError when the tables cannot fit.
 
     Counted are weights, optimizer state, and the copy of the rows that is returned and saved.
@@ -18,10 +18,11 @@ def check_memory(num_rows: int, dim: int, tables: int, rule: str) -> None:
         dim: Width of a row, float32.
         tables: How many such tables are trained.
         rule: The update rule, by its name in the configuration.
+        averages: Tables beside them that hold averages, without state.
     """
     import psutil
 
-    copies = tables * (1 + STATE_SHARE[rule]) + 1
+    copies = tables * (1 + STATE_SHARE[rule]) + averages + 1
     needed, free = int(num_rows * dim * 4 * copies), psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(

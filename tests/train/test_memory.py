@@ -16,6 +16,9 @@ def test_weights_state_and_the_returned_copy_are_counted(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
     check_memory(1000, 10, 2, "sgd")  # two tables and the copy that is returned
+    check_memory(1000, 10, 1, "sgd", averages=1)
+    with pytest.raises(ConfigError, match=r"1000 nodes need 0.0 GiB"):
+        check_memory(1000, 10, 2, "sgd", averages=1)
     with pytest.raises(ConfigError, match=r"model.dim = 11: 1000 nodes need 0.0 GiB"):
         check_memory(1000, 11, 2, "sgd")
     with pytest.raises(ConfigError, match="a rule with less state"):

@@ -28,6 +28,8 @@ class GNNConfig:
         fanouts: In-edges of each type that a node keeps, for each layer, -1 for all: mini-batches of sampled
             neighbourhoods. None: every step computes the whole graph.
         clip_norm: Gradients of each table and of each network are scaled down to this norm; None: as they are.
+        ema_decay: Of an exponential moving average of all weights over the epochs (``WeightAverage``), which is judged
+            and given back instead of the last weights; 0: the last ones.
         eval_every: Epochs between two evaluations.
         patience: Evaluations without a better validation value after which training ends; None: never.
     Raises:
@@ -47,6 +49,7 @@ class GNNConfig:
     batch_size: int | None = None
     fanouts: tuple[int, ...] | None = None
     clip_norm: float | None = None
+    ema_decay: float = 0.0
     eval_every: int = 1
     patience: int | None = None
 
@@ -59,8 +62,9 @@ class GNNConfig:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ConfigError(f"{name} is {value}; it must be positive and finite")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
+        for name in ("dropout", "ema_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay is {self.weight_decay}; it must be finite and not negative")
         if self.rule not in OPTIMIZERS:

@@ -57,33 +57,45 @@ class InputRows:
         self._num_nodes, self._device = dict(num_nodes), torch.device(device)
         self.features = {t: _matrix(t, f, num_nodes[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
+        self._policies, self._prefix, self._dim = dict(policies or {}), prefix, config.dim
         self.tables: dict[str, DistEmbedding] = {}
         for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
             if ntype not in self.features:
                 first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
-                policy = (policies or {}).get(ntype)
-                name = None if prefix is None else prefix + ntype
-                self.tables[ntype] = DistEmbedding(num, config.dim, name, first, policy, device=device)
+                self.tables[ntype] = self._table(ntype, first)
         self.widths = {t: self.features[t].shape[1] if t in self.features else config.dim for t in num_nodes}
         self.optimizer = None
         if self.tables:
             rate = config.lr if config.table_lr is None else config.table_lr
             self.optimizer = OPTIMIZERS[config.rule](list(self.tables.values()), lr=rate)
 
+    def _table(self, ntype: str, first: Any, suffix: str = "") -> DistEmbedding:
+        name = None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
+        policy = self._policies.get(ntype)
+        return DistEmbedding(self._num_nodes[ntype], self._dim, name, first, policy, device=self._device)
+
+    def make_averages(self) -> dict[str, DistEmbedding]:
+        """A table of zeros for each table, partitioned alike; named by "_average" behind its node type."""
+        return {ntype: self._table(ntype, None, "_average") for ntype in self.tables}
+
     @property
     def num_parameters(self) -> int:
         """Numbers in all tables."""
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables.values())
 
-    def gather(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def gather(self, ids: Mapping[str, Tensor], tables: Mapping[str, DistEmbedding] | None = None) -> dict[str, Tensor]:
         """Rows of ids (B,) of every node type, shape (B, D); of learnable ones with their gradients recorded.
 
         Every table is asked, also for no rows: ranks in lockstep make the same calls.
+
+        Args:
+            ids: By node type.
+            tables: To ask instead of the learnable ones.
         """
-        found = {}
+        tables, found = self.tables if tables is None else tables, {}
         for ntype in self._num_nodes:
-            if ntype in self.tables:
-                found[ntype] = self.tables[ntype](ids[ntype], device=self._device)
+            if ntype in tables:
+                found[ntype] = tables[ntype](ids[ntype], device=self._device)
             else:
                 found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
         return found

@@ -114,6 +114,7 @@ class LinkTraining:
         """The task's metrics of a part, by whole neighbourhoods."""
         if self._rows is None:  # valid and test are judged by the same rows
             self._rows = FrozenRows(self._trainer.final_rows().to(self._trainer.device))
-        model, rows = self._network, self._rows
+        model, rows = self._trainer.judged(self._network), self._rows
+        assert isinstance(model, LinkPredictor)
         ranks = self._judged[part].ranks(lambda pairs: score_links(model, rows, pairs))
         return self._trainer.agreed(metric_values(ranks, self._task.metrics))

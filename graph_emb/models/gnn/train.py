@@ -11,6 +11,7 @@ from torch import nn
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.errors import ConfigError, ShapeError, unknown_name
+from graph_emb.models.gnn.average import WeightAverage
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.links import LinkTraining
@@ -179,11 +180,17 @@ class _Run:
             )
             model, training = self._training(trainer, network, target, task)
             torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
+            if self.config.ema_decay:
+                networks = list(model.values()) if isinstance(model, nn.ModuleDict) else [model]
+                trainer.average = WeightAverage(networks, self.inputs, self.config.ema_decay)
             begun = None if checkpoints is None else self._start(checkpoints, trainer, model)
 
             def epoch(number: int) -> float:
                 trainer.start_epoch(number)
-                return training.epoch()
+                loss = training.epoch()
+                if trainer.average is not None:
+                    trainer.average.add()
+                return loss
 
             interrupts: list[bool] = []  # of several ranks the others wait for this one
             history, seconds = run_epochs(
@@ -199,6 +206,8 @@ class _Run:
             )
         if checkpoints is not None:
             checkpoints.finish()
+        if trainer.average is not None:
+            trainer.average.take_over()
         parameters = count_parameters(self.inputs.tables, model)
         return GNNResult(model, self.inputs.tables, history, parameters, seconds, bool(interrupts))
 
@@ -212,8 +221,12 @@ class _Run:
             predictor = model["predictor"]
             assert isinstance(predictor, LinkPredictor)
             generators["predictor"] = predictor.generator
+        tables = list(self.inputs.tables.values())
+        if trainer.average is not None:
+            tables += trainer.average.tables.values()
+            model = nn.ModuleDict({"last": model, "average": trainer.average})
         return checkpoints.start(
-            list(self.inputs.tables.values()),
+            tables,
             [optimizer],
             model=model,
             torch_optimizers=trainer.optimizers,

@@ -14,6 +14,7 @@ from graph_emb.data.blocks import whole_graph
 from graph_emb.data.neighbor_sampling import NeighborSampling
 from graph_emb.embedding import DistEmbedding
 from graph_emb.errors import ConfigError
+from graph_emb.models.gnn.average import WeightAverage
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.partition_book import as_book
@@ -36,6 +37,8 @@ class Trainer:
         group: The ranks that train together; None: one.
         seed: Of batches and samples; each rank makes its own of it.
         device: Where the network runs.
+    Attributes:
+        average: What is judged instead of the weights; None: the weights are.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Trainer:
         self.rank, self.num_ranks = (0, 1) if group is None else (group.rank, group.world_size)
         self.network = Replicas(network, group)
         self.optimizers = [torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=config.weight_decay)]
+        self.average: WeightAverage | None = None
         self.own_seed = (seed * self.num_ranks + self.rank) % (1 << 64)  # the largest that torch takes
         self.generator = torch.Generator().manual_seed(self.own_seed)
         self._sampling = None if config.fanouts is None else NeighborSampling(graph, config.fanouts, seed + self.rank)
@@ -83,15 +87,20 @@ class Trainer:
         """Whether a step computes the nodes that it asks for, rather than all."""
         return self._sampling is not None
 
+    def judged(self, network: nn.Module) -> nn.Module:
+        """The network that is judged for one that trains: its average, or itself."""
+        return network if self.average is None else self.average.of(network)
+
     @torch.no_grad()
     def final_rows(self) -> Tensor:
         """The network's rows of all target nodes without dropout, shape (N, O), on the CPU. Every rank calls it."""
         transport = active.current()
         transport.flush()
         transport.barrier()
-        module = self.network.module
+        module = self.judged(self.network.module)
         module.eval()
-        out: Tensor = module(self._whole.blocks, self.inputs.gather(self._whole.inputs))[self.target]
+        rows = self.inputs.gather(self._whole.inputs, None if self.average is None else self.average.tables)
+        out: Tensor = module(self._whole.blocks, rows)[self.target]
         module.train()
         return out.float().cpu()
 

@@ -84,7 +84,7 @@ class GNNFamily:
             data = GNNData(data.name, data.graph, data.task)
         self._check(data)
         rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
-        check_memory(rows, self.section.dim, 1, self.config.train.rule)
+        check_memory(rows, self.section.dim, 1, self.config.train.rule, averages=int(self.section.ema_decay > 0))
         return data
 
     def _check(self, data: GNNData) -> None:

@@ -21,6 +21,9 @@ RUNS = {
     "links": lambda **how: train_sage(
         *planted_links(), SAGEConfig(dim=8, hidden_dim=8, epochs=6, batch_size=64, dropout=0.3), **how
     ),
+    "averaged": lambda **how: train_sage(
+        *planted_links(), SAGEConfig(dim=8, hidden_dim=8, epochs=6, eval_every=2, batch_size=64, ema_decay=0.8), **how
+    ),
 }
 
 

@@ -14,9 +14,10 @@ import graph_emb as ge
 from graph_emb.config import MODELS, config_from
 from graph_emb.config.gnn import GNN_MODELS
 from graph_emb.data.export import load_embeddings
+from graph_emb.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.train.families import gnn as family
-from graph_emb.train.families.gnn import gnn_config
+from graph_emb.train.families.gnn import GNNFamily, gnn_config
 from graph_emb.train.run_folder import RunFolder
 from tests.ogb_layout import write_ddi, write_mag
 from tests.ranks import Ranks
@@ -42,7 +43,7 @@ def test_presets_are_the_published_recipes() -> None:
 def test_every_field_reaches_the_recipe() -> None:
     given = {
         "dim": 3, "hidden_dim": 5, "num_layers": 1, "dropout": 0.25, "weight_decay": 0.5, "dense_lr": 0.125,
-        "init": "normal", "fanouts": [-1], "clip_norm": 2.0, "eval_every": 7, "patience": 9,
+        "init": "normal", "fanouts": [-1], "clip_norm": 2.0, "eval_every": 7, "patience": 9, "ema_decay": 0.5,
         "predictor_layers": 4, "negatives": "targets", "precision": "bfloat16",
     }  # fmt: skip
     sections = {"model": {"name": "sage", **given}, "train": {"rule": "adagrad", "lr": 0.75, "epochs": 11}}
@@ -50,6 +51,27 @@ def test_every_field_reaches_the_recipe() -> None:
     expected = {**given, "fanouts": (-1,), "lr": 0.125, "table_lr": 0.75, "rule": "adagrad", "epochs": 11}
     expected.pop("dense_lr")
     assert {name: getattr(recipe, name) for name in expected} == expected
+
+
+def test_memory_for_averages_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    write_ddi(tmp_path)
+
+    def loaded(**options: Any) -> Any:
+        sections = {"model": {"name": "sage", "dim": 8, **options}, "train": {"rule": "sgd"}}
+        dataset = {"name": "ogbl-ddi", "root": str(tmp_path)}
+        return GNNFamily(config_from({**sections, "dataset": dataset})).load()
+
+    rows = loaded().graph.total_nodes
+
+    class Memory:
+        available = rows * 8 * 4 * 2
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+    loaded()
+    with pytest.raises(ConfigError, match="of memory is free"):
+        loaded(ema_decay=0.5)
 
 
 def test_mag_learns_the_rows_of_types_without_features(tmp_path: Path) -> None:
