@@ -19,7 +19,8 @@ from graph_emb.optim.apply import check_gradient
 from graph_emb.optim.presets import Convention, convention
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
-from graph_emb.transport.base import Push, Transport
+from graph_emb.optimizer_tables import as_groups, attach_all, common_transport, detach_all
+from graph_emb.transport.base import Push
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
 
@@ -50,7 +51,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._options = options
         self._convention = chosen
         self._tables: dict[str, DistEmbedding] = {}
-        groups = _as_groups(params)
+        self._turns = 1
+        groups = as_groups(params)
         merged: list[dict[str, Any]] = []
         for group in groups:
             unknown = set(group) - set(numbers) - {"tables"}
@@ -63,9 +65,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             merged.append({"params": [table.anchor for table in group["tables"]], **group})
         super().__init__(merged, dict(numbers))
         rules = {table.name: self._rule(group) for group in self.param_groups for table in group["tables"]}
-        self._transport = _common_transport(self._tables.values())
-        _attach_all(self._transport, rules)
-        self._detach = weakref.finalize(self, _detach_all, self._transport, list(rules))
+        self._transport = common_transport(self._tables.values())
+        attach_all(self._transport, rules)
+        self._detach = weakref.finalize(self, detach_all, self._transport, list(rules))
 
     def _rule(self, group: dict[str, Any]) -> Rule:
         """The group's rule with the numbers as they stand now, checked."""
@@ -114,7 +116,35 @@ class SparseOptimizer(torch.optim.Optimizer):
         finally:  # an error may come when some, or all, of them are applied
             for push in pushes:
                 self._tables[push.table].clear_gradients()
+        if self._turns > 1:
+            for clock in [clock for push in pushes if push.touched for clock in self._clocks(push.table)]:
+                clock.add_(self._turns - 1)
         return result
+
+    def take_turns(self, position: int, trainers: int) -> None:
+        """Say that trainers of kvstore mode take whole steps in turn, this one every ``trainers``-th from ``position``.
+
+        Adam's global clock then counts the steps of all, whose gradients its moments hold. Without it each trainer
+        counts its own, which is right where every step is shared out among the trainers. Row clocks need nothing.
+
+        Args:
+            position: In [0, trainers).
+            trainers: At least 1.
+        Raises:
+            ConfigError: the position is none of the trainers'.
+            ModeError: ranks in lockstep share every step.
+        """
+        if not 0 <= position < trainers:
+            raise ConfigError(f"take_turns({position}, {trainers}): the position must be at least 0 and below trainers")
+        if trainers > 1 and self._transport.lockstep:
+            raise ModeError(f"take_turns({position}, {trainers}): ranks of {self._transport.mode} mode share each step")
+        self._turns = trainers
+        for clock in [clock for table in self._tables for clock in self._clocks(table)]:
+            clock.add_((position - int(clock)) % trainers)
+
+    def _clocks(self, table: str) -> list[Tensor]:
+        shard = self._transport.shard(table)
+        return [shard.state[name] for name, spec in shard.state_specs.items() if spec.kind == "table"]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients that came back; ``step()`` has consumed its own already.
@@ -319,57 +349,10 @@ def _refuse(compat: str, absent: tuple[str, ...], why: str) -> None:
         raise ConfigError(f"compat={compat!r} {why}; use compat='torch' or 'fbgemm'")
 
 
-def _as_groups(params: Any) -> list[dict[str, Any]]:
-    """Groups with their ``tables``: tables given plainly share one group, dicts are a group each."""
-    if isinstance(params, DistEmbedding):
-        raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
-    entries = list(params)
-    if not entries:
-        raise ConfigError("params is empty; pass at least one DistEmbedding")
-    if not any(isinstance(entry, dict) for entry in entries):
-        entries = [{"params": entries}]
-    return [_as_group(entry) for entry in entries]
-
-
-def _as_group(entry: Any) -> dict[str, Any]:
-    group = dict(entry) if isinstance(entry, dict) else {"params": [entry]}
-    params = group.pop("params", None)
-    if isinstance(params, (DistEmbedding, Tensor)):
-        params = [params]
-    tables = list(params) if isinstance(params, Iterable) else []  # a generator can be looked through only once
-    if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
-        raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
-    return {"tables": tables, **group}
-
-
 def _two(betas: Any) -> tuple[float, float]:
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise ConfigError(f"betas={betas!r} must be two numbers in [0, 1)")
     return betas[0], betas[1]
-
-
-def _common_transport(tables: Iterable[DistEmbedding]) -> Transport:
-    transports = {id(table.kvstore): table.kvstore for table in tables}
-    if len(transports) > 1:
-        raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
-    return next(iter(transports.values()))
-
-
-def _attach_all(transport: Transport, rules: dict[str, Rule]) -> None:
-    """Attach every table or none."""
-    done: list[str] = []
-    try:
-        for name, rule in rules.items():
-            transport.attach(name, rule)
-            done.append(name)
-    except Exception:
-        _detach_all(transport, done)
-        raise
-
-
-def _detach_all(transport: Transport, names: Iterable[str]) -> None:
-    for name in names:
-        transport.detach(name)
 
 
 def _concatenate(table: DistEmbedding) -> tuple[Tensor, Tensor]:

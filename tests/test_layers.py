@@ -14,7 +14,7 @@ LAYERS = [
     {"config", "partition_book", "original_ids", "graph"},
     {"table", "optim"},
     {"transport"},
-    {"embedding", "optimizer", "optimizer_state", "checkpoint", "data", "initializers"},
+    {"embedding", "optimizer", "optimizer_state", "optimizer_tables", "checkpoint", "data", "initializers"},
     {"models", "evaluate"},
     {"train"},
     {"cli", "__main__"},

@@ -51,7 +51,7 @@ class Batches:
         """This rank's batches of an epoch, from a step on, with the number of their step in it."""
         order = np.random.default_rng((self._seed, epoch)).permutation(len(self._triples))
         for step in range(first, self.steps_per_epoch):
-            if self._lockstep or step % self._world_size == self._rank:
+            if self._lockstep or (epoch * self.steps_per_epoch + step) % self._world_size == self._rank:
                 yield step, self._batch(order, step, epoch)
 
     def _batch(self, order: np.ndarray, step: int, epoch: int) -> TripleBatch:

@@ -215,6 +215,27 @@ def test_two_ranks_take_the_steps_of_one(ranks: Ranks, model: str, rule: str) ->
     assert other[:2] == (None, None)
 
 
+def clock(transport: Any, config: KGEConfig) -> int:
+    adam, made = training.OPTIMIZERS["adam"], []
+
+    def kept(*tables: Any, **options: Any) -> Any:
+        made.append(adam(*tables, **options))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(training.OPTIMIZERS, "adam", kept)
+        train_kge(ring(), config, seed=3, num_threads=1)
+    (clocks,) = {int(state["step"]) for state in made[0].state_dict()["state"].values()}
+    return clocks
+
+
+@pytest.mark.dist
+def test_adam_counts_the_steps_of_all_trainers() -> None:
+    """Three steps in each of three epochs: the trainers take five and four of them."""
+    clocks = Cluster(2).run(clock, replace(TINY, epochs=3, valid_every=0))
+    assert clocks == [2 * 5, 2 * 4 + 1]
+
+
 def judged(transport: Any, config: KGEConfig, graph: KnowledgeGraph, seeds: range) -> list[float]:
     """Test MRR of a training with each seed; none on ranks that have no rows."""
     found = []
@@ -237,12 +258,13 @@ def judged_collective(config: KGEConfig, graph: KnowledgeGraph, seeds: range) ->
 @pytest.mark.dist
 @pytest.mark.data
 @pytest.mark.slow
-def test_umls_is_learnt_as_well_in_every_mode(ranks: Ranks, shared_data: Path) -> None:
+@pytest.mark.parametrize("model", ["complex", "transe"])
+def test_umls_is_learnt_as_well_in_every_mode(model: str, ranks: Ranks, shared_data: Path) -> None:
     """One std of the test MRR over seeds in local mode bounds the difference of the modes. Ranks in lockstep take the
     local steps, seed by seed; trainers of servers take turns as they come, so that their mean over the seeds is judged.
     """
     graph, seeds = load_triples("umls", shared_data), range(16)
-    config = replace(umls_config("complex"), batch_size=128, epochs=4, valid_every=0)
+    config = replace(umls_config(model), batch_size=128, epochs=4, valid_every=0)
     local = judged(ge.init(), config, graph, seeds)
     ge.shutdown()
     spread = float(np.std(local, ddof=1))
