@@ -8,8 +8,8 @@ BlogCatalog is judged by the micro-F1 at half of the labels (10 shuffles); walk 
 set's own measure, and the area under the curve, each by plain dot products (what the command does unless told
 otherwise) and by a logistic regression on the products of two rows; GraphSAGE there by Hits@100; knowledge graphs by
 the filtered MRR; AIFB by accuracy; all on the test part. With ``--hogwild`` ranks and trainers of walk models change
-the same rows in place; else they exchange rows. Mean and unbiased standard deviation are over the seeds; a mode is as good
-as one process where its mean is at most one standard deviation (that of one process) below.
+the same rows in place; else they exchange rows. Mean and unbiased standard deviation are over the seeds; a mode is as
+good as one process where its mean is at most one standard deviation (that of one process) below.
 """
 
 from __future__ import annotations
