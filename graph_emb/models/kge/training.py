@@ -148,8 +148,6 @@ class _Training:
         self.transport = transport
         self.batches = Batches(graph, config, seed, transport.rank, transport.world_size, transport.lockstep)
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
-        if not transport.lockstep:
-            self.optimizer.take_turns(transport.rank, transport.world_size)
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
         self.best = BestRows(None if checkpoints is None else checkpoints.folder)
@@ -161,6 +159,8 @@ class _Training:
             self.history = [KGEProgress(**line) for line in position["history"]]
             if transport.rank == 0:
                 self.best.resume(position["best"])
+        if not transport.lockstep:
+            self.optimizer.take_turns(transport.rank, transport.world_size)
 
     @property
     def done(self) -> bool:

@@ -215,7 +215,9 @@ def test_two_ranks_take_the_steps_of_one(ranks: Ranks, model: str, rule: str) ->
     assert other[:2] == (None, None)
 
 
-def clock(transport: Any, config: KGEConfig) -> int:
+def clock(transport: Any, config: KGEConfig, folder: Path | None = None) -> int:
+    """Of this trainer after a training, which begins with the folder's checkpoint if there is one."""
+    checkpoints = None if folder is None else PeriodicCheckpoints(folder, 1, resume=True)
     adam, made = training.OPTIMIZERS["adam"], []
 
     def kept(*tables: Any, **options: Any) -> Any:
@@ -224,7 +226,7 @@ def clock(transport: Any, config: KGEConfig) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(training.OPTIMIZERS, "adam", kept)
-        train_kge(ring(), config, seed=3, num_threads=1)
+        train_kge(ring(), config, seed=3, num_threads=1, checkpoints=checkpoints)
     (clocks,) = {int(state["step"]) for state in made[0].state_dict()["state"].values()}
     return clocks
 
@@ -234,6 +236,15 @@ def test_adam_counts_the_steps_of_all_trainers() -> None:
     """Three steps in each of three epochs: the trainers take five and four of them."""
     clocks = Cluster(2).run(clock, replace(TINY, epochs=3, valid_every=0))
     assert clocks == [2 * 5, 2 * 4 + 1]
+
+
+@pytest.mark.dist
+def test_adam_goes_on_counting_with_more_trainers(tmp_path: Path) -> None:
+    config = replace(TINY, valid_every=0)
+    assert Cluster(2).run(clock, replace(config, epochs=2), tmp_path) == [2 * 3, 2 * 3 + 1]
+    clocks = Cluster(3).run(clock, replace(config, epochs=3), tmp_path)
+    assert [value % 3 for value in clocks] == [0, 1, 2], "each stands at its own turn"
+    assert min(clocks) >= 9, "nobody counts again"
 
 
 def judged(transport: Any, config: KGEConfig, graph: KnowledgeGraph, seeds: range) -> list[float]:
