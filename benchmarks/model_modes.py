@@ -71,7 +71,7 @@ def of_links(folder: Path, root: str) -> Figures:
 
 WALKS = {"deepwalk": [], "node2vec": ["model.p=0.25", "model.q=0.25"]}
 LABELS = ["evaluate.ratios=[0.5]", "evaluate.shuffles=10"]
-SMALL = ["model.dim=64", "model.num_negatives=64", "train.batch_size=256", "train.epochs=10"]
+SMALL = ["model.dim=64", "model.num_negatives=64", "model.chunk_size=128", "train.batch_size=256", "train.epochs=10"]
 
 DATASETS: dict[str, dict[str, tuple[list[str], Callable[[Path, str], Figures]]]] = {
     "blogcatalog": {
