@@ -46,39 +46,37 @@ class WeightAverage(nn.Module):
         """After an epoch: the average moves towards the weights. Every rank calls it."""
         self.count += 1
         factor = (1.0 - self._decay) / (1.0 - self._decay ** int(self.count))
-        for own, network in zip(self.copies, self._networks, strict=True):
-            for average, weight in zip(own.parameters(), network.parameters(), strict=True):
-                average.lerp_(weight, factor)
-        self._move_rows(self._pairs(), factor)
+        tables = [(table, self.tables[ntype]) for ntype, table in self._inputs.tables.items()]
+        self._move(list(zip(self._networks, self.copies, strict=True)), tables, factor)
 
     @torch.no_grad()
     def take_over(self) -> None:
         """Networks and tables become their averages, if there are any yet. Every rank calls it."""
-        if not int(self.count):
-            return
-        for own, network in zip(self.copies, self._networks, strict=True):
-            for average, weight in zip(own.parameters(), network.parameters(), strict=True):
-                weight.copy_(average)
-        self._move_rows([(average, table) for table, average in self._pairs()], 1.0)
+        if int(self.count):
+            tables = [(self.tables[ntype], table) for ntype, table in self._inputs.tables.items()]
+            self._move(list(zip(self.copies, self._networks, strict=True)), tables, 1.0)
 
     def of(self, network: nn.Module) -> nn.Module:
         """The average of one of the networks."""
         found: nn.Module = self.copies[[one is network for one in self._networks].index(True)]
         return found
 
-    def _pairs(self) -> list[tuple[DistEmbedding, DistEmbedding]]:
-        return [(table, self.tables[ntype]) for ntype, table in self._inputs.tables.items()]
-
-    def _move_rows(self, pairs: list[tuple[DistEmbedding, DistEmbedding]], factor: float) -> None:
-        """Move the rows of the second table of each pair towards those of the first."""
+    @staticmethod
+    def _move(
+        networks: list[tuple[nn.Module, nn.Module]], tables: list[tuple[DistEmbedding, DistEmbedding]], factor: float
+    ) -> None:
+        """Move the second one of each pair towards the first."""
+        for towards, moved in networks:
+            for given, own in zip(towards.parameters(), moved.parameters(), strict=True):
+                own.lerp_(given, factor)
         transport = active.current()
         transport.flush()
         transport.barrier()
-        for towards, moved in pairs:
-            shares = transport.rows(towards.name), transport.rows(moved.name, overwrite=True)
-            for given, own in zip(*shares, strict=True):
-                for start in range(0, own.num_rows, CHUNK_ROWS):
-                    stop = min(start + CHUNK_ROWS, own.num_rows)
-                    rows = torch.lerp(own.read(WEIGHT, start, stop), given.read(WEIGHT, start, stop), factor)
-                    own.write(WEIGHT, torch.arange(start, stop), rows)
+        for towards_rows, moved_rows in tables:
+            shares = transport.rows(towards_rows.name), transport.rows(moved_rows.name, overwrite=True)
+            for theirs, mine in zip(*shares, strict=True):
+                for start in range(0, mine.num_rows, CHUNK_ROWS):
+                    stop = min(start + CHUNK_ROWS, mine.num_rows)
+                    rows = torch.lerp(mine.read(WEIGHT, start, stop), theirs.read(WEIGHT, start, stop), factor)
+                    mine.write(WEIGHT, torch.arange(start, stop), rows)
         transport.barrier()

@@ -42,7 +42,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class GNNResult:
-    """A trained network; network and tables are as they were after the last epoch.
+    """A trained network; network and tables are as they were after the last epoch, or their averages until then.
 
     Attributes:
         model: The network; of link prediction a module with ``encoder`` and ``predictor``.

@@ -32,8 +32,6 @@ from graph_emb.train.versions import peak_memory_mib
 from partition.hetero import NODE_TYPE, HeteroGraph
 from partition.readers import read
 
-CHUNK_ROWS = 1 << 16
-"""Rows that travel to the first rank at a time after the training."""
 LINK_METRICS = {
     "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),
     "ogbl-collab": ("hits@50", "hits@10", "hits@100"),
