@@ -4,12 +4,13 @@
     python benchmarks/model_modes.py --datasets umls aifb --seeds 10
 
 Every run is the command ``graph-emb train`` as a user types it, with the options of ``DATASETS``, for short runs.
-BlogCatalog is judged by the micro-F1 at half of the labels (10 shuffles); walk models on ogbl-ddi by Hits@20, the data
-set's own measure, and the area under the curve, each by plain dot products (what the command does unless told
+BlogCatalog is judged by the micro-F1 at half of the labels (10 shuffles); walk models on ogbl-ddi by Hits@20, the
+data set's own measure, and the area under the curve, each by plain dot products (what the command does unless told
 otherwise) and by a logistic regression on the products of two rows; GraphSAGE there by Hits@100; knowledge graphs by
-the filtered MRR; AIFB by accuracy; all on the test part. With ``--hogwild`` ranks and trainers of walk models change
-the same rows in place; else they exchange rows. Mean and unbiased standard deviation are over the seeds; a mode is as
-good as one process where its mean is at most one standard deviation (that of one process) below.
+the filtered MRR; AIFB by accuracy; dbis by the clusters of its venues; all but these on the test part. With
+``--hogwild`` ranks and trainers of walk models change the same rows in place; else they exchange rows. Mean and
+unbiased standard deviation are over the seeds; a mode is as good as one process where its mean is at most one
+standard deviation (that of one process) below.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ def of_network(folder: Path, root: str) -> Figures:
     return {name: 100 * summary[name]["test"]["mean"]}
 
 
+def of_venues(folder: Path, root: str) -> Figures:
+    """Mutual information of k-means clusters and areas."""
+    return {"NMI": 100 * evaluation(folder)["clusters_venue"]["nmi_mean"]}
+
+
 def of_links(folder: Path, root: str) -> Figures:
     """Of the test edges, by both scorers."""
     found = {}
@@ -87,9 +93,10 @@ DATASETS: dict[str, dict[str, tuple[list[str], Callable[[Path, str], Figures]]]]
         **{model: (SMALL, of_triples) for model in ("distmult", "complex", "simple")},
     },
     "aifb": {"rgcn": ([], of_network)},
+    "dbis": {"metapath2vec": (["model.num_walks=2"], of_venues)},
 }
 """Options and figures, in percent, of each model on each data set."""
-IN_PLACE = ("deepwalk", "node2vec", "line")
+IN_PLACE = ("deepwalk", "node2vec", "line", "metapath2vec")
 """Models that know Hogwild."""
 
 
