@@ -31,8 +31,8 @@ def partitioned(args: argparse.Namespace, num_parts: int) -> tuple[Any, list[int
     import torch
 
     from graph_emb.compat import dgl as compat_dgl
-    from graph_emb.data.datasets import load
     from graph_emb.graph.csr import Graph
+    from graph_emb.graph.datasets import load
 
     graph = load(args.dataset, args.root).graph.to_undirected()
     parts = np.zeros(graph.num_nodes, np.int64)
@@ -60,12 +60,12 @@ def rank_main(args: argparse.Namespace, rank: int, size: int, port: int, folder:
     import torch
 
     import graph_emb as ge
-    from graph_emb.data.part_graph import PartGraph
-    from graph_emb.data.partitioned_walks import PartitionedWalkSampler
-    from graph_emb.data.walks import WalkSampler
     from graph_emb.graph.csr import Graph
-    from graph_emb.models.skipgram import SkipGram, SkipGramConfig, train_skipgram
-    from graph_emb.partition_book import RangeBook
+    from graph_emb.graph.partition_book import RangeBook
+    from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, train_skipgram
+    from graph_emb.sampling.part_graph import PartGraph
+    from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+    from graph_emb.sampling.walks import WalkSampler
 
     torch.set_num_threads(1)
     arrays = np.load(f"{folder}/{size}.npz")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 
 def planted(

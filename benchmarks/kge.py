@@ -30,8 +30,8 @@ import psutil
 import torch
 from tabulate import tabulate
 
-from graph_emb.data.triple_readers import load_triples
-from graph_emb.data.triples import KnowledgeGraph
+from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
 

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import psutil
 
-from graph_emb.train.launch.hosts import LOOPBACK, Host
-from graph_emb.train.launch.job import run_host
-from graph_emb.train.launch.watch import ProcessFailure
+from graph_emb.run.launch.hosts import LOOPBACK, Host
+from graph_emb.run.launch.job import run_host
+from graph_emb.run.launch.watch import ProcessFailure
 
 LIMIT = 30.0
 SCRIPT = """
@@ -95,7 +95,7 @@ def pid_of(name: str, folder: Path) -> int:
         return int((folder / f"pid-{number}").read_text())
     for process in psutil.Process().children():
         words = process.cmdline()
-        if "graph_emb.train.launch.serve" in words and words[words.index("graph_emb.train.launch.serve") + 1] == number:
+        if "graph_emb.run.launch.serve" in words and words[words.index("graph_emb.run.launch.serve") + 1] == number:
             return process.pid
     raise RuntimeError(f"no {name}")
 

@@ -27,12 +27,12 @@ from tabulate import tabulate
 
 import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.adagrad import Adagrad
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
-from graph_emb.partition_book import RangeBook
+from graph_emb.run.launch.plan import SERVER_SPINS
 from graph_emb.table.spec import TableSpec
-from graph_emb.train.launch.plan import SERVER_SPINS
 from graph_emb.transport import guard
 from graph_emb.transport.base import Push
 from graph_emb.transport.kvstore import connect, serve

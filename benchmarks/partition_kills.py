@@ -80,7 +80,7 @@ class Rounds:
 def accepted(folder: Path) -> bool:
     """Whether ``verify`` calls a folder sound."""
     import partition
-    from graph_emb.errors import GraphEmbError
+    from graph_emb.core.errors import GraphEmbError
 
     try:
         return partition.verify(folder).sound

@@ -37,7 +37,7 @@ from tabulate import tabulate
 
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.graph import read_graph
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.methods import assign
 
 BALANCE = 1.05

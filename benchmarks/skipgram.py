@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from graph_emb.data.datasets import Dataset, load
-from graph_emb.data.walks import WalkSampler
 from graph_emb.evaluate.node_classification import node_classification
 from graph_emb.graph.csr import Graph
-from graph_emb.models.skipgram import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
+from graph_emb.graph.datasets import Dataset, load
+from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
+from graph_emb.sampling.walks import WalkSampler
 
 TARGET_RATIO = 0.3
 OURS = {"ours": ({}, SkipGramConfig())}

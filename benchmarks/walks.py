@@ -24,9 +24,9 @@ import torch
 from tabulate import tabulate
 
 from graph_emb.compat import dgl as compat_dgl
-from graph_emb.data.datasets import load
-from graph_emb.data.walks import WalkSampler
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.datasets import load
+from graph_emb.sampling.walks import WalkSampler
 
 Walk = Callable[[int], int]
 """Walks number of a repeat in, steps taken out."""

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 
 import graph_emb as ge
 import partition
-from graph_emb.data.blocks import Adjacency
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.models.gnn.edge_message import EdgeMessageLayer, both_ways
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.sampling.blocks import Adjacency
 
 VARIANTS = ("learned", "random", "zero", "shuffled", "removed")
 
@@ -66,7 +66,7 @@ def generated(seed: int, num_nodes: int = 600, degree: int = 12, num_classes: in
 
 def labelled(name: str, root: str | None) -> Data:
     """A data set whose nodes have one class each and a split; its features are left aside."""
-    from graph_emb.data.typed_nodes import load_typed_nodes
+    from graph_emb.graph.typed_nodes import load_typed_nodes
 
     data = load_typed_nodes(name, root)
     ((src, dst),) = data.graph.edges.values()

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from graph_emb import compat
-from graph_emb.errors import (
+from graph_emb.core.errors import (
     CompatError,
     ConfigError,
     DataError,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graph_emb.checkpoint.loading import load_checkpoint
     from graph_emb.checkpoint.saving import save_checkpoint
     from graph_emb.embedding import DistEmbedding
+    from graph_emb.graph.partition_book import PartitionBook, RangeBook
     from graph_emb.optimizer import (
         SparseAdagrad,
         SparseAdam,
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
         SparseRowAdam,
         SparseSGD,
     )
-    from graph_emb.partition_book import PartitionBook, RangeBook
-    from graph_emb.train.pipeline import pipeline
-    from graph_emb.transport.active import in_step, init, shutdown
+    from graph_emb.run.pipeline import pipeline
+    from graph_emb.transport.runtime import in_step, init, shutdown
 
 __version__ = "0.1.0"
 
@@ -44,8 +44,8 @@ compat.prepare()
 # Found on first use: torch and numba take a second to import, and `graph-emb --help` needs neither.
 _LAZY = {
     "DistEmbedding": "graph_emb.embedding",
-    "PartitionBook": "graph_emb.partition_book",
-    "RangeBook": "graph_emb.partition_book",
+    "PartitionBook": "graph_emb.graph.partition_book",
+    "RangeBook": "graph_emb.graph.partition_book",
     "SparseAdagrad": "graph_emb.optimizer",
     "SparseAdam": "graph_emb.optimizer",
     "SparseAdamW": "graph_emb.optimizer",
@@ -55,12 +55,12 @@ _LAZY = {
     "SparseSGD": "graph_emb.optimizer",
     "export_checkpoint": "graph_emb.checkpoint.export",
     "import_dgl_state": "graph_emb.checkpoint.dgl_import",
-    "in_step": "graph_emb.transport.active",
-    "init": "graph_emb.transport.active",
+    "in_step": "graph_emb.transport.runtime",
+    "init": "graph_emb.transport.runtime",
     "load_checkpoint": "graph_emb.checkpoint.loading",
-    "pipeline": "graph_emb.train.pipeline",
+    "pipeline": "graph_emb.run.pipeline",
     "save_checkpoint": "graph_emb.checkpoint.saving",
-    "shutdown": "graph_emb.transport.active",
+    "shutdown": "graph_emb.transport.runtime",
 }
 
 

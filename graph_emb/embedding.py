@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.errors import ModeError, ShapeError
-from graph_emb.original_ids import OriginalIds, SameIds, as_original_ids
-from graph_emb.partition_book import PartitionBook, as_book, check_ids
+from graph_emb.core.errors import ModeError, ShapeError
+from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
+from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport import active
+from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 
 _unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
@@ -95,7 +95,7 @@ class DistEmbedding:
         device: torch.device | str = "cpu",
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
     ) -> None:
-        self._transport = active.current()
+        self._transport = runtime.current()
         self._name = name if name is not None else _free_name(self._transport)
         book = as_book(part_policy, num_embeddings, self._name)
         ids = as_original_ids(original_ids, part_policy, num_embeddings, self._name)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graph_emb import optimizer_state
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import ConfigError, ModeError
 from graph_emb.optim.adagrad import Adagrad, OccurrenceRowAdagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.apply import check_gradient

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import ConfigError, ModeError
 from graph_emb.optim.rule import Rule
 from graph_emb.transport.base import Transport
 

@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graph_emb.graph.typed import HeteroGraph
     from partition.assignment import Assignment
     from partition.building import build
     from partition.conversion import convert
-    from partition.hetero import HeteroGraph
     from partition.partitioned import PartitionedGraph, load
     from partition.repartitioning import repartition
     from partition.verification import Verification, verify
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # No module is named like a function: importing it would put the module in the function's place.
 _HOMES = {
     "Assignment": "partition.assignment",
-    "HeteroGraph": "partition.hetero",
+    "HeteroGraph": "graph_emb.graph.typed",
     "PartitionedGraph": "partition.partitioned",
     "Verification": "partition.verification",
     "build": "partition.building",

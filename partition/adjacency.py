@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, PartitionError
-from partition.hetero import EdgeType, HeteroGraph
-from partition.threads import Threads, counting_threads
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.thread_pool import Threads, counting_threads
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 MAX_WEIGHT = 2**31 - 1
 RelationWeights = Mapping[EdgeType, int] | Mapping[str, int]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graph_emb.errors import PartitionError
-from partition.hetero import HeteroGraph
+from graph_emb.core.errors import PartitionError
+from graph_emb.graph.typed import HeteroGraph
 
 
 @dataclass

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from graph_emb.errors import CompatError, ConfigError, unknown_name
-from partition.folder import PendingFolder
+from graph_emb.core.errors import CompatError, ConfigError, unknown_name
+from graph_emb.core.progress import progress_shown, reading
+from graph_emb.core.storage import PendingFolder
+from graph_emb.core.thread_pool import Threads, thread_count
+from graph_emb.graph.typed import HeteroGraph
 from partition.halo import Halo, PartBuilder, check_layout
-from partition.hetero import HeteroGraph
 from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, is_partition, load
-from partition.readers.progress import progress_shown, reading
 from partition.relabel import relabel
-from partition.threads import Threads, thread_count
 from partition.writer import (
     Writer,
     check_config_name,

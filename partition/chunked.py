@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.storage import HashedFile, PendingFolder, write_file
+from graph_emb.graph.typed import HeteroGraph
 from partition.dgl_format import storable
-from partition.folder import HashedFile, PendingFolder, write_file
-from partition.hetero import HeteroGraph
 from partition.writer import check_names, npy_writer
 
 if TYPE_CHECKING:

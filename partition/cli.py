@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from graph_emb.errors import ConfigError, GraphEmbError
+from graph_emb.core.errors import ConfigError, GraphEmbError
 
 BAD_INPUT, INTERRUPTED = 2, 130
 SOURCE = (
@@ -171,7 +171,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
 
 def _build(args: argparse.Namespace) -> int:
     from partition.building import build
-    from partition.streaming.workplace import Workers
+    from partition.streaming.shared_stages import Workers
 
     made = build(
         args.source,

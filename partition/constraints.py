@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError, PartitionError
-from partition.hetero import HeteroGraph
-from partition.threads import Threads, counting_threads
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.thread_pool import Threads, counting_threads
+from graph_emb.graph.typed import HeteroGraph
 
 DEFAULT_TOLERANCE = 0.05
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.progress import progress_shown
+from graph_emb.graph.typed import HeteroGraph
 from partition.building import READ_ARGUMENTS, build, refuse_arguments
 from partition.chunked import EdgeFormat, write_assignment, write_chunked
 from partition.halo import Halo
-from partition.hetero import HeteroGraph
 from partition.partitioned import load
-from partition.readers.progress import progress_shown
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 TENSORS_MAGIC = 0xDD5A9FBE3FA2443F
 FILE_MAGIC = 0xDD2E4FF046B4A13F

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.thread_pool import Threads, thread_count
 from partition.relabel import Ranges, Relabelled
-from partition.threads import Threads, thread_count
 
 Halo = Literal["dgl", "inbound"]
 HALOS: tuple[Halo, ...] = ("dgl", "inbound")

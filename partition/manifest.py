@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graph_emb.errors import DataError
-from partition.folder import PendingFolder, write_file
+from graph_emb.core.errors import DataError
+from graph_emb.core.storage import PendingFolder, write_file
 
 NAME = "manifest.json"
 FORMAT, VERSION = "graph_emb partition", 1

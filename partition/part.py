@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType
 from partition.dgl_format import StoredGraph, read_graph, read_tensors
-from partition.hetero import EDGE_TYPE, NODE_TYPE, EdgeType
 
 if TYPE_CHECKING:
     from partition.partitioned import PartitionedGraph

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError, PartitionError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.dgl_format import read_tensors
-from partition.hetero import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.manifest import Manifest, read_json
 from partition.part import Part
 from partition.relabel import Ranges, inverse
 
 if TYPE_CHECKING:
-    from graph_emb.original_ids import OriginalIds
-    from graph_emb.partition_book import RangeBook
+    from graph_emb.graph.original_ids import OriginalIds
+    from graph_emb.graph.partition_book import RangeBook
     from partition.assignment import Assignment
     from partition.vertex_cut import OwnerRule
 
@@ -86,7 +86,7 @@ class PartitionedGraph:
     @cached_property
     def books(self) -> dict[str | EdgeType, RangeBook]:
         """The book of each node type (by name) and edge type (by triple)."""
-        from graph_emb.partition_book import RangeBook
+        from graph_emb.graph.partition_book import RangeBook
 
         found: dict[str | EdgeType, RangeBook] = {}
         for names, ranges in ((self.ntypes, self.nodes), (self.etypes, self.edges)):
@@ -113,7 +113,7 @@ class PartitionedGraph:
         return PartPolicy(f"node~{name}", self.books[name], self._original_ids("node", name))
 
     def _original_ids(self, kind: str, name: str) -> OriginalIds | None:
-        from graph_emb.original_ids import ArrayIds, FileIds
+        from graph_emb.graph.original_ids import ArrayIds, FileIds
 
         if self.manifest is not None:
             paths = self.manifest.id_maps[kind][name]

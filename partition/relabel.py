@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partition.hetero import EdgeType, HeteroGraph
-from partition.threads import Threads, thread_count
+from graph_emb.core.thread_pool import Threads, thread_count
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from graph_emb.log import get_logger
+from graph_emb.core.log import get_logger
 from partition.building import build
 from partition.partitioned import PartitionedGraph, load
 

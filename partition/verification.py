@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from graph_emb.errors import DataError, GraphEmbError
+from graph_emb.core.errors import DataError, GraphEmbError
+from graph_emb.core.progress import progress_shown, reading
+from graph_emb.graph.typed import HeteroGraph
 from partition.dgl_format import storable
-from partition.hetero import HeteroGraph
 from partition.manifest import NAME as MANIFEST
 from partition.manifest import Manifest, sha256_of
 from partition.partitioned import Part, PartitionedGraph, load
-from partition.readers.progress import progress_shown, reading
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numba
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
-from partition.hetero import EdgeType, HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 if TYPE_CHECKING:
     from partition.assignment import Assignment

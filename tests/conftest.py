@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from graph_emb.transport.runtime import init, shutdown
 from tests.ranks import Ranks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -28,3 +29,12 @@ def ranks() -> Iterator[Ranks]:
     made = Ranks()
     yield made
     made.close()
+
+
+@pytest.fixture
+def local_mode() -> Iterator[None]:
+    """Local mode, whatever an earlier test began."""
+    shutdown()
+    init(mode="local")
+    yield
+    shutdown()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENGINE = ["tests/optim", "tests/table", "tests/transport"]
-ENGINE += [f"tests/test_{name}.py" for name in ("embedding", "optimizer", "partition_book")]
+ENGINE += [f"tests/test_{name}.py" for name in ("embedding", "optimizer")] + ["tests/graph/test_partition_book.py"]
 
 MUTANTS: list[tuple[str, str, str]] = [
     # file, text, replacement
@@ -57,8 +57,8 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("embedding.py", "pull(self._name, ids).to(device)", "pull(self._name, ids.flip(0)).to(device)"),
     ("embedding.py", "ctx.trace.add(ctx.ids, grad)", "ctx.trace.add(ctx.ids.flip(0), grad)"),
     ("optimizer.py", "self._tables[push.table].clear_gradients()", "pass"),
-    ("partition_book.py", "right=True", "right=False"),
-    ("partition_book.py", "low < 0 or high >= num_rows", "low < 0 or high > num_rows"),
+    ("graph/partition_book.py", "right=True", "right=False"),
+    ("graph/partition_book.py", "low < 0 or high >= num_rows", "low < 0 or high > num_rows"),
 ]  # fmt: skip
 
 

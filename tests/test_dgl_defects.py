@@ -17,7 +17,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
-from graph_emb.partition_book import RangeBook
+from graph_emb.graph.partition_book import RangeBook
 from tests.transport.kvstore.cluster import Cluster, close_idle
 
 

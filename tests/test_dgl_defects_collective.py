@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.partition_book import RangeBook
+from graph_emb.graph.partition_book import RangeBook
 from tests.ranks import Ranks
 
 

@@ -10,26 +10,28 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 LAYERS = [
-    {"errors", "log", "names", "registry", "splitmix", "compat"},
-    {"config", "partition_book", "original_ids", "graph"},
+    {"core"},
+    {"compat"},
+    {"config", "graph"},
     {"table", "optim"},
     {"transport"},
-    {"embedding", "optimizer", "optimizer_state", "optimizer_tables", "checkpoint", "data", "initializers"},
+    {"embedding", "optimizer", "optimizer_state", "optimizer_tables"},
+    {"checkpoint", "formats", "sampling", "initializers"},
     {"models", "evaluate"},
-    {"train"},
+    {"run"},
+    {"ogb"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-PARTITION_LEVEL = 1  # partition/ may use L0 and L1 only
+PARTITION_LEVEL = 2  # partition/ may use core, compat and graph only
 
 DGL_PLACES = (
     "graph_emb/compat",
-    "graph_emb/partition_book",
     "graph_emb/transport",
     "graph_emb/graph",
     "partition",
 )
-DISTRIBUTED_PLACES = ("graph_emb/transport", "graph_emb/train/launch")
+DISTRIBUTED_PLACES = ("graph_emb/transport", "graph_emb/run/launch")
 
 
 def sources() -> list[Path]:

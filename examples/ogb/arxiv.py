@@ -17,10 +17,10 @@ under the same MLP with features. What differs from the published recipes:
 import sys
 
 from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.models.line import LineConfig
-from graph_emb.models.skipgram_config import SkipGramConfig
-from graph_emb.train.ogb.recipes import LineEmbedding, NodeRecipe, WalkEmbedding
-from graph_emb.train.ogb.script import Script, plain_graph
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.line import LineConfig
+from graph_emb.ogb.recipes import LineEmbedding, NodeRecipe, WalkEmbedding
+from graph_emb.ogb.script import Script, plain_graph
 
 DEEPWALK = WalkEmbedding(SkipGramConfig(dim=128, window=5, num_negatives=5, lr=0.05))
 # PyG's context of 20 nodes: the start and the 19 after it, all alike.

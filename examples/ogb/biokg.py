@@ -18,10 +18,10 @@ in a rank. What differs from the published recipe:
 
 import sys
 
-from graph_emb.data.triple_readers import load_triples
+from graph_emb.graph.triple_readers import load_triples
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.train.ogb.kge import KGERecipe
-from graph_emb.train.ogb.script import Script
+from graph_emb.ogb.kge import KGERecipe
+from graph_emb.ogb.script import Script
 
 SHARED = {
     "dim": 2000,

@@ -19,11 +19,11 @@ The real set has 2,927,963 papers and 30 million citations; an evaluation scores
 
 import sys
 
-from graph_emb.models.link_predictor_config import LinkPredictorConfig
-from graph_emb.models.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram_config import SkipGramConfig
-from graph_emb.train.ogb.recipes import LinkRecipe, WalkEmbedding
-from graph_emb.train.ogb.script import Script, plain_graph
+from graph_emb.models.links.config import LinkPredictorConfig
+from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.ogb.recipes import LinkRecipe, WalkEmbedding
+from graph_emb.ogb.script import Script, plain_graph
 
 # PyG's context of 20 nodes: the start and the 19 after it, all alike.
 NODE2VEC = WalkEmbedding(

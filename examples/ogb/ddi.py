@@ -30,12 +30,12 @@ import sys
 from dataclasses import replace
 
 from graph_emb.models.gnn.config import SAGEConfig
-from graph_emb.models.link_predictor_config import LinkPredictorConfig
-from graph_emb.models.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram_config import SkipGramConfig
-from graph_emb.train.ogb.gnn import SageRecipe
-from graph_emb.train.ogb.recipes import LinkRecipe, WalkEmbedding
-from graph_emb.train.ogb.script import Script, plain_graph
+from graph_emb.models.links.config import LinkPredictorConfig
+from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.ogb.gnn import SageRecipe
+from graph_emb.ogb.recipes import LinkRecipe, WalkEmbedding
+from graph_emb.ogb.script import Script, plain_graph
 
 DEEPWALK = WalkEmbedding(
     SkipGramConfig(window=2, num_negatives=1, negative_power=0.0, tables=2, lr=0.05),

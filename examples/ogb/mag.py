@@ -23,10 +23,10 @@ import sys
 
 from graph_emb.evaluate.mlp import MLPConfig
 from graph_emb.models.gnn.config import RGCNConfig
-from graph_emb.models.skipgram_config import SkipGramConfig
-from graph_emb.train.ogb.gnn import RGCNRecipe
-from graph_emb.train.ogb.metapath import MetapathRecipe
-from graph_emb.train.ogb.script import Script, typed_graph
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.ogb.gnn import RGCNRecipe
+from graph_emb.ogb.metapath import MetapathRecipe
+from graph_emb.ogb.script import Script, typed_graph
 
 RGCN = RGCNConfig(
     dim=128,

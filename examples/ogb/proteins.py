@@ -19,10 +19,10 @@ node2vec row is below that of the MLP on edge features alone.
 import sys
 
 from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.models.line import LineConfig
-from graph_emb.models.skipgram_config import SkipGramConfig
-from graph_emb.train.ogb.recipes import LineEmbedding, NodeRecipe, WalkEmbedding
-from graph_emb.train.ogb.script import Script, plain_graph
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.line import LineConfig
+from graph_emb.ogb.recipes import LineEmbedding, NodeRecipe, WalkEmbedding
+from graph_emb.ogb.script import Script, plain_graph
 
 # PyG's context of 20 nodes: the start and the 19 after it, all alike.
 NODE2VEC = WalkEmbedding(

@@ -19,10 +19,10 @@ The real set has 2,500,604 entities: a table of 500 columns is 4.7 GiB, and Adam
 
 import sys
 
-from graph_emb.data.triple_readers import load_triples
+from graph_emb.graph.triple_readers import load_triples
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.train.ogb.kge import KGERecipe
-from graph_emb.train.ogb.script import Script
+from graph_emb.ogb.kge import KGERecipe
+from graph_emb.ogb.script import Script
 
 SHARED = {
     "dim": 500,

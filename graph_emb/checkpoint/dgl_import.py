@@ -21,8 +21,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import ConfigError, DataError, PartitionError
 from graph_emb.optimizer import SparseOptimizer
 
 ENDINGS = {"_sum": "sum", "_mem": "exp_avg", "_power": "exp_avg_sq", "_step": "step"}

@@ -10,17 +10,17 @@ from typing import Any
 from torch import Tensor, nn, optim
 
 from graph_emb import optimizer_state
-from graph_emb.checkpoint.agreement import agree, common_transport
+from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.dense import DenseThings, Restorer
+from graph_emb.checkpoint.json_codec import decode
 from graph_emb.checkpoint.manifest import NAME, Manifest
-from graph_emb.checkpoint.matching import Matched, match
 from graph_emb.checkpoint.reader import Checkpoint
-from graph_emb.checkpoint.rows_back import RowsBack, restore_clocks
+from graph_emb.checkpoint.restore_plan import Matched, match
+from graph_emb.checkpoint.restore_rows import RowsBack, restore_clocks
 from graph_emb.checkpoint.safetensors_file import PieceReader
 from graph_emb.checkpoint.saving import wait_for_running
-from graph_emb.checkpoint.tree import decode
+from graph_emb.core.errors import GraphEmbError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import GraphEmbError
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.transport.base import Transport
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 NAME = "manifest.json"
 KIND: Literal["graph_emb checkpoint"] = "graph_emb checkpoint"
@@ -150,7 +150,7 @@ class Manifest(_Strict):
         tables: By name.
         optimizers: The sparse optimizers, in the order given.
         dense: The file with the tensors of model, torch optimizers and generators, where there are any.
-        model, torch_optimizers, schedulers: State dicts as ``graph_emb.checkpoint.tree`` writes them.
+        model, torch_optimizers, schedulers: State dicts as ``graph_emb.checkpoint.json_codec`` writes them.
         generators: The state of each named generator on each rank; one state where it is the same on all.
         extra: What the caller gave on the first rank.
         extras: What it gave on each rank, where that differs.

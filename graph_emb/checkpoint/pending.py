@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from graph_emb.checkpoint.manifest import NAME, Manifest
-from graph_emb.errors import ConfigError, DataError
-from graph_emb.log import get_logger
-from partition.folder import opened, swap_names, sync_folder
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.log import get_logger
+from graph_emb.core.storage import opened, swap_names, sync_folder
 
 WRITING, REMOVED = ".writing", ".removed"
 Best = Literal["max", "min"]

@@ -13,13 +13,13 @@ from typing import Any
 from torch import nn, optim
 
 from graph_emb.checkpoint.background import PendingCheckpoint
+from graph_emb.checkpoint.json_codec import decode
 from graph_emb.checkpoint.loading import load_checkpoint
 from graph_emb.checkpoint.manifest import NAME, Manifest
 from graph_emb.checkpoint.saving import save_checkpoint
-from graph_emb.checkpoint.tree import decode
 from graph_emb.config.interval import parse_interval
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import ConfigError, DataError
 from graph_emb.optimizer import SparseOptimizer
 
 POSITION, ABOUT, LINES = "position", "about", "lines"

@@ -17,7 +17,7 @@ from torch import Tensor
 from graph_emb.checkpoint.checksum import checksum_of
 from graph_emb.checkpoint.manifest import FileEntry, Manifest, RowsEntry, TableEntry
 from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, PieceReader, dtype_name, row_pieces
-from graph_emb.errors import DataError, PartitionError, unknown_name
+from graph_emb.core.errors import DataError, PartitionError, unknown_name
 
 THREADS = max(1, min(4, os.cpu_count() or 1))
 WEIGHT, IDS, STATE = "weight", "ids", "state."

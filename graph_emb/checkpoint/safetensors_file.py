@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.checkpoint.checksum import CACHED_BYTES, XXH64
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 PIECE_BYTES = 16 << 20
 """Bytes that are read or written at a time."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn, optim
 
-from graph_emb.checkpoint.agreement import agree, common_transport
+from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.background import PendingCheckpoint
 from graph_emb.checkpoint.dense import DenseThings
 from graph_emb.checkpoint.pending import Best, PendingFolder

@@ -10,9 +10,9 @@ from typing import Any
 from graph_emb.checkpoint.manifest import NAME, FileEntry, Manifest, TableEntry
 from graph_emb.checkpoint.pending import PendingFolder, hidden, prune
 from graph_emb.checkpoint.safetensors_file import write_tensors
-from graph_emb.checkpoint.share import write_shares
 from graph_emb.checkpoint.snapshot import Snapshot
-from graph_emb.errors import DataError
+from graph_emb.checkpoint.table_writer import write_shares
+from graph_emb.core.errors import DataError
 
 DENSE = "dense.safetensors"
 PARTS = "ranks"

@@ -10,8 +10,8 @@ from graph_emb.checkpoint.manifest import NAME, TableEntry
 from graph_emb.checkpoint.periodic import newest
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.cli.console import say, write_json
-from graph_emb.errors import DataError
-from graph_emb.train.run_folder import json_text
+from graph_emb.core.errors import DataError
+from graph_emb.run.run_folder import json_text
 
 STDOUT = "-"
 

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from graph_emb.train.run_folder import json_text
+from graph_emb.run.run_folder import json_text
 
 WATCHED = "GRAPH_EMB_WATCHED"
 """Set by a launcher whose terminal somebody watches: its first trainer's output goes there."""

@@ -16,7 +16,7 @@ from graph_emb.cli.train import INTERRUPTED, summary
 from graph_emb.config import config_from, parse_override
 
 if TYPE_CHECKING:
-    from graph_emb.train.pipeline import PipelineResult
+    from graph_emb.run.pipeline import PipelineResult
 
 PLACE = "runs/demo"
 MAP, TABLE = "map.png", "table.md"
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     config = config_from(CONFIG, parse_override(f"seed={args.seed}"))
     say(args, "graph-emb demo: handwritten digits, each joined to its nearest ones; DeepWalk learns the graph")
-    from graph_emb.train.pipeline import run as run_pipeline
+    from graph_emb.run.pipeline import run as run_pipeline
 
     result = run_pipeline(
         config,

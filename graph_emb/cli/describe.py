@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.config import section_from
-from graph_emb.errors import ConfigError, DataError
-from graph_emb.train.run_folder import is_run, read_metrics
-from graph_emb.train.versions import versions
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.run.run_folder import is_run, read_metrics
+from graph_emb.run.versions import versions
 
 if TYPE_CHECKING:
-    from graph_emb.data.export import Embeddings
+    from graph_emb.formats.export import Embeddings
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,14 +33,14 @@ def _described(target: str, root: str | None) -> dict[str, Any]:
     if root is None and is_run(Path(target)):
         return _run(Path(target))
     if root is None and Path(target).exists():
-        from graph_emb.data.export import load_embeddings
+        from graph_emb.formats.export import load_embeddings
 
         try:
             return _embeddings(target, load_embeddings(target))
         except DataError:  # no embeddings: then it is a graph, or its reader says what is wrong
             pass
-    from graph_emb.data.describe import describe
-    from graph_emb.train.inputs import load_dataset
+    from graph_emb.graph.describe import describe
+    from graph_emb.run.inputs import load_dataset
 
     return describe(load_dataset(section_from("dataset", {"name": target, "root": root})))
 
@@ -49,7 +49,7 @@ def _installation() -> dict[str, Any]:
     import psutil
     import torch
 
-    from graph_emb.data.datasets import available
+    from graph_emb.graph.datasets import available
 
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

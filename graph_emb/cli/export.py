@@ -8,9 +8,9 @@ from pathlib import Path
 from graph_emb.checkpoint.export import export_checkpoint
 from graph_emb.checkpoint.manifest import NAME
 from graph_emb.checkpoint.periodic import newest
-from graph_emb.data.export import copy_embeddings
-from graph_emb.errors import ConfigError
-from graph_emb.train.run_folder import is_run
+from graph_emb.core.errors import ConfigError
+from graph_emb.formats.export import copy_embeddings
+from graph_emb.run.run_folder import is_run
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from graph_emb.cli.console import say
-from graph_emb.errors import ConfigError
-from graph_emb.train.launch.hosts import LOOPBACK, Host, own_index, read_hosts
+from graph_emb.core.errors import ConfigError
+from graph_emb.run.launch.hosts import LOOPBACK, Host, own_index, read_hosts
 
 
 def run(args: argparse.Namespace) -> int:
     """Start this machine's trainers, and by ssh the other machines, and wait for the end."""
-    from graph_emb.train.launch.job import PORT, run_host, start_by_ssh
+    from graph_emb.run.launch.job import PORT, run_host, start_by_ssh
 
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from graph_emb.cli.parser import build_parser, parse
-from graph_emb.errors import GraphEmbError
+from graph_emb.core.errors import GraphEmbError
 from partition.cli import COMMANDS as partition_commands
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -23,8 +23,8 @@ COMMANDS = {
     "demo": "graph_emb.cli.demo",
     "train": "graph_emb.cli.train",
     "launch": "graph_emb.cli.launch",
-    "eval node-class": "graph_emb.cli.judge",
-    "eval link": "graph_emb.cli.judge",
+    "eval node-class": "graph_emb.cli.evaluate",
+    "eval link": "graph_emb.cli.evaluate",
     "export": "graph_emb.cli.export",
     "checkpoint inspect": "graph_emb.cli.checkpoint",
     "info": "graph_emb.cli.describe",

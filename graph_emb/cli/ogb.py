@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.cli.console import listed, write_json
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the seeds against the rules and print the record as Markdown."""
-    from graph_emb.train.ogb.report import Submission, make_report
+    from graph_emb.ogb.report import Submission, make_report
 
     tried = dict(_tried(text) for text in args.tried)
     told = Submission(args.method, args.contact, args.code, args.paper, args.external_data)
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tried(text: str) -> tuple[str, list[Any]]:
-    from graph_emb.train.ogb.settings import parse_value
+    from graph_emb.ogb.settings import parse_value
 
     path, sign, values = text.partition("=")
     if not sign or not path or not listed(values):

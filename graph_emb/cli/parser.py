@@ -7,7 +7,7 @@ import difflib
 import re
 from typing import Any, NoReturn
 
-from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, unknown_name
 from partition.cli import COMMANDS as partition_commands
 
 MODELS_HELP = "deepwalk, node2vec, line, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 FILE = "seeds.json"
 READINGS = ("optimistic", "pessimistic")  # of ties; the table shows the value to report

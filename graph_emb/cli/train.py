@@ -13,7 +13,7 @@ from typing import Any
 from graph_emb.cli.console import WATCHED, listed, say, show_progress
 from graph_emb.cli.seeds import parse_seeds, run_seeds
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 BAD_INPUT, INTERRUPTED = 2, 130
 TEXT_FLAGS = {
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         return every_seed(args, Path(out))
     if config.parallel.mode != "local" and "RANK" not in os.environ:
         return launch(config, out, args)
-    from graph_emb.train.pipeline import run as run_pipeline  # after the configuration: torch takes a second
+    from graph_emb.run.pipeline import run as run_pipeline  # after the configuration: torch takes a second
 
     result = run_pipeline(config, out=out, overwrite=args.overwrite, resume=args.resume, progress=show_progress(args))
     if result.dataset is None:  # a rank that only helped
@@ -83,9 +83,9 @@ def every_seed(args: argparse.Namespace, out: Path) -> int:
 
 def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
-    from graph_emb.train.launch.job import run_local
-    from graph_emb.train.launch.watch import ProcessFailure
-    from graph_emb.train.run_folder import check_place
+    from graph_emb.run.launch.job import run_local
+    from graph_emb.run.launch.watch import ProcessFailure
+    from graph_emb.run.run_folder import check_place
 
     place = Path(out).expanduser()
     check_place(place.resolve(), args.overwrite)

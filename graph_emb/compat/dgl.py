@@ -11,7 +11,7 @@ from types import ModuleType
 from packaging.version import Version
 
 from graph_emb.compat import prepare
-from graph_emb.errors import CompatError
+from graph_emb.core.errors import CompatError
 
 OLDEST_TORCH = Version("2.4")
 OLDEST_DGL = Version("1.0")

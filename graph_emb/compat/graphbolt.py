@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from graph_emb.errors import CompatError
+from graph_emb.core.errors import CompatError
 
 MODULE = "dgl.graphbolt"
 WHAT_WORKS = "use dgl.dataloading and dgl.sampling instead, which work here, or install a dgl build made for this torch"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from graph_emb.config.section import Count, ModelBase, Number
+from graph_emb.core.settings import Count, ModelBase, Number
 
 FILE_OPTIONS = (
     "labels", "hold_out", "directed", "weights", "duplicates", "self_loops", "format", "num_nodes", "ids", "header",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from graph_emb.config.section import Count, ModelBase, Number
+from graph_emb.core.settings import Count, ModelBase, Number
 
 LossName = Literal["logistic", "margin", "softmax", "self_adversarial"]
 

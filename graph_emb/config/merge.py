@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from graph_emb.config.schema import MODELS, RunConfig
-from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, unknown_name
 
 Nested = dict[str, Any]
 SectionT = TypeVar("SectionT", bound=BaseModel)

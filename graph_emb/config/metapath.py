@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from graph_emb.config.section import Count
 from graph_emb.config.walks import WalkSection
+from graph_emb.core.settings import Count
 
 FILE_OPTIONS = (
     "download", "labels", "hold_out", "directed", "weights", "duplicates", "self_loops", "num_nodes", "ids", "header",

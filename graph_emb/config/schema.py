@@ -21,9 +21,9 @@ from graph_emb.config.kge import (
 )
 from graph_emb.config.line import LineSection
 from graph_emb.config.metapath import Metapath2VecSection
-from graph_emb.config.section import Count, ModelBase, Number, Section
 from graph_emb.config.walks import DeepWalkSection, Node2VecSection
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.settings import Count, ModelBase, Number, Section
 
 MAX_SEED = 2**63 - 1
 

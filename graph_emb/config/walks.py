@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from graph_emb.config.section import Count, ModelBase, Number
+from graph_emb.core.settings import Count, ModelBase, Number
 
 
 class WalkSection(ModelBase):

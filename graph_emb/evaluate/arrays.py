@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graph_emb.errors import DataError, ShapeError
+from graph_emb.core.errors import DataError, ShapeError
 
 ROWS_AT_ONCE = 1 << 16
 _WIDE = (torch.float32, torch.float64)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graph_emb.errors import DataError, ShapeError
+from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.evaluate.arrays import as_scores
 from graph_emb.evaluate.link_prediction import roc_auc
 

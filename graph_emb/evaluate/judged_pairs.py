@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ShapeError
+from graph_emb.core.errors import ShapeError
 from graph_emb.evaluate.ranks import Ranks, rank
 
 # Pairs of one call for scores where every edge has negatives of its own: 16 MiB of node numbers.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.compat.ogb import evaluator
-from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.evaluate.arrays import as_embeddings, as_scores
 from graph_emb.evaluate.judged_pairs import JudgedPairs, own_targets
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank, warn_of_ties

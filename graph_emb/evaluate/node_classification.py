@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.arrays import as_embeddings
 from graph_emb.evaluate.one_vs_rest import fit_one_vs_rest
 from graph_emb.graph.labels import Labels

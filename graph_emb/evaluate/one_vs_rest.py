@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 # liblinear copies the matrix into nodes of 16 bytes for each class it fits.
 _BYTES_PER_VALUE = 16

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ShapeError
+from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.evaluate.arrays import as_scores
 
 # Comparisons held at once when every positive has negatives of its own: one byte each.

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graph_emb.data.non_edges import NonEdges
-from graph_emb.errors import ConfigError, DataError, ShapeError
-from graph_emb.registry import Registry
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.registry import Registry
+from graph_emb.sampling.non_edges import NonEdges
 
 # Numbers gathered at once for one side of the pairs: 16 MiB of float32.
 GATHERED_AT_ONCE = 1 << 22

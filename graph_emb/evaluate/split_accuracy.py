@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.evaluate.arrays import as_embeddings
 from graph_emb.evaluate.mlp import MLPConfig, train_mlp
 from graph_emb.evaluate.node_classification import labelled_nodes

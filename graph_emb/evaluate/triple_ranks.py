@@ -14,11 +14,11 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers, query_keys
-from graph_emb.data.triples import KnowledgeGraph
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.threads import threads_for
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank
-from graph_emb.table.threads import threads_for
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers, query_keys
 
 QUERY_BLOCK = 256  # queries whose scores against all candidates are held at once
 HITS_AT = (1, 3, 10)

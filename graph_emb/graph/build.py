@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from graph_emb.errors import DataError, ShapeError, unknown_name
+from graph_emb.core.errors import DataError, ShapeError, unknown_name
 
 Duplicates = Literal["first", "sum"]
 SelfLoops = Literal["keep", "drop"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.graph.build import MAX_NODES, Duplicates, SelfLoops, checked_weights, to_rows
 from graph_emb.graph.ids import as_ids, find_ids, number_ids
 

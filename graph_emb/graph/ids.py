@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.errors import DataError, ShapeError
+from graph_emb.core.errors import DataError, ShapeError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from graph_emb.errors import DataError, ShapeError
+from graph_emb.core.errors import DataError, ShapeError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

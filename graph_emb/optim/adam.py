@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from graph_emb.errors import unknown_name
+from graph_emb.core.errors import unknown_name
 from graph_emb.optim.rule import RULES, Rule, State, bias_correction, mean_square
 from graph_emb.table.spec import StateSpec
 

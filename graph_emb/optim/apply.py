@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graph_emb.errors import ShapeError
+from graph_emb.core.errors import ShapeError
 from graph_emb.optim import kernels
 from graph_emb.optim.merge import Merge, merge
 from graph_emb.optim.rule import SparseRule

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.table.threads import threads_for
+from graph_emb.core.threads import threads_for
 
 
 @njit(cache=True, nogil=True)

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from graph_emb.errors import unknown_name
+from graph_emb.core.errors import unknown_name
 
 Merge = Literal["sum", "mean"]
 MERGES = ("sum", "mean")

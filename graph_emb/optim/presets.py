@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.optim.adam import CHOICES, Clock, EpsPlacement
 from graph_emb.optim.merge import Merge, check_merge
 

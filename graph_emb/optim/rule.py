@@ -13,8 +13,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
-from graph_emb.registry import Registry
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.registry import Registry
 from graph_emb.table.spec import StateSpec
 
 State = dict[str, Tensor]

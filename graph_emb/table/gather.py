@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from graph_emb.table.threads import SERIAL_ROWS, threads_for
+from graph_emb.core.threads import SERIAL_ROWS, threads_for
 
 LINE = 16  # float32 values in a cache line
 AHEAD = 6  # rows whose lines are asked for before they are needed

@@ -19,9 +19,9 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ShapeError
-from graph_emb.original_ids import OriginalIds
-from graph_emb.splitmix import GOLDEN, UNIT, mix64, unit_draw
+from graph_emb.core.errors import ConfigError, ShapeError
+from graph_emb.core.splitmix import GOLDEN, UNIT, mix64, unit_draw
+from graph_emb.graph.original_ids import OriginalIds
 
 CHUNK_ELEMENTS = 1 << 22
 """Elements made at a time: bounds the memory for ids and for the values of tables that are not on the CPU."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, table: str) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ModeError
+from graph_emb.core.errors import ModeError
 from graph_emb.table import memory
 from graph_emb.table.gather import gather
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
-from graph_emb.original_ids import OriginalIds
-from graph_emb.partition_book import PartitionBook
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.original_ids import OriginalIds
+from graph_emb.graph.partition_book import PartitionBook
 from graph_emb.table.initializers import Initializer, fill_rows_
 
 CPU = torch.device("cpu")

@@ -10,21 +10,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ModeError
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.graph.partition_book import PartitionBook
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.partition_book import PartitionBook
 from graph_emb.table.gather import gather, gather_two
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport import lockstep, sending
+from graph_emb.transport import lockstep, push_exchange
 from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.collective_table import Early, Table
-from graph_emb.transport.common_memory import common_rows
 from graph_emb.transport.lockstep import BARRIER, CREATE, FREEZE, PREFETCH, PULL, PUSH, REPAIR, VOTES, WRITE, identity
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import Layout, Route, layout
 from graph_emb.transport.rows import ShardRows, TableRows
+from graph_emb.transport.shared_table import common_rows
 
 
 class CollectiveTransport:
@@ -221,18 +221,18 @@ class CollectiveTransport:
             PeerError: a process is gone, or is in another call.
         """
         tables = [self._table(push.table) for push in pushes]
-        parcels = [sending.pack(push, t.layout, t.spec) for push, t in zip(pushes, tables, strict=True)]
+        parcels = [push_exchange.pack(push, t.layout, t.spec) for push, t in zip(pushes, tables, strict=True)]
         if self.world_size > 1:
             parcels = self._deliver([push.table for push in pushes], parcels)
         for push, table, parcel in zip(pushes, tables, parcels, strict=True):
             if parcel.touched:
-                ids, grads = sending.unpack(parcel, push)
+                ids, grads = push_exchange.unpack(parcel, push)
                 rows = ids.to(grads.device) - table.shard.first_id
                 self.mark_changed(push.table, rows)
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
         self.traffic.steps += 1
 
-    def _deliver(self, names: list[str], parcels: list[sending.Parcel]) -> list[sending.Parcel]:
+    def _deliver(self, names: list[str], parcels: list[push_exchange.Parcel]) -> list[push_exchange.Parcel]:
         """Exchange the parcels of all tables: sizes, then ids, then gradients."""
         what = f"push of table {', '.join(map(repr, names))}"
         numbers = [[p.counts[rank] for p in parcels] + [p.touched for p in parcels] for rank in range(self.world_size)]
@@ -241,7 +241,7 @@ class CollectiveTransport:
         for parcel in parcels:
             travelling = len(parcel.ids) - parcel.counts[self.rank]
             self.traffic.bytes_sent += travelling * (8 + parcel.grads.shape[1] * parcel.grads.element_size())
-        return sending.exchange(self.group, parcels, incoming, touched, what)
+        return push_exchange.exchange(self.group, parcels, incoming, touched, what)
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""

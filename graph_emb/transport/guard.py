@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 
-from graph_emb.errors import ConfigError, PeerError
-from graph_emb.log import get_logger
+from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.core.log import get_logger
 
 MAGIC = b"graph_emb guard 1"
 NONCE = 32

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ModeError
-from graph_emb.names import Rank
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.names import Rank
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from graph_emb.errors import PeerError
+from graph_emb.core.errors import PeerError
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.collective_table import Table
 from graph_emb.transport.process_group import ProcessGroup

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ModeError, PeerError, unknown_name
-from graph_emb.names import Rank
-from graph_emb.transport.same_machine import SharedExchange
+from graph_emb.core.errors import ConfigError, ModeError, PeerError, unknown_name
+from graph_emb.core.names import Rank
+from graph_emb.transport.shm_all_to_all import SharedExchange
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
-from graph_emb.names import Part, Rank
-from graph_emb.partition_book import PartitionBook, RangeBook
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.names import Part, Rank
+from graph_emb.graph.partition_book import PartitionBook, RangeBook
 from graph_emb.transport import routing_kernels
 
 

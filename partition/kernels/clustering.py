@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graph_emb.splitmix import mix64
+from graph_emb.core.splitmix import mix64
 
 
 @njit(cache=True, nogil=True)

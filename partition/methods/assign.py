@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import psutil
 
-from graph_emb.errors import ConfigError, PartitionError
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.thread_pool import thread_count
+from graph_emb.graph.typed import HeteroGraph
 from partition.adjacency import RelationWeights
 from partition.assignment import Assignment
 from partition.constraints import EdgeOwner, constraints
-from partition.hetero import HeteroGraph
 from partition.methods.base import METHODS, Problem
 from partition.methods.repair import needed, repair
-from partition.threads import thread_count
 
 SEED_LIMIT = 2**63
 

@@ -12,11 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, unknown_name
-from graph_emb.registry import Registry
+from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.registry import Registry
+from graph_emb.graph.typed import HeteroGraph
 from partition.adjacency import Adjacency, RelationWeights, symmetric
 from partition.constraints import Constraints
-from partition.hetero import HeteroGraph
 
 
 @dataclass

@@ -12,10 +12,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from graph_emb.core.thread_pool import Threads
 from partition.adjacency import close_gaps
 from partition.kernels import clustering as kernels
 from partition.kernels.relabel import group
-from partition.threads import Threads
 
 CHUNK = 32
 """Consecutive nodes that stay together in a random order: memory near in the input stays near."""

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from graph_emb.errors import CompatError
+from graph_emb.core.errors import CompatError
 from partition.methods.base import Problem
 
 

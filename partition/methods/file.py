@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from partition.methods.base import Problem, method
 
 SUFFIXES = (".npy", ".txt")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graph_emb.splitmix import GOLDEN, mix64
+from graph_emb.core.splitmix import GOLDEN, mix64
 from partition.methods.base import Problem, method
 
 

@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
+from graph_emb.core.thread_pool import Threads
 from partition.kernels import bisection as kernels
 from partition.methods.coarsening import Level
 from partition.methods.refining import Parts, scales_of
-from partition.threads import Threads
 
 ROUNDS = 8
 LEAST_PATIENCE = 50

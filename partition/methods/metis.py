@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graph_emb.errors import PartitionError
+from graph_emb.core.errors import PartitionError
 from partition.methods.base import Problem, method
 
 
@@ -29,7 +29,7 @@ def metis(problem: Problem) -> np.ndarray:
         ConfigError: relation weights, or types without all of them.
     """
     from graph_emb.compat import dgl as compat_dgl
-    from graph_emb.errors import ConfigError
+    from graph_emb.core.errors import ConfigError
 
     graph, names = problem.graph, problem.constraints.names
     if problem.relation_weights:

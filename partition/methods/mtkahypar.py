@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graph_emb.errors import unknown_name
+from graph_emb.core.errors import unknown_name
 from partition.methods.base import Problem, method, one_only
 from partition.methods.external import edge_weights, load, single_constraint
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from graph_emb.core.thread_pool import Threads
 from partition.methods.base import Problem, any_but_none, at_least, method
 from partition.methods.coarsening import Level, coarsen
 from partition.methods.initial import first_parts
 from partition.methods.refining import Parts
-from partition.threads import Threads
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from functools import partial
 
 import numpy as np
 
+from graph_emb.core.thread_pool import Threads
 from partition.kernels import refinement as kernels
 from partition.kernels.adjacency import cut_of
 from partition.kernels.clustering import add_weights
 from partition.methods.coarsening import Level, Propagation, random_order
-from partition.threads import Threads
 
 SWAP_TRIES = 2_000
 PROPAGATION_ROUNDS = 6

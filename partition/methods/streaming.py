@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from graph_emb.errors import unknown_name
+from graph_emb.core.errors import unknown_name
 from partition.constraints import Constraints
 from partition.kernels import streaming as kernels
 from partition.methods.base import Problem, at_least

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.progress import progress_shown
 from graph_emb.graph.readers.source import checked_file
-from partition.hetero import HeteroGraph
+from graph_emb.graph.typed import HeteroGraph
 from partition.readers import (  # they register
     arrays,  # noqa: F401
     chunked,  # noqa: F401
@@ -25,7 +26,6 @@ from partition.readers import (  # they register
 )
 from partition.readers.clean import CleanOptions, Duplicates, KeepOrDrop, cleaned
 from partition.readers.options import check_kinds
-from partition.readers.progress import progress_shown
 from partition.readers.source import READERS, Contents, Reader, as_path
 
 __all__ = ["READERS", "Contents", "Reader", "read"]

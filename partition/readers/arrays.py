@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.arrays import SPLITS, labels_of_arrays, load_arrays, stored_direction
 from graph_emb.graph.readers.matrix import checked_entries, checked_rows
 from graph_emb.graph.readers.source import checked_file, parsing
-from partition.hetero import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.readers.memory import label_column
 from partition.readers.scipy_matrix import from_matrix
 from partition.readers.source import MASKS, WEIGHT, Contents, check_ids, has_suffix, mask_of, register

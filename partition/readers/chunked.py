@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph.readers.source import checked_file, parsing
-from partition.hetero import EdgeType, HeteroGraph
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.readers import tables
 from partition.readers.source import Contents, as_path, check_ids, checked_edge_type, register
 

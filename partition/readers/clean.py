@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
-from partition.hetero import EdgeType, HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.readers.source import WEIGHT, Contents
 
 Duplicates = Literal["keep", "drop", "sum"]

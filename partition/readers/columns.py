@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph.readers.source import checked_file
 from partition.readers import tables
 from partition.readers.source import MASKS, mask_of

@@ -27,8 +27,8 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import EdgeType
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import EdgeType
 from partition.readers.source import MASKS, checked_edge_type, checked_type_name
 
 MAX_BYTES = 1 << 20

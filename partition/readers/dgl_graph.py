@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.source import checked_file, parsing
-from partition.hetero import HeteroGraph
+from graph_emb.graph.typed import HeteroGraph
 from partition.readers.source import Contents, as_path, has_suffix, is_object_of, register
 
 # kDGLSerializeMagic of dgl/src/graph/graph_serialize.cc; what DGL makes of other bytes is not defined.

@@ -10,15 +10,15 @@ from typing import Any, get_args
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.progress import reading, text_bytes
 from graph_emb.graph.ids import number_ids, number_strings
 from graph_emb.graph.readers.layout import find_columns
 from graph_emb.graph.readers.parquet import narrowed_weights
 from graph_emb.graph.readers.source import IdsPolicy, ReadOptions, WeightsPolicy, checked_file, split_suffix
 from graph_emb.graph.readers.text import BLOCK_BYTES, EdgeBlock, edge_blocks, layout_of
-from partition.hetero import EDGE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, EdgeType, HeteroGraph
 from partition.readers import tables
-from partition.readers.progress import reading, text_bytes
 from partition.readers.source import WEIGHT, Contents, as_path, check_ids, checked_edge_type, register
 
 TEXT = ("csv", "tsv", "txt", "edges", "edgelist")

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.ids import number_ids, number_strings
 from graph_emb.graph.readers.source import checked_file, parsing
-from partition.hetero import EdgeType, HeteroGraph
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.readers import tables
 from partition.readers.columns import Rows, data_of, mask_columns, rows_of
 from partition.readers.description import Description, EdgeFiles, NodeFiles, read_description

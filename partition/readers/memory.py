@@ -8,7 +8,7 @@ import numpy as np
 
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.labels import Labels
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.readers.source import MASKS, WEIGHT, Contents, mask_of, register
 
 

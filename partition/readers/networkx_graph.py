@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph.readers.networkx_graph import unpickled
 from graph_emb.graph.readers.source import checked_file, open_bytes, parsing, split_suffix
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.readers.source import Contents, as_path, has_suffix, is_object_of, register
 
 _is_networkx = is_object_of("networkx")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from graph_emb.errors import DataError, unknown_name
+from graph_emb.core.errors import DataError, unknown_name
+from graph_emb.core.progress import reading, text_bytes
 from graph_emb.graph.ids import number_strings
 from graph_emb.graph.readers.layout import MAX_ID_LENGTH
 from graph_emb.graph.readers.source import checked_file
 from graph_emb.graph.readers.text import line_blocks
-from partition.readers.progress import reading, text_bytes
 from partition.readers.source import Contents, has_suffix, register
 from partition.readers.triples import Relations, check_relations, relation_graph
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.readers.source import MASKS, WEIGHT, Contents, as_path, mask_of, register
 from partition.readers.triples import Relations, relation_graph
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 
 @dataclass(frozen=True)

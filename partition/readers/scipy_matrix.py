@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import EDGE_TYPE, EdgeType, HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import EDGE_TYPE, EdgeType, HeteroGraph
 from partition.readers.source import WEIGHT, Contents, checked_edge_type, is_object_of, register
 
 _is_scipy = is_object_of("scipy")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
-from graph_emb.registry import Registry
-from partition.hetero import EdgeType, HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.registry import Registry
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 """Part of a split to the column of node data that marks it, named as DGL names it."""

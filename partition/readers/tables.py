@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
+from graph_emb.core.progress import reading, text_bytes
 from graph_emb.graph.readers.layout import MAX_ID_LENGTH, split_line
 from graph_emb.graph.readers.source import LARGEST_ID, checked_file, parsing, split_suffix
 from graph_emb.graph.readers.text import BLOCK_BYTES, line_blocks, numbered_lines
-from partition.readers.progress import reading, text_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.ids import number_ids, number_strings
 from graph_emb.graph.readers.source import IdsPolicy, checked_file, split_suffix
-from partition.hetero import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.readers import tables
 from partition.readers.source import Contents, register
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.progress import progress_shown
+from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment
-from partition.hetero import HeteroGraph
-from partition.readers.progress import progress_shown
 from partition.report.flat import FlatGraph
 from partition.report.forecast import forecast_walks
 from partition.report.metrics import measure_cut

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment
-from partition.hetero import EdgeType, HeteroGraph
 from partition.readers.source import MASKS, WEIGHT
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partition.readers.progress import reading
+from graph_emb.core.progress import reading
+from graph_emb.core.thread_pool import Threads, thread_count
 from partition.report import loops
 from partition.report.flat import FlatGraph
 from partition.report.rows import destinations_by_source, on_ranges, sources_by_destination
-from partition.threads import Threads, thread_count
 
 MOST_COLUMNS = 16  # 16 float32 are a cache line, the unit in which neighbours are fetched
 EXACT_WORK = 2_000_000_000

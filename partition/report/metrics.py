@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graph_emb.graph.typed import EdgeType
 from partition.assignment import Assignment
-from partition.hetero import EdgeType
 from partition.report import loops
 from partition.report.flat import FlatGraph
 from partition.vertex_cut import OwnerRule, balanced_owners, edges_of_parts

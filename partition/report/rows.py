@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from graph_emb.core.thread_pool import Threads
 from partition.report import loops
 from partition.report.flat import FlatGraph
-from partition.threads import Threads
 
 CHUNKS = 64
 """Ranges of rows, whatever the number of threads is: sums over them are added in their order."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partition.readers.progress import reading
+from graph_emb.core.progress import reading
+from graph_emb.core.thread_pool import Threads, thread_count
 from partition.report import loops
 from partition.report.flat import FlatGraph
 from partition.report.rows import groups_by_destination
-from partition.threads import Threads, thread_count
 
 BATCHES = 64
 """Batches of an assignment, shared by its parts; each part has at least one."""

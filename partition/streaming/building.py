@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, PartitionError
-from partition.folder import PendingFolder
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.progress import progress_shown, reading
+from graph_emb.core.storage import PendingFolder
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.halo import Halo
-from partition.hetero import EDGE_TYPE, NODE_TYPE
 from partition.manifest import FileSet, Manifest
 from partition.partitioned import PartitionedGraph, load
-from partition.readers.progress import progress_shown, reading
 from partition.streaming.edges import Layout, Shuffle
 from partition.streaming.links import Links
 from partition.streaming.parts import PartFiles
 from partition.streaming.placing import Placing, Request, described, graph_without_edges, layout_of
 from partition.streaming.plan import Budget, Plan
 from partition.streaming.scan import Scan
+from partition.streaming.shared_stages import Removed, Workers, Workplace
 from partition.streaming.source import EdgeSource
-from partition.streaming.workplace import Removed, Workers, Workplace
 from partition.writer import check_config_name, check_names, dgl_json, finish, id_map_paths, type_name
 
 TEMPORARY_VERSION = 1

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from partition.relabel import Ranges
 from partition.streaming.files import FileArray, append_groups
 from partition.streaming.plan import Budget
+from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
-from partition.streaming.workplace import Workplace
 
 Tick = Callable[[int], object]
 INT32_MAX = np.iinfo(np.int32).max

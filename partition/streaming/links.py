@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.typed import HeteroGraph
 from partition.constraints import Constraints, constraints
-from partition.hetero import HeteroGraph
 from partition.methods.base import METHODS
 from partition.methods.coarsening import random_order
 from partition.methods.streaming import Placed, checked_passes
 from partition.streaming.edges import bucket_of, check_largest, cut_buckets, number_type
 from partition.streaming.files import FileArray, append_groups
 from partition.streaming.plan import Budget
+from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
-from partition.streaming.workplace import Workplace
 
 Tick = Callable[[int], object]
 CHUNK_LINKS = 1 << 20

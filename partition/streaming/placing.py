@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, PartitionError
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
 from partition.constraints import Constraints
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.methods.base import Problem
 from partition.methods.repair import repair
 from partition.readers.source import WEIGHT
@@ -23,7 +23,7 @@ from partition.streaming.edges import Layout, check_largest, cut_buckets, number
 from partition.streaming.links import STREAMED, Links, check_streamed, limits_of, streamed_options
 from partition.streaming.plan import Budget
 from partition.streaming.scan import Scan, Tick
-from partition.streaming.workplace import Workplace
+from partition.streaming.shared_stages import Workplace
 
 WITHOUT_EDGES = ("hash", "random", "range")
 """Methods that need no edge, so they run as they are on a graph without any."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from graph_emb.errors import ConfigError
-from partition.folder import FREE_BYTES_MARGIN, size_text
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.storage import FREE_BYTES_MARGIN, size_text
 
 MIB = 1 << 20
 RUNTIME_BYTES = 230 * MIB

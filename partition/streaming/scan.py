@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from partition.streaming.plan import Budget
+from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
-from partition.streaming.workplace import Workplace
 
 Tick = Callable[[int], object]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.layout import find_columns
 from graph_emb.graph.readers.parquet import narrowed_weights
 from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix

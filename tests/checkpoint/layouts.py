@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.original_ids import ArrayIds
-from graph_emb.partition_book import RangeBook
-from graph_emb.transport import active
+from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.transport import runtime
 from partition.partitioned import PartPolicy
 
 NUM, DIM, BEFORE, AFTER = 37, 3, 5, 10
@@ -62,7 +62,7 @@ class Training:
             ge.SparseRowAdagrad([self.tables[1]], lr=0.1),
         ]
         self.schedulers = [torch.optim.lr_scheduler.MultiStepLR(self.optimizers[0], [3, 8])]
-        self.transport = active.current()
+        self.transport = runtime.current()
 
     def run(self, first: int, num_steps: int) -> None:
         """Steps from a number on."""

@@ -13,7 +13,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.checkpoint.dgl_import import import_dgl_state
-from graph_emb.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from tests import dgl_standalone
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle

@@ -20,8 +20,8 @@ from graph_emb.checkpoint.export import export_checkpoint, save_ids
 from graph_emb.checkpoint.manifest import Manifest, RowsEntry, TableEntry, WorldEntry
 from graph_emb.checkpoint.safetensors_file import Column, PieceWriter
 from graph_emb.checkpoint.saving import save_checkpoint
-from graph_emb.data.export import load_embeddings, save_embeddings
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.formats.export import load_embeddings, save_embeddings
 
 NUM, DIM = 30, 5
 FORMATS = ("npy", "parquet", "word2vec", "pt")

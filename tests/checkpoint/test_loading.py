@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.checkpoint import loading, rows_back
+from graph_emb.checkpoint import loading, restore_rows
 from graph_emb.checkpoint.safetensors_file import row_pieces
-from graph_emb.data import export, warm_start
-from graph_emb.data.warm_start import FromFile
-from graph_emb.errors import ConfigError, DataError, GraphEmbError, PartitionError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, ShapeError
+from graph_emb.formats import export, warm_start
+from graph_emb.formats.warm_start import FromFile
 from tests.checkpoint.tiny import NUM, Tiny, same
 
 
@@ -126,7 +126,7 @@ def test_first_values_that_come_all_at_once_are_those_of_their_rows(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A function was called for each 16 MB and gave the first rows of every piece; a file was read for each."""
-    monkeypatch.setattr(rows_back, "row_pieces", lambda rows, width, most=16: row_pieces(rows, width, most))
+    monkeypatch.setattr(restore_rows, "row_pieces", lambda rows, width, most=16: row_pieces(rows, width, most))
     first, opened = torch.arange(18.0).view(9, 2), []
     np.save(tmp_path / "first.npy", first.numpy())
     monkeypatch.setattr(warm_start, "open_embeddings", lambda path: opened.append(path) or export.open_embeddings(path))

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from graph_emb.checkpoint.safetensors_file import CODES, Column, PieceReader, PieceWriter, row_pieces, write_tensors
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 
 def some(dtype: torch.dtype, *shape: int) -> torch.Tensor:

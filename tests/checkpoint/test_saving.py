@@ -15,10 +15,10 @@ import torch
 from safetensors import safe_open
 
 import graph_emb as ge
-from graph_emb.checkpoint import pending, share, writing
+from graph_emb.checkpoint import pending, table_writer, writing
 from graph_emb.checkpoint.background import PendingCheckpoint
 from graph_emb.checkpoint.reader import Checkpoint
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from tests.checkpoint.tiny import NUM, Tiny, same
 
 
@@ -43,7 +43,7 @@ def test_the_folder_holds_what_the_manifest_says_and_safetensors_reads_it(tmp_pa
 def test_files_of_a_few_rows_have_ascending_ids_and_are_read_by_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share, "FILE_ROWS", 4)
+    monkeypatch.setattr(table_writer, "FILE_ROWS", 4)
     tiny = Tiny()
     tiny.run(2)
     table = Checkpoint(tiny.save(tmp_path / "2")).table("node")
@@ -303,7 +303,7 @@ def some_ranks(folder: Path) -> list[str]:
             except (OSError, DataError) as error:
                 found.append(f"{type(error).__name__}: {error}")
             finally:
-                writing.write_shares = share.write_shares
+                writing.write_shares = table_writer.write_shares
         if transport.rank == 1:  # damage that one rank finds is an error of all
             file = folder / "1" / Checkpoint(folder / "1").manifest.tables["t"].files[1].name
             data = bytearray(file.read_bytes())

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.original_ids import ArrayIds
-from graph_emb.partition_book import RangeBook
+from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.graph.partition_book import RangeBook
 from partition.partitioned import PartPolicy
 
 NUM, DIM = 23, 3

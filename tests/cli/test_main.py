@@ -127,7 +127,7 @@ def test_an_interrupt_keeps_what_was_trained(
     request: pytest.FixtureRequest,
     number: signal.Signals,
 ) -> None:
-    from graph_emb.train.run_folder import RunFolder, read_metrics
+    from graph_emb.run.run_folder import RunFolder, read_metrics
 
     # A shell's background job starts with SIGINT ignored; Python then installs no handler.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -154,7 +154,7 @@ def test_an_interrupt_keeps_what_was_trained(
 def test_an_interrupt_before_training_writes_nothing(
     cli: Cli, cliques: CliqueFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graph_emb.train.families import walks
+    from graph_emb.run.families import walks
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graph_emb.cli.main import main
-from tests.train.ogb.records import record, result, ten, write
+from tests.ogb.records import record, result, ten, write
 
 
 def test_the_report_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

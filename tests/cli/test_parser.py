@@ -6,7 +6,7 @@ import pytest
 
 from graph_emb.cli.parser import MODELS_HELP, parse
 from graph_emb.config import MODELS
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 
 def test_overrides_may_stand_anywhere_after_the_model() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from graph_emb.cli.main import main
 from graph_emb.cli.seeds import measured, parse_seeds, words_of
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 
 def test_lists_and_ranges_of_seeds() -> None:

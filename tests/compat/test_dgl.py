@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.compat import graphbolt
-from graph_emb.errors import CompatError
+from graph_emb.core.errors import CompatError
 from tests.compat.test_prepare import run_python
 
 dgl = compat_dgl.load()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graph_emb.compat import graphbolt, prepare
-from graph_emb.errors import CompatError
+from graph_emb.core.errors import CompatError
 
 LIBRARY = f"libgraphbolt_pytorch_{torch.__version__.split('+')[0]}.so"
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names a Linux library")

@@ -12,7 +12,7 @@ import yaml
 from graph_emb.config import MODELS, ModelBase, config_from, config_text, parse_override, place_key, read_config_file
 from graph_emb.config.merge import SECTIONS
 from graph_emb.config.schema import RunConfig
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 BASE: dict[str, Any] = {"dataset": "cora", "model": "deepwalk"}
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, roc_auc_score
 
-from graph_emb.errors import DataError, ShapeError
+from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.evaluate.class_metrics import accuracy, micro_f1, task_auc
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.clustering import cluster_agreement
 from graph_emb.graph.labels import Labels
 

@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from graph_emb.compat.ogb import evaluator
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate import judged_pairs
 from graph_emb.evaluate.link_prediction import HITS_AT, evaluate_link, hits, mrr, ogb_metrics, roc_auc
 from graph_emb.evaluate.ranks import TiesWarning

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from graph_emb.compat.ogb import evaluator
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate import mlp as module
 from graph_emb.evaluate.mlp import MLPConfig, build_mlp, train_mlp
 

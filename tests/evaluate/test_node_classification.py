@@ -12,7 +12,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import f1_score
 from sklearn.multiclass import OneVsRestClassifier
 
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate import node_classification as module
 from graph_emb.evaluate.node_classification import f1, node_classification, top_k
 from graph_emb.graph.labels import Labels

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate import ranks as module
 from graph_emb.evaluate.ranks import Ranks, TiedValue, TiesWarning, rank, warn_of_ties
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate import scorers
 from graph_emb.evaluate.link_prediction import evaluate_link
 from graph_emb.evaluate.scorers import SCORERS, Dot, HadamardLogistic, as_scorer, pairs_of, score_pairs

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.mlp import MLPConfig
 from graph_emb.evaluate.split_accuracy import SplitAccuracy, split_accuracy
 from graph_emb.graph.labels import Labels

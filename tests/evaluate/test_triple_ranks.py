@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers
-from graph_emb.data.triple_readers import load_triples
-from graph_emb.data.triples import GivenNegatives, KnowledgeGraph
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate import triple_ranks as module
 from graph_emb.evaluate.link_prediction import ogb_metrics
 from graph_emb.evaluate.triple_ranks import TripleRanks, rank_given, rank_part, rank_triples, score_given
+from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.distmult import DistMult
 from graph_emb.models.kge.scorer import score
 from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
 from tests.models.kge.references import normal
 from tests.ogb_layout import write_biokg, write_wikikg2
 

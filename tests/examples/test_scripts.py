@@ -11,10 +11,10 @@ from types import ModuleType
 import pytest
 
 from graph_emb.compat.ogb import metadata
-from graph_emb.errors import ConfigError
-from graph_emb.train.ogb.published import PUBLISHED, text_of
-from graph_emb.train.ogb.record import read_record
-from graph_emb.train.ogb.settings import changed, flat
+from graph_emb.core.errors import ConfigError
+from graph_emb.ogb.published import PUBLISHED, text_of
+from graph_emb.ogb.record import read_record
+from graph_emb.ogb.settings import changed, flat
 from tests.ogb_layout import WRITERS
 
 Example = Callable[[str], ModuleType]

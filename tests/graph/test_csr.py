@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph_emb.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.graph import Graph
 
 #   0 --- 1 --- 2    3 (alone)

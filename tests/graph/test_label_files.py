@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from graph_emb.errors import ConfigError, DataError, GraphEmbError
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
 from graph_emb.graph import Graph, read_labels
 
 NAMES = Graph.from_edges(["ann", "bob"], ["bob", "carl"])

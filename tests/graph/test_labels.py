@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.errors import DataError, ShapeError
+from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.graph import Labels
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graph_emb.errors import ShapeError
+from graph_emb.core.errors import ShapeError
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
-from graph_emb.partition_book import RangeBook
 from graph_emb.table.initializers import Zeros
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim import kernels
 from graph_emb.optim.apply import apply_reference, apply_update
 from graph_emb.optim.rule import RULES
-from graph_emb.partition_book import RangeBook
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 WRITES = ("author", "writes", "paper")
 CITES = ("paper", "cites", "paper")

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, PartitionError
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.adjacency import Adjacency, symmetric
-from partition.hetero import EDGE_TYPE, HeteroGraph
 from partition.kernels.adjacency import count
 
 FORWARD, BACKWARD = ("a", "to", "b"), ("b", "back", "a")

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.errors import PartitionError
+from graph_emb.core.errors import PartitionError
+from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment
-from partition.hetero import HeteroGraph
 
 
 def two_types() -> HeteroGraph:

@@ -17,8 +17,8 @@ import torch
 import partition
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.compat import graphbolt
-from graph_emb.errors import CompatError, ConfigError, DataError, PartitionError
-from partition.hetero import HeteroGraph
+from graph_emb.core.errors import CompatError, ConfigError, DataError, PartitionError
+from graph_emb.graph.typed import HeteroGraph
 from partition.verification import verify
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 
@@ -106,8 +106,8 @@ def test_dgl_passes_messages_over_the_parts_as_over_the_whole(tmp_path: Path) ->
 def test_bars_show_when_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: bool
 ) -> None:
-    monkeypatch.setattr("partition.readers.progress.SILENT_S", 0.0)
-    monkeypatch.setattr("partition.readers.progress.REFRESH_LOG_S", 0.0)
+    monkeypatch.setattr("graph_emb.core.progress.SILENT_S", 0.0)
+    monkeypatch.setattr("graph_emb.core.progress.REFRESH_LOG_S", 0.0)
     whole = built(homogeneous(), tmp_path / "out", 2, progress=progress)
     verify(whole.path, progress=progress)
     shown = capsys.readouterr().err

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.graph.typed import HeteroGraph
 from partition.constraints import constraints
-from partition.hetero import HeteroGraph
 
 EDGES = ("a", "to", "b")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import partition
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from partition.chunked import write_chunked
 from partition.readers import read
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graph_emb.compat import dgl as compat_dgl
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from partition import dgl_format
 
 dgl = compat_dgl.load()

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from graph_emb.compat import dgl as compat_dgl
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
 from partition.halo import PartArrays, PartBuilder
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.relabel import Relabelled, relabel
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 

@@ -15,8 +15,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 KILLED_AT_EVERY_STEP = """
 import json, os, shutil, signal, sys, pathlib
 import partition
-from graph_emb.errors import GraphEmbError
-from partition import folder as module
+from graph_emb.core.errors import GraphEmbError
+from graph_emb.core import storage as module
 from tests.partition.made_graphs import heterogeneous, random_parts
 
 place, overwrite, stride = pathlib.Path(sys.argv[1]), sys.argv[2] == "overwrite", int(sys.argv[3])

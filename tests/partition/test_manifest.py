@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from partition.manifest import NAME, FileSet, Manifest, read_json, sha256_of
-from tests.partition.test_folder import PendingFolder, refuse
+from tests.core.test_storage import PendingFolder, refuse
 
 
 def a_manifest() -> Manifest:

@@ -13,9 +13,9 @@ import torch
 import graph_emb as ge
 import partition
 from graph_emb.compat import dgl as compat_dgl
-from graph_emb.errors import ConfigError, DataError, PartitionError
-from graph_emb.partition_book import as_book
-from partition.hetero import EDGE_TYPE, HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.graph.partition_book import as_book
+from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from tests.partition.made_graphs import CITES, WRITES, heterogeneous, homogeneous, random_parts
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import partition
-from graph_emb.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.relabel import Ranges, inverse, relabel
 from tests.partition.made_graphs import CITES, heterogeneous, homogeneous, random_parts
 

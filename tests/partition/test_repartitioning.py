@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import partition
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 from tests.partition.test_partitioned import by_dgl
 

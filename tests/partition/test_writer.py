@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from graph_emb.errors import DataError, PartitionError
+from graph_emb.core.errors import DataError, PartitionError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.building import build
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.relabel import relabel
 from partition.writer import check_names, check_no_empty_features, dgl_config, npy_writer
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts

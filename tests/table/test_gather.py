@@ -8,8 +8,8 @@ import numba
 import pytest
 import torch
 
+from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.gather import gather, gather_two
-from graph_emb.table.threads import SERIAL_ROWS, threads_for
 
 
 @pytest.mark.parametrize("num", [0, 1, SERIAL_ROWS - 1, SERIAL_ROWS, 3 * SERIAL_ROWS + 1])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from graph_emb.errors import ConfigError, ShapeError
+from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.table import initializers as ini
 
 SEEDED = [ini.Uniform(-2.0, 3.0, seed=4), ini.Normal(1.0, 2.0, seed=4), ini.XavierUniform(1000, seed=4)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graph_emb.errors import ConfigError, ModeError
-from graph_emb.partition_book import RangeBook
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.table import memory
 from graph_emb.table.initializers import FromArray, Zeros
 from graph_emb.table.shard import EmbeddingShard

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.transport import active
+from graph_emb.transport import runtime
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -360,7 +360,7 @@ def test_collective_mode_outside_of_a_launcher_is_one_process(monkeypatch: pytes
         monkeypatch.delenv(word, raising=False)
     transport = ge.init(mode="collective")
     assert (transport.rank, transport.world_size) == (0, 1)
-    assert active.current() is transport
+    assert runtime.current() is transport
 
 
 def test_half_of_a_launchers_variables_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.errors import ModeError, PartitionError
-from graph_emb.models.skipgram import SkipGramConfig
-from graph_emb.models.skipgram_exchange import ExchangeSteps
-from graph_emb.models.skipgram_model import SkipGram
-from graph_emb.models.skipgram_steps import InPlaceSteps
+from graph_emb.core.errors import ModeError, PartitionError
+from graph_emb.models.skipgram.local_sgd import ExchangeSteps
+from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.steps import InPlaceSteps
+from graph_emb.models.skipgram.training import SkipGramConfig
 from graph_emb.optim.rule import RULES
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.adagrad import Adagrad
 from graph_emb.optim.sgd import SGD
-from graph_emb.partition_book import RangeBook
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport import active
+from graph_emb.transport import runtime
 from graph_emb.transport.base import Push
 from graph_emb.transport.local import LocalTransport
 
@@ -90,7 +90,7 @@ def test_init_chooses_once_and_shutdown_frees() -> None:
 def test_an_option_that_a_mode_does_not_have_names_the_nearest(mode: str) -> None:
     with pytest.raises(ge.ConfigError, match=f"unknown option of mode '{mode}' 'stalenes'"):
         ge.init(mode, stalenes=1)
-    assert active.current().rank == 0
+    assert runtime.current().rank == 0
 
 
 def test_an_unknown_mode_names_the_nearest() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from graph_emb.errors import CompatError, unknown_name
+from graph_emb.core.errors import CompatError, unknown_name
 
 TABLES = {"link": "linkproppred", "node": "nodeproppred"}
 

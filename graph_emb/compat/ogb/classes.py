@@ -22,7 +22,7 @@ from graph_emb.compat.ogb import raw
 from graph_emb.compat.ogb.catalog import Metadata, metadata, parse
 from graph_emb.compat.ogb.datasets import find_folder, read_hetero_labels, read_labels
 from graph_emb.compat.ogb.splits import allow_numpy_arrays
-from graph_emb.errors import CompatError, ConfigError, DataError
+from graph_emb.core.errors import CompatError, ConfigError, DataError
 
 
 def load() -> ModuleType:

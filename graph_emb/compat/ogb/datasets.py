@@ -11,7 +11,7 @@ import numpy as np
 from graph_emb.compat.ogb import raw, splits
 from graph_emb.compat.ogb.catalog import Metadata, metadata
 from graph_emb.compat.ogb.download import fetch
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 
 Root = str | os.PathLike[str]
 

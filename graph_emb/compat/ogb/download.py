@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from graph_emb.compat.ogb.catalog import Metadata
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 CHUNK = 1 << 20
 TIMEOUT_S = 60

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graph_emb.compat.ogb.catalog import Metadata
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd

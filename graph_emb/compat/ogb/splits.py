@@ -11,7 +11,7 @@ import numpy as np
 
 from graph_emb.compat.ogb.catalog import Metadata
 from graph_emb.compat.ogb.raw import damaged, missing, read_flags, read_table
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 PARTS = ("train", "valid", "test")
 ARRAY_DTYPES = "?bhilqBHILQefdU"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from graph_emb.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.build import Duplicates, SelfLoops
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import arrays, dgl_graph, matlab, networkx_graph, parquet, text  # noqa: F401 (they register)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.matrix import graph_of_matrix
 from graph_emb.graph.readers.source import GraphFile, ReadOptions, parsing, register

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.source import LARGEST_ID, ReadOptions
 
 # Column names in common use, in lower case; a header row is known by them.

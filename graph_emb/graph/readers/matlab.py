@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.arrays import checked_length
 from graph_emb.graph.readers.matlab_elements import check_elements

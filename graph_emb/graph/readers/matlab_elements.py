@@ -10,7 +10,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15

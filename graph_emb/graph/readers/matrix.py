@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
+from graph_emb.core.log import get_logger
 from graph_emb.graph.build import MAX_NODES
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers.source import ReadOptions, graph_of_arcs, parsing
-from graph_emb.log import get_logger
 
 _log = get_logger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph.readers.layout import fault_of_id, is_integer
 from graph_emb.graph.readers.source import (
     GraphFile,

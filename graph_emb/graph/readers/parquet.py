@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.layout import MAX_ID_LENGTH, fault_of_id, find_columns
 from graph_emb.graph.readers.source import GraphFile, ReadOptions, parsing, register
 from graph_emb.graph.readers.text import EdgeBlock, graph_of_blocks

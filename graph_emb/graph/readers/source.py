@@ -14,11 +14,11 @@ from typing import IO, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.errors import DataError, GraphEmbError, ShapeError
+from graph_emb.core.errors import DataError, GraphEmbError, ShapeError
+from graph_emb.core.registry import Registry
 from graph_emb.graph.build import Duplicates, SelfLoops
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.labels import Labels
-from graph_emb.registry import Registry
 
 LARGEST_ID = 2**63 - 1
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.ids import number_strings
 from graph_emb.graph.readers.layout import MAX_ID_LENGTH, Layout, fault_of_line, find_layout

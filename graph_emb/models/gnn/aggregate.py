@@ -13,9 +13,9 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.data.blocks import Adjacency
-from graph_emb.errors import ShapeError
-from graph_emb.table.threads import threads_for
+from graph_emb.core.errors import ShapeError
+from graph_emb.core.threads import threads_for
+from graph_emb.sampling.blocks import Adjacency
 
 SMALL = 1 << 16
 """Numbers that one core adds up sooner than several can be woken."""

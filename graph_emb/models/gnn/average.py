@@ -10,7 +10,7 @@ from torch import nn
 
 from graph_emb.embedding import DistEmbedding
 from graph_emb.models.gnn.inputs import InputRows
-from graph_emb.transport import active
+from graph_emb.transport import runtime
 from graph_emb.transport.rows import WEIGHT
 
 CHUNK_ROWS = 1 << 16
@@ -69,7 +69,7 @@ class WeightAverage(nn.Module):
         for towards, moved in networks:
             for given, own in zip(towards.parameters(), moved.parameters(), strict=True):
                 own.lerp_(given, factor)
-        transport = active.current()
+        transport = runtime.current()
         transport.flush()
         transport.barrier()
         for towards_rows, moved_rows in tables:

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graph_emb.data.blocks import Adjacency
-from graph_emb.errors import ShapeError
+from graph_emb.core.errors import ShapeError
 from graph_emb.models.gnn.aggregate import gather_sources, mean_messages
+from graph_emb.sampling.blocks import Adjacency
 
 
 class EdgeMessageLayer(nn.Module):

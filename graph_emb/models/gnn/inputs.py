@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graph_emb.core.errors import ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import ShapeError, unknown_name
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.table.initializers import Normal, XavierUniform

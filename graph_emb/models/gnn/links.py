@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.evaluate.link_prediction import metric_values
 from graph_emb.models.gnn.config import SAGEConfig
 from graph_emb.models.gnn.result import Values
 from graph_emb.models.gnn.tasks import LinkTask
 from graph_emb.models.gnn.trainer import Trainer, owned_by
-from graph_emb.models.link_pairs import judged_pairs, negative_draw, training_edges
-from graph_emb.models.link_predictor import CHUNK, FrozenRows, LinkPredictor, score_links
-from graph_emb.models.link_predictor_config import PRECISIONS
-from graph_emb.transport.replicas import Replicas
+from graph_emb.models.links.config import PRECISIONS
+from graph_emb.models.links.pairs import judged_pairs, negative_draw, training_edges
+from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, score_links
+from graph_emb.transport.data_parallel import Replicas
 
 
 class LinkTraining:

@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 from tqdm import tqdm
 
+from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import ConfigError
 from graph_emb.models.gnn.config import GNNConfig
 
 Values = dict[str, float]

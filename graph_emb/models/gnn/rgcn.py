@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graph_emb.data.blocks import Block
+from graph_emb.graph.typed import EdgeType
 from graph_emb.models.gnn.aggregate import mean_neighbours, sum_neighbours
 from graph_emb.models.gnn.config import RGCNConfig
-from partition.hetero import EdgeType
+from graph_emb.sampling.blocks import Block
 
 
 def glorot(*shape: int) -> nn.Parameter:

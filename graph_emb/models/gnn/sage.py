@@ -10,10 +10,10 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graph_emb.data.blocks import Adjacency, Block
 from graph_emb.models.gnn.aggregate import mean_neighbours
 from graph_emb.models.gnn.config import SAGEConfig
 from graph_emb.models.gnn.rgcn import InputMaps
+from graph_emb.sampling.blocks import Adjacency, Block
 
 
 class SAGELayer(nn.Module):

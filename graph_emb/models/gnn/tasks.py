@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, DataError, ShapeError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.evaluate.class_metrics import CLASS_METRICS
 from graph_emb.evaluate.link_prediction import measure
 

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.errors import ConfigError, ShapeError, unknown_name
+from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.average import WeightAverage
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
@@ -21,9 +22,8 @@ from graph_emb.models.gnn.rgcn import RGCN
 from graph_emb.models.gnn.sage import SAGE
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.trainer import Trainer, count_parameters, group_of_trainers
-from graph_emb.models.link_predictor import LinkPredictor, LinkPredictorConfig
+from graph_emb.models.links.training import LinkPredictor, LinkPredictorConfig
 from graph_emb.transport.process_group import ProcessGroup
-from partition.hetero import HeteroGraph
 
 
 def train_rgcn(

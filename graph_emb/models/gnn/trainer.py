@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graph_emb.data.blocks import whole_graph
-from graph_emb.data.neighbor_sampling import NeighborSampling
+from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.errors import ConfigError
+from graph_emb.graph.partition_book import as_book
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.average import WeightAverage
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.models.gnn.inputs import InputRows
-from graph_emb.partition_book import as_book
-from graph_emb.transport import active
+from graph_emb.sampling.blocks import whole_graph
+from graph_emb.sampling.neighbors import NeighborSampling
+from graph_emb.transport import runtime
+from graph_emb.transport.data_parallel import Replicas
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.replicas import Replicas
 from graph_emb.transport.routing import layout
-from partition.hetero import HeteroGraph
 
 
 class Trainer:
@@ -94,7 +94,7 @@ class Trainer:
     @torch.no_grad()
     def final_rows(self) -> Tensor:
         """The network's rows of all target nodes without dropout, shape (N, O), on the CPU. Every rank calls it."""
-        transport = active.current()
+        transport = runtime.current()
         transport.flush()
         transport.barrier()
         module = self.judged(self.network.module)
@@ -111,7 +111,7 @@ class Trainer:
         size = self.config.batch_size
         own = max(1, count) if size is None else -(-size // self.num_ranks)
         order = torch.randperm(count, generator=self.generator).split(own) if count else ()
-        return active.in_step(order, torch.empty(0, dtype=torch.int64))
+        return runtime.in_step(order, torch.empty(0, dtype=torch.int64))
 
     def total(self, *values: float) -> list[float]:
         """Each value summed over the ranks."""
@@ -141,7 +141,7 @@ def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:
     Raises:
         ConfigError: several trainers of the kvstore mode and no group among them.
     """
-    transport: Any = active.current()
+    transport: Any = runtime.current()
     group = getattr(transport, "group", None) if group is None else group
     if transport.world_size > 1 and group is None:
         raise ConfigError(

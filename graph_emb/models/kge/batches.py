@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers
-from graph_emb.data.triple_negatives import ChunkNegatives
-from graph_emb.data.triples import KnowledgeGraph
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import TripleBatch
+from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
+from graph_emb.sampling.triple_negatives import ChunkNegatives
 
 FIRST_COUNT = 3.0  # of a pair, beside its occurrences: RotatE's code starts at 4 with the first one
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 
 FILE = "best.safetensors"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from graph_emb.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.models.kge.losses import LOSSES
 from graph_emb.models.kge.scorers import SCORERS
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.data.known_triples import TAIL
 from graph_emb.embedding import DistEmbedding
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.losses import EXCLUDED, LOSSES
 from graph_emb.models.kge.penalties import power_sums
 from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.sampling.known_triples import TAIL
 
 SEEDS = 2**63
 """Initializers take seeds below it; a model takes two, one after the other."""

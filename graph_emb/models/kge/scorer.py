@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from graph_emb.models.kge.comparisons import Comparison
 from graph_emb.table.initializers import Initializer
 

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from graph_emb.data.all_rows import all_rows
-from graph_emb.data.known_triples import HEAD, TAIL, KnownAnswers
-from graph_emb.data.triples import KnowledgeGraph
-from graph_emb.data.walkers import thread_count
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
+from graph_emb.formats.gather_table import all_rows
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.best import BestRows
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.optimizer import OPTIMIZERS
+from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
+from graph_emb.sampling.walkers import thread_count
 
 if TYPE_CHECKING:
     from graph_emb.checkpoint.periodic import PeriodicCheckpoints

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from graph_emb.models.kge.comparisons import L1, L2, Comparison
 from graph_emb.models.kge.scorer import check_dim
 from graph_emb.table.initializers import Initializer, Uniform

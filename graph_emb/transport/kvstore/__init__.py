@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from graph_emb.transport.base import Transport

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.outbox import Outbox
+from graph_emb.transport.kvstore.push_buffer import Outbox
 from graph_emb.transport.kvstore.session import Exchange, Session
 
 Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]

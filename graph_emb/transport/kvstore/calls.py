@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from graph_emb import errors
-from graph_emb.errors import ConfigError, GraphEmbError, PeerError
+from graph_emb.core import errors
+from graph_emb.core.errors import ConfigError, GraphEmbError, PeerError
 from graph_emb.transport.kvstore.rpc import rpc
 
 SERVICE = 7_340_611  # DGL's lie at 22_4xx, 700_xxx, 80x_xxx and 901_2xx; DGL's examples use numbers below 10_000_000

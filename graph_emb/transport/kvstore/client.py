@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, DataError, GraphEmbError, ModeError
-from graph_emb.names import Rank
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
+from graph_emb.core.names import Rank
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.rule import SparseRule
-from graph_emb.partition_book import RangeBook
 from graph_emb.table.gather import gather
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Reach, Traffic
@@ -26,7 +26,7 @@ from graph_emb.transport.kvstore.calls import check_picklable
 from graph_emb.transport.kvstore.far_rows import shares
 from graph_emb.transport.kvstore.first_rows import for_server
 from graph_emb.transport.kvstore.layout import server_book, slices
-from graph_emb.transport.kvstore.outbox import Outbox, Place, cut, pack
+from graph_emb.transport.kvstore.push_buffer import Outbox, Place, cut, pack
 from graph_emb.transport.kvstore.pushed_values import checked
 from graph_emb.transport.kvstore.session import Exchange, Session
 from graph_emb.transport.kvstore.trainer_table import TrainerTable

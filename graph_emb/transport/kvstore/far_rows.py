@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graph_emb.partition_book import RangeBook
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.transport.kvstore.session import Exchange, Session
 from graph_emb.transport.kvstore.trainer_table import TrainerTable
 from graph_emb.transport.rows import ShardRows, TableRows

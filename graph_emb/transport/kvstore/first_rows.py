@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from graph_emb.original_ids import ArrayIds, FileIds
-from graph_emb.partition_book import RangeBook
+from graph_emb.graph.original_ids import ArrayIds, FileIds
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.table.initializers import FromArray, OwnerInitializer
 from graph_emb.table.spec import TableSpec
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, PartitionError
-from graph_emb.partition_book import PartitionBook, RangeBook
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.graph.partition_book import PartitionBook, RangeBook
 from graph_emb.transport.guard import Address, check_address
 
 PORTS = range(10_000, 65_536)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graph_emb.errors import ShapeError
-from graph_emb.partition_book import check_ids
+from graph_emb.core.errors import ShapeError
+from graph_emb.graph.partition_book import check_ids
 from graph_emb.table.spec import TableSpec
 
 

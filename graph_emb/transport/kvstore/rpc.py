@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from graph_emb.compat.dgl import load
-from graph_emb.errors import ModeError, PeerError
+from graph_emb.core.errors import ModeError, PeerError
 from graph_emb.transport import guard
 
 load()

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graph_emb.errors import ConfigError, PeerError
-from graph_emb.log import get_logger
+from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.core.log import get_logger
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.calls import Answer
 from graph_emb.transport.kvstore.layout import Hosts, read_hosts
-from graph_emb.transport.kvstore.parking import park_threads_when
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import tables_of
+from graph_emb.transport.kvstore.terminate_handler import park_threads_when
 
 _log = get_logger("kvstore.server")
 

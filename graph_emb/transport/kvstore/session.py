@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from graph_emb.errors import ConfigError, GraphEmbError, PeerError
+from graph_emb.core.errors import ConfigError, GraphEmbError, PeerError
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.calls import Announce, Answer, Call, revive
 from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
-from graph_emb.transport.kvstore.parking import park_threads_when
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
+from graph_emb.transport.kvstore.terminate_handler import park_threads_when
 
 
 class Session(Protocol):

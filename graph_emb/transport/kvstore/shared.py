@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ModeError
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
 

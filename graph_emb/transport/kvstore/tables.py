@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graph_emb.errors import ConfigError, ModeError
-from graph_emb.log import get_logger
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.log import get_logger
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.partition_book import RangeBook
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Answer, Call, describe
-from graph_emb.transport.kvstore.outbox import Place, at
+from graph_emb.transport.kvstore.push_buffer import Place, at
 from graph_emb.transport.rows import WEIGHT
 
 _log = get_logger("kvstore")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.partition_book import RangeBook
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.routing import Layout

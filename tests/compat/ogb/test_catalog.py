@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from graph_emb.compat.ogb import known_names, metadata
-from graph_emb.errors import CompatError, ConfigError
+from graph_emb.core.errors import CompatError, ConfigError
 
 
 @pytest.mark.parametrize("name", ["ogbl-ddi", "ogbl_ddi"])

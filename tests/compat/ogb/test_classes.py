@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graph_emb.compat import ogb
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from tests.compat.ogb import layout
 from tests.compat.test_prepare import run_python
 

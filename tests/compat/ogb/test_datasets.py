@@ -12,7 +12,7 @@ import torch
 
 from graph_emb.compat.ogb import metadata, read_hetero_dataset, read_link_dataset, read_node_dataset
 from graph_emb.compat.ogb.datasets import class_labels
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from tests.compat.ogb import layout
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from graph_emb.compat.ogb import catalog, datasets, read_link_dataset
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from tests.compat.ogb import layout
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph import ReadOptions, read_graph, read_graph_file
 
 Put = Callable[..., Path]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graph_emb.compat.dgl import load
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph import read_graph, read_graph_file
 
 

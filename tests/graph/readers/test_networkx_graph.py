@@ -11,7 +11,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from graph_emb.graph import read_graph
 
 Put = Callable[..., Path]

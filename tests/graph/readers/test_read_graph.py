@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError, GraphEmbError
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
 from graph_emb.graph import read_graph
 from graph_emb.graph.readers import READERS
 

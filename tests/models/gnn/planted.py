@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from partition.hetero import HeteroGraph
 
 USERS, TAGS, CLASSES, TAGS_EACH = 120, 30, 3, 4
 

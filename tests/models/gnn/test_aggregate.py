@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graph_emb.data.blocks import Adjacency
-from graph_emb.errors import ShapeError
+from graph_emb.core.errors import ShapeError
 from graph_emb.models.gnn import aggregate
+from graph_emb.sampling.blocks import Adjacency
 
 
 def edges(num_edges: int = 40, seed: int = 0) -> Adjacency:

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 import graph_emb as ge
-from graph_emb.data.blocks import whole_graph
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from graph_emb.evaluate.link_prediction import metric_values
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.gnn import average
 from graph_emb.models.gnn.average import WeightAverage
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.train import train_rgcn, train_sage
-from graph_emb.models.link_pairs import judged_pairs
-from graph_emb.models.link_predictor import FrozenRows, LinkPredictor, score_links
-from graph_emb.partition_book import RangeBook
+from graph_emb.models.links.pairs import judged_pairs
+from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
+from graph_emb.sampling.blocks import whole_graph
 from tests.models.gnn.planted import planted, planted_links
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster

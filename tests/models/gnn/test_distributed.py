@@ -13,9 +13,9 @@ import torch
 
 import graph_emb as ge
 from graph_emb.config.schema import MAX_SEED
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.train import train_rgcn, train_sage
-from graph_emb.partition_book import RangeBook
 from graph_emb.transport.process_group import ProcessGroup
 from tests.models.gnn.planted import planted, planted_links
 from tests.ranks import Ranks

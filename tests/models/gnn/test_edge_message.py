@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import graph_emb as ge
-from graph_emb.errors import ShapeError
+from graph_emb.core.errors import ShapeError
 from graph_emb.models.gnn.edge_message import EdgeMessageLayer, both_ways
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import Evaluation, run_epochs
 

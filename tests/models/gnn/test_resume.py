@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.train import train_rgcn, train_sage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from graph_emb.data.blocks import whole_graph
 from graph_emb.models.gnn.config import RGCNConfig
 from graph_emb.models.gnn.rgcn import RGCN, RelationMatrices, RGCNLayer
-from tests.data.test_blocks import LIKES, OWNS, tiny
+from graph_emb.sampling.blocks import whole_graph
+from tests.sampling.test_blocks import LIKES, OWNS, tiny
 
 
 def test_a_layer_is_the_papers_equation() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from graph_emb.data.blocks import Adjacency
 from graph_emb.models.gnn.sage import SAGELayer
+from graph_emb.sampling.blocks import Adjacency
 
 
 def test_a_layer_joins_a_node_with_the_mean_of_its_neighbours() -> None:

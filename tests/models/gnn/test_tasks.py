@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from graph_emb.errors import ConfigError, DataError, GraphEmbError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ShapeError
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 
 SPLIT = {"train": [0, 1], "test": [2]}

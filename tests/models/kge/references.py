@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.data.triples import KnowledgeGraph
+from graph_emb.graph.triples import KnowledgeGraph
 
 MARGIN = 4.0
 

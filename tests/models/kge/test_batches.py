@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph_emb.data.known_triples import HEAD, TAIL
-from graph_emb.data.triples import KnowledgeGraph
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches, triple_weights
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
+from graph_emb.sampling.known_triples import HEAD, TAIL
 from tests.models.kge.references import ring
 
 SMALL: dict[str, Any] = {"dim": 4, "num_negatives": 3, "chunk_size": 2, "batch_size": 6}

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.data.known_triples import HEAD, TAIL
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.losses import EXCLUDED, LOSSES
 from graph_emb.models.kge.model import KGEModel, TripleBatch
 from graph_emb.models.kge.penalties import power_sums
 from graph_emb.models.kge.scorer import score
 from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.sampling.known_triples import HEAD, TAIL
 
 TRIPLES = np.array([[[0, 0, 1], [2, 1, 3]], [[4, 1, 0], [4, 1, 0]]])
 NEGATIVES = np.array([[3, 4, 3], [1, 0, 2]])

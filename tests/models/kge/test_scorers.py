@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from graph_emb.models.kge.complex import ComplEx
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.distmult import DistMult

@@ -12,9 +12,9 @@ import torch
 import graph_emb as ge
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config.schema import MAX_SEED
-from graph_emb.data.triple_readers import load_triples
-from graph_emb.data.triples import KnowledgeGraph
 from graph_emb.evaluate.triple_ranks import rank_part
+from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge import training
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel

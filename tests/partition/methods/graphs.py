@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.hetero import EDGE_TYPE, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 
 
 def plain(num_nodes: int, pairs: np.ndarray) -> HeteroGraph:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError
-from partition.hetero import HeteroGraph
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.typed import HeteroGraph
 from partition.methods import METHODS, Problem, assign
 from partition.methods.base import method
 from tests.partition.methods.graphs import planted, skewed

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import HeteroGraph
 from partition.methods import assign
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph_emb.errors import CompatError, ConfigError
+from graph_emb.core.errors import CompatError, ConfigError
 from partition.constraints import constraints
 from partition.methods import METHODS, assign
 from tests.partition.methods.graphs import planted, skewed

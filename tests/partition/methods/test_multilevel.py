@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, PartitionError
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.thread_pool import Threads
+from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.adjacency import symmetric
-from partition.hetero import EDGE_TYPE, HeteroGraph
 from partition.methods import assign
 from partition.methods.coarsening import Level
 from partition.methods.initial import first_parts
 from partition.methods.refining import Parts, Search
-from partition.threads import Threads
 from tests.partition.methods.graphs import plain, planted, skewed
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.hetero import HeteroGraph
+from graph_emb.graph.typed import HeteroGraph
 from partition.methods import assign
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from partition.adjacency import symmetric
 from partition.methods import assign
 from tests.partition.methods.graphs import planted, skewed

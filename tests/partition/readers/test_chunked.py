@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
+from graph_emb.graph.typed import HeteroGraph
 from partition.chunked import write_chunked
-from partition.hetero import HeteroGraph
 from partition.readers import read
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")

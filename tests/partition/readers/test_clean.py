@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.readers import read
 from partition.readers.clean import CleanOptions, cleaned
 from partition.readers.source import Contents

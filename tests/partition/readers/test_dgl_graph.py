@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from graph_emb.compat.dgl import load
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import EDGE_TYPE, NODE_TYPE
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.readers import read
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")

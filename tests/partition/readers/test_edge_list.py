@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import EDGE_TYPE, NODE_TYPE
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.readers import read
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from partition.readers import read
 
 BUYS, KNOWS = ("user", "buys", "item"), ("user", "knows", "user")

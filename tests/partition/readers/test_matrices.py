@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import io, sparse
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph import read_graph
-from partition.hetero import EDGE_TYPE, NODE_TYPE
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.readers import read
 
 MATRIX = sparse.csr_array(np.array([[0, 2.5, 0], [1, 0, 0], [0, 0, 4]]))

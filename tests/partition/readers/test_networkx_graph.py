@@ -8,8 +8,8 @@ import networkx
 import numpy as np
 import pytest
 
-from graph_emb.errors import DataError
-from partition.hetero import EDGE_TYPE, NODE_TYPE
+from graph_emb.core.errors import DataError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.readers import read
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError
-from partition.hetero import EDGE_TYPE, NODE_TYPE
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.readers import read
 from tests.compat.ogb.layout import write_arxiv, write_csv, write_ddi, write_graph, write_mag, write_split
 

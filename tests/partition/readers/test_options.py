@@ -8,9 +8,9 @@ from typing import Any, Literal, get_origin, get_type_hints
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.typed import NODE_TYPE
 from partition.cli import main
-from partition.hetero import NODE_TYPE
 from partition.readers import READERS, read
 from partition.readers.options import KINDS
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from graph_emb.errors import DataError
+from graph_emb.core.errors import DataError
 from partition.readers import tables
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.data.walks import WalkSampler
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.sampling.walks import WalkSampler
 from partition.assignment import Assignment
-from partition.hetero import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.report import forecast, loops, sampling
 from partition.report.flat import FlatGraph
 from partition.report.forecast import forecast_walks

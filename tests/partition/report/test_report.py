@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, PartitionError
+from graph_emb.core.errors import ConfigError, PartitionError
 from partition.report import Recipe, Report, report
 from partition.report.build import random_parts
 from partition.report.flat import FlatGraph

@@ -13,9 +13,9 @@ import pytest
 
 import partition
 import partition.readers
-from graph_emb.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from partition.cli import main
-from partition.streaming import workplace
+from partition.streaming import shared_stages
 from partition.streaming.plan import Budget
 from tests.partition.streaming.edge_files import (
     MEMORY,
@@ -50,7 +50,7 @@ def test_many_small_buckets_and_blocks_give_the_same(
     monkeypatch.setattr(Budget, "bucket_rows", lambda self, work: 500)  # the largest hub has 461 neighbours
     monkeypatch.setattr(Budget, "block_rows", lambda self, work: 37)
     written = []
-    monkeypatch.setattr(workplace.Workplace, "run", counted(workplace.Workplace.run, written))
+    monkeypatch.setattr(shared_stages.Workplace, "run", counted(shared_stages.Workplace.run, written))
     assert contents(partition.build(edges, 3, out=tmp_path / "small", **options).path) == large
     counts = dict(written)
     assert counts["order"] >= 9
@@ -158,7 +158,8 @@ def test_two_workers_write_the_same_bytes_as_one(tmp_path: Path) -> None:
 
 LATE = """
 import os, sys, time, partition
-from partition.streaming import building, parts, workplace as module
+from partition.streaming import building, parts
+from partition.streaming import shared_stages as module
 from pathlib import Path
 
 run, edge_map = module.Workplace.run, parts.PartFiles.edge_map
@@ -197,7 +198,7 @@ def test_a_worker_may_look_after_the_first_one_is_done(tmp_path: Path) -> None:
 
 WATCHED = """
 import sys, partition
-from partition.streaming.workplace import Workplace
+from partition.streaming.shared_stages import Workplace
 
 wait = Workplace.wait_arrived
 
@@ -231,7 +232,7 @@ def test_a_worker_may_come_when_all_is_done(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys, partition
-from partition.streaming import workplace as module
+from partition.streaming import shared_stages as module
 
 stage, write = sys.argv[3], module._write_json
 
@@ -270,7 +271,7 @@ def test_a_build_goes_on_from_every_task(tmp_path: Path, halo: str, monkeypatch:
     edges, out = small_file(tmp_path), tmp_path / "out"
     options = {"memory": MEMORY, "halo": halo, "progress": False}
     whole = contents(partition.build(edges, 3, "ldg", out=tmp_path / "whole", **options).path)
-    write, seen = workplace._write_json, set()
+    write, seen = shared_stages._write_json, set()
 
     def interrupted(path: Path, content: dict[str, object]) -> None:
         if path.name not in seen:
@@ -278,7 +279,7 @@ def test_a_build_goes_on_from_every_task(tmp_path: Path, halo: str, monkeypatch:
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(workplace, "_write_json", interrupted)
+    monkeypatch.setattr(shared_stages, "_write_json", interrupted)
     for _ in range(200):
         try:
             partition.build(edges, 3, "ldg", out=out, **options)

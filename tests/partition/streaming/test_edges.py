@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from partition.streaming.edges import check_largest, cut_buckets, number_type
 
 

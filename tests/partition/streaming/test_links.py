@@ -11,8 +11,8 @@ from partition.constraints import Constraints
 from partition.streaming import links as module
 from partition.streaming.links import Links
 from partition.streaming.plan import Budget
+from partition.streaming.shared_stages import Workers, Workplace
 from partition.streaming.source import EdgeSource
-from partition.streaming.workplace import Workers, Workplace
 from tests.partition.streaming.edge_files import MEMORY, write_parquet
 
 

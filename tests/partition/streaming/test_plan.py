@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graph_emb.errors import ConfigError
+from graph_emb.core.errors import ConfigError
 from partition.streaming.plan import LEAST_WORK_BYTES, MIB, NODE_BYTES, Budget, Plan, memory_bytes
 
 PLAN = Plan(

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from partition.streaming.plan import Budget
 from partition.streaming.scan import Scan
+from partition.streaming.shared_stages import Workers, Workplace
 from partition.streaming.source import EdgeSource
-from partition.streaming.workplace import Workers, Workplace
 from tests.partition.streaming.edge_files import MEMORY, write_parquet
 
 

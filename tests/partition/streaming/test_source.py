@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graph_emb.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError
 from partition.streaming.source import MAX_SLICES, EdgeSource
 from tests.partition.streaming.edge_files import write_parquet
 

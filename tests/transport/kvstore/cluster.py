@@ -179,13 +179,13 @@ def _serve(server: int, hosts: list[str], servers: int, trainers: int, options: 
 
 
 def _train(options: dict[str, Any], train: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    from graph_emb.transport import active
+    from graph_emb.transport import runtime
     from graph_emb.transport.kvstore import connect
 
     transport = connect(**options)
-    active._active = transport
+    runtime._active = transport
     value = train(transport, *args)
-    active.shutdown()
+    runtime.shutdown()
     return value
 
 

@@ -263,10 +263,10 @@ from graph_emb.compat.dgl import load
 dgl = load()
 import torch
 dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # a server never returns
-from graph_emb.transport import active
+from graph_emb.transport import runtime
 from graph_emb.transport.kvstore import connect
 graph = dgl.distributed.DistGraph("ring")
-transport = active._active = connect()
+transport = runtime._active = connect()
 emb = ge.DistEmbedding(graph.num_nodes(), 4, name="e", part_policy=graph.get_node_partition_policy("_N"))
 opt = ge.SparseSGD([emb], lr=1.0)
 for _ in range(3):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.errors import ConfigError
-from graph_emb.transport.kvstore import outbox, shared
+from graph_emb.core.errors import ConfigError
+from graph_emb.transport.kvstore import push_buffer, shared
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 pytestmark = pytest.mark.dist
@@ -48,7 +48,7 @@ def test_a_step_that_hears_of_an_earlier_failure_is_applied_once() -> None:
 
 
 def fail_within_a_step(transport: Any) -> tuple[str, list[float]]:
-    outbox.SMALLEST = 1 << 12
+    push_buffer.SMALLEST = 1 << 12
     first, second = ge.DistEmbedding(100, 4, name="first"), ge.DistEmbedding(1000, 4, name="second")
     opt = ge.SparseSGD([first, second], lr=1.0)
     transport.register_push_handler("first", picky)

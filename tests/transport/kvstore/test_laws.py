@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.partition_book import RangeBook
+from graph_emb.graph.partition_book import RangeBook
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 NUM, DIM, STEPS = 23, 3, 5

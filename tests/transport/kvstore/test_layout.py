@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.partition_book import RangeBook
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.transport.kvstore import layout
 from graph_emb.transport.kvstore.layout import Hosts, free_ports, outgoing_ports, read_hosts, server_book, slices
 

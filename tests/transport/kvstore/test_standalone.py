@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.transport import active
+from graph_emb.transport import runtime
 from graph_emb.transport.kvstore.client import KVStoreTransport
 from graph_emb.transport.kvstore.standalone import StandaloneTransport
 from tests.transport.kvstore.test_client import HANDLED, with_handlers
@@ -20,7 +20,7 @@ from tests.transport.kvstore.test_laws import reference, train
 def alone() -> Iterator[StandaloneTransport]:
     ge.shutdown()
     made = StandaloneTransport()
-    active._active = made
+    runtime._active = made
     yield made
     ge.shutdown()
 

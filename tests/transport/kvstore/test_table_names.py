@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.transport import active
+from graph_emb.transport import runtime
 from graph_emb.transport.local import LocalTransport
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
@@ -35,11 +35,11 @@ def test_trainers_that_make_different_tables_are_told() -> None:
 
 def unnamed(transport: Any) -> list[float]:
     """The trainers made different numbers of tables before they came together."""
-    active._active = LocalTransport()
+    runtime._active = LocalTransport()
     before = [ge.DistEmbedding(1, 1) for _ in range(transport.rank)]
     assert len(before) == transport.rank
-    active.shutdown()
-    active._active = transport
+    runtime.shutdown()
+    runtime._active = transport
     tables = [ge.DistEmbedding(3, 2), ge.DistEmbedding(4, 2)]
     opt = ge.SparseSGD(tables, lr=1.0)
     sum(emb(torch.tensor([1])).sum() * (factor + 1) for factor, emb in enumerate(tables)).backward()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.errors import ConfigError, ModeError
+from graph_emb.core.errors import ConfigError, ModeError
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster
 

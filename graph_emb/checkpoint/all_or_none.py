@@ -1,0 +1,60 @@
+"""Steps that all ranks do or none: a rank that fails tells the others before anybody goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from graph_emb.core.errors import ConfigError, DataError, ModeError
+from graph_emb.embedding import DistEmbedding
+from graph_emb.transport import runtime
+from graph_emb.transport.base import Transport
+
+T = TypeVar("T")
+
+
+def agree(transport: Transport, step: Callable[[], T], what: str, undo: Callable[[T], object] | None = None) -> T:
+    """What the step gave here, once it succeeded on every rank.
+
+    Args:
+        transport: The ranks.
+        step: This rank's work; it calls no other rank.
+        what: The words with which an error begins.
+        undo: Called with this rank's result where another one failed.
+    Raises:
+        DataError: another rank failed; its own error is raised there.
+    """
+    result, error = None, None
+    try:
+        result = step()
+    except Exception as raised:  # told to the others first: they would wait for ever
+        error = raised
+    try:
+        num_fine = transport.votes(error is None)
+        if error is not None:
+            raise error
+        if num_fine < transport.world_size:
+            failed = transport.world_size - num_fine
+            raise DataError(f"{what}: {failed} of {transport.world_size} ranks failed; their errors say why")
+    except BaseException:
+        if error is None and undo is not None:
+            undo(result)  # type: ignore[arg-type]
+        raise
+    return result  # type: ignore[return-value]
+
+
+def common_transport(tables: Sequence[DistEmbedding]) -> Transport:
+    """The transport of the tables; the active one where there are none.
+
+    Raises:
+        ConfigError: two tables have one name.
+        ModeError: the tables were made in different modes.
+    """
+    names = [table.name for table in tables]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"table {twice[0]!r} is given twice")
+    transports = {id(table.kvstore): table.kvstore for table in tables}
+    if len(transports) > 1:
+        raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
+    return next(iter(transports.values()), None) or runtime.current()

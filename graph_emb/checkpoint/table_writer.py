@@ -1,0 +1,203 @@
+"""What one rank writes: its rows of every table, a file after the other, in bounded memory.
+
+Legend: R rows of a file, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.checkpoint.manifest import RowsEntry
+from graph_emb.checkpoint.reader import IDS, STATE, THREADS, WEIGHT
+from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, SCATTERED_BYTES, Column, PieceWriter, row_pieces
+from graph_emb.checkpoint.writer_threads import Threads
+from graph_emb.embedding import DistEmbedding
+from graph_emb.graph.original_ids import OriginalIds
+from graph_emb.table.spec import StateSpec, accumulation_dtype
+from graph_emb.transport.rows import TableRows
+
+FILE_BYTES = 256 << 20
+"""Bytes of a file: many enough for several threads, few enough to look for rows in."""
+FILE_ROWS = 1 << 20
+"""Most rows of a file: bounds the memory for their ids."""
+
+
+@dataclass
+class TableShare:
+    """A rank's rows of a table.
+
+    Attributes:
+        name: The table.
+        dim, dtype: Its width and storage.
+        specs: Its optimizer state.
+        ids: Its original ids.
+        rows: The rows.
+        clocks: This rank's value of each per-table state.
+    """
+
+    name: str
+    dim: int
+    dtype: torch.dtype
+    specs: dict[str, StateSpec]
+    ids: OriginalIds
+    rows: Sequence[TableRows]
+    clocks: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: DistEmbedding, with_state: bool) -> TableShare:
+        """The share of this process; without state where no optimizer is saved with the table."""
+        transport, shard = table.kvstore, table.shard
+        specs = dict(shard.state_specs) if with_state else {}
+        clocks = {name: shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
+        rows = transport.rows(table.name)
+        return cls(table.name, table.embedding_dim, table.dtype, specs, table.original_ids, rows, clocks)
+
+    def columns(self, num_rows: int) -> dict[str, Column]:
+        """The tensors of a file with so many rows, by their names in it."""
+        found = {WEIGHT: Column(self.dtype, (num_rows, self.dim))}
+        for name, spec in self.specs.items():
+            if spec.kind != "table":
+                shape = (num_rows, self.dim) if spec.kind == "element" else (num_rows,)
+                found[STATE + name] = Column(spec.dtype or accumulation_dtype(self.dtype), shape)
+        return found
+
+    def copied(self) -> TableShare:
+        """The same rows in memory of their own, for a write while training goes on."""
+        columns = [name.removeprefix(STATE) for name in self.columns(0)]
+        held = [CopiedRows(rows, columns) for rows in self.rows]
+        return TableShare(self.name, self.dim, self.dtype, self.specs, self.ids, held, self.clocks)
+
+
+class CopiedRows:
+    """A copy of rows; see ``graph_emb.transport.rows.TableRows``."""
+
+    def __init__(self, rows: TableRows, columns: Sequence[str]) -> None:
+        self.first_id, self.num_rows = rows.first_id, rows.num_rows
+        self._held: dict[str, Tensor] = {}
+        for column in columns:
+            here = rows.memory(column)
+            if here is not None:
+                self._held[column] = here.clone()
+                continue
+            like = rows.read(column, 0, 0)
+            self._held[column] = torch.empty((rows.num_rows, *like.shape[1:]), dtype=like.dtype)
+            row_bytes = max(1, like[:0].new_empty((1, *like.shape[1:])).nbytes)
+            for start, stop in row_pieces(rows.num_rows, row_bytes):
+                self._held[column][start:stop] = rows.read(column, start, stop)
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        """As ``TableRows.read``."""
+        return self._held[column][start:stop]
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        """As ``TableRows.write``."""
+        self._held[column].index_copy_(0, rows, values)
+
+    def memory(self, column: str) -> Tensor | None:
+        """As ``TableRows.memory``."""
+        return self._held[column]
+
+
+def folder_of(table: str) -> str:
+    """The folder of a table's files; a name of dots or of other systems' separators becomes a plain one."""
+    return "tables/" + quote(table, safe=" ").replace(".", "%2E")
+
+
+@dataclass(frozen=True)
+class _File:
+    share: TableShare
+    rows: TableRows
+    start: int
+    stop: int
+    name: str
+
+
+def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[str, list[RowsEntry]]:
+    """Write this rank's rows of all tables; what the manifest says of the files, by table.
+
+    Rows in this process's memory are written by several threads, others (of a GPU, of far servers) by this one. A file
+    goes to the disk while the next ones are written.
+
+    Raises:
+        OSError: the disk is full or not there.
+    """
+    for share in shares:
+        (folder / folder_of(share.name)).mkdir(parents=True, exist_ok=True)
+    files = [file for share in shares for file in _files(share, rank)]
+    here = [file.rows.memory(WEIGHT) is not None for file in files]
+    found: dict[str, list[RowsEntry]] = {share.name: [] for share in shares}
+    with Threads(THREADS) as syncing, Threads(THREADS) as pool:
+        coming = [pool.submit(_write, folder, file, syncing) for file, near in zip(files, here, strict=True) if near]
+        try:
+            done = [_write(folder, file, syncing) for file, near in zip(files, here, strict=True) if not near]
+            for file, (entry, synced) in [*done, *(one.result() for one in coming)]:
+                synced.result()
+                found[file.share.name].append(entry)
+        except BaseException:
+            for one in coming:
+                one.cancel()
+            raise
+    return found
+
+
+def _files(share: TableShare, rank: int) -> Iterator[_File]:
+    number = 0
+    row_bytes = sum(column.row_bytes for column in share.columns(1).values())
+    for rows in share.rows:
+        most = FILE_BYTES if rows.memory(WEIGHT) is not None else PIECE_BYTES
+        size = min(FILE_ROWS, max(1, most // row_bytes))
+        for start in range(0, rows.num_rows, size):
+            name = f"{folder_of(share.name)}/{rank:05d}-{number:05d}.safetensors"
+            yield _File(share, rows, start, min(rows.num_rows, start + size), name)
+            number += 1
+
+
+def _write(folder: Path, file: _File, syncing: Threads) -> tuple[_File, tuple[RowsEntry, Future[None]]]:
+    """One file: its rows in ascending order of their original ids; the future ends when it is on the disk."""
+    first = file.rows.first_id
+    ids = file.share.ids.of(first + file.start, first + file.stop)
+    order = None if bool((ids[1:] > ids[:-1]).all()) else torch.from_numpy(np.argsort(ids, kind="stable"))
+    if order is not None:
+        ids = ids[order.numpy()]
+    num_rows = len(ids)
+    is_range = int(ids[-1]) - int(ids[0]) == num_rows - 1
+    columns = file.share.columns(num_rows)
+    if not is_range:
+        columns[IDS] = Column(torch.int64, (num_rows,))
+    scattered = order is not None and file.rows.memory(WEIGHT) is not None
+    most = SCATTERED_BYTES if scattered else PIECE_BYTES
+    writer = PieceWriter(folder / file.name, columns)
+    try:
+        for name in writer.order:
+            if name == IDS:
+                writer.write(torch.from_numpy(ids))
+                continue
+            for start, stop in row_pieces(num_rows, columns[name].row_bytes, most):
+                writer.write(_piece(file, name.removeprefix(STATE), start, stop, order))
+    except BaseException:
+        writer.abandon()
+        raise
+    checksum = writer.checksum()
+    synced = syncing.submit(writer.close)
+    span = {} if not is_range else {"start": int(ids[0]), "stop": int(ids[-1]) + 1}
+    entry = RowsEntry(name=file.name, bytes=writer.expected, xxh64=checksum, rows=num_rows, ids=not is_range, **span)
+    return file, (entry, synced)
+
+
+def _piece(file: _File, column: str, start: int, stop: int, order: Tensor | None) -> Tensor:
+    """Rows [start, stop) of a file's order; rows that are far are few enough to be fetched whole (``_files``)."""
+    if order is None:
+        return file.rows.read(column, file.start + start, file.start + stop)
+    here = file.rows.memory(column)
+    if here is not None:
+        return here.index_select(0, order[start:stop] + file.start)
+    return file.rows.read(column, file.start, file.stop).index_select(0, order[start:stop])

@@ -1,0 +1,108 @@
+"""``graph-emb eval``: judge embeddings of a run, or of any folder or file, by labels or held-out edges."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graph_emb.cli.console import listed, show_progress, write_json
+from graph_emb.config import EvaluateSection, RunConfig, config_from, parse_override, read_config_file, section_from
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.formats.export import Embeddings, align, load_embeddings
+from graph_emb.graph import Graph, read_labels
+from graph_emb.graph.datasets import Dataset
+from graph_emb.run.evaluation import Finding, judge_classes, judge_links
+from graph_emb.run.inputs import load_dataset
+from graph_emb.run.run_folder import CONFIG, is_run
+
+TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table of one evaluation; --json writes its numbers."""
+    embeddings = load_embeddings(args.embeddings)
+    finding = _judge_classes(args, embeddings) if args.command == "eval node-class" else _judge_links(args, embeddings)
+    if args.json is not None:
+        content = {"embeddings": str(args.embeddings), "task": finding.name, **finding.scores.as_dict()}
+        write_json(args.json, content)
+    print(finding)
+    return 0
+
+
+def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
+    section = _section({"ratios": TENTHS, "shuffles": 10}, ratios=args.ratios, shuffles=args.shuffles)
+    seed = 0 if args.seed is None else config_seed(args.seed)
+    if args.labels is not None:
+        if args.root is not None:
+            raise ConfigError(f"--root {args.root} means nothing with --labels, which is a file")
+        graph = _nodes_of(embeddings)
+        dataset = Dataset(str(args.embeddings), graph, read_labels(args.labels, graph))
+        weights = embeddings.weights
+    else:
+        dataset = _dataset(args)
+        if dataset.labels is None:
+            raise DataError(f"data set {dataset.name} has no labels; give --labels FILE")
+        weights = _in_order(embeddings, dataset, args.embeddings)
+    return judge_classes(weights, dataset, section, seed, progress=show_progress(args))
+
+
+def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
+    section = _section({}, hits=args.hits, scorer=args.scorer)
+    dataset = _dataset(args)
+    if dataset.link_split is None:
+        raise DataError(
+            f"data set {dataset.name} has no held-out edges; judge one that has, or a run with dataset.hold_out"
+        )
+    return judge_links(_in_order(embeddings, dataset, args.embeddings), dataset, section)
+
+
+def config_seed(text: str) -> int:
+    """A seed as the configuration reads it."""
+    anything = {"dataset": "digits", "model": "deepwalk"}
+    return config_from(anything, parse_override(f"seed={text}")).seed
+
+
+def _section(defaults: dict[str, Any], **flags: str | None) -> EvaluateSection:
+    """The evaluate section of flags; lists are written a,b,c."""
+    values = dict(defaults)
+    for name, text in flags.items():
+        if text is not None:
+            listing = name in ("ratios", "hits")
+            values[name] = listed(text) if listing else text
+    return section_from("evaluate", values)
+
+
+def _dataset(args: argparse.Namespace) -> Dataset:
+    """The data set of --dataset, else what the run was trained on with the edges that it held out."""
+    if args.dataset is not None:
+        section = section_from("dataset", {"name": args.dataset, "root": args.root})
+        return load_dataset(section)
+    config = run_config(args.embeddings)
+    if config is None:
+        raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
+    section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
+    return load_dataset(section, config.seed)
+
+
+def run_config(folder: str | Path) -> RunConfig | None:
+    """The configuration of a run folder; None for anything else."""
+    folder = Path(folder)
+    return config_from(read_config_file(folder / CONFIG)) if is_run(folder) else None
+
+
+def _nodes_of(embeddings: Embeddings) -> Graph:
+    """The nodes of embeddings as a graph without edges, by whose ids a labels file is read."""
+    nothing = np.zeros(0, dtype=np.int64)
+    return Graph.from_edges(nothing, nothing, len(embeddings.weights), node_ids=embeddings.node_ids)
+
+
+def _in_order(embeddings: Embeddings, dataset: Dataset, source: str) -> NDArray[np.floating]:
+    """The rows in the order of the data set's nodes."""
+    num_rows, num_nodes = len(embeddings.weights), dataset.graph.num_nodes
+    if num_rows != num_nodes:  # equal ids in 0 .. N-1 say nothing where the graphs have different sizes
+        raise DataError(f"{source} has {num_rows} rows, {dataset.name} has {num_nodes} nodes; are they of one graph?")
+    return align(embeddings, dataset.graph)

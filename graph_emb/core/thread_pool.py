@@ -1,0 +1,88 @@
+"""Compiled loops on several threads, with results that do not depend on their number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numba
+import numpy as np
+
+from graph_emb.core.errors import ConfigError
+
+
+def thread_count(num_threads: int | None) -> int:
+    """Threads to use: as asked, else what numba may use and the process can have.
+
+    Raises:
+        ConfigError: fewer than 1.
+    """
+    if num_threads is None:
+        return max(1, min(numba.get_num_threads(), len(os.sched_getaffinity(0))))
+    if num_threads < 1:
+        raise ConfigError(f"num_threads is {num_threads}; at least 1 is needed")
+    return num_threads
+
+
+def counting_threads(num_threads: int, num_nodes: int, num_edges: int) -> int:
+    """Threads that count the ends of edges, each into an array of its own: so many that these stay below the edges."""
+    return max(1, min(num_threads, num_edges // max(1, num_nodes)))
+
+
+class Threads:
+    """A pool for loops that release the interpreter lock and write disjoint ranges.
+
+    Args:
+        num_threads: At least 1; with 1 everything runs in the caller.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._pool = ThreadPoolExecutor(num_threads - 1) if num_threads > 1 else None
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def ranges(self, size: int, weights: np.ndarray | None = None) -> list[tuple[int, int]]:
+        """[0, size) in one range a thread, even by length or by ascending cumulative ``weights``, (size + 1,)."""
+        if weights is None:
+            cuts = np.linspace(0, size, self.num_threads + 1).astype(np.int64)
+        else:
+            cuts = np.searchsorted(weights, np.linspace(0, weights[-1], self.num_threads + 1)[1:-1])
+            cuts = np.concatenate([[0], np.minimum(cuts, size), [size]])
+        return [(int(a), int(b)) for a, b in pairwise(cuts)]
+
+    def run(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run all calls, the caller being one of the threads; results in their order.
+
+        The first error, in the order of the calls, is raised once all have ended.
+        """
+        if self._pool is None or len(calls) == 1:
+            return [call() for call in calls]
+        results: list[Any] = [None] * len(calls)
+        errors: dict[int, BaseException] = {}
+        waiting = iter(range(len(calls)))
+
+        def work() -> None:
+            for i in waiting:
+                try:
+                    results[i] = calls[i]()
+                except BaseException as error:
+                    errors[i] = error
+                    if not isinstance(error, Exception):
+                        return  # Ctrl-C: this thread takes no more
+
+        others = [self._pool.submit(work) for _ in range(min(self.num_threads, len(calls)) - 1)]
+        work()
+        for other in others:
+            other.result()
+        if errors:
+            raise errors[min(errors)]
+        return results

@@ -1,0 +1,203 @@
+"""Partition books: which part owns an id, and where its row lies inside that part.
+
+One book per id space (a node type or an edge type). Legend: B asked ids, P parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import PartitionError, ShapeError
+from graph_emb.core.names import Part
+
+ID_DTYPES = (torch.int64, torch.int32)
+
+
+@runtime_checkable
+class PartitionBook(Protocol):
+    """Who owns which id of one id space."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def num_parts(self) -> int: ...
+    def owner(self, ids: Tensor) -> Tensor: ...
+    def to_rows(self, ids: Tensor) -> Tensor: ...
+    def to_ids(self, part: Part, rows: Tensor) -> Tensor: ...
+    def part_size(self, part: Part) -> int: ...
+
+
+def check_ids(ids: Tensor, num_rows: int, table: str) -> Tensor:
+    """ids as int64, after a check that each lies in [0, num_rows).
+
+    Args:
+        ids: Any shape, int64 or int32.
+        num_rows: The size of the id space.
+        table: The name that an error shows.
+    Raises:
+        ShapeError: ids are no integer tensor.
+        PartitionError: an id is negative or not below num_rows.
+    """
+    if not isinstance(ids, Tensor):
+        raise ShapeError(f"table {table!r}: ids are {type(ids).__name__}; pass an int64 torch tensor")
+    if ids.dtype not in ID_DTYPES:
+        raise ShapeError(f"table {table!r}: ids have dtype {ids.dtype}; pass torch.int64")
+    if ids.numel():
+        low, high = torch.aminmax(ids)
+        if low < 0 or high >= num_rows:
+            bad = int(low) if low < 0 else int(high)
+            raise PartitionError(
+                f"table {table!r}: id {bad} is outside [0, {num_rows}); was the graph relabelled after partitioning?"
+            )
+    return ids.long()
+
+
+class RangeBook:
+    """Part p owns the contiguous ids [bounds[p], bounds[p + 1]).
+
+    Args:
+        bounds: P + 1 non-decreasing integers from 0 to num_rows; equal neighbours make an empty part.
+    """
+
+    def __init__(self, bounds: Sequence[int] | Tensor) -> None:
+        edges = torch.as_tensor(bounds, dtype=torch.int64).flatten()
+        if len(edges) < 2 or int(edges[0]) != 0:
+            raise PartitionError(f"bounds {edges.tolist()[:4]}... must start at 0 and name at least one part")
+        if bool((edges[1:] < edges[:-1]).any()):
+            raise PartitionError(f"bounds {edges.tolist()[:8]} decrease; part p owns [bounds[p], bounds[p + 1])")
+        self.bounds = edges
+
+    @classmethod
+    def even(cls, num_rows: int, num_parts: int = 1) -> RangeBook:
+        """num_parts ranges of equal size, the first ones one row longer where it does not divide."""
+        if num_rows < 0 or num_parts < 1:
+            raise PartitionError(f"cannot split {num_rows} rows among {num_parts} parts; both must be positive")
+        size, longer = divmod(num_rows, num_parts)
+        sizes = [size + (part < longer) for part in range(num_parts)]
+        return cls.of_sizes(sizes)
+
+    @classmethod
+    def of_sizes(cls, sizes: Sequence[int]) -> RangeBook:
+        """Parts of the given sizes, one after the other."""
+        ends = torch.cumsum(torch.tensor([0, *sizes], dtype=torch.int64), 0)
+        return cls(ends)
+
+    @property
+    def num_rows(self) -> int:
+        """Ids in the whole space."""
+        return int(self.bounds[-1])
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that share the space."""
+        return len(self.bounds) - 1
+
+    def owner(self, ids: Tensor) -> Tensor:
+        """The part that owns each id, shape (B,), int64.
+
+        Raises:
+            PartitionError: an id is negative or not below num_rows.
+        """
+        ids = check_ids(ids, self.num_rows, "partition book")
+        return torch.searchsorted(self.bounds.to(ids.device), ids, right=True) - 1
+
+    def to_rows(self, ids: Tensor) -> Tensor:
+        """Positions of ids inside the part that owns each of them.
+
+        Args:
+            ids: Partition-order ids, shape (B,), int64, any order, repeats allowed.
+        Returns:
+            Shape (B,), int64, each at least 0 and below its owner's part_size.
+        Raises:
+            PartitionError: an id is negative or not below num_rows.
+        """
+        return ids.long() - self.bounds.to(ids.device)[self.owner(ids)]
+
+    def to_ids(self, part: Part, rows: Tensor) -> Tensor:
+        """The ids of rows of one part, shape (B,), int64.
+
+        Raises:
+            PartitionError: a row is negative or not below the part's size.
+        """
+        rows = check_ids(rows, self.part_size(part), f"part {part}")
+        return rows + int(self.bounds[part])
+
+    def part_size(self, part: Part) -> int:
+        """Rows that a part owns."""
+        if not 0 <= part < self.num_parts:
+            raise PartitionError(f"part {part} is outside [0, {self.num_parts})")
+        return int(self.bounds[part + 1] - self.bounds[part])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RangeBook) and torch.equal(self.bounds, other.bounds)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.bounds.tolist()))
+
+    def __repr__(self) -> str:
+        return f"RangeBook({self.num_rows} ids, {self.num_parts} parts)"
+
+
+class DGLPolicyBook(RangeBook):
+    """The book behind a DGL ``NodePartitionPolicy`` or ``EdgePartitionPolicy``.
+
+    DGL's range partition books give each part contiguous ids of every type, so the ranges are all that is kept.
+
+    Args:
+        policy: A DGL partition policy (dgl 1.1.3 and 2.1.0); only its public methods are used.
+    Raises:
+        PartitionError: the policy's parts are not contiguous ranges of ids.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        book, type_name = policy.partition_book, policy.type_name
+        ids_of = book.partid2nids if policy.is_node else book.partid2eids
+        ends = [0]
+        for part in range(book.num_partitions()):
+            ids = ids_of(part, type_name)
+            if len(ids) and (int(ids[0]) != ends[-1] or int(ids[-1]) != ends[-1] + len(ids) - 1):
+                raise PartitionError(
+                    f"policy {policy.policy_str!r}: part {part} does not own a contiguous range after id {ends[-1]}; "
+                    "partition the graph again with dgl.distributed.partition_graph"
+                )
+            ends.append(ends[-1] + len(ids))
+        super().__init__(ends)
+        self.policy_str: str = policy.policy_str
+
+
+def is_dgl_policy(policy: object) -> bool:
+    """Whether an object has the public face of a DGL partition policy."""
+    return all(hasattr(policy, name) for name in ("policy_str", "partition_book", "type_name", "is_node"))
+
+
+def as_book(policy: object, num_rows: int, table: str) -> PartitionBook:
+    """The book that a ``part_policy`` argument stands for.
+
+    Args:
+        policy: None (one even range), a PartitionBook, an object with a ``book`` (``partition``'s policies),
+            or a DGL partition policy.
+        num_rows: Rows of the table; the book must cover exactly as many.
+        table: The name that an error shows.
+    Raises:
+        PartitionError: it is none of these, or covers another number of rows.
+    """
+    if policy is None:
+        return RangeBook.even(num_rows)
+    book = getattr(policy, "book", policy)
+    if is_dgl_policy(policy):
+        book = DGLPolicyBook(policy)
+    if not isinstance(book, PartitionBook):
+        raise PartitionError(
+            f"table {table!r}: part_policy is a {type(policy).__name__}; pass None, a partition book, "
+            "a policy of partition.load(...) or a DGL partition policy"
+        )
+    if book.num_rows != num_rows:
+        raise PartitionError(
+            f"table {table!r}: part_policy covers {book.num_rows} ids but num_embeddings is {num_rows}; "
+            "they must be equal"
+        )
+    return book

@@ -1,0 +1,111 @@
+"""A graph with node and edge types and their data: what every reader makes and every later step takes.
+
+Legend: N nodes and E edges of one type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graph_emb.core.errors import DataError
+
+EdgeType = tuple[str, str, str]
+"""(source node type, relation, destination node type)."""
+
+NODE_TYPE = "_N"
+EDGE_TYPE: EdgeType = ("_N", "_E", "_N")
+"""DGL's names in a graph without types."""
+
+
+@dataclass
+class HeteroGraph:
+    """Directed edges by type between nodes by type. An undirected graph holds both directions.
+
+    Attributes:
+        num_nodes: Nodes of each type; the order of the keys is the order of the type ids.
+        edges: For each edge type the (sources, destinations), each (E,), int64, type-local ids, in input order.
+        node_data: Features, labels and masks of each node type by name, first axis N.
+        edge_data: The same of each edge type, first axis E, in the order of ``edges``.
+        node_ids: Original ids of the node types that had other ids than 0 .. N - 1, (N,), int64 or numpy strings.
+        counts: What the reader dropped, merged or added, for the report, such as ``{"self loops dropped": 3}``.
+        name: The graph's name in the files.
+        relation_names: Of a knowledge graph, strings: the relation that each number in the column ``relation`` of the
+            edge data stands for; without that column, what each edge type, in order, was called in the source.
+    """
+
+    num_nodes: dict[str, int]
+    edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]]
+    node_data: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    edge_data: dict[EdgeType, dict[str, np.ndarray]] = field(default_factory=dict)
+    node_ids: dict[str, np.ndarray] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    name: str = "graph"
+    relation_names: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for etype, (src, dst) in self.edges.items():
+            self._check_edges(etype, src, dst)
+        for ntype, columns in self.node_data.items():
+            if ntype not in self.num_nodes:
+                raise DataError(f"node data of unknown type {ntype!r}; known: {', '.join(self.num_nodes)}")
+            _check_lengths(f"node type {ntype!r}", self.num_nodes[ntype], columns)
+        for etype, columns in self.edge_data.items():
+            if etype not in self.edges:
+                raise DataError(f"edge data of unknown type {':'.join(etype)}")
+            _check_lengths(f"edge type {':'.join(etype)}", len(self.edges[etype][0]), columns)
+        for ntype, ids in self.node_ids.items():
+            if ntype not in self.num_nodes:
+                raise DataError(f"original ids of unknown type {ntype!r}; known: {', '.join(self.num_nodes)}")
+            _check_lengths(f"node type {ntype!r}", self.num_nodes[ntype], {"original ids": ids})
+
+    def _check_edges(self, etype: EdgeType, src: np.ndarray, dst: np.ndarray) -> None:
+        name = ":".join(etype)
+        for side, ids in (("sources", src), ("destinations", dst)):
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise DataError(
+                    f"edge type {name}: {side} have shape {ids.shape}, dtype {ids.dtype}; expected integers (E,)"
+                )
+        if len(src) != len(dst):
+            raise DataError(f"edge type {name}: {len(src)} sources but {len(dst)} destinations")
+        for side, ntype, ids in (("source", etype[0], src), ("destination", etype[2], dst)):
+            if ntype not in self.num_nodes:
+                raise DataError(f"edge type {name}: unknown node type {ntype!r}; known: {', '.join(self.num_nodes)}")
+            if len(ids) and (ids.min() < 0 or ids.max() >= self.num_nodes[ntype]):
+                bad = int(np.flatnonzero((ids < 0) | (ids >= self.num_nodes[ntype]))[0])
+                raise DataError(
+                    f"edge type {name}, edge {bad}: {side} {int(ids[bad])} is outside [0, {self.num_nodes[ntype]})"
+                )
+
+    @property
+    def ntypes(self) -> list[str]:
+        """Node types in the order of their type ids."""
+        return list(self.num_nodes)
+
+    @property
+    def etypes(self) -> list[EdgeType]:
+        """Edge types in the order of their type ids."""
+        return list(self.edges)
+
+    @property
+    def total_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(self.num_nodes.values())
+
+    @property
+    def total_edges(self) -> int:
+        """Directed edges of all types."""
+        return sum(len(src) for src, _ in self.edges.values())
+
+    @property
+    def node_offsets(self) -> dict[str, int]:
+        """The homogeneous id of each type's first node: types lie one after the other."""
+        ends = np.cumsum([0, *self.num_nodes.values()])
+        return {ntype: int(start) for ntype, start in zip(self.num_nodes, ends[:-1], strict=True)}
+
+
+def _check_lengths(owner: str, num: int, columns: dict[str, np.ndarray]) -> None:
+    for name, values in columns.items():
+        if values.ndim < 1 or len(values) != num:
+            raise DataError(f"{owner}: {name!r} has shape {values.shape}; expected {num} rows")

@@ -1,0 +1,138 @@
+"""``rows[i] * rows[j]`` for pairs of rows, with gradients: one pass on the CPU, where torch's own operators make six.
+
+Legend: R rows, B pairs, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
+from graph_emb.core.threads import threads_for
+
+BLOCK = 32
+"""Columns that a thread takes at least: two cache lines of float32."""
+BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
+"""How numpy sees the numbers of a dtype; it has none for bfloat16, which is the upper half of a float32."""
+
+
+@njit(cache=True, inline="always")
+def _widened(x: Any) -> Any:  # pragma: no cover - compiled
+    """A bfloat16 by its bits, or a float32, as float32."""
+    if isinstance(x, np.uint16):
+        return np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
+    return x
+
+
+@njit(cache=True, parallel=True)
+def _multiply(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:  # pragma: no cover - compiled
+    for b in prange(len(pairs)):
+        i, j = pairs[b, 0], pairs[b, 1]
+        for d in range(rows.shape[1]):
+            out[b, d] = rows[i, d] * rows[j, d]
+
+
+@njit(cache=True, parallel=True)
+def _multiply_to_bfloat16(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:  # pragma: no cover - compiled
+    """As ``_multiply``, rounded to the nearest bfloat16, ties to even; NaN stays NaN."""
+    for b in prange(len(pairs)):
+        i, j = pairs[b, 0], pairs[b, 1]
+        for d in range(rows.shape[1]):
+            product = np.float32(rows[i, d] * rows[j, d])
+            bits = product.view(np.uint32)
+            bits = np.uint32(bits + np.uint32(0x7FFF) + np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1)))
+            half = np.uint16(bits >> np.uint32(16))
+            out[b, d] = half if product == product else np.uint16(0x7FC0)  # NaN differs from itself
+
+
+@njit(cache=True, inline="always")
+def _add_product(target: np.ndarray, grad: np.ndarray, row: np.ndarray) -> None:  # pragma: no cover - compiled
+    for d in range(len(target)):
+        target[d] += _widened(grad[d]) * row[d]
+
+
+@njit(cache=True, parallel=True)
+def _add_gradients(
+    rows: np.ndarray, pairs: np.ndarray, grads: np.ndarray, sums: np.ndarray, blocks: int
+) -> None:  # pragma: no cover - compiled
+    """Adds to ``sums`` (R, D) what each pair gives its two rows: a block of columns by one thread, pairs in order."""
+    width = rows.shape[1]
+    for block in prange(blocks):
+        begin, end = width * block // blocks, width * (block + 1) // blocks
+        for b in range(len(pairs)):
+            i, j = pairs[b, 0], pairs[b, 1]
+            _add_product(sums[i, begin:end], grads[b, begin:end], rows[j, begin:end])
+            _add_product(sums[j, begin:end], grads[b, begin:end], rows[i, begin:end])
+
+
+class _PairProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, pairs: Tensor, dtype: torch.dtype, sums: Tensor | None) -> Tensor:
+        ctx.save_for_backward(rows, pairs)
+        ctx.sums = sums
+        if not _is_compiled(rows, dtype):
+            return (rows.index_select(0, pairs[:, 0]) * rows.index_select(0, pairs[:, 1])).to(dtype)
+        out = torch.empty(len(pairs), rows.shape[1], dtype=dtype)
+        multiply = _multiply if dtype == torch.float32 else _multiply_to_bfloat16
+        with threads_for(len(pairs)):
+            multiply(rows.detach().numpy(), pairs.numpy(), out.view(BITS[dtype]).numpy())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        rows, pairs = ctx.saved_tensors
+        sums = torch.zeros_like(rows) if ctx.sums is None else ctx.sums
+        grad = grads[0].contiguous()
+        if _is_compiled(rows, grad.dtype):
+            arrays = (rows.detach().numpy(), pairs.numpy(), grad.view(BITS[grad.dtype]).numpy(), sums.numpy())
+            with threads_for(len(pairs)) as threads:
+                _add_gradients(*arrays, max(1, min(threads, rows.shape[1] // BLOCK)))
+        else:
+            grad = grad.to(rows.dtype)
+            for own, other in ((0, 1), (1, 0)):
+                sums.index_add_(0, pairs[:, own], grad * rows.index_select(0, pairs[:, other]))
+        return sums if ctx.sums is None else None, None, None, None
+
+
+def _is_compiled(rows: Tensor, dtype: torch.dtype) -> bool:
+    return rows.device.type == "cpu" and rows.dtype == torch.float32 and dtype in BITS
+
+
+def pair_products(
+    rows: Tensor, pairs: Tensor, *, dtype: torch.dtype | None = None, row_grads: Tensor | None = None
+) -> Tensor:
+    """The element-wise product of the two rows of each pair.
+
+    Args:
+        rows: Shape (R, D), floating.
+        pairs: Positions in rows, shape (B, 2), int64, on the device of rows.
+        dtype: Of the result; None: that of rows.
+        row_grads: Shape (R, D): the backward pass adds the gradient of rows there and passes none on, so the chunks of
+            a batch need not each make and add a matrix of R rows. None: through autograd.
+    Returns:
+        Shape (B, D). The same bits at any number of threads, and so are the gradients.
+    Raises:
+        ShapeError: pairs or row_grads of another shape or dtype.
+        ConfigError: row_grads for rows that need no gradient.
+        PartitionError: a position outside [0, R); on a GPU torch's own assertion says so.
+    """
+    if pairs.dim() != 2 or pairs.shape[1] != 2 or pairs.dtype != torch.int64:
+        raise ShapeError(f"pairs have shape {tuple(pairs.shape)} and dtype {pairs.dtype}; give int64 (B, 2)")
+    if pairs.device.type == "cpu" and len(pairs):  # compiled functions check nothing
+        low, high = (int(end) for end in pairs.aminmax())
+        if low < 0 or high >= len(rows):
+            raise PartitionError(f"pairs name row {low if low < 0 else high}; there are {len(rows)} rows")
+    if row_grads is not None and not rows.requires_grad:
+        raise ConfigError("row_grads is given, but rows need no gradient; call rows.requires_grad_(), or leave it out")
+    if row_grads is not None and (row_grads.shape != rows.shape or row_grads.dtype != rows.dtype):
+        raise ShapeError(
+            f"row_grads have shape {tuple(row_grads.shape)} and dtype {row_grads.dtype}; "
+            f"rows have {tuple(rows.shape)} and {rows.dtype}"
+        )
+    out: Tensor = _PairProducts.apply(rows.contiguous(), pairs, rows.dtype if dtype is None else dtype, row_grads)
+    return out

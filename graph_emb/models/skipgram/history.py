@@ -1,0 +1,178 @@
+"""Counts, clock, progress bar and history of a skip-gram training."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import psutil
+import torch
+from tqdm import tqdm
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.steps import WalkBatch
+
+SAMPLED_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class SkipGramProgress:
+    """A line of the training's history.
+
+    Attributes:
+        epoch: The epoch that is running or has just ended, from 0.
+        walks, tokens: Trained so far; a token is a node of a walk.
+        seconds: Spent on walks and training; callbacks do not count.
+        loss: Mean loss per context pair of a sample of the walks since the line before; NaN without a pair.
+        lr: The learning rate of the next walk.
+        local_share: Where several ranks train: the share of needed rows that lay with the rank that needed them.
+        bytes_sent: Walkers, ids, rows and gradients sent between ranks so far.
+
+    With several ranks every number but ``seconds`` counts all of them, and every rank has the same lines.
+    """
+
+    epoch: int
+    walks: int
+    tokens: int
+    seconds: float
+    loss: float
+    lr: float
+    local_share: float = 1.0
+    bytes_sent: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For a line of JSON; a loss that is not known is None."""
+        return {**asdict(self), "loss": None if math.isnan(self.loss) else self.loss}
+
+
+class Ranks(Protocol):
+    """What the log asks of the ranks that train together."""
+
+    rank: int
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """The sum over all ranks; every rank must call it."""
+        ...
+
+    def traffic(self) -> tuple[int, int, int]:
+        """Rows that this rank needed, those of them that were its own, and bytes that it sent, so far."""
+        ...
+
+
+class OneRank:
+    """One process, or ranks that do not train in lockstep."""
+
+    rank = 0
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """See ``Ranks.sum``."""
+        return values
+
+    def traffic(self) -> tuple[int, int, int]:
+        """See ``Ranks.traffic``."""
+        return 0, 0, 0
+
+
+class TrainingLog:
+    """Collects what the batches report and writes a line every ``interval`` seconds of the first rank.
+
+    Args:
+        bar: Counts tokens.
+        model: Its rows are checked at every line.
+        lr_at: The learning rate after a number of walks.
+        interval: Seconds between lines; 0 writes one for every batch.
+        on_line: Called with every line.
+        ranks: Who trains together.
+    """
+
+    def __init__(
+        self,
+        bar: tqdm,
+        model: SkipGram,
+        lr_at: Callable[[int], float],
+        interval: float,
+        on_line: Callable[[SkipGramProgress], None] | None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.history: list[SkipGramProgress] = []
+        self.walks, self.tokens = 0, 0
+        self._bar, self._model, self._lr_at, self._interval, self._on_line = bar, model, lr_at, interval, on_line
+        self._ranks = ranks or OneRank()
+        self._loss, self._pairs = 0.0, 0.0
+        self._begin = time.perf_counter()
+        self._paused, self._last_line = 0.0, 0.0
+        self._seen = np.empty(0, np.int32)
+        self._process = psutil.Process()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start, without the time of callbacks."""
+        return time.perf_counter() - self._begin - self._paused
+
+    def state(self) -> dict[str, float]:
+        """What ``restore`` needs to count on; lines that were written are not among it."""
+        return {
+            "walks": self.walks,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "loss": self._loss,
+            "pairs": self._pairs,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Count on from what ``state`` gave, in this process or another."""
+        self.walks, self.tokens = int(state["walks"]), int(state["tokens"])
+        self._loss, self._pairs = state["loss"], state["pairs"]
+        self._begin -= state["seconds"]
+        self._last_line = self.seconds
+        self._bar.update(self.tokens)
+
+    def add(self, batch: WalkBatch, loss: float, pairs: float, stop: bool = False) -> bool:
+        """Count a batch that was trained; loss and pairs are sums over a sample of it. Whether any rank says stop."""
+        nodes = batch.walks[batch.walks >= 0]
+        self._seen = nodes[:SAMPLED_ROWS]
+        due = self._ranks.rank == 0 and self.seconds - self._last_line >= self._interval
+        tokens, loss, pairs, line, stops = self._ranks.sum(np.array([len(nodes), loss, pairs, due, stop], np.float64))
+        self.walks += batch.total
+        self.tokens += int(tokens)
+        self._loss, self._pairs = self._loss + float(loss), self._pairs + float(pairs)
+        self._bar.update(batch.total * batch.walks.shape[1])
+        if line:
+            self.write(batch.epoch)
+        return bool(stops)
+
+    def write(self, epoch: int) -> None:
+        """Write a line, unless nothing was trained since the last one."""
+        if self.history and self.history[-1].walks == self.walks:
+            return
+        loss = self._loss / self._pairs if self._pairs else math.nan
+        seconds, lr = self.seconds, self._lr_at(self.walks)
+        used, own, sent = (int(number) for number in self._ranks.sum(np.array(self._ranks.traffic(), np.float64)))
+        share = own / used if used else 1.0
+        line = SkipGramProgress(epoch, self.walks, self.tokens, seconds, loss, lr, share, sent)
+        self._check_rows(line)
+        self.history.append(line)
+        travel = f", {share:.0%} local, {sent / 2**20:,.0f} MiB sent" if used else ""
+        self._bar.set_postfix_str(f"loss {loss:.4f}, {self._process.memory_info().rss / 2**20:,.0f} MiB{travel}")
+        self._loss, self._pairs, self._last_line = 0.0, 0.0, seconds
+        if self._on_line is not None:
+            self.pause(self._on_line, line)
+
+    def pause(self, callback: Callable[[SkipGramProgress], None], line: SkipGramProgress) -> None:
+        """Call back with the clock stopped."""
+        begin = time.perf_counter()
+        callback(line)
+        self._paused += time.perf_counter() - begin
+
+    def _check_rows(self, line: SkipGramProgress) -> None:
+        # The loss cannot tell: the kernel's sigmoid clamps its argument.
+        rows = self._model.embedding.weight[torch.from_numpy(self._seen)]
+        if self._ranks.sum(np.array([not torch.isfinite(rows).all()], np.float64))[0]:
+            raise ConfigError(
+                f"skip-gram diverged: rows are not finite after {line.tokens} tokens at lr={line.lr:g}; lower lr"
+            )

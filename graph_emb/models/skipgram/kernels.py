@@ -1,0 +1,303 @@
+"""Compiled skip-gram with negative sampling on rows in place; training.py explains the formula.
+
+A walk is cut into blocks of tokens. The dot products of a block's tokens with their contexts and with K shared
+negatives are one small matrix product, the gradients are two more: three BLAS calls a block instead of a loop over
+pairs, which is what makes the kernel run at the speed of the processor's multipliers (the idea of pWord2Vec,
+Ji et al. 2016, with a block of the walk in the place of one window).
+"""
+
+# N nodes, D width, B walks, L tokens of a walk, T tokens of a block, M its contexts, K shared negatives, W window.
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from graph_emb.core.splitmix import GOLDEN, mix64, unit_draw
+from graph_emb.sampling.walk_kernels import PAD
+
+# Sums may be reordered and fused; NaN keeps its meaning, so that a diverged run shows.
+FAST: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+    "error_model": "numpy",
+}
+LOSS_EVERY = 64  # walks; the loss of one in so many is enough for a progress bar
+TINY = np.float32(1e-30)
+f4 = np.float32
+
+
+@njit(**FAST)
+def sigmoid_in_place(values):
+    """1 / (1 + exp(-x)) within 1e-6, by Eigen's rational form of tanh: no call of exp, so the loop is vectorised."""
+    for i in range(len(values)):
+        x = min(max(f4(0.5) * values[i], f4(-7.9)), f4(7.9))
+        y = x * x
+        p = f4(-2.76076847742355e-16)
+        p = p * y + f4(2.00018790482477e-13)
+        p = p * y + f4(-8.60467152213735e-11)
+        p = p * y + f4(5.12229709037114e-08)
+        p = p * y + f4(1.48572235717979e-05)
+        p = p * y + f4(6.37261928875436e-04)
+        p = p * y + f4(4.89352455891786e-03)
+        q = f4(1.19825839466702e-06)
+        q = q * y + f4(1.18534705686654e-04)
+        q = q * y + f4(2.26843463243900e-03)
+        q = q * y + f4(4.89352518554385e-03)
+        values[i] = f4(0.5) + f4(0.5) * (x * p / q)
+
+
+@njit(**FAST)
+def copy_rows(table, far, ids, rows):
+    """rows (B, D) of ids (B,); those past the end of the table go on in ``far``."""
+    for i in range(len(ids)):
+        node = ids[i]
+        if node < len(table):
+            for d in range(rows.shape[1]):
+                rows[i, d] = table[node, d]
+        else:
+            for d in range(rows.shape[1]):
+                rows[i, d] = far[node - len(table), d]
+
+
+@njit(**FAST)
+def add_rows(table, far, ids, rows):
+    """Adds rows (B, D) where ``copy_rows`` reads them."""
+    for i in range(len(ids)):
+        node = ids[i]
+        if node < len(table):
+            for d in range(rows.shape[1]):
+                table[node, d] += rows[i, d]
+        else:
+            for d in range(rows.shape[1]):
+                far[node - len(table), d] += rows[i, d]
+
+
+@njit(**FAST)
+def mean_square_norm(rows, count):
+    """Mean of the squared lengths of the first ``count`` rows."""
+    total = f4(0.0)
+    for i in range(count):
+        for d in range(rows.shape[1]):
+            total += rows[i, d] * rows[i, d]
+    return total / f4(count)
+
+
+@njit(**FAST)
+def shorten_steps(steps, ids, partners, most):
+    """Shortens each step that could change its row's scores by more than ``most``.
+
+    A score changes by at most the length of the step times that of the partner's row, whose mean square is
+    ``partners``; a row that stands several times in ``ids`` moves by all its steps. Stale by a whole block, the steps
+    of a hub, or of any node of a tiny graph, would otherwise overshoot farther each time.
+    """
+    for i in range(len(ids)):
+        times = 0
+        for j in range(len(ids)):
+            times += ids[j] == ids[i]
+        square = f4(0.0)
+        for d in range(steps.shape[1]):
+            square += steps[i, d] * steps[i, d]
+        change = f4(times) * np.sqrt(square * partners)
+        if change > most:
+            scale = most / change
+            for d in range(steps.shape[1]):
+                steps[i, d] *= scale
+
+
+@njit(**FAST)
+def block_loss(chances, ramp, middle, kinds, drawn_kinds, shares):
+    """Loss and weight of the positive pairs of a block whose sigmoids are ``chances``, as ``step_factors`` reads it."""
+    num_contexts = len(kinds)
+    masses = np.empty(len(shares), f4)
+    loss, pairs = 0.0, 0.0
+    for i in range(chances.shape[0]):
+        masses[:] = f4(0.0)
+        for j in range(num_contexts):
+            weight = ramp[middle - i + j]
+            masses[kinds[j]] += weight
+            loss -= weight * np.log(max(chances[i, j], TINY))
+        for n in range(len(drawn_kinds)):
+            kind = drawn_kinds[n]
+            loss -= shares[kind] * masses[kind] * np.log(max(f4(1.0) - chances[i, num_contexts + n], TINY))
+        pairs += masses.sum()
+    return loss, pairs
+
+
+@njit(**FAST)
+def step_factors(chances, ramp, middle, kinds, drawn_kinds, shares, lr):
+    """Turns sigmoids (T, M + K) into lr times the factors of the rows in the step.
+
+    ramp[middle - i + j] is the weight of context j of token i, 0 outside the window and for the token itself. A
+    negative of kind g counts shares[g] times the summed weight of the token's contexts of that kind; context j is of
+    kind kinds[j], negative n of kind drawn_kinds[n].
+    """
+    num_contexts = len(kinds)
+    masses = np.empty(len(shares), f4)
+    for i in range(chances.shape[0]):
+        weights = ramp[middle - i : middle - i + num_contexts]
+        row = chances[i]
+        if len(shares) == 1:  # the usual case, in loops that are vectorised
+            mass = f4(0.0)
+            for j in range(num_contexts):
+                mass += weights[j]
+                row[j] = lr * weights[j] * (f4(1.0) - row[j])
+            scale = -lr * shares[0] * mass
+            for j in range(num_contexts, len(row)):
+                row[j] *= scale
+            continue
+        masses[:] = f4(0.0)
+        for j in range(num_contexts):
+            masses[kinds[j]] += weights[j]
+            row[j] = lr * weights[j] * (f4(1.0) - row[j])
+        for n in range(len(drawn_kinds)):
+            row[num_contexts + n] *= -lr * shares[drawn_kinds[n]] * masses[drawn_kinds[n]]
+
+
+@njit(**FAST)
+def train_walks(
+    walks,
+    negatives,
+    embedding,
+    context,
+    embedding_out,
+    context_out,
+    embedding_far,
+    context_far,
+    ramp,
+    window,
+    block,
+    kinds,
+    drawn_kinds,
+    shares,
+    lr,
+    lr_slope,
+    most,
+    index,
+):
+    """Adds the steps of walks (B, L) with negatives (B, S * K), block by block, to rows of the two ``out`` tables.
+
+    With ``out`` the tables themselves this is SGD in place; threads may then run at once on walks of their own, and
+    rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and lr -1 it sums up the gradients.
+    Nodes past the end of a table are rows of its ``far`` table, which change in place; it is empty where all are here.
+    No step may change a score by more than about ``most`` (see ``shorten_steps``); infinity leaves them all alone.
+    Both sides may be one table. Place i of every walk is of kind kinds[i] and negative n of a block of kind
+    drawn_kinds[n]; ``step_factors`` says what kinds and shares do. Walk b is number index[b] of its epoch, and steps
+    with lr plus lr_slope times the walks of the epoch since the first one here.
+
+    Returns:
+        Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
+    """
+    num_walks, length = walks.shape
+    width, shared = embedding.shape[1], len(drawn_kinds)
+    block = min(block, length)
+    longest = min(length, block + 2 * window) + shared
+    rows, row_steps = np.empty((block, width), f4), np.empty((block, width), f4)
+    outputs, output_steps = np.empty((longest, width), f4), np.empty((longest, width), f4)
+    products = np.empty(block * longest, f4)
+    ids = np.empty(longest, np.int32)
+    middle = len(ramp) // 2
+    loss, pairs = 0.0, 0.0
+    for b in range(num_walks):
+        tokens = walks[b]
+        used = 0
+        while used < length and tokens[used] != PAD:
+            used += 1
+        if used < 2:
+            continue
+        rate = f4(lr + (index[b] - index[0]) * lr_slope)
+        for begin in range(0, used, block):
+            end = min(begin + block, used)
+            left, right = max(0, begin - window), min(used, end + window)
+            size, num_contexts = end - begin, right - left
+            count = num_contexts + shared
+            drawn = begin // block * shared
+            ids[:num_contexts] = tokens[left:right]
+            ids[num_contexts:count] = negatives[b, drawn : drawn + shared]
+            copy_rows(embedding, embedding_far, tokens[begin:end], rows)
+            copy_rows(context, context_far, ids[:count], outputs)
+            chances = products[: size * count].reshape(size, count)
+            np.dot(rows[:size], outputs[:count].T, chances)
+            sigmoid_in_place(products[: size * count])
+            shift = middle + left - begin
+            if index[b] % LOSS_EVERY == 0:
+                more = block_loss(chances, ramp, shift, kinds[left:right], drawn_kinds, shares)
+                loss, pairs = loss + more[0], pairs + more[1]
+            step_factors(chances, ramp, shift, kinds[left:right], drawn_kinds, shares, rate)
+            np.dot(chances, outputs[:count], row_steps[:size])
+            np.dot(chances.T, rows[:size], output_steps[:count])
+            shorten_steps(row_steps, tokens[begin:end], mean_square_norm(outputs, count), most)
+            shorten_steps(output_steps, ids[:count], mean_square_norm(rows, size), most)
+            add_rows(embedding_out, embedding_far, tokens[begin:end], row_steps)
+            add_rows(context_out, context_far, ids[:count], output_steps)
+    return loss, pairs
+
+
+@njit(cache=True, nogil=True)
+def drop_frequent(walks, keep, key, index):
+    """Removes each token with a chance of 1 - keep[token] and closes the gaps; walks index (B,), (B, L), change."""
+    for b in range(walks.shape[0]):
+        stream = mix64(key + np.uint64(index[b]) * GOLDEN)
+        used = 0
+        for i in range(walks.shape[1]):
+            node = walks[b, i]
+            if node == PAD:
+                break
+            if unit_draw(stream, i) < keep[node]:
+                walks[b, used] = node
+                used += 1
+        walks[b, used:] = PAD
+
+
+@njit(cache=True, nogil=True)
+def number_rows(walks, negatives, block, shared, low, num_own, places, walks_out, negatives_out):
+    """Numbers the rows that walks (B, L) and their negatives (B, S * K) need: own nodes first, then the others.
+
+    Node low + r of this rank is row r. Nodes of other ranks get num_own and on, those of tokens before those that are
+    negatives only. What trains nothing is PAD: walks of one node, and negatives of blocks without a token.
+
+    Args:
+        places: Shape (N,), -1 everywhere, before and after.
+        walks_out, negatives_out: Get the numbers.
+    Returns:
+        Other nodes by number - num_own, how many of them are tokens, uses of rows, and those of own rows.
+    """
+    num_walks, length = walks.shape
+    found = np.empty(256, np.int64)
+    count, num_tokens, used, own = 0, 0, 0, 0
+    for turn in range(2):
+        for b in range(num_walks):
+            tokens = 0
+            while tokens < length and walks[b, tokens] != PAD:
+                tokens += 1
+            if tokens < 2:
+                tokens = 0
+            nodes, numbers, size = walks[b], walks_out[b], tokens
+            if turn == 1:
+                nodes, numbers, size = negatives[b], negatives_out[b], (tokens + block - 1) // block * shared
+            used += size
+            for i in range(size):
+                node = nodes[i]
+                row = node - low
+                if 0 <= row < num_own:
+                    numbers[i] = row
+                    own += 1
+                    continue
+                if places[node] < 0:
+                    if count == len(found):
+                        longer = np.empty(2 * count, np.int64)
+                        longer[:count] = found
+                        found = longer
+                    found[count] = node
+                    places[node] = count
+                    count += 1
+                numbers[i] = num_own + places[node]
+            numbers[size:] = PAD
+        if turn == 0:
+            num_tokens = count
+    for i in range(count):
+        places[found[i]] = -1
+    return found[:count], num_tokens, used, own

@@ -1,0 +1,207 @@
+"""LINE: embeddings from single edges, by the compiled skip-gram on walks of two nodes."""
+
+# N nodes, D width of the result.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
+from graph_emb.sampling.edge_sampler import EdgeSampler
+
+ORDERS = {"first": ("first",), "second": ("second",), "both": ("first", "second")}
+TABLES = {"first": 1, "second": 2}
+SGD_LR = 0.05
+"""Twice the paper's, for graphs of thousands to millions of edges, where draws are fewer than the paper's billions."""
+
+
+@dataclass(frozen=True)
+class LineConfig:
+    """The recipe of LINE (Tang et al. 2015).
+
+    For an edge (i, j), drawn in proportion to its weight, and k negatives n drawn by degree ** power, the loss is
+
+        first order:   - log sigmoid(x_i . x_j) - k * mean_n log sigmoid(-x_i . x_n)
+        second order:  - log sigmoid(x_i . c_j) - k * mean_n log sigmoid(-x_i . c_n)
+
+    and the same with i and j exchanged where the graph is undirected: an undirected edge is two arcs. The first order
+    has one row per node and is defined for undirected graphs only; the second has a row as source (x, which is the
+    embedding) and one as destination (c).
+
+    Attributes:
+        dim: D, width of the result.
+        order: ``first``, ``second``, or ``both``: each trained at D / 2, side by side.
+        normalize: Scale the rows of each order to length 1, as the paper does.
+        num_negatives: k.
+        shared_negatives: Negatives that are drawn for an edge and shared by its ends, each counted
+            ``num_negatives / shared_negatives`` times.
+        negative_power: 0 is uniform.
+        rule, lr, lr_decay, epochs, batch_size, path: As in ``SkipGramConfig``, a walk being an edge; ``lr`` None is
+            ``SGD_LR`` for sgd and the rule's own for others.
+        negative_scope, exchange_walks, negative_pool: As there, for several ranks.
+    Raises:
+        ConfigError: a value is outside its limits.
+    """
+
+    dim: int = 128
+    order: str = "both"
+    normalize: bool = True
+    num_negatives: float = 5.0
+    shared_negatives: int = 5
+    negative_power: float = 0.75
+    rule: str = "sgd"
+    lr: float | None = None
+    lr_decay: str | None = None
+    epochs: int = 1
+    batch_size: int = 128
+    path: str = "auto"
+    negative_scope: str = "global"
+    exchange_walks: int | None = None
+    negative_pool: int = 0
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise unknown_name("order", self.order, ORDERS)
+        if self.order == "both" and self.dim % 2:
+            raise ConfigError(f"dim is {self.dim}; order 'both' needs an even width")
+        self.skipgram(self.orders[0], directed=False)
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """Which orders are trained, one after the other."""
+        return ORDERS[self.order]
+
+    def skipgram(self, order: str, *, directed: bool) -> SkipGramConfig:
+        """The skip-gram that an order is: on walks of two nodes, an arc's end being its source's only context.
+
+        Raises:
+            ConfigError: the first order on a directed graph.
+        """
+        if directed and order == "first":
+            raise ConfigError(
+                f"order {self.order!r} on a directed graph: first-order proximity has no direction; take order "
+                "'second', or read the graph as undirected"
+            )
+        return SkipGramConfig(
+            dim=self.dim // len(self.orders),
+            window=1,
+            num_negatives=self.num_negatives,
+            shared_negatives=self.shared_negatives,
+            negative_power=self.negative_power,
+            contexts="after" if directed else "both",
+            negative_scope=self.negative_scope,
+            tables=TABLES[order],
+            rule=self.rule,
+            lr=SGD_LR if self.lr is None and self.rule == "sgd" else self.lr,
+            lr_decay=self.lr_decay,
+            epochs=self.epochs,
+            block=2,
+            batch_size=self.batch_size,
+            exchange_walks=self.exchange_walks,
+            negative_pool=self.negative_pool,
+            path=self.path,
+        )
+
+
+@dataclass(frozen=True)
+class LineResult:
+    """Trained models by order, and how they came about.
+
+    Attributes:
+        config: The recipe.
+        models: The tables of each order that was trained; after Ctrl-C perhaps not all.
+        history: Lines of each order in the order of time.
+        interrupted: Whether Ctrl-C ended the training; what was trained is kept.
+    """
+
+    config: LineConfig
+    models: dict[str, SkipGram] = field(default_factory=dict)
+    history: dict[str, list[SkipGramProgress]] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers that were learnt, all orders together."""
+        return sum(model.num_parameters for model in self.models.values())
+
+    @property
+    def num_draws(self) -> int:
+        """Edges that were drawn, all orders together."""
+        return sum(lines[-1].walks for lines in self.history.values() if lines)
+
+    @property
+    def seconds(self) -> float:
+        """Time of drawing and training, all orders together."""
+        return sum(lines[-1].seconds for lines in self.history.values() if lines)
+
+    def embeddings(self) -> Tensor:
+        """A copy of the rows, shape (N, D); see ``LineConfig.normalize``."""
+        return side_by_side([model.embeddings() for model in self.models.values()], self.config.normalize)
+
+
+def side_by_side(orders: list[Tensor], normalize: bool) -> Tensor:
+    """Rows (N, D_i) of each order next to each other, (N, sum D_i); each of length 1 before, where asked for."""
+    return torch.cat([functional.normalize(rows) if normalize else rows for rows in orders], dim=1)
+
+
+def train_line(
+    sampler: EdgeSampler,
+    config: LineConfig | None = None,
+    *,
+    part_policy: Any = None,
+    seed: int = 0,
+    num_threads: int | None = None,
+    progress: bool = True,
+    log_interval: float = 1.0,
+    on_batch: Callable[[str, SkipGramProgress], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
+    name: str | None = None,
+) -> LineResult:
+    """Train LINE on the edges of a sampler; in collective and kvstore mode every rank calls it with its part.
+
+    Args:
+        sampler: The edges; its graph's degrees weigh the negatives.
+        config: The recipe.
+        part_policy: Who owns which row, as in ``DistEmbedding``.
+        seed, num_threads, progress, log_interval: As in ``train_skipgram``.
+        on_batch: Called with the order and each line of its history.
+        checkpoints: As in ``train_skipgram``; one order at a time.
+        name: Of the tables, followed by the order; None chooses names.
+    Raises:
+        ConfigError: the first order of a directed graph, checkpoints of both orders, or rows that diverged.
+    """
+    config = config or LineConfig()
+    recipes = {order: config.skipgram(order, directed=sampler.graph.directed) for order in config.orders}
+    if checkpoints is not None and len(recipes) > 1:
+        raise ConfigError(
+            "order 'both' trains one order after the other and cannot resume; train 'first' and 'second' as two runs"
+        )
+    result = LineResult(config)
+    interrupted = False
+    for order, recipe in recipes.items():
+        table = None if name is None else f"{name}.{order}"
+        model = SkipGram(sampler.num_nodes, recipe, seed=seed, part_policy=part_policy, name=table)
+        trained = train_skipgram(
+            sampler,
+            model=model,
+            seed=seed,
+            num_threads=num_threads,
+            progress=progress,
+            log_interval=log_interval,
+            on_batch=None if on_batch is None else partial(on_batch, order),
+            checkpoints=checkpoints,
+        )
+        result.models[order], result.history[order] = model, trained.history
+        if trained.interrupted:
+            interrupted = True
+            break
+    return LineResult(config, result.models, result.history, interrupted)

@@ -1,0 +1,176 @@
+"""SGD in place where a process holds a part of the rows or none: own rows directly, the others as copies."""
+
+# B walks, L nodes of a walk, S blocks of a walk, K shared negatives, D width.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.models.skipgram.kernels import number_rows
+from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, WalkBatch, in_parts, trainable_in_place
+from graph_emb.optimizer import SparseSGD
+from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.transport.local_sgd_rows import RowCopies
+
+EXCHANGES = 400
+"""Of a training, where it is not told."""
+MOST_WALKS = 1 << 14
+"""Of a rank between two exchanges, where it is not told and own rows are not copied."""
+MOST_TOKENS = 1 << 18
+"""Of a trainer between two exchanges, where it is not told and all rows are copied."""
+
+
+def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int) -> int:
+    """Walks of all ranks that walk together, between two exchanges of theirs."""
+    most = MOST_WALKS if model.embedding.kvstore.lockstep else max(1, MOST_TOKENS // walk_length)
+    return ranks * (model.config.exchange_walks or min(most, -(-total_walks // (ranks * EXCHANGES))))
+
+
+class LockstepCopies:
+    """Copies of other ranks' rows: one exchange brings those of all tables, one takes their changes back.
+
+    Args:
+        model: Tables in collective mode.
+    """
+
+    def __init__(self, model: SkipGram) -> None:
+        self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
+        self._rows = RowCopies(model.embedding.kvstore, [table.name for table in model.tables])
+        self._tables = len(model.tables)
+
+    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
+        """Rows of others' distinct nodes, of each table; tokens come first, and the token's table has no more."""
+        return [rows.numpy() for rows in self._rows.pull([ids[:num_tokens], ids][-self._tables :])]
+
+    def give_back(self) -> None:
+        """Add to the owners' rows by how much the copies have changed."""
+        self._rows.give_back()
+
+
+class PushedCopies:
+    """The same with servers, who own all rows: pulled table by table, and pushed as the gradients of SGD at rate 1.
+
+    Args:
+        model: Tables in kvstore mode.
+        wait: Called when the rows are here, before changes are sent: ends when every trainer has its rows.
+    """
+
+    def __init__(self, model: SkipGram, wait: Callable[[], None] | None) -> None:
+        self._model, self._wait = model, wait
+        self._optimizer = SparseSGD(model.tables, lr=1.0)
+        self._pulled: list[Tensor] = []
+        self._copies: list[np.ndarray] = []
+
+    def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
+        """See ``LockstepCopies.pull``."""
+        asked = [ids[:num_tokens], ids][-len(self._model.tables) :]
+        self._pulled = [table(some) for table, some in zip(self._model.tables, asked, strict=True)]
+        self._copies = [rows.detach().numpy().copy() for rows in self._pulled]
+        if self._wait is not None:
+            self._wait()
+        return self._copies
+
+    def give_back(self) -> None:
+        """See ``LockstepCopies.give_back``."""
+        both = zip(self._pulled, self._copies, strict=True)
+        changes = [rows.detach() - torch.from_numpy(copy) for rows, copy in both]
+        torch.autograd.backward(self._pulled, changes)  # a gradient is a change with its sign turned
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+class ExchangeSteps:
+    """SGD as ``InPlaceSteps`` takes it, with an exchange every ``exchange_walks`` walks of each rank.
+
+    Before its walks a rank pulls the rows of other ranks that they need. It then trains on its own rows in place and
+    on the copies as if all were here, and sends the owners by how much each copy has changed; an owner adds up what
+    comes. Ranks thus see each other's changes with a delay of at most ``exchange_walks`` walks (local SGD, as
+    word2vec's distributed trainers do). With one thread per rank a seed gives the same rows each time.
+
+    In kvstore mode the servers write every row, so a trainer copies all that it needs (in Hogwild: all but those of its
+    machine). The changes of trainers add up in the order of arrival: where they wait for each other, a seed gives the
+    same rows but for rounding.
+
+    What the delay costs: both ranks move a row as if the other did not, so together they go too far, the more the
+    longer they are apart. BlogCatalog, 10 walks a node, 2 ranks of a METIS partition, micro-F1 at 50 % labels: 31.0 in
+    one process, 30.4 with 50 exchanges, 28.5 with 13. Dot products feel it more, because rows become too long. A pool
+    of 4,096 negatives for 1,024 walks takes another 1.3 of the F1; local negatives take 4.0.
+
+    Args:
+        model: Tables that ``fits`` accepts.
+        negatives, decay: As for every way to step.
+        pool, threads: Threads of this rank; they share rows without locks.
+        size: Walks between two exchanges, of all ranks that walk together; see ``walks_together``.
+        wait: Called when the rows are here, before changes are sent: ends when every trainer has its rows.
+    """
+
+    def __init__(
+        self,
+        model: SkipGram,
+        negatives: NegativeSampler,
+        decay: LinearDecay,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        size: int,
+        wait: Callable[[], None] | None = None,
+    ) -> None:
+        self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
+        self._kernel, self._negatives = Kernel(model.config, negatives), negatives
+        self._copies = LockstepCopies(model) if model.embedding.kvstore.lockstep else PushedCopies(model, wait)
+        self.size = size
+        self._places = np.full(model.num_nodes, -1, np.int32)
+        self.used, self.own, self.optimizer = 0, 0, None
+
+    @staticmethod
+    def fits(model: SkipGram) -> bool:
+        """Whether several processes share float32 rows on the CPU, each table cut in the same way."""
+        reaches = [table.kvstore.in_reach(table.name) for table in model.tables]
+        return model.embedding.kvstore.world_size > 1 and all(
+            trainable_in_place(reach)
+            and (reach.first_id, len(reach.weight)) == (reaches[0].first_id, len(reaches[0].weight))
+            for reach in reaches
+        )
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``."""
+        sums = [self._exchange(piece) for piece in batch.cut(self.size)]
+        return sum(s[0] for s in sums), sum(s[1] for s in sums)
+
+    def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
+        """Pull, train, push; with no walk as well, because other ranks may have some."""
+        first_id, tables = self._own_rows()
+        drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index, self._shared_negatives(piece))
+        walks, negatives = np.empty_like(piece.walks), np.empty_like(drawn)
+        config = self._model.config
+        block = (config.block, config.shared_negatives, first_id, len(tables[0]))
+        others, num_tokens, used, own = number_rows(piece.walks, drawn, *block, self._places, walks, negatives)
+        self.used, self.own = self.used + used, self.own + own
+        copies = self._copies.pull(torch.from_numpy(others), num_tokens)
+        pair, far = (tables[0], tables[-1]), (copies[0], copies[-1])
+
+        def part(low: int, high: int) -> tuple[float, float]:
+            index = piece.index[low:high]
+            rate = (self._decay.at(piece.begun + int(index[0])), self._decay.slope, MOST_CHANGE)
+            return self._kernel.run(walks[low:high], negatives[low:high], pair, pair, *rate, index, far)
+
+        sums = in_parts(part, len(walks), self._pool, self._threads)
+        self._copies.give_back()
+        return sums
+
+    def _own_rows(self) -> tuple[int, list[np.ndarray]]:
+        """The first id of the rows that need no copy, and those rows of each table."""
+        reaches = [table.kvstore.in_reach(table.name) for table in self._model.tables]
+        return reaches[0].first_id, [reach.weight.numpy() for reach in reaches]
+
+    def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
+        """The nodes that are negatives of this rank's walks until the next exchange; None: all nodes."""
+        if not self._model.config.negative_pool:
+            return None
+        number = piece.first + self._model.embedding.kvstore.rank  # exchanges are at least as many walks apart as ranks
+        return self._negatives.pool(self._model.config.negative_pool, number, epoch=piece.epoch)

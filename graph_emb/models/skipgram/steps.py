@@ -1,0 +1,366 @@
+"""How walks become updates: the kernel on the rows in place, or gradients and a sparse optimizer."""
+
+# B walks, L nodes of a walk, S blocks of a walk, K shared negatives, R rows.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.models.skipgram import kernels as skipgram_kernels
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.model import SkipGram, cut_blocks, distance_ramp, num_blocks
+from graph_emb.optimizer import SparseOptimizer
+from graph_emb.sampling.negatives import NegativeKinds, NegativeSampler
+from graph_emb.transport.base import Reach, Transport
+
+Pair = tuple[np.ndarray, np.ndarray]
+MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
+PART_WALKS, PART_TOKENS = 32, 1280  # of a step's part at least: enough work for a thread
+MOST_PARTS = 16  # of a step: every part pulls its rows and adds up their gradients on its own
+
+
+class LinearDecay:
+    """The learning rate as a function of the walks that were trained.
+
+    Args:
+        first: At the start.
+        total: Walks of the whole training; None: the rate stays.
+    """
+
+    def __init__(self, first: float, total: int | None) -> None:
+        self.first = first
+        self.slope = 0.0 if total is None else -first / total
+
+    def at(self, done: int) -> float:
+        """The rate of the walk after ``done`` others."""
+        return max(0.0, self.first + done * self.slope)
+
+    def apply_to(self, optimizer: SparseOptimizer, done: int) -> None:
+        """Set the rate of all groups, unless it stays as it is."""
+        if self.slope:
+            for group in optimizer.param_groups:
+                group["lr"] = self.at(done)
+
+
+def learning_rate(config: SkipGramConfig, optimizer: SparseOptimizer | None, total_walks: int) -> LinearDecay:
+    """The rate of the rule in the recipe, or of a given optimizer, which falls only where the recipe says so."""
+    if optimizer is None:
+        return LinearDecay(config.first_lr, total_walks if config.decays else None)
+    return LinearDecay(optimizer.param_groups[0]["lr"], total_walks if config.lr_decay == "linear" else None)
+
+
+@dataclass(frozen=True)
+class WalkBatch:
+    """Walks of this rank out of a batch of all ranks.
+
+    Attributes:
+        walks: Shape (B, L), int32, padded with -1 at the end; B may be 0.
+        index: The number of each walk in the epoch, shape (B,), int64, rising.
+        epoch: The epoch.
+        first, total: Number of the batch's first walk in the epoch, and its walks, all ranks together.
+        begun: Walks of the epochs before.
+    """
+
+    walks: np.ndarray
+    index: np.ndarray
+    epoch: int
+    first: int
+    total: int
+    begun: int
+
+    @property
+    def done(self) -> int:
+        """Walks of the training before this batch."""
+        return self.begun + self.first
+
+    def cut(self, size: int) -> Iterator[WalkBatch]:
+        """Pieces of ``size`` walks of all ranks; every rank gets the same number of pieces."""
+        for start in range(0, self.total, size):
+            total = min(size, self.total - start)
+            first = self.first + start
+            low, high = np.searchsorted(self.index, (first, first + total))
+            yield WalkBatch(self.walks[low:high], self.index[low:high], self.epoch, first, total, self.begun)
+
+
+class Steps(Protocol):
+    """Trains on batches of walks.
+
+    Attributes:
+        size: Walks, of all ranks that step together, of one step.
+    """
+
+    size: int
+
+    @property
+    def optimizer(self) -> SparseOptimizer | None:
+        """Whose state belongs to the training; None where it has no state."""
+        ...
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """Update the tables; returns loss and weight of the positive pairs of a sample of the walks."""
+        ...
+
+
+class Kernel:
+    """The compiled kernel with what stays the same from call to call.
+
+    Args:
+        config: The recipe.
+        negatives: The source of negatives.
+    """
+
+    def __init__(self, config: SkipGramConfig, negatives: NegativeSampler) -> None:
+        self._negatives = negatives
+        self._blocks = (distance_ramp(config), config.window, config.block)
+        self._config = config
+
+    def draw(self, walks: np.ndarray, epoch: int, index: np.ndarray, pool: np.ndarray | None = None) -> np.ndarray:
+        """Negatives of walks (B, L) by their numbers in the epoch (B,), of a pool or of all; shape (B, S * K)."""
+        per_walk = num_blocks(walks.shape[1], self._config) * self._config.shared_negatives
+        return self._negatives.sample_for(index, per_walk, epoch=epoch, pool=pool)
+
+    def kinds(self, walks: np.ndarray) -> NegativeKinds:
+        """Which negatives count for which contexts of walks (B, L)."""
+        return self._negatives.kinds(walks.shape[1], self._config.shared_negatives)
+
+    def run(
+        self,
+        walks: np.ndarray,
+        negatives: np.ndarray,
+        tables: Pair,
+        outs: Pair,
+        lr: float,
+        lr_slope: float,
+        most: float,
+        index: np.ndarray,
+        far: Pair | None = None,
+    ) -> tuple[float, float]:
+        """See ``skipgram_kernels.train_walks``; without ``far`` all rows are in the tables."""
+        kinds = self.kinds(walks)
+        drawing = (kinds.places, kinds.drawn, kinds.shares(self._config.num_negatives))
+        rate = (*drawing, lr, lr_slope, np.float32(most))
+        rest = far or (tables[0][:0], tables[1][:0])
+        return skipgram_kernels.train_walks(walks, negatives, *tables, *outs, *rest, *self._blocks, *rate, index)
+
+
+def trainable_in_place(reach: Reach) -> bool:
+    """Whether the compiled kernel can train these rows: float32 on the CPU, none frozen."""
+    return reach.weight.dtype == torch.float32 and reach.weight.device.type == "cpu" and not reach.frozen
+
+
+class InPlaceSteps:
+    """SGD on the rows in place; threads, and in Hogwild mode the processes of a machine, share the rows without locks
+    (Niu et al. 2011); one thread alone is deterministic.
+
+    A block's step is shortened for rows whose scores it could change by more than ``MOST_CHANGE``, which bounds what
+    the plain sum over a block does to hubs; ordinary rows of ordinary graphs are not touched by it.
+    """
+
+    def __init__(
+        self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, pool: ThreadPoolExecutor, threads: int
+    ) -> None:
+        self._kernel = Kernel(model.config, negatives)
+        self.size, self.optimizer = 1, None
+        reach = model.embedding.kvstore.in_reach
+        self._tables = (reach(model.embedding.name).weight.numpy(), reach(model.context.name).weight.numpy())
+        self._decay, self._pool, self._threads = decay, pool, threads
+
+    @staticmethod
+    def fits(model: SkipGram) -> bool:
+        """Whether this process may change all rows of all tables in place, in float32 and on the CPU."""
+        return all(
+            len(reach.weight) == model.num_nodes and trainable_in_place(reach)
+            for reach in (table.kvstore.in_reach(table.name) for table in model.tables)
+        )
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``."""
+
+        def part(low: int, high: int) -> tuple[float, float]:
+            walks, index = batch.walks[low:high], batch.index[low:high]
+            drawn = self._kernel.draw(walks, batch.epoch, index)
+            rate = (self._decay.at(batch.begun + int(index[0])), self._decay.slope, MOST_CHANGE)
+            return self._kernel.run(walks, drawn, self._tables, self._tables, *rate, index)
+
+        return in_parts(part, len(batch.walks), self._pool, self._threads)
+
+
+def in_parts(
+    part: Callable[[int, int], tuple[float, float]], size: int, pool: ThreadPoolExecutor, threads: int
+) -> tuple[float, float]:
+    """The sums of what ``part(low, high)`` returns for equal shares of [0, size), a thread each."""
+    parts = min(threads, size)
+    edges = [size * i // max(parts, 1) for i in range(parts + 1)]
+    sums = list(pool.map(part, edges[:-1], edges[1:]))
+    return sum(s[0] for s in sums), sum(s[1] for s in sums)
+
+
+class GradientSteps:
+    """Any rule and mode: rows are pulled, the kernel sums up their gradients, the optimizer applies them.
+
+    A step's walks are cut into parts (see ``part_walks``), whatever the number of threads, so that sums do not depend
+    on it. In lockstep they are one part: each step pulls each table once, and the ranks take the place of threads.
+    """
+
+    def __init__(
+        self,
+        model: SkipGram,
+        negatives: NegativeSampler,
+        decay: LinearDecay,
+        optimizer: SparseOptimizer,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._kernel = Kernel(model.config, negatives)
+        self._model, self._decay, self._pool, self.optimizer = model, decay, pool, optimizer
+        self.size = step_walks(model)
+        self._lockstep = model.embedding.kvstore.lockstep
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``."""
+        loss, pairs = 0.0, 0.0
+        size = self.size if self._lockstep else part_walks(self.size, batch.walks.shape[1])
+        for piece in batch.cut(self.size):
+            parts = [self._start(part) for part in piece.cut(size)]
+            for pulled, gradients in parts:
+                sums, own = gradients.result()
+                torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in sums])
+                loss, pairs = loss + own[0], pairs + own[1]
+            self._decay.apply_to(self.optimizer, piece.done)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return loss, pairs
+
+    def _start(self, part: WalkBatch) -> tuple[list[Tensor], Future]:
+        """The rows of each table that the walks need, pulled in this thread, and their gradients to come."""
+        rows = localize(part.walks, self._kernel.draw(part.walks, part.epoch, part.index), self._model.config)
+        ids = torch.from_numpy(rows.ids)
+        pulled = [self._model.context(ids)]
+        if self._model.context is not self._model.embedding:
+            pulled.insert(0, self._model.embedding(ids[: rows.num_tokens]))
+        return pulled, self._pool.submit(self._gradients, rows, pulled, part.index)
+
+    def _gradients(
+        self, rows: LocalRows, pulled: list[Tensor], index: np.ndarray
+    ) -> tuple[list[np.ndarray], tuple[float, float]]:
+        values = [table.detach().float().contiguous().numpy() for table in pulled]
+        sums = [np.zeros_like(table) for table in values]
+        tables, outs = (values[0], values[-1]), (sums[0], sums[-1])
+        return sums, self._kernel.run(rows.walks, rows.negatives, tables, outs, -1.0, 0.0, np.inf, index)
+
+
+class AutogradSteps:
+    """The reference: ``batch_size`` walks, one backward of ``SkipGram.loss``, one step of the optimizer."""
+
+    def __init__(
+        self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, optimizer: SparseOptimizer
+    ) -> None:
+        self._kernel = Kernel(model.config, negatives)
+        self._model, self._decay, self.optimizer = model, decay, optimizer
+        self.size = step_walks(model)
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``."""
+        loss_sum, pairs = 0.0, 0.0
+        for piece in batch.cut(self.size):
+            drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index)
+            blocks = cut_blocks(piece.walks, drawn, self._model.config, self._kernel.kinds(piece.walks))
+            loss = self._model.loss(blocks)
+            loss.backward()
+            self._decay.apply_to(self.optimizer, piece.done)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            loss_sum += float(loss.detach())
+            pairs += blocks.num_pairs
+        return loss_sum, pairs
+
+
+class PacedSteps:
+    """Steps of trainers that walk together and step on their own: they wait for each other every ``together`` walks.
+
+    Without it a trainer that starts late, or shares its core, would train the last of its walks on rows that the
+    others have finished with, at a rate that they have left.
+
+    Args:
+        steps: How this trainer steps.
+        transport: Of the tables.
+        together: Walks of all trainers between two waits; rounded up to whole steps.
+    """
+
+    def __init__(self, steps: Steps, transport: Transport, together: int) -> None:
+        self.steps, self._transport = steps, transport
+        self.size = -(-together // steps.size) * steps.size
+
+    @property
+    def optimizer(self) -> SparseOptimizer | None:
+        """See ``Steps.optimizer``."""
+        return self.steps.optimizer
+
+    def run(self, batch: WalkBatch) -> tuple[float, float]:
+        """See ``Steps.run``."""
+        loss, pairs = 0.0, 0.0
+        for piece in batch.cut(self.size):
+            own = self.steps.run(piece)
+            loss, pairs = loss + own[0], pairs + own[1]
+            self._transport.flush()
+            self._transport.barrier()
+        return loss, pairs
+
+
+def step_walks(model: SkipGram) -> int:
+    """Walks of one step of an optimizer, of all ranks that step together."""
+    transport = model.embedding.kvstore
+    return model.config.batch_size * (transport.world_size if transport.lockstep else 1)
+
+
+def part_walks(size: int, length: int) -> int:
+    """Walks of each part of a step of ``size`` walks of ``length`` nodes: no less work than pays, no more parts."""
+    return max(PART_WALKS, PART_TOKENS // length, -(-size // MOST_PARTS))
+
+
+@dataclass(frozen=True)
+class LocalRows:
+    """Walks in the numbers of the rows that they need.
+
+    Attributes:
+        ids: Distinct nodes, shape (R,), int64: those of walks first, then those that are negatives only.
+        num_tokens: How many are nodes of walks.
+        walks, negatives: As given, with positions in ``ids`` instead of nodes.
+    """
+
+    ids: np.ndarray
+    num_tokens: int
+    walks: np.ndarray
+    negatives: np.ndarray
+
+
+def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig) -> LocalRows:
+    """The rows that get a gradient from walks (B, L) with negatives (B, S * K), and nothing else.
+
+    Walks of one node and the negatives of blocks that hold no token are left out: a rule such as Adam would move
+    their rows even by a gradient of zero.
+    """
+    lengths = (walks >= 0).sum(axis=1)
+    walks = np.where((lengths >= 2)[:, None], walks, -1)
+    used = np.where(lengths >= 2, -(-lengths // config.block), 0) * config.shared_negatives
+    negatives = np.where(np.arange(negatives.shape[1]) < used[:, None], negatives, -1)
+    tokens = np.unique(walks)
+    tokens = tokens[tokens >= 0]
+    others = np.setdiff1d(negatives, tokens)
+    others = others[others >= 0]
+    ids = np.concatenate([tokens, others])
+    order = np.argsort(ids, kind="stable")
+
+    def places(nodes: np.ndarray) -> np.ndarray:
+        if len(ids) == 0:
+            return nodes
+        found = order[np.searchsorted(ids, nodes, sorter=order).clip(max=len(ids) - 1)]
+        return np.where(nodes >= 0, found, -1).astype(np.int32)
+
+    return LocalRows(ids.astype(np.int64), len(tokens), places(walks), places(negatives))

@@ -1,0 +1,322 @@
+"""Training of skip-gram embeddings on streamed walks: the public face of the skip-gram model."""
+
+# N nodes, D width, B walks, L nodes of a walk.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.core.errors import ConfigError
+from graph_emb.embedding import DistEmbedding
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.history import OneRank, Ranks, SkipGramProgress, TrainingLog
+from graph_emb.models.skipgram.kernels import drop_frequent
+from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
+from graph_emb.models.skipgram.lockstep import LockstepRanks, deferred_interrupt
+from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.steps import (
+    AutogradSteps,
+    GradientSteps,
+    InPlaceSteps,
+    LinearDecay,
+    PacedSteps,
+    Steps,
+    WalkBatch,
+    learning_rate,
+)
+from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
+from graph_emb.sampling.metapath_negatives import TypedNegativeSampler
+from graph_emb.sampling.metapath_walks import MetapathSampler
+from graph_emb.sampling.negatives import NegativeSampler, node_degrees
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.sampling.walkers import stream_key, thread_count
+from graph_emb.sampling.walks import WalkSampler
+
+__all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "train_skipgram"]
+
+TOKENS_PER_BATCH = 1 << 18  # about 0.1 s of the fused kernel: the progress bar's grain and Ctrl-C's delay
+TOKENS_PER_ROUND = 1 << 20  # of each rank in lockstep: walkers that travel together, so that ranks wait less often
+Sampler = WalkSampler | PartitionedWalkSampler
+
+
+@dataclass(frozen=True)
+class SkipGramResult:
+    """A trained model and how it came about.
+
+    Attributes:
+        model: The tables.
+        history: Lines in the order of time; the last one is the end.
+        interrupted: Whether Ctrl-C ended the training; what was trained is kept.
+    """
+
+    model: SkipGram
+    history: list[SkipGramProgress] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def embedding(self) -> DistEmbedding:
+        """The table of the token rows."""
+        return self.model.embedding
+
+    def embeddings(self, context: str = "none") -> torch.Tensor:
+        """See ``SkipGram.embeddings``."""
+        return self.model.embeddings(context)
+
+
+def train_skipgram(
+    sampler: Sampler,
+    config: SkipGramConfig | None = None,
+    *,
+    model: SkipGram | None = None,
+    optimizer: SparseOptimizer | None = None,
+    seed: int = 0,
+    num_threads: int | None = None,
+    progress: bool = True,
+    log_interval: float = 1.0,
+    on_batch: Callable[[SkipGramProgress], None] | None = None,
+    on_epoch: Callable[[SkipGramProgress], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
+) -> SkipGramResult:
+    """Train skip-gram embeddings on the walks of a sampler, streamed, one batch in memory at a time.
+
+    Same seed and ``num_threads=1``: same rows. With more threads the fused kernel's threads write shared rows without
+    locks (Hogwild, Niu et al. 2011), so runs differ in rounding and in the rare lost update; walks and negatives stay
+    the same.
+
+    In collective mode every rank calls this with the same arguments and a ``PartitionedWalkSampler`` of its part, and
+    trains on the walks that start at its own nodes; SGD exchanges rows every ``exchange_walks`` walks (see
+    ``ExchangeSteps``), other rules step together. In kvstore mode trainers do the same, but other rules push on their
+    own and wait for each other as often. The first Ctrl-C at any rank ends the training of all after the batch.
+
+    Args:
+        sampler: The walks; its graph's degrees weigh the negatives.
+        config: The recipe; None: the model's own, else the defaults.
+        model: Tables to go on with; None makes new ones.
+        optimizer: Trains ``model.tables`` by the autograd path instead of ``config.rule``, at its own learning rate,
+            which falls only where ``config.lr_decay`` is ``linear``.
+        seed: Of first rows, negatives and subsampling; the sampler has its own.
+        num_threads: Threads of walks, kernel and torch; None: ``torch.get_num_threads()``.
+        progress: Show a bar with tokens/s, loss, time left and memory; on the first rank.
+        log_interval: Seconds between lines of the history.
+        on_batch: Called with each line of the history.
+        on_epoch: Called with the last line of each epoch.
+        checkpoints: Saves the training between batches (of about 260,000 tokens; those are its steps), and goes on
+            with the newest one where it was told to resume: from the same walk, so that one thread gives the rows of
+            a training that was never stopped.
+    Returns:
+        The model, also after Ctrl-C (``interrupted`` is then True).
+    Raises:
+        ConfigError: arguments do not fit each other, or the rows are no longer finite.
+    """
+    model = _fitting_model(sampler, config, model, optimizer, seed)
+    config = model.config
+    negatives, keep = _negatives(sampler, config, seed)
+    total_walks = config.epochs * sampler.num_walks_per_epoch
+    decay = learning_rate(config, optimizer, total_walks)
+    ranks: Ranks = OneRank()
+    first, interrupted = model.embedding.kvstore.rank == 0 or isinstance(sampler, WalkSampler), False
+    with (
+        _threads(num_threads) as (pool, threads),
+        _bar(total_walks, sampler, progress and first) as bar,
+        deferred_interrupt(isinstance(sampler, PartitionedWalkSampler)) as pressed,
+    ):
+        steps = _choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
+        if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
+            ranks = LockstepRanks(sampler.group, model.embedding.kvstore.traffic, sampler, steps)
+        log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
+        epoch = first_epoch = begin = step = 0
+        if checkpoints is not None:
+            stateless = optimizer is None and config.rule == "sgd"  # in place or not, as the mode has it
+            trainers = [] if stateless or steps.optimizer is None else [steps.optimizer]
+            position = checkpoints.start(model.tables, trainers)
+            if position is not None:
+                epoch = first_epoch = position["epoch"]
+                begin, step = position["first"], position["step"]
+                log.restore(position["log"])
+        try:
+            for epoch in range(first_epoch, config.epochs):
+                for batch in _batches(sampler, steps.size, epoch, begin, keep, seed, threads):
+                    interrupted = log.add(batch, *steps.run(batch), pressed())
+                    if interrupted:
+                        break
+                    step += 1
+                    if checkpoints is not None:
+                        checkpoints.after(step, partial(_position, epoch, batch, step, log))
+                begin = 0
+                log.write(epoch)
+                if interrupted:
+                    break
+                if on_epoch is not None:
+                    log.pause(on_epoch, log.history[-1])
+        except KeyboardInterrupt:
+            if isinstance(ranks, LockstepRanks):  # the second one, or a callback's: the others are not here
+                raise
+            interrupted = True
+            log.write(epoch)
+        if checkpoints is not None:
+            checkpoints.finish()
+    return SkipGramResult(model, log.history, interrupted)
+
+
+def _position(epoch: int, batch: WalkBatch, step: int, log: TrainingLog) -> dict[str, Any]:
+    """Where the training stands after a batch."""
+    return {"epoch": epoch, "first": batch.first + batch.total, "step": step, "log": log.state()}
+
+
+def _choose_steps(
+    sampler: Sampler,
+    model: SkipGram,
+    negatives: NegativeSampler,
+    decay: LinearDecay,
+    optimizer: SparseOptimizer | None,
+    pool: ThreadPoolExecutor,
+    threads: int,
+) -> Steps:
+    """In place for SGD where the rows allow it, else the optimizer with the kernel's or autograd's gradients."""
+    config, transport = model.config, model.embedding.kvstore
+    in_place = optimizer is None and config.rule == "sgd" and config.path == "auto"
+    ranks = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
+    paced = ranks > 1 and not transport.lockstep
+    total_walks = config.epochs * sampler.num_walks_per_epoch
+    together = walks_together(model, ranks, sampler.walk_length, total_walks)
+    if in_place and InPlaceSteps.fits(model):
+        alone = InPlaceSteps(model, negatives, decay, pool, threads)
+        return PacedSteps(alone, transport, together) if ranks > 1 else alone
+    fits = in_place and ExchangeSteps.fits(model)
+    if paced:  # a trainer sees the frozen rows of its own machine only
+        fits = transport.votes(fits) == ranks
+    steps: Steps
+    if fits:
+        wait = transport.barrier if paced else None
+        steps = ExchangeSteps(model, negatives, decay, pool, threads, together, wait)
+    else:
+        if optimizer is None:
+            optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
+        if config.path == "autograd":
+            steps = AutogradSteps(model, negatives, decay, optimizer)
+        else:
+            steps = GradientSteps(model, negatives, decay, optimizer, pool)
+    return PacedSteps(steps, transport, together) if paced else steps
+
+
+def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[NegativeSampler, np.ndarray | None]:
+    """The source of negatives, and the chance to keep each node where frequent ones are dropped."""
+    if isinstance(sampler, WalkSampler):
+        degrees = node_degrees(sampler.graph)
+    elif config.negative_scope == "global" or config.subsample:
+        degrees = sampler.degrees()
+    keep = None if config.subsample == 0 else _keep_chances(degrees, config.subsample)
+    if config.typed_negatives:
+        return _typed_negatives(sampler, config, degrees, seed), keep
+    low = 0
+    if isinstance(sampler, PartitionedWalkSampler) and config.negative_scope == "local":
+        degrees, low = sampler.own_degrees()
+        empty = not (degrees**config.negative_power).any()
+        if sampler.group is not None and any(sampler.group.gather_objects(empty, "local negatives")):
+            raise ConfigError(
+                "negative_scope is 'local' and the nodes of a rank have no arcs; take 'global', or fewer ranks"
+            )
+    return NegativeSampler(degrees, config.negative_power, seed=seed, low=low), keep
+
+
+def _typed_negatives(sampler: Sampler, config: SkipGramConfig, degrees: np.ndarray, seed: int) -> NegativeSampler:
+    if not isinstance(sampler, MetapathSampler):
+        raise ConfigError("typed_negatives needs the walks of a MetapathSampler; nodes of other walks have no types")
+    kinds = (sampler.metapath.node_kinds, sampler.metapath.path_kinds)
+    return TypedNegativeSampler(degrees, *kinds, config.shared_negatives, config.negative_power, seed=seed)
+
+
+def _fitting_model(
+    sampler: Sampler,
+    config: SkipGramConfig | None,
+    model: SkipGram | None,
+    optimizer: SparseOptimizer | None,
+    seed: int,
+) -> SkipGram:
+    if sampler.walk_length < 2:
+        raise ConfigError("walk_length is 1; skip-gram needs walks of at least 2 nodes to have a pair")
+    if model is None:
+        if optimizer is not None:
+            raise ConfigError("an optimizer is given without the model whose tables it trains; pass model= as well")
+        book = RangeBook(sampler.layout.bounds.tolist()) if isinstance(sampler, PartitionedWalkSampler) else None
+        model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book)
+        config = None
+    transport = model.embedding.kvstore
+    parts = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
+    if parts != transport.world_size and (parts > 1 or transport.lockstep):
+        raise ConfigError(
+            f"the walks are those of {parts} ranks and the tables of {transport.world_size}; in collective mode give "
+            "each rank a PartitionedWalkSampler of its part and the transport's group"
+        )
+    if config is not None and config != model.config:
+        raise ConfigError("config differs from the model's own; pass one of them")
+    if model.num_nodes != sampler.num_nodes:
+        raise ConfigError(f"the model has {model.num_nodes} rows and the graph {sampler.num_nodes} nodes")
+    if optimizer is not None and model.config.lr is not None:
+        raise ConfigError(f"lr is {model.config.lr} and an optimizer is given; set lr in the optimizer")
+    if optimizer is not None and {table.name for table in model.tables} - set(optimizer.tables):
+        raise ConfigError("the optimizer does not train all tables of the model; make it from model.tables")
+    return model
+
+
+def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
+    """word2vec's chance to keep a node, with its degree as its frequency, shape (N,), float32; None keeps all."""
+    if threshold == 0 or degrees.sum() == 0:
+        return None
+    with np.errstate(divide="ignore"):
+        ratio = threshold / (degrees / degrees.sum())
+    return np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
+
+
+@contextmanager
+def _threads(num_threads: int | None) -> Iterator[tuple[ThreadPoolExecutor, int]]:
+    """A pool of threads that share the cores; BLAS stays out of it, its products here are too small to be cut."""
+    import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS; a limit reaches only libraries that are loaded
+
+    threads, before = thread_count(num_threads), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with ThreadPoolExecutor(threads) as pool, threadpool_limits(1, "blas"):
+            yield pool, threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:
+    return tqdm(
+        total=total_walks * sampler.walk_length,
+        desc="skip-gram",
+        unit="tok",
+        unit_scale=True,
+        mininterval=0.5,
+        disable=not shown,
+    )
+
+
+def _batches(
+    sampler: Sampler, together: int, epoch: int, first: int, keep: np.ndarray | None, seed: int, threads: int
+) -> Iterator[WalkBatch]:
+    """Walks of an epoch from ``first``, without tokens that subsampling drops; whole steps of ``together`` walks."""
+    size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
+    if isinstance(sampler, PartitionedWalkSampler):
+        wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
+        size = max(1, wanted // together) * together
+    per_epoch = sampler.num_walks_per_epoch
+    for walks, index in sampler.numbered_batches(size, epoch=epoch, first=first, num_threads=threads):
+        if keep is not None:
+            drop_frequent(walks, keep, stream_key(seed, epoch, 2), index)
+        total = min(size, per_epoch - first)
+        yield WalkBatch(walks, index, epoch, first, total, epoch * per_epoch)
+        first += total

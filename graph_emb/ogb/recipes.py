@@ -1,0 +1,315 @@
+"""Recipes for OGB's link and node data sets: embeddings of the graph, then OGB's network on top of them."""
+
+# N nodes, D width of an embedding, F features.
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graph_emb.compat.ogb import metadata
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.evaluate.mlp import MLPConfig, train_mlp
+from graph_emb.graph.datasets import Dataset
+from graph_emb.models.links.config import LinkPredictorConfig
+from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig, train_matrix_factorization
+from graph_emb.models.links.training import FrozenRows, LinkPredictorResult, train_link_predictor
+from graph_emb.models.skipgram.line import LineConfig, train_line
+from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
+from graph_emb.ogb.record import BestScore, SeedResult
+from graph_emb.ogb.rules import TRAINING_ON_VALIDATION
+from graph_emb.ogb.validation_edges import with_validation_edges
+from graph_emb.run.versions import peak_memory_mib
+from graph_emb.sampling.edge_sampler import EdgeSampler
+from graph_emb.sampling.walks import WalkSampler
+
+FEATURES = ("none", "raw", "unit columns")
+VALIDATION_EDGES = ("held out", "trained on")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a recipe is run with, beside its settings.
+
+    Attributes:
+        seed: Of the network, its batches and negatives.
+        embedding_seed: Of the embeddings below it.
+        threads: Of walks and skip-gram; torch's own are set by the script.
+        device: Where a network is trained, for recipes that say so.
+        progress: Shows bars.
+    """
+
+    seed: int
+    embedding_seed: int
+    threads: int
+    device: str = "cpu"
+    progress: bool = False
+
+
+class Recipe(Protocol):
+    """A method with its hyper-parameters: a frozen dataclass of values and of dataclasses.
+
+    Attributes:
+        short: Names of the script's short flags and the setting that each changes.
+        freezable: Whether the embedding is trained before, and apart from, what is judged.
+        uses_device: Whether it can train on a GPU.
+    """
+
+    short: ClassVar[Mapping[str, str]]
+    uses_device: ClassVar[bool]
+
+    @property
+    def freezable(self) -> bool:
+        """As above."""
+
+    def run(self, data: Any, run: Run) -> SeedResult:
+        """Trains one seed and judges it."""
+
+
+class Embedder(Protocol):
+    """How the rows below a network are learned."""
+
+    def embed(self, data: Dataset, run: Run) -> FrozenRows:
+        """Rows (N, D) and the parameters of all their tables."""
+
+
+@dataclass(frozen=True)
+class WalkEmbedding:
+    """Random walks and skip-gram.
+
+    Attributes:
+        skipgram: Its recipe.
+        num_walks: Walks from each node.
+        walk_length: Nodes of a walk.
+        p, q: node2vec's return and in-out parameters; 1 and 1 is DeepWalk.
+        context: How the context rows reach the network: "none", "add" or "concat".
+    """
+
+    skipgram: SkipGramConfig
+    num_walks: int = 10
+    walk_length: int = 40
+    p: float = 1.0
+    q: float = 1.0
+    context: str = "none"
+
+    def embed(self, data: Dataset, run: Run) -> FrozenRows:
+        """Walks over the training graph. The parameters of all tables count, whatever of them the network sees."""
+        shape = {"num_walks": self.num_walks, "walk_length": self.walk_length}
+        walks = WalkSampler(data.graph, **shape, p=self.p, q=self.q, seed=run.embedding_seed)
+        trained = train_skipgram(
+            walks, self.skipgram, seed=run.embedding_seed, num_threads=run.threads, progress=run.progress
+        )
+        if trained.interrupted:
+            raise KeyboardInterrupt
+        return FrozenRows(trained.embeddings(self.context), num_parameters=trained.model.num_parameters)
+
+
+@dataclass(frozen=True)
+class LineEmbedding:
+    """LINE.
+
+    Attributes:
+        line: Its recipe.
+        draws_per_edge: Draws of an epoch for each edge.
+    """
+
+    line: LineConfig
+    draws_per_edge: int = 100
+
+    def embed(self, data: Dataset, run: Run) -> FrozenRows:
+        """Draws edges of the training graph. The parameters of both orders count, with those of the contexts."""
+        edges = EdgeSampler.of_graph(data.graph, draws_per_edge=self.draws_per_edge, seed=run.embedding_seed)
+        trained = train_line(edges, self.line, seed=run.embedding_seed, num_threads=run.threads, progress=run.progress)
+        if trained.interrupted:
+            raise KeyboardInterrupt
+        return FrozenRows(trained.embeddings(), num_parameters=trained.num_parameters)
+
+
+@dataclass(frozen=True)
+class LinkRecipe:
+    """Embeddings, then OGB's link predictor on them; or both at once, for matrix factorisation.
+
+    Attributes:
+        embedding: How the rows are learned.
+        predictor: The network's recipe.
+        features: Node features beside the embedding: "none", "raw", or "unit columns", each divided by its length.
+        validation_edges: "held out"; or "trained on": a first training finds the epoch, a second one with the
+            validation edges among its own lasts as long and gives the test value. The rules allow it for ogbl-collab.
+    Raises:
+        ConfigError: an unknown word, or features under an embedding that learns with the predictor.
+    """
+
+    embedding: Any  # an Embedder, or a MatrixFactorizationConfig
+    predictor: LinkPredictorConfig
+    features: str = "none"
+    validation_edges: str = "held out"
+
+    short: ClassVar[Mapping[str, str]] = {
+        "epochs": "predictor.epochs",
+        "patience": "predictor.patience",
+        "batch_size": "predictor.batch_size",
+    }
+    uses_device: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_features(self.features)
+        if self.validation_edges not in VALIDATION_EDGES:
+            raise unknown_name("validation_edges", self.validation_edges, VALIDATION_EDGES)
+        if not self.freezable and self.features != "none":
+            raise ConfigError(f"features={self.features!r}: matrix factorisation learns its rows from edges alone")
+
+    @property
+    def freezable(self) -> bool:
+        """Not for matrix factorisation, whose rows learn with the predictor."""
+        return not isinstance(self.embedding, MatrixFactorizationConfig)
+
+    def run(self, data: Dataset, run: Run) -> SeedResult:
+        """Trains on the training edges; the epoch of each metric is the best on the validation pairs."""
+        if data.link_split is None:
+            raise DataError(f"data set {data.name!r} has no link split; a link recipe needs one")
+        if self.validation_edges == "trained on":
+            return self._run_twice(data, run)
+        begin, num_nodes = time.perf_counter(), data.graph.num_nodes
+        if isinstance(self.embedding, MatrixFactorizationConfig):
+            table, result = train_matrix_factorization(
+                data.link_split, num_nodes, self.embedding, self.predictor, seed=run.seed, progress=run.progress
+            )
+            learned, embedded = table.num_embeddings * table.embedding_dim, begin
+        else:
+            rows = self.embedding.embed(data, run)
+            learned, embedded = rows.num_parameters, time.perf_counter()
+            beside = FrozenRows(with_features(rows.embeddings, data, self.features), rows.num_parameters)
+            result = train_link_predictor(
+                beside, data.link_split, num_nodes, self.predictor, seed=run.seed, progress=run.progress
+            )
+        return self._result(data.name, result, learned, {"embedding": embedded - begin, "all": _since(begin)})
+
+    def _run_twice(self, data: Dataset, run: Run) -> SeedResult:
+        if data.name not in TRAINING_ON_VALIDATION:
+            allowed = ", ".join(TRAINING_ON_VALIDATION)
+            raise ConfigError(f"validation_edges='trained on': the rules allow it for {allowed} only, not {data.name}")
+        first = replace(self, validation_edges="held out").run(data, run)
+        chosen = first.scores[first.metric]
+        assert chosen.epoch is not None
+        as_long = replace(self.predictor, epochs=chosen.epoch, eval_every=chosen.epoch, patience=None)
+        again = replace(self, validation_edges="held out", predictor=as_long)
+        second = again.run(with_validation_edges(data), run)
+        score = chosen.model_copy(update={"test": second.scores[first.metric].test})
+        seconds = {name: first.seconds[name] + second.seconds[name] for name in ("embedding", "all")}
+        told = {"scores": {first.metric: score}, "seconds": seconds, "history": [*first.history, *second.history]}
+        return first.model_copy(update={**told, "peak_memory_mib": second.peak_memory_mib})
+
+    def _result(self, name: str, result: LinkPredictorResult, learned: int, seconds: dict[str, float]) -> SeedResult:
+        told = result.as_dict()
+        return SeedResult(
+            metric=metadata(name).eval_metric,
+            selected_on="valid",
+            scores={metric: BestScore(**values) for metric, values in told["scores"].items()},
+            parameters={"embedding": learned, "link predictor": result.predictor.num_parameters},
+            seconds={**seconds, "epoch of the link predictor": result.seconds_per_epoch},
+            peak_memory_mib=peak_memory_mib(),
+            history=told["history"],
+        )
+
+
+@dataclass(frozen=True)
+class NodeRecipe:
+    """Embeddings, then OGB's MLP on them.
+
+    Attributes:
+        embedding: How the rows are learned.
+        mlp: The network's recipe.
+        features: As in ``LinkRecipe``.
+    """
+
+    embedding: Embedder
+    mlp: MLPConfig
+    features: str = "none"
+
+    short: ClassVar[Mapping[str, str]] = {"epochs": "mlp.epochs", "batch_size": "mlp.batch_size"}
+    freezable: ClassVar[bool] = True  # the rows are learned before the network
+    uses_device: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_features(self.features)
+
+    def run(self, data: Dataset, run: Run) -> SeedResult:
+        """Trains on the training nodes; the epoch is the best on the validation nodes."""
+        if data.labels is None or data.node_split is None:
+            raise DataError(f"data set {data.name!r} has no labels or no node split; a node recipe needs both")
+        begin = time.perf_counter()
+        rows = self.embedding.embed(data, run)
+        matrix = with_features(rows.embeddings, data, self.features)
+        several = metadata(data.name).num_tasks != 1
+        truth = data.labels.to_matrix().toarray().astype(np.float32) if several else data.labels.to_single()
+        seconds = {"embedding": time.perf_counter() - begin}
+        return judge_nodes(data.name, matrix, truth, data.node_split, self.mlp, run, rows.num_parameters, seconds)
+
+
+def judge_nodes(
+    name: str,
+    matrix: Tensor,
+    truth: NDArray[Any],
+    split: Mapping[str, NDArray[np.int64]],
+    mlp: MLPConfig,
+    run: Run,
+    learned: int,
+    seconds: Mapping[str, float],
+) -> SeedResult:
+    """OGB's MLP on rows (N, D + F).
+
+    Args:
+        name: OGB's name of the data set.
+        matrix: What the network reads.
+        truth: Classes (N,), int64, or answers (N, T), float32.
+        split: Node numbers of each part.
+        mlp: The network's recipe.
+        run: Seed and progress.
+        learned: Parameters of the embedding.
+        seconds: Wall time by stage so far.
+    """
+    begin, meta = time.perf_counter(), metadata(name)
+    parts = {part: (matrix[torch.from_numpy(nodes)], torch.from_numpy(truth[nodes])) for part, nodes in split.items()}
+    num_outputs = truth.shape[1] if truth.ndim == 2 else meta.num_classes
+    assert num_outputs is not None  # master.csv has it for all node data sets
+    found = train_mlp(parts, num_outputs, mlp, seed=run.seed, progress=run.progress)
+    return SeedResult(
+        metric=meta.eval_metric,
+        selected_on="valid",
+        scores={found.metric: BestScore(epoch=found.epoch, valid=found.scores["valid"], test=found.scores["test"])},
+        parameters={"embedding": learned, "mlp": found.num_parameters},
+        seconds={**seconds, "all": sum(seconds.values()) + time.perf_counter() - begin},
+        peak_memory_mib=peak_memory_mib(),
+        history=[{"epoch": found.epoch, **found.scores}],
+    )
+
+
+def with_features(rows: Tensor, data: Dataset, features: str) -> Tensor:
+    """Embeddings (N, D) behind the node features (N, F), as OGB's scripts put them; as they are for "none".
+
+    Raises:
+        DataError: the data set has no features.
+    """
+    if features == "none":
+        return rows
+    if data.features is None:
+        raise DataError(f"data set {data.name!r} has no node features here; take features=none, or complete its files")
+    given = torch.from_numpy(np.ascontiguousarray(data.features)).float()
+    return torch.cat([F.normalize(given, dim=0) if features == "unit columns" else given, rows], dim=1)
+
+
+def _check_features(features: str) -> None:
+    if features not in FEATURES:
+        raise unknown_name("features", features, FEATURES)
+
+
+def _since(begin: float) -> float:
+    return time.perf_counter() - begin

@@ -1,0 +1,169 @@
+"""What is kept of one seed of one method on one OGB data set: a JSON file for each seed."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
+
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.run.run_folder import json_text
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BestScore(_Facts):
+    """A metric at the epoch that was chosen by it; ``epoch`` is None where nothing was to choose."""
+
+    epoch: PositiveInt | None
+    valid: float
+    test: float
+
+
+class SeedResult(_Facts):
+    """What a finished seed found.
+
+    Attributes:
+        metric: OGB's metric of the data set: "hits@K", "mrr", "rocauc" or "acc".
+        selected_on: The part whose value chose the epoch; "none" where the last one was taken.
+        scores: By metric, each at its own best epoch, as OGB's logger takes them.
+        parameters: Numbers that were learned, by stage; a leaderboard asks for their sum.
+        seconds: Wall time by stage.
+        peak_memory_mib: Of the process.
+        history: Evaluations in order, for plots.
+    """
+
+    metric: str
+    selected_on: Literal["valid", "test", "train", "none"]
+    scores: dict[str, BestScore]
+    parameters: dict[str, NonNegativeInt] = Field(min_length=1)
+    seconds: dict[str, float] = {}
+    peak_memory_mib: NonNegativeInt = 0
+    history: list[dict[str, Any]] = []
+
+    @model_validator(mode="after")
+    def _has_its_metric(self) -> SeedResult:
+        if self.metric not in self.scores:
+            raise ValueError(f"scores lack {self.metric!r}, the data set's metric")
+        return self
+
+
+class Hardware(_Facts):
+    """The machine of a run."""
+
+    cpu: str
+    cores: int
+    memory_gib: float
+    gpus: list[str] = []
+
+
+class SeedRecord(_Facts):
+    """One seed.
+
+    Attributes:
+        status: "started" from the first moment, "finished" with a result: an interrupted seed stays "started".
+        dataset: OGB's name.
+        model: What the script calls the method.
+        seed: Of the network that is judged, its batches and negatives.
+        embedding_seed: Of the embeddings below it; equal to ``seed`` unless they were frozen.
+        settings: Every hyper-parameter, nested.
+        settings_selected_on: "valid" or "test" where several settings were compared, and by which part's values; "none"
+            where they were taken as they are.
+        validation_edges: "trained on" where validation edges were added to the training edges.
+        external_data: Whether anything beside the data set was learned from.
+        command: What was typed.
+    """
+
+    format: Literal[1] = 1
+    kind: Literal["graph_emb OGB seed"] = "graph_emb OGB seed"
+    status: Literal["started", "finished"]
+    dataset: str
+    model: str
+    seed: NonNegativeInt
+    embedding_seed: NonNegativeInt
+    settings: dict[str, Any]
+    settings_selected_on: Literal["none", "valid", "test"] = "none"
+    validation_edges: Literal["held out", "trained on"] = "held out"
+    external_data: bool = False
+    command: str
+    hardware: Hardware
+    versions: dict[str, str]
+    result: SeedResult | None = None
+
+    @model_validator(mode="after")
+    def _result_when_finished(self) -> SeedRecord:
+        if (self.status == "finished") != (self.result is not None):
+            raise ValueError(
+                f"status is {self.status!r} and the result is {'absent' if self.result is None else 'there'}"
+            )
+        return self
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the embeddings are those of another seed."""
+        return self.seed != self.embedding_seed
+
+    def finished(self) -> SeedResult:
+        """The result.
+
+        Raises:
+            ConfigError: the seed was interrupted.
+        """
+        if self.result is None:
+            raise ConfigError(
+                f"{self.dataset} {self.model}: seed {self.seed} was started and not finished; "
+                f"run it again: {self.command}"
+            )
+        return self.result
+
+
+def read_record(path: Path) -> SeedRecord:
+    """The record in a file.
+
+    Raises:
+        DataError: the file is no record of a seed.
+    """
+    try:
+        return SeedRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise DataError(
+            f"{path}: not the record of a seed ({place}: {first['msg']}); remove it to run the seed"
+        ) from error
+
+
+def write_record(path: Path, record: SeedRecord) -> None:
+    """Writes the file beside its place and renames it, so that a killed run leaves no half record."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(json_text(record.model_dump(mode="json")), encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def this_hardware() -> Hardware:
+    """What this process runs on."""
+    import psutil
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    memory = round(psutil.virtual_memory().total / 2**30, 1)
+    return Hardware(cpu=_cpu_name(), cores=cores, memory_gib=memory, gpus=gpus)
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # no Linux
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

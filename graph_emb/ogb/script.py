@@ -1,0 +1,246 @@
+"""What every script of examples/ogb does: read the command line, run the seeds that are missing, print the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+from tabulate import tabulate
+
+from graph_emb.compat.ogb import read_hetero_dataset
+from graph_emb.config.schema import MAX_SEED
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
+from graph_emb.graph.datasets import load as load_dataset
+from graph_emb.models.kge.training import MOST_THREADS
+from graph_emb.ogb.published import rows_of, text_of
+from graph_emb.ogb.recipes import Recipe, Run
+from graph_emb.ogb.record import SeedRecord, this_hardware
+from graph_emb.ogb.seeds import as_text, finished_or_run, mean_std
+from graph_emb.ogb.settings import changed, parse
+from graph_emb.run.run_folder import json_text
+from graph_emb.run.versions import versions
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+@dataclass(frozen=True)
+class Script:
+    """A data set with the recipes that a script offers.
+
+    Attributes:
+        file: Path of the script in the repository, for the record's command.
+        dataset: OGB's name.
+        recipes: By the name that ``--model`` takes; the first is the default.
+        description: The script's docstring.
+        load: From the root folder (None: $GRAPH_EMB_DATA) to what the recipes read.
+    """
+
+    file: str
+    dataset: str
+    recipes: Mapping[str, Recipe]
+    description: str
+    load: Callable[[Path | None], Any]
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Runs what is missing, prints the table.
+
+        Args:
+            argv: Words after the script's name; None takes those of the process.
+        Returns:
+            0; 2 on bad input, told in one line; 130 after Ctrl-C.
+        """
+        words = list(sys.argv[1:] if argv is None else argv)
+        args = self._parser().parse_args(words)
+        torch.set_num_threads(args.threads)
+        numba.set_num_threads(min(args.threads, MOST_THREADS))
+        try:
+            records = self._run_all(args, shlex.join(["python", self.file, *words]))
+            print(self._table(records))
+            if args.json is not None:
+                args.json.parent.mkdir(parents=True, exist_ok=True)
+                args.json.write_text(json_text(self._summary(records)), encoding="utf-8")
+        except (GraphEmbError, OSError) as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            return BAD_INPUT
+        except KeyboardInterrupt:
+            print("interrupted; finished seeds are kept", file=sys.stderr)
+            return INTERRUPTED
+        return 0
+
+    def _run_all(self, args: argparse.Namespace, command: str) -> dict[str, list[SeedRecord]]:
+        recipes = {model: self._recipe(model, args) for model in args.model}
+        data = self.load(args.root)
+        return {
+            model: [self._run_seed(model, recipe, seed, data, args, command) for seed in args.seeds]
+            for model, recipe in recipes.items()
+        }
+
+    def _recipe(self, model: str, args: argparse.Namespace) -> Recipe:
+        recipe, values = self.recipes[model], {}
+        for flag in _short_flags(self.recipes):
+            value = getattr(args, flag)
+            if value is not None:
+                if flag not in recipe.short:
+                    raise ConfigError(f"--{flag.replace('_', '-')} {value} has no effect on {model}; leave it out")
+                values[recipe.short[flag]] = value
+        recipe = changed(recipe, {**values, **dict(map(parse, args.set))})
+        if args.device != "cpu" and not recipe.uses_device:
+            raise ConfigError(f"--device {args.device} has no effect on {model}, which trains on the CPU; leave it out")
+        if args.freeze_embedding and not recipe.freezable:
+            raise ConfigError(
+                f"--freeze-embedding: {model} trains its embedding with what is judged; name other models"
+            )
+        return recipe
+
+    def _run_seed(
+        self, model: str, recipe: Recipe, seed: int, data: Any, args: argparse.Namespace, command: str
+    ) -> SeedRecord:
+        run = Run(seed, args.seeds[0] if args.freeze_embedding else seed, args.threads, args.device, args.progress)
+        settings = json.loads(json.dumps(asdict(recipe)))  # type: ignore[call-overload]  # a Recipe is a dataclass
+        started = SeedRecord(
+            status="started",
+            dataset=self.dataset,
+            model=model,
+            seed=seed,
+            embedding_seed=run.embedding_seed,
+            settings=settings,
+            validation_edges=settings.get("validation_edges", "held out"),
+            settings_selected_on=args.settings_selected_on,
+            command=command,
+            hardware=this_hardware(),
+            versions=versions(),
+        )
+        folder = args.out / (f"{model}-frozen-{run.embedding_seed}" if args.freeze_embedding else model)
+        record = finished_or_run(folder / f"seed-{seed}.json", started, lambda: recipe.run(data, run))
+        print(_line(record), flush=True)  # a seed may take an hour
+        return record
+
+    def _table(self, records: dict[str, list[SeedRecord]]) -> str:
+        """Ours, a row for each metric, above the published rows, which are of the data set's own metric."""
+        rows: list[list[Any]] = []
+        seconds, memory = 0.0, 0
+        for model, found in records.items():
+            results = [record.finished() for record in found]
+            for metric in results[0].scores:
+                valid, test = ([getattr(r.scores[metric], part) for r in results] for part in ("valid", "test"))
+                total = f"{sum(results[0].parameters.values()):,}"
+                rows.append([model, metric, len(found), as_text(valid), as_text(test), total])
+            seconds = max([seconds, *(result.seconds.get("all", 0.0) for result in results)])
+            memory = max([memory, *(result.peak_memory_mib for result in results)])
+            metric = results[0].metric
+        for row in rows_of(self.dataset):
+            total = "" if row.parameters is None else f"{row.parameters:,}"
+            rows.append([f"{row.method}, published", metric, "", text_of(row.valid), text_of(row.test), total])
+        headers = ["model", "metric", "seeds", "valid", "test", "parameters"]
+        spent = f"longest seed: {seconds:.0f} s; peak memory {memory} MiB"
+        return tabulate(rows, headers=headers, disable_numparse=True) + "\n" + spent
+
+    def _summary(self, records: dict[str, list[SeedRecord]]) -> dict[str, Any]:
+        """The table as numbers, with the records behind it."""
+        models = {}
+        for model, found in records.items():
+            results = [record.finished() for record in found]
+            scores = {
+                metric: {
+                    part: dict(
+                        zip(("mean", "std"), mean_std([getattr(r.scores[metric], part) for r in results]), strict=True)
+                    )
+                    for part in ("valid", "test")
+                }
+                for metric in results[0].scores
+            }
+            runs = [record.model_dump(mode="json") for record in found]
+            models[model] = {"scores": scores, "parameters": results[0].parameters, "runs": runs}
+        published = [asdict(row) for row in rows_of(self.dataset)]
+        return {"dataset": self.dataset, "models": models, "published": published}
+
+    def _parser(self) -> argparse.ArgumentParser:
+        text = argparse.RawDescriptionHelpFormatter
+        parser = argparse.ArgumentParser(
+            prog=self.file, description=self.description, formatter_class=text, allow_abbrev=False
+        )
+        names = tuple(self.recipes)
+        folder = self.dataset.replace("-", "_")
+        parser.add_argument("--model", nargs="+", choices=names, default=names[:1], help="default: %(default)s")
+        parser.add_argument("--root", type=Path, help=f"folder that holds {folder}; default: $GRAPH_EMB_DATA")
+        parser.add_argument("--seeds", type=seed_number, nargs="+", default=list(range(10)), help="OGB asks for 0 .. 9")
+        parser.add_argument("--out", type=Path, required=True, help="folder of finished seeds")
+        parser.add_argument("--json", type=Path, help="write the numbers of the table there")
+        parser.add_argument(
+            "--set", nargs="+", action="extend", default=[], metavar="PATH=VALUE", help="change settings of the recipe"
+        )
+        for flag, paths in _short_flags(self.recipes).items():
+            parser.add_argument(f"--{flag.replace('_', '-')}", type=positive, help=f"short for --set {paths}=...")
+        parser.add_argument(
+            "--settings-selected-on",
+            choices=("none", "valid", "test"),
+            default="none",
+            help="say so where these settings won a comparison, and on which part; default: %(default)s",
+        )
+        parser.add_argument(
+            "--freeze-embedding",
+            action="store_true",
+            help="one embedding, of the first seed, under the network of every seed, as OGB's own scripts do",
+        )
+        parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
+        parser.add_argument("--device", default="cpu", help="of graph networks, such as cuda:0; default: %(default)s")
+        parser.add_argument("--progress", action="store_true", help="show bars")
+        return parser
+
+
+def plain_graph(dataset: str, **options: Any) -> Callable[[Path | None], Any]:
+    """A loader for ``Script.load``: ``graph_emb.graph.datasets.load`` with options."""
+    return lambda root: load_dataset(dataset, root=root, **options)
+
+
+def typed_graph(dataset: str) -> Callable[[Path | None], Any]:
+    """A loader for ``Script.load`` of a data set with several node types: ``read_hetero_dataset``."""
+
+    def load(root: Path | None) -> Any:
+        found = os.environ.get("GRAPH_EMB_DATA") if root is None else root
+        if found is None:
+            raise DataError(f"{dataset} needs --root, the folder that holds {dataset.replace('-', '_')}/")
+        return read_hetero_dataset(dataset, found)
+
+    return load
+
+
+def _line(record: SeedRecord) -> str:
+    """A finished seed, by the data set's own metric."""
+    result = record.finished()
+    score, seconds = result.scores[result.metric], result.seconds.get("all", 0.0)
+    values = f"valid {score.valid:.4f}, test {score.test:.4f}"
+    return f"{record.model}, seed {record.seed}: {result.metric} {values}; {seconds:.0f} s"
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def seed_number(text: str) -> int:
+    """An integer that every seed may be."""
+    value = int(text)
+    if not 0 <= value <= MAX_SEED:
+        raise argparse.ArgumentTypeError(f"{value} is outside [0, {MAX_SEED}]")
+    return value
+
+
+def _short_flags(recipes: Mapping[str, Recipe]) -> dict[str, str]:
+    """Flags of all recipes, each with the setting that it changes in the first recipe that has it."""
+    found: dict[str, str] = {}
+    for recipe in recipes.values():
+        found = {**recipe.short, **found}
+    return found

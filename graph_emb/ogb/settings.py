@@ -1,0 +1,108 @@
+"""Hyper-parameters of a recipe, which is a tree of frozen dataclasses: changed, written out and compared by path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from graph_emb.core.errors import ConfigError, unknown_name
+
+T = TypeVar("T")
+
+
+def changed(recipe: T, values: Mapping[str, Any]) -> T:
+    """The recipe with some values replaced, all at once: limits that join two of them hold afterwards.
+
+    Args:
+        recipe: A dataclass, whose fields may be dataclasses.
+        values: By field names joined by dots, "embedding.skipgram.dim": a value of the type that the field is
+            annotated with.
+    Raises:
+        ConfigError: an unknown field, a value of another type or outside its limits.
+    """
+    return _changed(recipe, values, "")
+
+
+def _changed(recipe: Any, values: Mapping[str, Any], prefix: str) -> Any:
+    known, kinds = [field.name for field in fields(recipe)], get_type_hints(type(recipe))
+    grouped: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        name, _, rest = path.partition(".")
+        if name not in known:
+            raise unknown_name("setting", prefix + path, [prefix + other for other in known])
+        grouped.setdefault(name, {})[rest] = value
+    new = {
+        name: _new_value(getattr(recipe, name), kinds[name], inner, prefix + name) for name, inner in grouped.items()
+    }
+    return replace(recipe, **new)
+
+
+def _new_value(old: Any, kind: Any, inner: Mapping[str, Any], path: str) -> Any:
+    if is_dataclass(old):
+        if "" in inner:
+            raise ConfigError(
+                f"setting {path!r} is a group; name one of its fields: {', '.join(field.name for field in fields(old))}"
+            )
+        return _changed(old, inner, f"{path}.")
+    if "" not in inner:
+        raise ConfigError(f"setting '{path}.{next(iter(inner))}': {path} is a value, {old!r}, and has no fields")
+    return _as_annotated(kind, inner[""], old, path)
+
+
+def _as_annotated(kind: Any, value: Any, old: Any, path: str) -> Any:
+    """The value as ``kind``: a type, a tuple of one type, or either of them ``| None``."""
+    choices = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if value is None and NoneType in choices:
+        return None
+    (kind,) = (choice for choice in choices if choice is not NoneType)
+    if get_origin(kind) is tuple:
+        return tuple(
+            _as_annotated(get_args(kind)[0], v, old, path) for v in (value if isinstance(value, list) else [value])
+        )
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        word = f"{'an' if kind.__name__[0] in 'aeiou' else 'a'} {kind.__name__}"
+        hint = " or null" if old is None else f" such as {old!r}"
+        raise ConfigError(f"setting {path!r} is {value!r}; give {word}{hint}")
+    return value
+
+
+def parse(text: str) -> tuple[str, Any]:
+    """``path=value`` with the value as JSON, or as text where it is none.
+
+    Raises:
+        ConfigError: no ``=``.
+    """
+    path, sign, value = text.partition("=")
+    if not sign or not path:
+        raise ConfigError(f"setting {text!r} is not of the form path=value, such as embedding.skipgram.dim=64")
+    return path, parse_value(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value as JSON, or the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by path."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = f"{prefix}{name}"
+        found.update(flat(value, f"{path}.") if isinstance(value, Mapping) else {path: value})
+    return found
+
+
+def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The paths at which two settings differ, with both values; a path that one lacks is None there."""
+    one, other = flat(left), flat(right)
+    return {
+        path: (one.get(path), other.get(path)) for path in sorted({*one, *other}) if one.get(path) != other.get(path)
+    }

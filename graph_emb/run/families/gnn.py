@@ -1,0 +1,245 @@
+"""R-GCN and GraphSAGE: graph networks whose inputs are tables that learn, for node classes and links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from graph_emb.checkpoint.export import save_ids
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.config import RunConfig
+from graph_emb.config.gnn import GNNSection, RGCNSection, SAGESection
+from graph_emb.core.errors import ConfigError
+from graph_emb.formats.export import Embeddings
+from graph_emb.formats.gather_table import all_rows
+from graph_emb.graph.datasets import load
+from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
+from graph_emb.graph.typed_nodes import load_typed_nodes
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.result import Evaluation, GNNResult, SeedsResult
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask
+from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.run.evaluation import Finding
+from graph_emb.run.family import Log, Trained
+from graph_emb.run.inputs import absolute_paths
+from graph_emb.run.memory import check_memory
+from graph_emb.run.parallel import Ranks
+from graph_emb.run.versions import peak_memory_mib
+from graph_emb.sampling.walkers import thread_count
+from partition.readers import read
+
+LINK_METRICS = {
+    "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),
+    "ogbl-collab": ("hits@50", "hits@10", "hits@100"),
+    "ogbl-ppa": ("hits@100", "hits@10", "hits@50"),
+    "ogbl-citation2": ("mrr",),
+    "ogbl-vessel": ("rocauc",),
+}
+"""OGB's metric first: it decides about early stopping."""
+
+
+@dataclass(frozen=True, eq=False)
+class GNNData:
+    """What a run trains on, whole on every rank.
+
+    Attributes:
+        name: As the data set is called.
+        graph: Messages follow its edges.
+        task: Classes or links.
+        features: By node type.
+    """
+
+    name: str
+    graph: HeteroGraph
+    task: NodeTask | LinkTask
+    features: Mapping[str, Any] = field(default_factory=dict)
+
+
+class GNNFamily:
+    """See ``graph_emb.run.family.Family``."""
+
+    def __init__(self, config: RunConfig) -> None:
+        section = config.model
+        assert isinstance(section, GNNSection)
+        self.section, self.recipe = section, gnn_config(config)
+        self.config = config.model_copy(update={"dataset": absolute_paths(config.dataset)})
+
+    def load(self) -> GNNData:
+        """Graph, task and features."""
+        dataset = self.config.dataset
+        if isinstance(self.section, SAGESection) and dataset.name.replace("_", "-").rpartition("/")[2].startswith(
+            "ogbl"
+        ):
+            data = _links(load(dataset.name, dataset.root, download=dataset.download))
+        else:
+            nodes = load_typed_nodes(dataset.name, dataset.root, download=dataset.download)
+            data = GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
+        if not self.section.features:
+            data = GNNData(data.name, data.graph, data.task)
+        self._check(data)
+        rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
+        check_memory(rows, self.section.dim, 1, self.config.train.rule, averages=int(self.section.ema_decay > 0))
+        return data
+
+    def _check(self, data: GNNData) -> None:
+        if isinstance(self.section, SAGESection) and len(data.graph.edges) > 1:
+            raise ConfigError(f"{data.name} has {len(data.graph.edges)} edge types, and sage takes one; take rgcn")
+        if isinstance(self.section, SAGESection) and isinstance(data.task, NodeTask):
+            for name in SAGESection.for_links:
+                value = getattr(self.section, name)
+                if value != SAGESection.model_fields[name].default:
+                    raise ConfigError(f"model.{name} = {value!r} has no effect on classes of nodes; leave it out")
+        if set(data.graph.num_nodes) <= set(data.features):
+            raise ConfigError(
+                f"all nodes of {data.name} have features, so nothing is learned; set model.features=false"
+            )
+
+    def describe(self, dataset: GNNData) -> dict[str, Any]:
+        """Name and counts."""
+        graph = dataset.graph
+        return {
+            "name": dataset.name,
+            "nodes": graph.total_nodes,
+            "edges": graph.total_edges,
+            "node_types": len(graph.num_nodes),
+            "edge_types": len(graph.edges),
+            "features": sorted(dataset.features),
+        }
+
+    def num_saved(self, dataset: GNNData) -> int:
+        """A row for each node without features."""
+        graph = dataset.graph
+        return self.section.dim * sum(n for ntype, n in graph.num_nodes.items() if ntype not in dataset.features)
+
+    def train(
+        self,
+        dataset: GNNData | None,
+        *,
+        ranks: Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> Trained:
+        """Train with each seed; the tables that are kept are the first seed's."""
+        if checkpoints is not None and self.section.num_seeds > 1:
+            raise ConfigError(
+                f"model.num_seeds = {self.section.num_seeds}: checkpoints hold one training; start a run for each seed"
+            )
+        data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph")[0]
+        assert data is not None
+        threads = torch.get_num_threads()
+        torch.set_num_threads(thread_count(self.config.train.threads))
+        try:
+            first, runs, interrupted = self._train_all(data, ranks, log, progress, checkpoints)
+        finally:
+            torch.set_num_threads(threads)
+        if not first:
+            return Trained({}, interrupted, {})
+        metrics = {
+            "seconds_per_epoch": float(np.mean([run["seconds_per_epoch"] for run in runs.values()])),
+            "parameters": runs[self.config.seed]["num_parameters"],
+            "threads": thread_count(self.config.train.threads),
+            "peak_memory_mib": peak_memory_mib(),
+        }
+        finished = {seed: run for seed, run in runs.items() if not run.pop("interrupted")}
+        found = SeedsResult(tuple(finished), tuple(finished.values()))
+        if interrupted:  # nothing is judged then: what finished seeds found stands here
+            metrics["finished_seeds"] = found.as_dict()
+        return Trained(first, interrupted, metrics, found)
+
+    def _train_all(
+        self, data: GNNData, ranks: Ranks | None, log: Log, progress: bool, checkpoints: PeriodicCheckpoints | None
+    ) -> tuple[dict[str, Embeddings], dict[int, dict[str, Any]], bool]:
+        """The first seed's rows, on the first rank; what every seed found; and whether Ctrl-C ended the last one."""
+        first: dict[str, Embeddings] = {}
+        runs: dict[int, dict[str, Any]] = {}
+        for seed in range(self.config.seed, self.config.seed + self.section.num_seeds):
+            try:
+                result = self._train_one(data, seed, ranks, log, progress, checkpoints)
+            except KeyboardInterrupt:  # before its first epoch, or among several ranks
+                if ranks is not None or not first:
+                    raise
+                return first, runs, True
+            if seed == self.config.seed:
+                first = _tables(data.graph, result, wanted=ranks is None or ranks.rank == 0)
+            runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
+            if result.interrupted:
+                return first, runs, True
+            del result  # frees its tables
+        return first, runs, False
+
+    def _train_one(
+        self,
+        data: GNNData,
+        seed: int,
+        ranks: Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> GNNResult:
+        def line(found: Evaluation) -> None:
+            log({"seed": seed, **found.as_dict()})
+
+        options: dict[str, Any] = {
+            "features": data.features,
+            "group": None if ranks is None else ranks.group,
+            "seed": seed,
+            "progress": progress,
+            "on_evaluation": line if ranks is None or ranks.rank == 0 else None,
+            "checkpoints": checkpoints,
+            "table_prefix": None if checkpoints is None else "",
+        }
+        if checkpoints is not None and (ranks is None or ranks.rank == 0):
+            for ntype, ids in data.graph.node_ids.items():
+                save_ids(checkpoints.folder, ntype, ids)
+        if isinstance(self.recipe, RGCNConfig):
+            assert isinstance(data.task, NodeTask)
+            return train_rgcn(data.graph, data.task, self.recipe, **options)
+        return train_sage(data.graph, data.task, self.recipe, **options)
+
+    def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
+        """What the training's evaluations found, at the epoch that the validation part chose."""
+        kind = "node classes" if isinstance(dataset.task, NodeTask) else "link prediction"
+        chosen = "at the best validation value" if self._has_valid(dataset) else "after the last epoch"
+        return [Finding("graph_network", f"{kind}, {chosen}", trained.model)]
+
+    def _has_valid(self, dataset: GNNData) -> bool:
+        return isinstance(dataset.task, LinkTask) or "valid" in dataset.task.nodes
+
+
+def gnn_config(config: RunConfig) -> RGCNConfig | SAGEConfig:
+    """The recipe that a configuration describes."""
+    section, train = config.model, config.train
+    assert isinstance(section, GNNSection)
+    lr = 0.01 if train.lr is None else train.lr
+    options = section.model_dump(exclude={"name", "num_seeds", "features", "dense_lr"})
+    options |= {
+        "lr": lr if section.dense_lr is None else section.dense_lr,
+        "table_lr": lr,
+        "rule": train.rule,
+        "epochs": train.epochs,
+        "batch_size": train.batch_size,
+    }
+    return RGCNConfig(**options) if isinstance(section, RGCNSection) else SAGEConfig(**options)
+
+
+def _links(dataset: Any) -> GNNData:
+    """An OGB link data set: messages along and against its training edges."""
+    metrics = LINK_METRICS.get(dataset.name, LinkTask.metrics)
+    features = {} if dataset.features is None else {NODE_TYPE: dataset.features.astype(np.float32)}
+    return GNNData(dataset.name, read(dataset.graph.to_undirected()), LinkTask(dataset.link_split, metrics), features)
+
+
+def _tables(graph: HeteroGraph, result: GNNResult, wanted: bool) -> dict[str, Embeddings]:
+    """All rows of all tables on the rank that wants them; every rank calls it."""
+    found = {}
+    for ntype, table in result.tables.items():
+        rows = all_rows(table, wanted)
+        if rows is not None:
+            ids = graph.node_ids.get(ntype, np.arange(table.num_embeddings))
+            found["node" if ntype == NODE_TYPE else ntype] = Embeddings(rows.numpy(), ids)
+    return found

@@ -1,0 +1,161 @@
+"""Knowledge graphs: TransE, DistMult, ComplEx, RotatE and SimplE on triples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from graph_emb.checkpoint.export import save_ids
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.config import RunConfig
+from graph_emb.config.kge import KGESection
+from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
+from graph_emb.formats.export import Embeddings
+from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.training import KGEProgress, KGEResult, train_kge
+from graph_emb.run.evaluation import Finding
+from graph_emb.run.family import Log, Trained
+from graph_emb.run.inputs import absolute_paths
+from graph_emb.run.memory import check_memory
+from graph_emb.run.parallel import Ranks
+from graph_emb.run.versions import peak_memory_mib
+from graph_emb.sampling.walkers import thread_count
+
+ENTITY, RELATION = "entity", "relation"
+JUDGED = ("valid", "test")
+
+
+class KGEFamily:
+    """See ``graph_emb.run.family.Family``."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.recipe = kge_config(config)
+        train = config.train.model_copy(update={"lr": self.recipe.first_lr, "lr_decay": self.recipe.lr_decay})
+        self.config = config.model_copy(update={"train": train, "dataset": absolute_paths(config.dataset)})
+
+    def load(self) -> KnowledgeGraph:
+        """Triples with their splits."""
+        section = self.config.dataset
+        graph = load_triples(section.name, section.root, download=section.download)
+        check_candidates(graph, JUDGED, self.recipe.candidates)
+        tables = 2 if self.recipe.valid_every and "valid" in graph.parts else 1  # the best rows are kept beside
+        check_memory(graph.num_entities, self.recipe.dim, tables, self.recipe.rule)
+        return graph
+
+    def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:
+        """Name and counts."""
+        return {
+            "name": dataset.name,
+            "entities": dataset.num_entities,
+            "relations": dataset.num_relations,
+            "triples": len(dataset.train),
+            **{f"{part}_triples": len(triples) for part, triples in dataset.parts.items() if part != "train"},
+        }
+
+    def num_saved(self, dataset: KnowledgeGraph) -> int:
+        """Numbers of both tables."""
+        width = SCORERS[self.recipe.model](self.recipe).relation_dim
+        return dataset.num_entities * self.recipe.dim + dataset.num_relations * width
+
+    def train(
+        self,
+        dataset: KnowledgeGraph | None,
+        *,
+        ranks: Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> Trained:
+        """Train in this process or with other ranks; each of them gets the training triples from the first."""
+
+        def line(entry: KGEProgress) -> None:
+            log(entry.as_dict())
+
+        graph = dataset if ranks is None else _shared(ranks, dataset)
+        assert graph is not None
+        if checkpoints is not None and dataset is not None:
+            save_ids(checkpoints.folder, ENTITY, _ids(graph.entities, graph.num_entities))
+            save_ids(checkpoints.folder, RELATION, _ids(graph.relations, graph.num_relations))
+        result = train_kge(
+            graph,
+            self.recipe,
+            seed=self.config.seed,
+            num_threads=self.config.train.threads,
+            progress=progress,
+            on_epoch=line,
+            checkpoints=checkpoints,
+        )
+        if result.entities is None or result.relations is None:
+            return Trained({}, result.interrupted, {})
+        tables = {
+            ENTITY: Embeddings(result.entities.numpy(), _ids(graph.entities, graph.num_entities)),
+            RELATION: Embeddings(result.relations.numpy(), _ids(graph.relations, graph.num_relations)),
+        }
+        return Trained(tables, result.interrupted, self._metrics(result))
+
+    def judge(self, trained: Trained, dataset: KnowledgeGraph, *, progress: bool) -> list[Finding]:
+        """Ranks of the held-out parts, by the data set's own rule."""
+        entities, relations = (torch.from_numpy(trained.tables[name].weights) for name in (ENTITY, RELATION))
+        findings = []
+        for part in JUDGED:
+            if part in dataset.parts:
+                ranks = rank_part(
+                    SCORERS[self.recipe.model](self.recipe),
+                    entities,
+                    relations,
+                    dataset,
+                    part,
+                    num_candidates=self.recipe.candidates,
+                    seed=self.config.seed,
+                )
+                findings.append(Finding(f"triples_{part}", f"ranks of the {part} triples", ranks))
+        return findings
+
+    def _metrics(self, result: KGEResult) -> dict[str, Any]:
+        last = result.history[-1] if result.history else None
+        validated = [line.valid_mrr for line in result.history if line.valid_mrr is not None]
+        return {
+            **(last.as_dict() if last else {}),
+            "best_epoch": result.best_epoch,
+            "best_valid_mrr": max(validated, default=None),
+            "triples_per_second": round(last.triples / last.seconds) if last and last.seconds else None,
+            "threads": thread_count(self.config.train.threads),
+            "parameters": result.model.num_parameters,
+            "peak_memory_mib": peak_memory_mib(),
+        }
+
+
+def kge_config(config: RunConfig) -> KGEConfig:
+    """The recipe that a configuration describes."""
+    model, train = config.model, config.train
+    assert isinstance(model, KGESection)
+    return KGEConfig(
+        model=model.name,
+        **model.model_dump(exclude={"name"}),
+        rule=train.rule,
+        lr=train.lr,
+        lr_decay=train.lr_decay or "linear",
+        epochs=train.epochs,
+        batch_size=train.batch_size or KGEConfig.batch_size,
+    )
+
+
+def _shared(ranks: Ranks, graph: KnowledgeGraph | None) -> KnowledgeGraph:
+    """What a rank trains on, from the first one, which keeps all it has read."""
+    told = None
+    if graph is not None:
+        parts = {part: graph.parts[part] for part in ("train", "valid") if part in graph.parts}
+        types = graph.entity_types
+        told = KnowledgeGraph(graph.name, graph.num_entities, graph.num_relations, parts, entity_types=types)
+    found = ranks.group.gather_objects(told, "triples")[0]
+    return found if graph is None else graph
+
+
+def _ids(names: tuple[str, ...] | None, count: int) -> np.ndarray:
+    """The names of the rows, or their numbers where there are none or where two are alike."""
+    return np.array(names) if names is not None and len(set(names)) == count else np.arange(count)

@@ -1,0 +1,236 @@
+"""metapath2vec: skip-gram on walks along a path of node types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.config import Metapath2VecSection, RunConfig
+from graph_emb.core.errors import ConfigError
+from graph_emb.formats.export import Embeddings
+from graph_emb.graph.metapath_datasets import TypedDataset, load_typed
+from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
+from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
+from graph_emb.run import parallel
+from graph_emb.run.evaluation import Finding, refuse_set
+from graph_emb.run.families.walks import skipgram_config, training_metrics, with_rates
+from graph_emb.run.family import Log, Trained
+from graph_emb.run.memory import check_memory
+from graph_emb.sampling.metapath import WEIGHT, Metapath, node_kinds, step_arcs
+from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler, StepArcs
+from graph_emb.transport.routing import Layout
+from partition.partitioned import PartitionedGraph
+
+
+class MetapathFamily:
+    """See ``graph_emb.run.family.Family``."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.skipgram = skipgram_config(config)
+        self.config = with_rates(config, self.skipgram)
+
+    def load(self) -> TypedDataset:
+        """The graph with what its embeddings are judged by."""
+        section = self.config.dataset
+        dataset = load_typed(section.name, section.root, format=section.format)
+        types = path_of(self.config, dataset).node_types()  # refuses a path that the graph does not have
+        if not any(ntype in dataset.labels and ntype not in dataset.groups for ntype in types):
+            what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
+            refuse_set(self.config.evaluate, ("ratios", "shuffles"), what)
+        check_memory(dataset.graph.total_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
+        return dataset
+
+    def describe(self, dataset: TypedDataset) -> dict[str, Any]:
+        """Name, size and the path that is walked."""
+        graph = dataset.graph
+        return {
+            "name": dataset.name,
+            "nodes": graph.total_nodes,
+            "edges": graph.total_edges,
+            "node_types": dict(graph.num_nodes),
+            "metapath": str(path_of(self.config, dataset)),
+        }
+
+    def num_saved(self, dataset: TypedDataset) -> int:
+        """A row for each node of a type on the path."""
+        width = self.skipgram.dim * (2 if self.config.output.context == "concat" else 1)
+        types = path_of(self.config, dataset).node_types()
+        return sum(dataset.graph.num_nodes[ntype] for ntype in types) * width
+
+    def train(
+        self,
+        dataset: TypedDataset | None,
+        *,
+        ranks: parallel.Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> Trained:
+        """Walk and train, in this process or with other ranks."""
+        config, model = self.config, section_of(self.config)
+        first = dataset is not None
+        share = None if ranks is None else _share_of(ranks, config, dataset)
+        if share is None:
+            assert dataset is not None
+            states = whole_graph(dataset.graph, path_of(config, dataset))
+        else:
+            states = share.states
+
+        def line(entry: SkipGramProgress) -> None:
+            if first:
+                log(entry.as_dict())
+
+        sampler = MetapathSampler(
+            states,
+            None if ranks is None else ranks.group,
+            num_walks=model.num_walks,
+            walk_length=model.walk_length,
+            seed=config.seed,
+        )
+        tables = SkipGram(
+            states.num_nodes,
+            self.skipgram,
+            seed=config.seed,
+            part_policy=None if share is None else share.policy,
+            name=None if checkpoints is None else parallel.TABLE,
+        )
+        result = train_skipgram(
+            sampler,
+            model=tables,
+            seed=config.seed,
+            num_threads=config.train.threads,
+            progress=progress and first,
+            log_interval=config.train.log_interval,
+            on_batch=line,
+            checkpoints=checkpoints,
+        )
+        if ranks is None or share is None:
+            rows: Tensor | None = tables.embeddings(config.output.context)
+        else:
+            rows = parallel.gathered_rows(ranks, tables, config.output.context, share.order)
+        if dataset is None or rows is None:
+            return Trained({}, result.interrupted, {})
+        split = rows_by_type(rows, dataset.graph, path_of(config, dataset))
+        return Trained(split, result.interrupted, training_metrics(result, config.train.threads))
+
+    def judge(self, trained: Trained, dataset: TypedDataset, *, progress: bool) -> list[Finding]:
+        """Classes or clusters of labelled types, and the neighbours of nodes that have names."""
+        from graph_emb.evaluate.clustering import cluster_agreement
+        from graph_emb.evaluate.nearest import nearest_nodes
+        from graph_emb.evaluate.node_classification import node_classification
+
+        section, seed, found = self.config.evaluate, self.config.seed, []
+        for ntype, table in trained.tables.items():
+            labels, asked = dataset.labels.get(ntype), dataset.asked.get(ntype)
+            if labels is not None and ntype in dataset.groups:
+                agreement = cluster_agreement(table.weights, labels, seed=seed)
+                found.append(Finding(f"clusters_{ntype}", f"clusters of {ntype}, k-means", agreement))
+            elif labels is not None:
+                scores = node_classification(
+                    table.weights, labels, section.ratios, section.shuffles, seed,
+                    threads=self.config.train.threads, progress=progress,
+                )  # fmt: skip
+                title = f"classification of {ntype}, one-vs-rest logistic regression"
+                found.append(Finding(f"node_classification_{ntype}", title, scores))
+            if asked is not None:
+                nearest = nearest_nodes(table.weights, dataset.names[ntype], asked)
+                found.append(Finding(f"nearest_{ntype}", f"nearest of {ntype}, cosine", nearest))
+        return found
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What a rank has of a graph with node types that was cut for the trainers."""
+
+    states: MetapathGraph
+    policy: Any
+    order: np.ndarray | None
+
+
+def section_of(config: RunConfig) -> Metapath2VecSection:
+    """The model's section; the family is chosen by it."""
+    assert isinstance(config.model, Metapath2VecSection)
+    return config.model
+
+
+def path_of(config: RunConfig, dataset: TypedDataset) -> Metapath:
+    """The configured metapath, or the data set's own.
+
+    Raises:
+        ConfigError: there is neither, or the graph has no such path.
+    """
+    text = section_of(config).metapath or dataset.metapath
+    if text is None:
+        types = ", ".join(dataset.graph.ntypes)
+        raise ConfigError(f"model.metapath is missing; join node types by '-'; {dataset.name} has: {types}")
+    return Metapath.parse(text, dataset.graph)
+
+
+def whole_graph(graph: HeteroGraph, path: Metapath) -> MetapathGraph:
+    """The states of a path over a graph that is in this process whole."""
+    kinds = [graph.ntypes.index(ntype) for ntype in path.types]
+    steps = [step_arcs(graph, step) for step in path.steps]
+    return MetapathGraph.build(kinds, node_kinds(graph), steps, Layout([0, graph.total_nodes], [0], 1))
+
+
+def rows_by_type(rows: Tensor, graph: HeteroGraph, path: Metapath) -> dict[str, Embeddings]:
+    """The rows of each type on the path with their original ids, of rows of all nodes; the path's first type first."""
+    tables = {}
+    for ntype in path.node_types():
+        low, count = graph.node_offsets[ntype], graph.num_nodes[ntype]
+        ids = graph.node_ids.get(ntype, np.arange(count))
+        tables[ntype] = Embeddings(rows[low : low + count].numpy(), ids)
+    return tables
+
+
+def _share_of(ranks: parallel.Ranks, config: RunConfig, dataset: TypedDataset | None) -> _Share:
+    """Cut the arcs of the path and take this rank's share. Every rank calls it; the first one gives the graph.
+
+    All nodes are cut as one type, so that one table has all rows; each distinct step is an edge type of its own.
+    """
+    whole, facts = None, None
+    if dataset is not None:
+        path = path_of(config, dataset)
+        distinct = list(dict.fromkeys(path.steps))
+        whole = _as_one_node_type(dataset.graph, [step_arcs(dataset.graph, step) for step in distinct])
+        types = [dataset.graph.ntypes.index(ntype) for ntype in path.types]
+        facts = (types, [distinct.index(step) for step in path.steps], list(dataset.graph.num_nodes.values()))
+    with parallel.parts_for(ranks, config, whole, facts) as (parts, (types, steps, counts)):
+        order = np.array(parts.node_map())
+        kinds = np.repeat(np.arange(len(counts), dtype=np.int8), counts)[order]
+        places = ranks.layout(parts.books[NODE_TYPE])
+        arcs = [_own_arcs(parts, number, places, ranks.rank) for number in range(max(steps) + 1)]
+        states = MetapathGraph.build(types, kinds, [arcs[step] for step in steps], places, ranks.rank, ranks.group)
+        return _Share(states, parts.policy(), order if ranks.rank == 0 else None)
+
+
+def _as_one_node_type(graph: HeteroGraph, steps: list[StepArcs]) -> HeteroGraph:
+    edges = {_arc_type(number): (src, dst) for number, (src, dst, _) in enumerate(steps)}
+    data = {_arc_type(number): {WEIGHT: w} for number, (_, _, w) in enumerate(steps) if w is not None}
+    return HeteroGraph({NODE_TYPE: graph.total_nodes}, edges, edge_data=data, name="graph")
+
+
+def _arc_type(number: int) -> tuple[str, str, str]:
+    return NODE_TYPE, f"step{number}", NODE_TYPE
+
+
+def _own_arcs(parts: PartitionedGraph, number: int, places: Layout, rank: int) -> StepArcs:
+    """The arcs of a step that arrive at this rank's nodes, read from the parts in which they lie."""
+    low, high = places.owned(rank)
+    starts, pieces, weights = parts.nodes.typed_starts[:, 0], [], []
+    for index in range(parts.num_parts):
+        if starts[index] >= high or starts[index + 1] <= low:
+            continue
+        part = parts.part(index)
+        ends = np.stack(part.ends(_arc_type(number)))
+        mine = (ends[1] >= low) & (ends[1] < high)
+        pieces.append(ends[:, mine])
+        column = part.edge_data(_arc_type(number)).get(WEIGHT)
+        if column is not None:
+            weights.append(column[mine])
+    src, dst = np.concatenate([np.empty((2, 0), np.int64), *pieces], axis=1)
+    return src, dst, np.concatenate(weights) if weights else None

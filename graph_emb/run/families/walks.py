@@ -1,0 +1,176 @@
+"""DeepWalk and node2vec: skip-gram on random walks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graph_emb.checkpoint.export import save_ids
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.config import DatasetSection, RunConfig
+from graph_emb.formats.export import Embeddings
+from graph_emb.graph.datasets import Dataset
+from graph_emb.models.skipgram.training import (
+    SkipGram,
+    SkipGramConfig,
+    SkipGramProgress,
+    SkipGramResult,
+    train_skipgram,
+)
+from graph_emb.run import parallel
+from graph_emb.run.evaluation import Finding, check_section, evaluate
+from graph_emb.run.family import Log, Trained
+from graph_emb.run.inputs import absolute_paths, load_dataset
+from graph_emb.run.memory import check_memory
+from graph_emb.run.versions import peak_memory_mib
+from graph_emb.run.warm_start import absolute_path, first_rows
+from graph_emb.sampling.walks import WalkSampler, thread_count
+
+
+class WalkFamily:
+    """See ``graph_emb.run.family.Family``."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.skipgram = skipgram_config(config)
+        self.config = absolute_path(with_rates(config, self.skipgram))
+
+    def load(self) -> Dataset:
+        """The graph with what its embeddings are judged by."""
+        dataset = load_dataset(self.config.dataset, self.config.seed)
+        check_section(self.config.evaluate, dataset)
+        check_memory(dataset.graph.num_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
+        return dataset
+
+    def describe(self, dataset: Dataset) -> dict[str, Any]:
+        """Name and size of the graph."""
+        return describe_graph(dataset)
+
+    def num_saved(self, dataset: Dataset) -> int:
+        """A row for each node."""
+        width = self.skipgram.dim * (2 if self.config.output.context == "concat" else 1)
+        return dataset.graph.num_nodes * width
+
+    def train(
+        self,
+        dataset: Dataset | None,
+        *,
+        ranks: parallel.Ranks | None,
+        log: Log,
+        progress: bool,
+        checkpoints: PeriodicCheckpoints | None,
+    ) -> Trained:
+        """Walk and train, in this process or with other ranks."""
+
+        def line(entry: SkipGramProgress) -> None:
+            log(entry.as_dict())
+
+        if checkpoints is not None and dataset is not None and dataset.graph.node_ids is not None:
+            save_ids(checkpoints.folder, parallel.TABLE, dataset.graph.node_ids)
+        if ranks is None:
+            assert dataset is not None
+            result = self._train_alone(dataset, line, progress, checkpoints)
+            rows = result.embeddings(self.config.output.context)
+        else:
+            graph = None if dataset is None else dataset.graph
+            made = parallel.train(
+                ranks,
+                self.config,
+                self.skipgram,
+                graph,
+                progress=progress,
+                log=None if graph is None else line,
+                checkpoints=checkpoints,
+            )
+            if made.rows is None:
+                return Trained({}, made.result.interrupted, {})
+            result, rows = made.result, made.rows
+        assert dataset is not None
+        ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
+        metrics = training_metrics(result, self.config.train.threads)
+        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
+
+    def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
+        """Node classes and held-out edges."""
+        config = self.config
+        weights = trained.tables[parallel.TABLE].weights
+        return evaluate(weights, dataset, config.evaluate, config.seed, threads=config.train.threads, progress=progress)
+
+    def _train_alone(
+        self, dataset: Dataset, log: Any, progress: bool, checkpoints: PeriodicCheckpoints | None
+    ) -> SkipGramResult:
+        model, train = parallel.walks_of(self.config), self.config.train
+        sampler = WalkSampler(
+            dataset.graph,
+            num_walks=model.num_walks,
+            walk_length=model.walk_length,
+            p=getattr(model, "p", 1.0),  # DeepWalk has no p and q
+            q=getattr(model, "q", 1.0),
+            seed=self.config.seed,
+        )
+        name = None if checkpoints is None else parallel.TABLE
+        seed, first = self.config.seed, first_rows(self.config, self.skipgram, dataset.graph.node_ids)
+        tables = SkipGram(dataset.graph.num_nodes, self.skipgram, seed=seed, name=name, init_func=first)
+        return train_skipgram(
+            sampler,
+            model=tables,
+            checkpoints=checkpoints,
+            seed=self.config.seed,
+            num_threads=train.threads,
+            progress=progress,
+            log_interval=train.log_interval,
+            on_batch=log,
+        )
+
+
+def training_metrics(result: SkipGramResult, threads: int | None) -> dict[str, Any]:
+    """The ``train`` section of metrics.json: the last line of the history, speed, parameters, memory."""
+    last = result.history[-1] if result.history else None
+    seconds = last.seconds if last else 0.0
+    return {
+        **(last.as_dict() if last else {}),
+        "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
+        "threads": thread_count(threads),
+        "parameters": result.model.num_parameters,
+        "peak_memory_mib": peak_memory_mib(),
+    }
+
+
+def skipgram_config(config: RunConfig) -> SkipGramConfig:
+    """The recipe of the skip-gram model that a configuration describes."""
+    model, train = parallel.walks_of(config), config.train
+    batch: dict[str, Any] = {} if train.batch_size is None else {"batch_size": train.batch_size}
+    return SkipGramConfig(
+        dim=model.dim,
+        window=model.window,
+        window_weighting=model.window_weighting,
+        num_negatives=model.num_negatives,
+        shared_negatives=model.shared_negatives,
+        negative_power=model.negative_power,
+        subsample=model.subsample,
+        typed_negatives=getattr(model, "typed_negatives", False),  # metapath2vec's
+        tables=model.tables,
+        block=model.block,
+        rule=train.rule,
+        lr=train.lr,
+        lr_decay=train.lr_decay,
+        epochs=train.epochs,
+        path=train.path,
+        negative_scope=config.parallel.negatives,
+        exchange_walks=config.parallel.exchange_walks,
+        negative_pool=config.parallel.negative_pool,
+        **batch,
+    )
+
+
+def describe_graph(dataset: Dataset) -> dict[str, Any]:
+    """Name and size of a plain graph."""
+    graph = dataset.graph
+    return {"name": dataset.name, "nodes": graph.num_nodes, "edges": graph.num_edges, "directed": graph.directed}
+
+
+def with_rates(config: RunConfig, skipgram: SkipGramConfig) -> RunConfig:
+    """The configuration as it is written: values that depend on others filled in, paths absolute."""
+    rates = {"lr": skipgram.first_lr, "lr_decay": "linear" if skipgram.decays else "none"}
+    dataset: DatasetSection = absolute_paths(config.dataset)
+    return config.model_copy(update={"train": config.train.model_copy(update=rates), "dataset": dataset})

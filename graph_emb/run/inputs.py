@@ -1,0 +1,58 @@
+"""The data of a run: the configured graph with its labels and held-out edges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from graph_emb.config import DatasetSection
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph import read_labels
+from graph_emb.graph.datasets import Dataset, load
+from graph_emb.graph.holdout import hold_out_edges
+
+
+def load_dataset(section: DatasetSection, seed: int = 0) -> Dataset:
+    """Read the graph, add the labels of a file, and keep edges out of training where the section asks for it.
+
+    Args:
+        section: What to read.
+        seed: Chooses the held-out edges.
+    Raises:
+        DataError: missing, damaged or empty data, or labels of another graph.
+        ConfigError: an option that means nothing to this data set.
+    """
+    dataset = load(
+        section.name, section.root, download=section.download, directed=section.directed, **section.read_options()
+    )
+    if dataset.graph.num_arcs == 0:
+        raise DataError(f"{section.name}: the graph has {dataset.graph.num_nodes} nodes and no edges to walk on")
+    if section.labels is not None:
+        dataset = replace(dataset, labels=read_labels(section.labels, dataset.graph), node_split=None)
+    if section.hold_out > 0:
+        dataset = _hold_out(dataset, section.hold_out, seed)
+    return dataset
+
+
+def absolute_paths(section: DatasetSection) -> DatasetSection:
+    """The section with its local paths made absolute, so that a written configuration works from any folder."""
+    paths = {name: getattr(section, name) for name in ("name", "root", "labels")}
+    found = {name: str(Path(path).absolute()) for name, path in paths.items() if path and _exists(path)}
+    return section.model_copy(update=found)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # a name that no file system takes
+        return False
+
+
+def _hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+    if dataset.link_split is not None:
+        raise ConfigError(f"dataset.hold_out = {share}: {dataset.name} has held-out edges of its own; leave it at 0")
+    graph, split = hold_out_edges(dataset.graph, valid=0.0, test=share, seed=seed)
+    if not len(split["test"]["edge"]):
+        raise ConfigError(f"dataset.hold_out = {share}: less than one of {dataset.graph.num_edges} edges; raise it")
+    parts = {part: tables for part, tables in split.items() if len(tables["edge"])}
+    return replace(dataset, graph=graph, link_split=parts)

@@ -1,0 +1,220 @@
+"""A job of one or many machines: the store that brings its processes together, and the processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.run.launch import plan, watch
+from graph_emb.run.launch.hosts import LOOPBACK, Host
+
+PORT = 29_417
+"""Where the first machine's launcher listens when several machines take part and no port is given."""
+TOGETHER = timedelta(seconds=300)
+LAST_WORD = timedelta(seconds=15)
+LISTEN, SILENCE, TELL = 0.2, 15.0, 5.0
+"""Seconds between two looks at the store, until its silence is an error, and for a last message to it."""
+
+
+def run_local(
+    command: Sequence[str],
+    trainers: int,
+    logs: Path,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    servers: int = 0,
+) -> None:
+    """Run a command as ``trainers`` processes of this machine, with kvstore servers if asked for, over loopback.
+
+    Raises:
+        ProcessFailure: one failed; all were ended.
+    """
+    hosts = [Host(LOOPBACK, trainers, servers)]
+    run_host(command, hosts, 0, logs=logs, threads=threads, port=0, environment=environment)
+
+
+def run_host(
+    command: Sequence[str],
+    hosts: Sequence[Host],
+    index: int,
+    *,
+    logs: Path,
+    port: int,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run this machine's share of a job and return when all machines have ended theirs.
+
+    Args:
+        command: What each trainer runs.
+        hosts: All machines, the same list on each.
+        index: This machine's place among them.
+        logs: Folder of the log files.
+        port: Of the store on the first machine; 0 takes a free one (one machine only).
+        threads: Of each trainer and server; None shares the cores evenly among the trainers, and once more among the
+            servers, which work while trainers wait for them.
+        environment: Further variables of every trainer.
+    Raises:
+        ConfigError: the port cannot be had.
+        PeerError: the machines did not come together, or one of them failed.
+    """
+    if len(hosts) > 1 and port == 0:
+        raise ConfigError("several hosts need a port that all of them know; give --port")
+    store = _meeting_point(hosts[0].address, port, here=index == 0)
+    cores = os.cpu_count() or 1
+    per_trainer = threads or max(1, cores // hosts[index].trainers)
+    variables = dict(environment or {})
+    processes = []
+    if hosts[index].servers:
+        hosts_file = logs / "servers.txt"
+        variables |= _kvstore_variables(hosts, index, port, hosts_file)
+        per_server = threads or max(1, cores // hosts[index].servers)
+        processes = plan.servers(
+            hosts, index, hosts_file=hosts_file, logs=logs, threads=per_server, environment=variables
+        )
+    processes += plan.trainers(
+        command, hosts, index, port=store.port, logs=logs, threads=per_trainer, environment=variables
+    )
+    meeting = _Meeting(store, hosts, index)
+    try:
+        watch.run(processes, stop=meeting.failure)
+    except BaseException as error:
+        meeting.leave(failed=str(error) or type(error).__name__)
+        raise
+    meeting.leave()
+
+
+def _meeting_point(address: str, port: int, here: bool) -> Any:
+    """The store of a job; its server listens on the first machine's address alone."""
+    from torch.distributed import TCPStore
+
+    if not here:
+        try:
+            return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=TOGETHER)
+        except RuntimeError as error:
+            said = str(error).splitlines()[0]
+            raise PeerError(f"nobody meets at {address}:{port}: {said}; start the first host's launcher") from None
+    try:
+        server = socket.create_server((address, port), backlog=1024)
+    except OSError as error:
+        raise PeerError(f"cannot listen on {address}:{port}: {error.strerror}; give another --port") from None
+    port = server.getsockname()[1]
+    return TCPStore(
+        address, port, is_master=True, wait_for_workers=False, timeout=TOGETHER, master_listen_fd=server.detach()
+    )
+
+
+def _kvstore_variables(hosts: Sequence[Host], index: int, port: int, hosts_file: Path) -> dict[str, str]:
+    """Write down where the servers listen, and what servers and trainers read of it.
+
+    Raises:
+        ConfigError: the machines differ in servers, or several machines have no token in common.
+    """
+    from graph_emb.transport import guard, kvstore
+    from graph_emb.transport.kvstore.layout import free_ports
+
+    counts = {host.servers for host in hosts}
+    if len(counts) > 1:
+        raise ConfigError(f"hosts have {sorted(counts)} servers; give every host the same number")
+    token = os.environ.get(guard.TOKEN_VARIABLE)
+    if token is None:
+        if len(hosts) > 1:
+            raise ConfigError(
+                f"several hosts need a token in common; set {guard.TOKEN_VARIABLE} to the same value on each "
+                "(docs/guides/security.md)"
+            )
+        token = guard.new_token()
+    first = port + 1 if len(hosts) > 1 else free_ports(hosts[0].servers, hosts[0].address)
+    hosts_file.parent.mkdir(parents=True, exist_ok=True)
+    hosts_file.write_text("".join(f"{host.address} {first}\n" for host in hosts), encoding="utf-8")
+    return {
+        guard.TOKEN_VARIABLE: token,
+        kvstore.HOSTS_VARIABLE: str(hosts_file.absolute()),
+        kvstore.SERVERS_VARIABLE: str(hosts[0].servers),
+        kvstore.MACHINE_VARIABLE: str(index),
+    }
+
+
+class _Meeting:
+    """What the launchers of several machines tell each other through the store. Alone, nothing is said.
+
+    A thread listens, because a call to a store behind a cut cable does not return.
+    """
+
+    def __init__(self, store: Any, hosts: Sequence[Host], index: int) -> None:
+        self._store, self._hosts, self._index = store, hosts, index
+        self._others = [number for number in range(len(hosts)) if number != index]
+        self._reason: str | None = None
+        self._heard = time.monotonic()
+        self._over = threading.Event()
+        if self._others:
+            threading.Thread(target=self._listen, daemon=True).start()
+
+    def failure(self) -> str | None:
+        """Why the job must end, if another machine's share failed or the first machine is silent."""
+        if self._others and not self._reason and time.monotonic() - self._heard > SILENCE:
+            return f"the launcher of host {self._hosts[0].address} has not answered for {SILENCE:g} s"
+        return self._reason
+
+    def _listen(self) -> None:
+        first_left = False
+        while not self._over.wait(LISTEN):
+            try:
+                first_left = first_left or self._store.check(["left/0"])
+                failed = [number for number in self._others if self._store.check([f"failed/{number}"])]
+                if failed:
+                    text = self._store.get(f"failed/{failed[0]}").decode()
+                    self._reason = f"host {self._hosts[failed[0]].address}: {text}"
+                    return
+            except RuntimeError:
+                if not first_left:
+                    self._reason = f"the launcher of host {self._hosts[0].address} is gone"
+                    return
+            self._heard = time.monotonic()
+
+    def leave(self, failed: str | None = None) -> None:
+        """Tell the others. The first machine holds the store until they have heard, for LAST_WORD at most."""
+        self._over.set()
+        if self._others:
+            telling = threading.Thread(target=self._tell, args=(failed,), daemon=True)
+            telling.start()
+            telling.join(LAST_WORD.total_seconds() if self._index == 0 else TELL)
+
+    def _tell(self, failed: str | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone, or somebody never answers: nobody left to tell
+            if failed is not None:
+                self._store.set(f"failed/{self._index}", failed)
+            self._store.set(f"left/{self._index}", "")
+            if self._index == 0:
+                self._store.wait([f"left/{number}" for number in self._others], LAST_WORD)
+
+
+def start_by_ssh(hosts: Sequence[Host], own: int, arguments: Sequence[str]) -> list[subprocess.Popen[bytes]]:
+    """Start ``graph-emb launch`` on every other host by ssh, in the same folder, with the same interpreter.
+
+    Args:
+        hosts: All machines.
+        own: This one's place.
+        arguments: Of ``graph-emb launch`` without ``--ssh`` and ``--host-index``.
+    """
+    folder, python = shlex.quote(os.getcwd()), shlex.quote(sys.executable)
+    started = []
+    for index, host in enumerate(hosts):
+        if index == own:
+            continue
+        words = ["launch", "--host-index", str(index), *arguments]
+        remote = f"cd {folder} && exec {python} -m graph_emb {shlex.join(words)}"
+        started.append(subprocess.Popen(["ssh", "-tt", "-o", "BatchMode=yes", host.address, remote],
+                                        stdin=subprocess.DEVNULL))  # fmt: skip
+    return started

@@ -1,0 +1,113 @@
+"""Which processes a machine starts, as plain data."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from graph_emb.run.launch.hosts import Host
+
+SERVER_SPINS = "10000"
+"""How often an idle OpenMP thread of a server looks for work before it sleeps ($GOMP_SPINCOUNT).
+
+Libgomp's own choice lasts milliseconds, in which the thread holds a core that a trainer waits for."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the job.
+
+    Attributes:
+        role: ``"trainer"`` or ``"server"``.
+        rank: Its number among those of its role, over all machines.
+        command: What is run.
+        environment: What is added to this process's environment.
+        log: The file that gets its output.
+        shown: Whether its output also goes to the terminal.
+    """
+
+    role: str
+    rank: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log: Path = Path("log")
+    shown: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a message calls it."""
+        return f"{self.role} {self.rank}"
+
+
+def trainers(
+    command: Sequence[str],
+    hosts: Sequence[Host],
+    index: int,
+    *,
+    port: int,
+    logs: Path,
+    threads: int,
+    environment: Mapping[str, str] | None = None,
+) -> list[Process]:
+    """The trainers of one machine, with the variables that torchrun sets too.
+
+    Args:
+        command: What each runs.
+        hosts: All machines; ranks are counted in their order.
+        index: This machine's place among them.
+        port: Where the first machine's launcher holds the store.
+        logs: Folder of the log files.
+        threads: Threads of each trainer.
+        environment: Further variables.
+    """
+    first = sum(host.trainers for host in hosts[:index])
+    world = sum(host.trainers for host in hosts)
+    made = []
+    for local in range(hosts[index].trainers):
+        rank = first + local
+        variables = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(local),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(hosts[index].trainers),
+            "GROUP_RANK": str(index),
+            "MASTER_ADDR": hosts[0].address,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "OMP_NUM_THREADS": str(threads),
+            "NUMBA_NUM_THREADS": str(threads),
+            **(environment or {}),
+        }
+        made.append(Process("trainer", rank, tuple(command), variables, logs / f"trainer-{rank}.log", rank == 0))
+    return made
+
+
+def servers(
+    hosts: Sequence[Host], index: int, *, hosts_file: Path, logs: Path, threads: int, environment: Mapping[str, str]
+) -> list[Process]:
+    """The kvstore servers of one machine.
+
+    Args:
+        hosts: All machines, each with the same number of servers; ids are counted in their order.
+        index: This machine's place among them.
+        hosts_file: Where the servers listen, a line for each machine.
+        logs: Folder of the log files.
+        threads: Threads of each server.
+        environment: Further variables: what the trainers get too, the job's token among them.
+    """
+    first = sum(host.servers for host in hosts[:index])
+    made = []
+    for number in range(first, first + hosts[index].servers):
+        variables = {
+            "OMP_NUM_THREADS": str(threads),
+            "NUMBA_NUM_THREADS": str(threads),
+            "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", SERVER_SPINS),
+            **environment,
+        }
+        words = [str(number), str(hosts_file), str(hosts[index].servers), str(sum(host.trainers for host in hosts))]
+        command = (sys.executable, "-m", "graph_emb.run.launch.serve", *words)
+        made.append(Process("server", number, command, variables, logs / f"server-{number}.log"))
+    return made

@@ -1,0 +1,229 @@
+"""Starts the processes of a machine, watches them all, and ends all when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO
+
+from graph_emb.core.errors import PeerError
+from graph_emb.run.launch.plan import Process
+
+GRACE = 10.0
+"""Seconds that a process gets to end after SIGTERM, before it is killed."""
+POLL = 0.05
+LATE = 2.0
+"""Seconds that a trainer may take to end after the server that noticed it."""
+TAIL = 16_384
+SHARED_MEMORY = Path("/dev/shm")
+"""Names there tell which process made them (graph_emb.transport.kvstore.shared)."""
+
+
+class ProcessFailure(PeerError):
+    """A process of the job failed; the others were ended.
+
+    Attributes:
+        exit_code: Its exit code; 128 + the signal where one killed it.
+        process: Its name, such as ``"trainer 1"``; empty where another machine failed.
+    """
+
+    def __init__(self, message: str, exit_code: int, process: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.process = process
+
+
+@dataclass
+class _Running:
+    plan: Process
+    popen: subprocess.Popen[bytes]
+    copiers: list[threading.Thread] = field(default_factory=list)
+    log: BinaryIO | None = field(default=None, repr=False)
+
+
+def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda: None) -> None:
+    """Start processes and return when all have ended with exit code 0.
+
+    When one fails, or this process is interrupted, all the others get SIGTERM and, ten seconds later, SIGKILL.
+    Processes also end when this one is killed.
+
+    Args:
+        processes: What to start; those that are ``shown`` also write to this terminal.
+        stop: Asked while waiting; a text ends everything with it as the reason (another machine failed).
+    Raises:
+        ProcessFailure: one failed; the message names it, its exit and its last line.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when everything has ended.
+    """
+    running: list[_Running] = []
+    try:
+        with _terminated_as_interrupted():
+            for process in processes:
+                running.append(_start(process))
+            _wait(running, stop)
+    finally:
+        end(running)
+
+
+def _start(process: Process) -> _Running:
+    process.log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, **process.environment, "PYTHONUNBUFFERED": "1"}
+    log = process.log.open("wb")
+    try:
+        popen = subprocess.Popen(
+            process.command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if process.shown else log,
+            stderr=subprocess.STDOUT if not process.shown else subprocess.PIPE,
+            preexec_fn=_end_with(os.getpid()),
+            start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the others in order
+        )
+    except BaseException:
+        log.close()
+        raise
+    if not process.shown:
+        log.close()
+        return _Running(process, popen)
+    copiers = [
+        threading.Thread(target=_copy, args=(source, target, log), daemon=True)
+        for source, target in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr))
+    ]
+    for copier in copiers:
+        copier.start()
+    return _Running(process, popen, copiers, log)
+
+
+def _copy(source: Any, target: Any, log: BinaryIO) -> None:
+    """Everything that comes from source, as it comes, to the terminal and to the log."""
+    while chunk := source.read1(65_536):
+        log.write(chunk)
+        log.flush()
+        with contextlib.suppress(BrokenPipeError):
+            target.write(chunk.decode("utf-8", "replace"))
+            target.flush()
+
+
+def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
+    left = list(running)
+    while left:
+        failed = [one for one in left if one.popen.poll() not in (None, 0)]
+        if failed:
+            raise _failure(_first(_with_late_trainers(failed, left)))
+        left = [one for one in left if one.popen.poll() is None]
+        reason = stop()
+        if reason is not None:
+            raise ProcessFailure(reason, 1)
+        if left:
+            time.sleep(POLL)
+    for one in running:
+        for copier in one.copiers:
+            copier.join(GRACE)
+
+
+def _with_late_trainers(failed: list[_Running], left: list[_Running]) -> list[_Running]:
+    """A server ends with an error because another process went, often a trainer that is still on its way out."""
+    deadline = time.monotonic() + LATE
+    while all(one.plan.role == "server" and one.popen.returncode > 0 for one in failed):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL)
+        failed = [one for one in left if one.popen.poll() not in (None, 0)]
+    return failed
+
+
+def _first(failed: list[_Running]) -> _Running:
+    """The one to blame: what a signal killed before what ended with an error because its peer was gone."""
+    return min(failed, key=lambda one: (one.popen.returncode > 0, one.plan.role == "server", one.plan.rank))
+
+
+def _failure(one: _Running) -> ProcessFailure:
+    code = one.popen.returncode
+    for copier in one.copiers:
+        copier.join(GRACE)
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    line = last_line(one.plan.log)
+    said = f"; its last line: {line}" if line else "; it wrote nothing"
+    return ProcessFailure(
+        f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}",
+        128 - code if code < 0 else code,
+        one.plan.name,
+    )
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that is not empty, at most 300 characters; progress bars count as lines."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    return next((line for line in reversed(lines) if line), "")[:300]
+
+
+def end(running: Sequence[_Running]) -> None:
+    """End what still runs: SIGTERM, ten seconds, SIGKILL. Every process is reaped, with the children it left."""
+    for one in running:
+        _signal(one, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE
+    for one in running:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            one.popen.wait(max(0.0, deadline - time.monotonic()))
+        _signal(one, signal.SIGKILL)  # the session: a loader's worker may outlive its trainer
+        one.popen.wait()
+        for left in SHARED_MEMORY.glob(f"graph_emb_{one.popen.pid}_*"):  # a killed kvstore server could not
+            left.unlink(missing_ok=True)
+        for copier in one.copiers:
+            copier.join(GRACE)
+        for stream in (one.popen.stdout, one.popen.stderr, one.log):
+            if stream is not None:
+                stream.close()
+
+
+def _signal(one: _Running, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(one.popen.pid, number)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM to the launcher ends the job as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_with(launcher: int) -> Callable[[], None]:
+    """For a fresh child: the kernel kills it when its launcher dies, however that happens. Linux only."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl  # found before the fork: afterwards only simple calls are safe
+    set_parent_death_signal = 1
+
+    def ask() -> None:
+        prctl(set_parent_death_signal, int(signal.SIGKILL))
+        if os.getppid() != launcher:  # it died before the call
+            os._exit(1)
+
+    return ask

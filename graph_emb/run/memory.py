@@ -1,0 +1,31 @@
+"""Whether the tables of a run can fit, before the system has to end the process."""
+
+from __future__ import annotations
+
+from graph_emb.core.errors import ConfigError
+
+STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, "adam": 2.0}
+"""Optimizer state of each rule as a share of the tables."""
+
+
+def check_memory(num_rows: int, dim: int, tables: int, rule: str, *, averages: int = 0) -> None:
+    """Raise a ConfigError when the tables cannot fit.
+
+    Counted are weights, optimizer state, and the copy of the rows that is returned and saved.
+
+    Args:
+        num_rows: Rows of a table.
+        dim: Width of a row, float32.
+        tables: How many such tables are trained.
+        rule: The update rule, by its name in the configuration.
+        averages: Tables beside them that hold averages, without state.
+    """
+    import psutil
+
+    copies = tables * (1 + STATE_SHARE[rule]) + averages + 1
+    needed, free = int(num_rows * dim * 4 * copies), psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"model.dim = {dim}: {num_rows} nodes need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of memory is "
+            "free; lower model.dim or model.tables, or take a rule with less state"
+        )

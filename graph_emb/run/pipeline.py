@@ -1,0 +1,308 @@
+"""One run from a configuration to judged embeddings: what ``graph_emb.pipeline`` and ``graph-emb train`` do."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
+from graph_emb.core.errors import ConfigError, GraphEmbError
+from graph_emb.formats.export import Embeddings, save_embeddings
+from graph_emb.run import parallel
+from graph_emb.run.evaluation import Finding
+from graph_emb.run.family import Family, Log, Trained, family_of
+from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
+from graph_emb.run.versions import versions
+
+FINISHED, INTERRUPTED = "finished", "interrupted"
+TEXT_BYTES = 12
+"""Bytes of a number in word2vec's text form."""
+
+
+class EvaluationError(GraphEmbError):
+    """The rows were trained and kept, but could not be judged; the cause says why."""
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """What a run gave.
+
+    Attributes:
+        config: The complete configuration.
+        metrics: What metrics.json holds.
+        embeddings: Rows of the model's main table and their original ids; None on every rank but the first.
+        dataset: The data that was trained on; None on every rank but the first.
+        findings: Evaluations, each printable as a table.
+        folder: The run folder; None when nothing was written.
+        tables: Rows and ids of every table that was saved, by name, the main one first.
+    """
+
+    config: RunConfig
+    metrics: dict[str, Any]
+    embeddings: Embeddings | None
+    dataset: Any
+    findings: list[Finding] = field(default_factory=list)
+    folder: Path | None = None
+    tables: dict[str, Embeddings] = field(default_factory=dict)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the run early; what was trained is kept."""
+        return self.metrics["status"] == INTERRUPTED
+
+
+def pipeline(
+    model: str | None = None,
+    dataset: str | Path | None = None,
+    *,
+    root: str | Path | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    config: RunConfig | Mapping[str, Any] | str | Path | None = None,
+    evaluate: bool | Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: bool = False,
+    **overrides: Any,
+) -> PipelineResult:
+    """Train embeddings of a graph and judge them by what the data allows; ``graph-emb train`` in Python.
+
+    Args:
+        model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its preset.
+        dataset: A known data set or the path of a graph file.
+        root: Folder of the known data sets.
+        out: Run folder to write; None writes nothing.
+        seed: Of walks, first rows, negatives, held-out edges and label shuffles; default 0.
+        config: A configuration, its sections, or the path of a YAML file, below the arguments here.
+        evaluate: Whether to evaluate after training, default True; or fields of that section.
+        overwrite: Replace a run that is in ``out``, and its checkpoints.
+        resume: Go on from the newest checkpoint of a run that was stopped, in ``<out>-checkpoints``; from the start
+            where there is none yet.
+        progress: Show progress bars on stderr.
+        overrides: Fields of the configuration by name (``dim=64, lr=0.05``), or sections (``train={"lr": 0.05}``).
+    Raises:
+        ConfigError: an unknown field, a value outside its limits, or an ``out`` that is taken.
+        DataError: data that is missing, damaged, empty, or not of one graph.
+        EvaluationError: the rows were trained, and kept in ``out``, but could not be judged.
+        OSError: files that cannot be written.
+    Example:
+        >>> ge.pipeline(model="deepwalk", dataset="ogbl-ddi", root="../shared/data", out="runs/ddi", seed=0)
+    """
+    switch = "evaluate" if isinstance(evaluate, Mapping) else "evaluate.enabled"
+    given = {"model": model, "dataset": dataset, "root": root, "seed": seed, switch: evaluate}
+    named = {key: os.fspath(v) if isinstance(v, Path) else v for key, v in given.items() if v is not None}
+    layers = [place_key(key, value) for key, value in {**named, **overrides}.items()]
+    return run(config_from(_sections(config), *layers), out=out, overwrite=overwrite, resume=resume, progress=progress)
+
+
+def run(
+    config: RunConfig,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: bool = False,
+    add_files: AddFiles | None = None,
+) -> PipelineResult:
+    """Do what a configuration says. Arguments and errors as ``pipeline``.
+
+    An error while training leaves nothing behind. An error while evaluating keeps the run, and says where.
+
+    Args:
+        add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
+    """
+    checkpoints = _Checkpoints(config, out, overwrite, resume)
+    if config.parallel.mode == "local":
+        return _run(config, out, overwrite, progress, add_files, None, checkpoints)
+    ranks = parallel.start(config)
+    try:
+        if ranks.rank == 0:
+            return _run(config, out, overwrite, progress, add_files, ranks, checkpoints)
+        return _help(config, ranks, checkpoints)
+    finally:
+        ranks.close()
+
+
+def _run(
+    config: RunConfig,
+    out: str | Path | None,
+    overwrite: bool,
+    progress: bool,
+    add_files: AddFiles | None,
+    ranks: parallel.Ranks | None,
+    checkpoints: _Checkpoints,
+) -> PipelineResult:
+    if out is None:
+        return _Run(config, progress, ranks, checkpoints).train(None)
+    check_place(_place(out), overwrite)
+    started = _Run(config, progress, ranks, checkpoints)  # reads the data first: bad data makes no folder
+    with RunFolder(out, overwrite=overwrite) as folder:
+        return started.train(folder, add_files)
+
+
+AddFiles = Callable[[PipelineResult, Path], None]
+
+
+class _Checkpoints:
+    """Where and when a run is saved, as its configuration says.
+
+    Raises:
+        ConfigError: there is no run folder beside which they could lie.
+    """
+
+    def __init__(self, config: RunConfig, out: str | Path | None, overwrite: bool, resume: bool) -> None:
+        self.section, self._about = config.checkpoint, about(config)
+        self._overwrite, self._resume = overwrite, resume
+        self.wanted = resume or self.section.every is not None
+        if self.wanted and out is None:
+            what = "resume" if resume else f"checkpoint.every = {self.section.every!r}"
+            raise ConfigError(f"{what} needs out, the run folder beside which the checkpoints lie")
+        self._folder = None if out is None else _place(out).with_name(f"{_place(out).name}-checkpoints")
+
+    def open(self, replay: Log) -> PeriodicCheckpoints | None:
+        """For one training; None where none are wanted."""
+        if not self.wanted or self._folder is None:
+            return None
+        return PeriodicCheckpoints(
+            self._folder,
+            self.section.every,
+            keep_last=self.section.keep_last,
+            background=self.section.background,
+            resume=self._resume,
+            overwrite=self._overwrite,
+            about=self._about,
+            replay=replay,
+        )
+
+
+FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
+FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interval")}
+"""What may change when a run goes on: who trains, what is written and judged, and where the data lies."""
+
+
+def about(config: RunConfig) -> dict[str, Any]:
+    """The fields that decide the result of a run, by path."""
+    fields: dict[str, Any] = {"seed": config.seed}
+    for section, values in config.model_dump(mode="json", exclude={"seed", *FREE_SECTIONS}).items():
+        free = FREE_FIELDS.get(section, ())
+        fields |= {f"{section}.{name}": value for name, value in values.items() if name not in free}
+    return fields
+
+
+def _place(out: str | Path) -> Path:
+    return Path(os.path.realpath(Path(out).expanduser()))
+
+
+def _help(config: RunConfig, ranks: parallel.Ranks, checkpoints: _Checkpoints) -> PipelineResult:
+    """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
+    opened = checkpoints.open(_nowhere)
+    trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False, checkpoints=opened)
+    metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
+    return PipelineResult(config, metrics, None, None)
+
+
+def _nowhere(line: dict[str, Any]) -> None:
+    pass
+
+
+class _Run:
+    """The state of one run: data, clock, metrics."""
+
+    def __init__(
+        self, config: RunConfig, progress: bool, ranks: parallel.Ranks | None, checkpoints: _Checkpoints
+    ) -> None:
+        self.progress, self.ranks, self.checkpoints = progress, ranks, checkpoints
+        self.family: Family = family_of(config)
+        self.config = self.family.config
+        self.seconds: dict[str, float] = {}
+        self.findings: list[Finding] = []
+        self.dataset = self._timed("load", self.family.load)
+
+    def train(self, folder: RunFolder | None, add_files: AddFiles | None = None) -> PipelineResult:
+        """Train, save, evaluate, publish."""
+        if folder is not None:
+            folder.write_text(CONFIG, config_text(self.config))
+            folder.check_space(self._output_bytes())
+        trained = self._timed("train", lambda: self._train(folder))
+        if folder is not None:
+            self._timed("save", lambda: self._save(trained.tables, folder.path))
+        metrics = self._metrics(trained)
+        failure = None
+        if self.config.evaluate.enabled and not trained.interrupted:
+            failure = self._timed("evaluate", lambda: self._judge(trained))
+        metrics["evaluation"] = {finding.name: finding.scores.as_dict() for finding in self.findings}
+        metrics["seconds"] = {part: round(seconds, 3) for part, seconds in self.seconds.items()}
+        if isinstance(failure, KeyboardInterrupt):
+            metrics["status"] = INTERRUPTED
+        elif failure is not None:
+            metrics["evaluation"]["error"] = str(failure)
+        main = next(iter(trained.tables.values()))
+        result = PipelineResult(self.config, metrics, main, self.dataset, self.findings, tables=trained.tables)
+        if folder is not None:
+            if add_files is not None and metrics["status"] == FINISHED and failure is None:
+                add_files(result, folder.path)
+            result = replace(result, folder=folder.publish(metrics))
+        if failure is not None and not isinstance(failure, KeyboardInterrupt):
+            kept = "" if result.folder is None else f"; the embeddings are in {result.folder}"
+            raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure
+        return result
+
+    def _train(self, folder: RunFolder | None) -> Trained:
+        write: Log = _nowhere if folder is None else folder.append
+        checkpoints = self.checkpoints.open(write)
+
+        def log(line: dict[str, Any]) -> None:
+            write(line)
+            if checkpoints is not None:
+                checkpoints.record(line)
+
+        return self.family.train(
+            self.dataset, ranks=self.ranks, log=log, progress=self.progress, checkpoints=checkpoints
+        )
+
+    def _judge(self, trained: Trained) -> BaseException | None:
+        """Fills ``findings``; what went wrong is returned, because the trained rows must be kept first."""
+        try:
+            self.findings = self.family.judge(trained, self.dataset, progress=self.progress)
+        except (GraphEmbError, OSError, MemoryError, KeyboardInterrupt) as error:
+            return error
+        return None
+
+    def _metrics(self, trained: Trained) -> dict[str, Any]:
+        return {
+            "status": INTERRUPTED if trained.interrupted else FINISHED,
+            "model": self.config.model.name,
+            "dataset": self.family.describe(self.dataset),
+            "train": trained.metrics,
+            "versions": versions(),
+        }
+
+    def _save(self, tables: dict[str, Embeddings], folder: Path) -> None:
+        """The main table into the run folder, each other one into a folder of its name."""
+        for position, (name, table) in enumerate(tables.items()):
+            place = folder / name if position else folder
+            save_embeddings(place, table.weights, table.node_ids, self.config.output.formats)
+
+    def _output_bytes(self) -> int:
+        numbers = self.family.num_saved(self.dataset)
+        return sum(numbers * (TEXT_BYTES if name == "word2vec" else 4) for name in self.config.output.formats)
+
+    def _timed(self, part: str, work: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.seconds[part] = time.perf_counter() - start
+
+
+def _sections(config: RunConfig | Mapping[str, Any] | str | Path | None) -> Mapping[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, RunConfig):
+        return config.model_dump(mode="json")
+    return read_config_file(config) if isinstance(config, (str, Path)) else config

@@ -1,0 +1,171 @@
+"""Negative nodes for contrastive losses: drawn by degree in constant time, the same at any number of threads."""
+
+# N nodes, B walks, S blocks of a walk, K negatives of a block.
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.csr import Graph, frozen
+from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.walk_kernels import fill_negatives
+from graph_emb.sampling.walkers import alias_rows, at_least_one, stream_key
+from graph_emb.transport.process_group import ProcessGroup
+
+LARGEST_EXPONENT = 127
+"""Shares are below two to this power; float32 ends at 2 ** 128."""
+
+
+@dataclass(frozen=True)
+class NegativeKinds:
+    """Which negatives of a block count for which contexts: those of the same kind, of G kinds.
+
+    Attributes:
+        places: The kind of each place of a walk, shape (L,), int8.
+        drawn: The kind of each negative of a block, shape (K,), int8; every kind has at least one.
+    """
+
+    places: np.ndarray
+    drawn: np.ndarray
+
+    @classmethod
+    def one(cls, walk_length: int, shared: int) -> NegativeKinds:
+        """All negatives count for all contexts."""
+        return cls(np.zeros(walk_length, np.int8), np.zeros(shared, np.int8))
+
+    def shares(self, num_negatives: float) -> np.ndarray:
+        """How often a negative of each kind counts so that ``num_negatives`` do per context, (G,), float32."""
+        return (num_negatives / np.bincount(self.drawn)).astype(np.float32)
+
+
+class NegativeSampler:
+    """Nodes drawn with a probability proportional to ``degree ** power``, with replacement.
+
+    power 0.75 is word2vec's choice (Mikolov et al. 2013), 0 is uniform over all nodes. A draw is a function of
+    (seed, epoch, walk, its number), so it does not depend on threads or batches.
+
+    Args:
+        degrees: Shape (N,), at least 0; ``node_degrees`` gives those of a graph.
+        power: Exponent, finite.
+        seed: Any integer.
+        low: The node of the first degree: N nodes from ``low`` on are drawn. Where each rank draws among its own
+            nodes only, no row of a negative travels, but a token is never pushed away from nodes of other ranks
+            that its walks do not meet: rows of different ranks are told apart less well.
+    Raises:
+        ConfigError: power is not finite or below 0, or no node has a positive probability.
+    """
+
+    def __init__(self, degrees: np.ndarray, power: float = 0.75, *, seed: int = 0, low: int = 0) -> None:
+        if not (math.isfinite(power) and power >= 0):
+            raise ConfigError(f"negative power {power}: must be finite and at least 0; 0 draws uniformly")
+        self.seed, self.low = int(seed), int(low)
+        self.power = float(power)
+        share = np.asarray(degrees, np.float64) ** power
+        if not (len(share) and np.isfinite(share).all() and share.min() >= 0 and share.sum() > 0):
+            raise ConfigError(
+                f"negatives of {len(share)} nodes: degrees must be finite, at least 0 and not all 0; "
+                "use power=0 for a graph without edges"
+            )
+        # The alias tables read float32: a power of two, which rounds nothing, brings the largest share below its limit.
+        share = np.ldexp(share, LARGEST_EXPONENT - int(np.frexp(share.max())[1]))
+        self.probabilities = share / share.sum()
+        row = frozen(np.array([0, len(share)], np.int64))
+        self.accept, self.other, _ = alias_rows(row, frozen(share.astype(np.float32)))
+
+    def kinds(self, walk_length: int, shared: int) -> NegativeKinds:
+        """Which of ``shared`` negatives of a block count for which places of a walk of ``walk_length`` nodes."""
+        return NegativeKinds.one(walk_length, shared)
+
+    def key(self, epoch: int) -> np.uint64:
+        """The key of an epoch's streams, for compiled loops that draw by themselves."""
+        return stream_key(self.seed, epoch, 1)
+
+    def sample(self, num_walks: int, per_walk: int, *, epoch: int = 0, first: int = 0) -> np.ndarray:
+        """Negatives of consecutive walks.
+
+        Args:
+            num_walks: B.
+            per_walk: Draws for each walk.
+            epoch: Each epoch has draws of its own.
+            first: Index of the first walk in the epoch.
+        Returns:
+            Shape (B, per_walk), int32.
+        """
+        return self.sample_for(np.arange(first, first + at_least_one("num_walks", num_walks)), per_walk, epoch=epoch)
+
+    def sample_for(
+        self, index: np.ndarray, per_walk: int, *, epoch: int = 0, pool: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Negatives of walks by their index in the epoch.
+
+        Args:
+            index: Shape (B,), integers.
+            per_walk, epoch: As in ``sample``.
+            pool: Nodes of ``pool(...)``, of which each draw takes one; None draws among all.
+        Returns:
+            Shape (B, per_walk), int32.
+        """
+        out = np.empty((len(index), at_least_one("per_walk", per_walk)), np.int32)
+        if pool is not None:
+            empty = (np.empty(0, np.float32), np.empty(0, np.int32))
+            fill_negatives(*empty, len(pool), self.key(epoch), index, 0, out)
+            return pool[out]
+        fill_negatives(self.accept, self.other, len(self.accept), self.key(epoch), index, self.low, out)
+        return out
+
+    def pool(self, size: int, number: int, *, epoch: int = 0) -> np.ndarray:
+        """Nodes that many walks share, so that few rows are needed; each has the probabilities of a single draw.
+
+        Args:
+            size: Nodes, with repeats.
+            number: Which pool of the epoch.
+            epoch: As in ``sample``.
+        Returns:
+            Shape (size,), int32.
+        """
+        out = np.empty((1, at_least_one("size", size)), np.int32)
+        key = stream_key(self.seed, epoch, 3)
+        fill_negatives(self.accept, self.other, len(self.accept), key, np.array([number]), self.low, out)
+        return out[0]
+
+
+def node_degrees(graph: Graph) -> np.ndarray:
+    """Sum of the weights of the arcs at each node, shape (N,), float64.
+
+    Of a directed graph both ends of an arc count, so that a node that is only pointed at can be drawn as well.
+    On an undirected graph this is, up to a factor, how often long DeepWalk walks visit a node.
+    """
+    weights = np.ones(graph.num_arcs) if graph.weights is None else graph.weights.astype(np.float64)
+    degrees = np.bincount(graph.indices, weights, minlength=graph.num_nodes)
+    if graph.directed:
+        degrees += np.bincount(graph.sources(), weights, minlength=graph.num_nodes)
+    return degrees
+
+
+def gathered_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
+    """``node_degrees`` of a graph of which each rank holds a part, shape (N,), on every rank; all must call it."""
+    degrees = np.zeros(part.num_nodes)
+    degrees[part.low : part.low + part.num_own_nodes] = out_degrees(part)
+    if part.directed:
+        weights = None if part.weights is None else part.weights.astype(np.float64)
+        degrees += np.bincount(part.indices, weights, minlength=part.num_nodes)
+    return degrees if group is None else group.sum(torch.from_numpy(degrees), "sum of degrees").numpy()
+
+
+def own_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
+    """``node_degrees`` of the rank's own nodes, shape (R,); all must call it."""
+    if part.directed:  # arcs from elsewhere count
+        return gathered_degrees(part, group)[part.low : part.low + part.num_own_nodes]
+    return out_degrees(part)
+
+
+def out_degrees(part: PartGraph) -> np.ndarray:
+    """Summed weights of the arcs that leave each of the rank's own nodes, shape (R,), float64."""
+    weights = np.ones(len(part.indices)) if part.weights is None else part.weights.astype(np.float64)
+    rows = np.repeat(np.arange(part.num_own_nodes), np.diff(part.indptr))
+    return np.bincount(rows, weights, minlength=part.num_own_nodes)

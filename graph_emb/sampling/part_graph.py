@@ -1,0 +1,178 @@
+"""What one rank knows of a partitioned graph: the out-arcs of the nodes that it owns."""
+
+# N nodes of the whole graph, R nodes of a rank, E arcs that leave them, M given arcs, W ranks.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeError
+from graph_emb.graph.build import checked_weights
+from graph_emb.graph.csr import Graph, frozen
+from graph_emb.graph.ids import as_ids
+from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.routing import Layout
+
+
+@dataclass(frozen=True, eq=False)
+class PartGraph:
+    """Neighbour lists of the nodes [low, low + R) of a graph of N nodes in partition order.
+
+    Attributes:
+        indptr: Shape (R+1,), int64; the out-neighbours of node low + r are ``indices[indptr[r]:indptr[r+1]]``.
+        indices: Shape (E,), int32, partition-order numbers in the whole graph, sorted and distinct within a row.
+        weights: Shape (E,), float32, finite and above 0; None: all are 1.
+        directed: Whether an arc may lack its reverse.
+        layout: The rank that owns each node; the one of the embedding tables, or rows travel without need.
+        rank: Whose part this is.
+    Raises:
+        ShapeError: an array's dtype or length does not fit the others or the layout.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weights: NDArray[np.float32] | None
+    directed: bool
+    layout: Layout
+    rank: int
+
+    def __post_init__(self) -> None:
+        low, high = self.layout.owned(self.rank)
+        wanted: dict[str, tuple[type, int]] = {
+            "indptr": (np.int64, high - low + 1),
+            "indices": (np.int32, int(self.indptr[-1])),
+        }
+        if self.weights is not None:
+            wanted["weights"] = (np.float32, len(self.indices))
+        for name, (dtype, length) in wanted.items():
+            array = getattr(self, name)
+            if array.dtype != dtype or array.shape != (length,):
+                raise ShapeError(
+                    f"{name} of rank {self.rank}: dtype {array.dtype}, shape {array.shape}; "
+                    f"expected {np.dtype(dtype)}, ({length},)"
+                )
+            object.__setattr__(self, name, frozen(array))
+
+    @property
+    def num_nodes(self) -> int:
+        """N, nodes of the whole graph."""
+        return int(self.layout.bounds[-1])
+
+    @property
+    def low(self) -> int:
+        """The first node that this rank owns."""
+        return self.layout.owned(self.rank)[0]
+
+    @property
+    def num_own_nodes(self) -> int:
+        """R."""
+        return len(self.indptr) - 1
+
+    @classmethod
+    def of_graph(cls, graph: Graph, layout: Layout, rank: int) -> PartGraph:
+        """The rank's rows of a graph that is in this process whole.
+
+        Raises:
+            PartitionError: the layout is that of another number of nodes.
+        """
+        if layout.bounds[-1] != graph.num_nodes:
+            raise PartitionError(f"the layout covers {layout.bounds[-1]} nodes, the graph has {graph.num_nodes}")
+        low, high = layout.owned(rank)
+        start, end = graph.indptr[low], graph.indptr[high]
+        weights = None if graph.weights is None else graph.weights[start:end]
+        indptr = graph.indptr[low : high + 1] - start
+        return cls(indptr, graph.indices[start:end], weights, graph.directed, layout, rank)
+
+    @classmethod
+    def from_arcs(
+        cls,
+        src: ArrayLike,
+        dst: ArrayLike,
+        layout: Layout,
+        rank: int,
+        *,
+        weights: ArrayLike | None = None,
+        directed: bool = False,
+        group: ProcessGroup | None = None,
+    ) -> PartGraph:
+        """The rank's rows from arcs src -> dst; of arcs that are given twice the first one counts.
+
+        A part in DGL's format holds the arcs that arrive at its nodes. Those of an undirected graph, turned round,
+        are the ones that leave them. Those of a directed graph go to their owners: pass ``group``.
+
+        Args:
+            src, dst: Shape (M,), partition-order numbers.
+            layout, rank: As the attributes.
+            weights: Shape (M,), above 0; on every rank that has an arc, or on none.
+            directed: False: every arc's reverse is given as well, on the rank that owns its end.
+            group: Sends every arc to the owner of ``src``; every rank must call. None: all are this rank's own.
+        Raises:
+            ShapeError: arrays of different length, or of a wrong dtype.
+            DataError: a node is negative or not below N, or a weight is not finite and above 0.
+            PartitionError: without a group, an arc leaves a node of another rank.
+        """
+        heads, tails = as_ids(src, "src").astype(np.int64), as_ids(dst, "dst").astype(np.int64)
+        if len(heads) != len(tails):
+            raise ShapeError(f"src has {len(heads)} ids, dst has {len(tails)}; expected the same number")
+        num_nodes = int(layout.bounds[-1])
+        for nodes in (heads, tails):
+            if len(nodes) and not 0 <= nodes.min() <= nodes.max() < num_nodes:
+                wrong = nodes[(nodes < 0) | (nodes >= num_nodes)][0]
+                raise DataError(f"part of rank {rank}: node {wrong} is outside [0, {num_nodes}); pass partition order")
+        values = None if weights is None else checked_weights(weights, len(heads))
+        if group is not None and group.world_size > 1:
+            heads, tails, values = _to_owners(heads, tails, values, layout, group)
+        low, high = layout.owned(rank)
+        strangers = heads[(heads < low) | (heads >= high)]
+        if len(strangers):
+            raise PartitionError(
+                f"part of rank {rank}: an arc leaves node {strangers[0]}, outside of its range [{low}, {high}); "
+                "pass group= to send arcs to their owners"
+            )
+        return cls(*_sorted_rows(heads - low, tails, values, high - low), directed, layout, rank)
+
+    def degrees(self) -> NDArray[np.int64]:
+        """Arcs that leave each own node, shape (R,)."""
+        return np.diff(self.indptr)
+
+
+def _sorted_rows(
+    rows: NDArray[np.int64], tails: NDArray[np.int64], weights: NDArray[np.float32] | None, num_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32] | None]:
+    order = np.lexsort((tails, rows))  # stable: of equal arcs the first given one stays first
+    rows, tails = rows[order], tails[order]
+    keep = np.ones(len(rows), bool)
+    keep[1:] = (rows[1:] != rows[:-1]) | (tails[1:] != tails[:-1])
+    indptr = np.zeros(num_rows + 1, np.int64)
+    np.cumsum(np.bincount(rows[keep], minlength=num_rows), out=indptr[1:])
+    return indptr, tails[keep].astype(np.int32), None if weights is None else weights[order][keep]
+
+
+def _to_owners(
+    heads: NDArray[np.int64],
+    tails: NDArray[np.int64],
+    weights: NDArray[np.float32] | None,
+    layout: Layout,
+    group: ProcessGroup,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]:
+    """Every arc at the rank that owns its head, rank after rank in the order in which they were given there."""
+    what = "exchange of arcs"
+    weighted = group.gather_objects(None if not len(heads) else weights is not None, what)
+    if {True, False} <= set(weighted):
+        raise ConfigError(f"{what}: ranks with weights: {weighted}; give them on every rank or on none")
+    if not len(heads):  # nothing to send tells nothing
+        weights = np.empty(0, np.float32) if True in weighted else None
+    owner = layout.owner(torch.from_numpy(heads)).numpy()
+    order = np.argsort(owner, kind="stable")
+    counts = np.bincount(owner, minlength=group.world_size)
+    ones = [1] * group.world_size
+    coming = group.exchange(torch.from_numpy(counts), ones, ones, what).tolist()
+
+    def send(column: NDArray) -> NDArray:
+        return group.exchange(torch.from_numpy(column[order]), counts.tolist(), coming, what).numpy()
+
+    return send(heads), send(tails), None if weights is None else send(weights)

@@ -1,0 +1,141 @@
+"""Random walks over a graph: DeepWalk and node2vec, streamed in batches that any number of threads reproduces."""
+
+# N nodes, E arcs, B walks of a batch, L nodes of a walk.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from graph_emb.core.errors import PartitionError, ShapeError
+from graph_emb.graph.csr import Graph
+from graph_emb.sampling.walkers import (
+    Stepper,
+    alias_rows,
+    at_least_one,
+    check_num_nodes,
+    start_batches,
+    stream_key,
+    thread_count,
+    walkers_at,
+)
+
+__all__ = ["WalkSampler", "alias_rows", "at_least_one", "stream_key", "thread_count"]
+
+
+class WalkSampler:
+    """Walks of ``walk_length`` nodes, ``num_walks`` from every node, in a random order of the start nodes.
+
+    A step t -> v -> x follows the arc v -> x with a probability proportional to ``w(v, x) * bias``, where the
+    bias is 1/p for x = t, 1 if t -> x is an arc, and 1/q otherwise (node2vec, Grover and Leskovec 2016; the
+    distance of t and x is measured along the arcs). p = q = 1 is DeepWalk (Perozzi et al. 2014): the bias is 1.
+    The first step, and every step of DeepWalk, follows the weights alone.
+
+    A walk is a function of (seed, epoch, its index): the same for every number of threads and batch size. A node
+    without out-arcs ends the walk; the rest of the row is -1.
+
+    Args:
+        graph: Rows sorted, fewer than 2^31 nodes; its weights are used where it has any.
+        num_walks: Passes over all nodes in one epoch.
+        walk_length: L, nodes of a walk, the start included.
+        p: Return parameter, large values keep the walk from going back.
+        q: In-out parameter, large values keep the walk near the previous node.
+        seed: Any integer; epochs of one seed are independent.
+    Raises:
+        ConfigError: an option is outside its limits.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        num_walks: int = 10,
+        walk_length: int = 40,
+        p: float = 1.0,
+        q: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.graph = graph
+        self.num_walks = at_least_one("num_walks", num_walks)
+        self.seed = int(seed)
+        check_num_nodes(graph.num_nodes)
+        rows = (graph.indptr, graph.indices, graph.weights, graph.directed)
+        self._stepper = Stepper(*rows, 0, walk_length, p, q)
+        self.walk_length, self.p, self.q = self._stepper.walk_length, self._stepper.p, self._stepper.q
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the number of nodes that walks may visit."""
+        return self.graph.num_nodes
+
+    @property
+    def num_walks_per_epoch(self) -> int:
+        """Rows that ``batches`` yields in one epoch: num_walks * N."""
+        return self.num_walks * self.graph.num_nodes
+
+    def batches(
+        self, batch_size: int = 8192, *, epoch: int = 0, num_threads: int | None = None
+    ) -> Iterator[np.ndarray]:
+        """The walks of one epoch, in order, never more than one batch of them in memory.
+
+        Args:
+            batch_size: B, walks of a batch; the last one may be shorter.
+            epoch: Which epoch; each has walks and start orders of its own.
+            num_threads: Threads that walk; None takes as many as torch (``torch.get_num_threads()``).
+        Yields:
+            Shape (B, L), int32 nodes, -1 after a dead end.
+        """
+        for walks, _ in self.numbered_batches(batch_size, epoch=epoch, num_threads=num_threads):
+            yield walks
+
+    def numbered_batches(
+        self, batch_size: int = 8192, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """``batches`` with the index of each walk in its epoch, shape (B,), int64; a walk's draws depend on it.
+
+        ``first`` walks of the epoch are left out.
+        """
+        batch_size = at_least_one("batch_size", batch_size)
+        pool_size = thread_count(num_threads)
+        with ThreadPoolExecutor(pool_size) as pool:
+            for starts in start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size, first):
+                index = np.arange(first, first + len(starts))
+                yield self._walk(starts, epoch, index, pool, pool_size), index
+                first += len(starts)
+
+    def walks_from(
+        self, nodes: np.ndarray, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
+    ) -> np.ndarray:
+        """One walk from each of ``nodes``.
+
+        Args:
+            nodes: Start nodes, shape (B,), integers, repeats allowed.
+            epoch: As in ``batches``.
+            first: Index of the first walk; walks of equal seed, epoch, index and start are equal.
+            num_threads: Threads that walk; None takes as many as torch (``torch.get_num_threads()``).
+        Returns:
+            Shape (B, L), int32 nodes, -1 after a dead end.
+        Raises:
+            ShapeError: nodes is not a vector of integers.
+            PartitionError: a node is outside [0, N).
+        """
+        nodes = np.asarray(nodes)
+        if nodes.ndim != 1 or not np.issubdtype(nodes.dtype, np.integer):
+            raise ShapeError(f"start nodes have shape {nodes.shape} and dtype {nodes.dtype}; give integers (B,)")
+        if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.graph.num_nodes:
+            wrong = nodes[(nodes < 0) | (nodes >= self.graph.num_nodes)][0]
+            raise PartitionError(f"start node {wrong} is outside [0, {self.graph.num_nodes}); pass row numbers")
+        pool_size = thread_count(num_threads)
+        with ThreadPoolExecutor(pool_size) as pool:
+            index = np.arange(first, first + len(nodes))
+            return self._walk(nodes.astype(np.int32), epoch, index, pool, pool_size)
+
+    def _walk(
+        self, starts: np.ndarray, epoch: int, index: np.ndarray, pool: ThreadPoolExecutor, pool_size: int
+    ) -> np.ndarray:
+        out = np.empty((len(starts), self.walk_length), np.int32)
+        out[:, 0] = starts
+        self._stepper.advance(walkers_at(starts, index), stream_key(self.seed, epoch), out, pool, pool_size)
+        return out

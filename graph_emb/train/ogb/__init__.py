@@ -1,1 +1,0 @@
-"""OGB's data sets: recipes, a record of every seed, and the report that a leaderboard asks for."""

@@ -1,0 +1,158 @@
+"""Copies of other ranks' rows: fetched for all tables at once, changed here, and the changes given back the same way.
+
+Legend: T tables, W ranks, N copied rows of a table, S copied rows of all tables, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.threads import threads_for
+from graph_emb.optim.apply import apply_update
+from graph_emb.optim.grouping import share
+from graph_emb.optim.sgd import SGD
+from graph_emb.table.gather import gather
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.lockstep import COPY, RETURN
+
+
+class RowCopies:
+    """What ranks do that train copies of each other's rows for a while (local SGD), in collective mode.
+
+    A pull asks for the ids of all tables in one exchange, and the rows come in one. The owners remember who has which
+    rows, so that ``give_back`` sends changes without ids. Memory is kept from one turn to the next: fresh pages cost
+    more than the rows that are laid on them.
+
+    Args:
+        transport: Of the tables.
+        tables: Names of float32 tables of one width on the CPU, T.
+    Raises:
+        ConfigError: other tables.
+    """
+
+    def __init__(self, transport: CollectiveTransport, tables: Sequence[str]) -> None:
+        self._transport, self._names = transport, list(tables)
+        specs = [transport.shard(name).spec for name in tables]
+        fit = all(spec.dtype is torch.float32 and spec.device.type == "cpu" for spec in specs)
+        if not fit or len({spec.dim for spec in specs}) > 1:
+            found = ", ".join(f"{spec.name!r} {spec.dim} of {spec.dtype} on {spec.device}" for spec in specs)
+            raise ConfigError(f"copies of rows need float32 tables of one width on the CPU; these have {found}")
+        self._dim = specs[0].dim
+        self._memory: dict[str, Tensor] = {}
+        self._asks = np.zeros((transport.world_size, len(tables)), np.int64)
+        self._wanted = self._asks.copy()
+        self._asked = torch.empty(0, dtype=torch.int64)
+        self._places: list[Tensor] = []
+        self._copies: list[Tensor] = []
+
+    def pull(self, ids: Sequence[Tensor]) -> list[Tensor]:
+        """Copies of rows, (N, D) for each table in the order asked; valid until the next pull. Every rank calls it.
+
+        Args:
+            ids: For each table distinct checked ids of other ranks' rows, (N,), int64; may be empty.
+        Raises:
+            PeerError: a process is gone, or is in another call.
+        """
+        transport, what = self._transport, f"copies of rows of {self._tables_said}"
+        routes = [transport.layout_of(name).route(some) for name, some in zip(self._names, ids, strict=True)]
+        self._asks = np.array([route.counts for route in routes], np.int64).T  # (W, T)
+        self._wanted = transport.agree(COPY, self._signature, torch.from_numpy(self._asks), what).numpy()
+        starts = np.cumsum(self._asks).reshape(self._asks.shape) - self._asks  # rank by rank, then by table
+        shifts = starts - (np.cumsum(self._asks, axis=0) - self._asks)  # from a place in a table's route
+        sent, self._places = torch.empty(int(self._asks.sum()), dtype=torch.int64), []
+        for t, route in enumerate(routes):
+            at = torch.from_numpy(np.arange(len(route.ids)) + np.repeat(shifts[:, t], self._asks[:, t]))
+            sent[at] = route.ids
+            self._places.append(at[route.place])
+        here = self._lend("pulled", len(sent))
+        asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
+        self._asked = transport.group.exchange(sent, asks, wanted, what)
+        rows = transport.group.outgoing(here, sum(wanted))
+        for shard, part in self._served():
+            shard.read_into(self._asked[part] - shard.first_id, rows[part])
+        transport.group.exchange_into(here, rows, wanted, asks, what)
+        self._copies = [self._lend(f"copies {t}", len(places)) for t, places in enumerate(self._places)]
+        for copies, places in zip(self._copies, self._places, strict=True):
+            gather(here, places, copies)
+        traffic = transport.traffic
+        traffic.asked, traffic.distinct = traffic.asked + len(sent), traffic.distinct + len(sent)
+        traffic.bytes_sent += len(sent) * 8 + sum(wanted) * self._row_bytes
+        return self._copies
+
+    def give_back(self) -> None:
+        """Add by how much each copy has changed to its owner's row, in the order of ranks; once for each pull.
+
+        Every rank calls it.
+
+        Raises:
+            ModeError: there are no copies: nothing was pulled since the last time.
+            PeerError: a process is gone, or is in another call.
+        """
+        if not self._copies:
+            raise ModeError(f"{self._tables_said}: no copies to give back; pull them first")
+        transport, what = self._transport, f"changes of copied rows of {self._tables_said}"
+        transport.agree(RETURN, self._signature, torch.from_numpy(self._asks), what)
+        pulled = self._memory["pulled"]
+        changes = transport.group.outgoing(pulled, int(self._asks.sum()))
+        for copies, places in zip(self._copies, self._places, strict=True):
+            _subtract(pulled, copies, places, changes)
+        asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
+        came = self._lend("came", sum(wanted))
+        transport.group.exchange_into(came, changes, asks, wanted, what)
+        for shard, part in self._served():
+            rows = self._asked[part] - shard.first_id
+            apply_update(SGD(1.0), shard, rows, came[part], "sum", prepared=True, distinct=True)
+            transport.mark_changed(shard.spec.name, rows)
+        transport.traffic.bytes_sent += len(changes) * self._row_bytes
+        transport.traffic.steps += 1
+        self._copies = []
+
+    def _served(self) -> Iterator[tuple[EmbeddingShard, slice]]:
+        """Each table's rows that each rank has copied: the shard, and where they stand among all."""
+        end = 0
+        for counts in self._wanted.tolist():
+            for name, count in zip(self._names, counts, strict=True):
+                start, end = end, end + count
+                yield self._transport.shard(name), slice(start, end)
+
+    def _lend(self, use: str, num_rows: int) -> Tensor:
+        """Memory for so many rows, the same from one turn to the next while it is large enough."""
+        known = self._memory.get(use)
+        if known is None or len(known) < num_rows:
+            known = self._memory[use] = torch.empty(num_rows + num_rows // 4, self._dim)
+        return known[:num_rows]
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._dim * torch.float32.itemsize
+
+    @property
+    def _tables_said(self) -> str:
+        return f"table {', '.join(map(repr, self._names))}"
+
+    @property
+    def _signature(self) -> int:
+        return self._transport.signature(self._names)
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _subtract_rows(before, after, places, out, parts):
+    for part in prange(parts):
+        low, high = share(part, parts, len(places))
+        for k in range(low, high):
+            place = places[k]
+            for d in range(out.shape[1]):
+                out[place, d] = before[place, d] - after[k, d]
+
+
+def _subtract(before: Tensor, after: Tensor, places: Tensor, out: Tensor) -> None:
+    """``out[places] = before[places] - after``: how far each copy has gone down; float32 on the CPU."""
+    with threads_for(len(places)) as parts:
+        _subtract_rows(before.numpy(), after.numpy(), places.numpy(), out.numpy(), parts)

@@ -1,0 +1,232 @@
+"""The folder of a build's temporary files: stages of tasks that workers share and that a second start goes on with.
+
+A task is done when its result lies in the folder. A worker does each world_size-th task of a stage, then waits for the
+results of the others, so files are all that workers exchange.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.log import get_logger
+from graph_emb.core.storage import write_file
+from partition.manifest import read_json
+
+log = get_logger("partition.streaming")
+
+PLAN = "plan.json"
+POLL_S = 0.05
+STALLED_S = 1800.0
+"""A worker gives up when no other one has finished a task for so long."""
+
+
+class Removed(Exception):
+    """The first worker is done with everything and has removed the folder."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Which of several processes this is.
+
+    Attributes:
+        rank: From 0.
+        world_size: Processes that share the folder.
+        launch: What tells one launch from another, where something does; all its workers have the same.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    launch: str = ""
+
+    @classmethod
+    def of_environment(cls) -> Workers:
+        """As torchrun says in RANK and WORLD_SIZE; one worker without it.
+
+        Raises:
+            ConfigError: they are no numbers, or the rank is not below the size.
+        """
+        rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+            raise ConfigError(f"RANK={rank} and WORLD_SIZE={size} in the environment: expected numbers, RANK below")
+        names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+        return cls(int(rank), int(size), ":".join(os.environ.get(name, "") for name in names))
+
+
+class Workplace:
+    """The folder ``.<name>.streaming`` beside the partition.
+
+    Args:
+        place: Folder of the partition.
+        facts: What is built, of what; another run's files are used only when all of it is the same.
+        workers: Who shares the folder.
+    Raises:
+        ConfigError: another run builds the same partition now.
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, place: Path, facts: dict[str, Any], workers: Workers) -> None:
+        self.path = place.with_name(f".{place.name}.streaming")
+        self.workers = workers
+        self._joined = False
+        text = json.dumps(facts, sort_keys=True, default=str)
+        self._print = hashlib.sha256(text.encode()).hexdigest()
+        if workers.rank == 0:
+            self._begin()
+        else:
+            self._wait("the first worker", lambda: self._planned() == self._print)
+        self._lock = self._locked()
+        self._joined = True
+        (self.path / f"failed.{workers.rank}").unlink(missing_ok=True)
+        if workers.rank > 0:
+            _write_json(self._arrived(workers.rank), {"launch": workers.launch})
+
+    def _begin(self) -> None:
+        if self.path.exists() and self._planned() != self._print:
+            self._remove()
+        if self.path.exists():
+            log.warning("going on with %s, which an earlier run left", self.path)
+        self.out.mkdir(parents=True, exist_ok=True)
+        _write_json(self.path / PLAN, {"fingerprint": self._print})
+
+    def _planned(self) -> str | None:
+        path = self.path / PLAN
+        return str(read_json(path)["fingerprint"]) if path.is_file() else None
+
+    def _locked(self) -> int:
+        lock = os.open(self.path / f"worker-{self.workers.rank}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise ConfigError(f"another run works in {self.path}; wait for it, or give another --out") from None
+        return lock
+
+    @property
+    def out(self) -> Path:
+        """Where finished files of the partition lie until all are there."""
+        return self.path / "out"
+
+    def folder(self, name: str) -> Path:
+        """A folder of temporary files."""
+        path = self.path / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def run(
+        self,
+        stage: str,
+        count: int,
+        task: Callable[[int], dict[str, Any]],
+        after: Callable[[int], object] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Do this worker's tasks that are not done, wait for the others.
+
+        Args:
+            task: Makes the result of one; begins anew when a killed run was in the middle of it.
+            after: Called when the result is on the disk: only then may what the task has read be removed.
+        Returns:
+            The result of each, in order.
+        """
+        results = [self.path / f"{stage}-{index}.json" for index in range(count)]
+        for index in range(self.workers.rank, count, self.workers.world_size):
+            if not results[index].exists():
+                _write_json(results[index], task(index))
+                if after is not None:
+                    after(index)
+        self._wait(f"the others to finish {stage!r}", lambda: all(path.exists() for path in results))
+        return [read_json(path) for path in results]
+
+    def write(self, name: str, write: Callable[[Any], object]) -> dict[str, Any]:
+        """Make a file of the partition; its facts for the manifest. What a killed run left of it is replaced."""
+        path = self.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        num_bytes, checksum = write_file(path, write)
+        return {"bytes": num_bytes, "sha256": checksum}
+
+    def say_failed(self, error: Exception) -> None:
+        """Let the other workers of this launch end with this error instead of waiting."""
+        if self.workers.world_size > 1 and self.workers.launch.strip(":"):
+            content = {"launch": self.workers.launch, "error": f"{type(error).__name__}: {error}"}
+            with suppress(OSError):  # a full disk is what they will see for themselves
+                _write_json(self.path / f"failed.{self.workers.rank}", content)
+
+    def _check_others(self) -> None:
+        for path in self.path.glob("failed.*"):
+            content = read_json(path)
+            if content["launch"] == self.workers.launch:
+                raise PartitionError(f"worker {path.suffix[1:]} failed: {content['error']}")
+
+    def close(self, *, remove: bool) -> None:
+        """Let go of the folder; the first worker removes it."""
+        os.close(self._lock)
+        if remove and self.workers.rank == 0:
+            self._remove()
+
+    @property
+    def removed(self) -> bool:
+        """Whether the first worker has finished while this one was still looking for results.
+
+        It needs no more than the results of all, which a worker that waits for them sees up to ``POLL_S`` later.
+        """
+        return self.workers.rank > 0 and self._joined and not self.path.exists()
+
+    def _arrived(self, rank: int) -> Path:
+        return self.path / f"arrived.{rank}"
+
+    def _has_arrived(self, rank: int) -> bool:
+        mark = self._arrived(rank)
+        return mark.exists() and read_json(mark)["launch"] == self.workers.launch  # not that of a killed launch
+
+    def wait_arrived(self) -> None:
+        """Wait until every other worker of this launch is here: one that came to no folder would wait for it."""
+        ranks = range(1, self.workers.world_size)
+        self._wait("all workers to arrive", lambda: all(self._has_arrived(rank) for rank in ranks))
+
+    def wait_removed(self) -> None:
+        """Wait until the first worker has put the partition in its place."""
+        self._wait("the first worker to finish", lambda: not self.path.exists())
+
+    def _remove(self) -> None:
+        """All at once for those who look."""
+        gone = self.path.with_name(f"{self.path.name}.removed")
+        shutil.rmtree(gone, ignore_errors=True)
+        with suppress(OSError):
+            self.path.rename(gone)
+        for path in (gone, self.path):  # the second where it could not be renamed
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        last, seen = time.monotonic(), -1
+        while not ready():
+            if self.removed:
+                raise Removed
+            self._check_others()
+            found = sum(1 for _ in self.path.glob("*.json")) if self.path.exists() else 0
+            if found != seen:
+                last, seen = time.monotonic(), found
+            if time.monotonic() - last > STALLED_S:
+                raise PartitionError(
+                    f"worker {self.workers.rank} waited {STALLED_S / 60:.0f} minutes for {what} in {self.path}; "
+                    "did another worker end? start all again to go on from here"
+                )
+            time.sleep(POLL_S)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    """The file appears complete or not at all, also to other machines."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    write_file(draft, lambda stream: stream.write(json.dumps(content).encode()))
+    draft.rename(path)

@@ -1,0 +1,69 @@
+"""The bar is silent at first, then tells share, rate, time left and memory, and never runs over its total."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from graph_emb.core import progress
+from partition.readers import read
+
+
+def test_a_short_read_shows_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "g.csv").write_text("0,1\n")
+    read(tmp_path / "g.csv", progress=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_long_read_shows_rate_time_left_and_memory(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SILENT_S", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
+    with progress.progress_shown(True), progress.reading("edges.csv", 4000) as advance:
+        advance(1000)
+    shown = capfd.readouterr().err
+    assert "edges.csv:  25%" in shown
+    assert "1.00k/4.00k" in shown
+    assert "B/s" in shown
+    assert " GB" in shown
+    assert "<" in shown  # elapsed < left
+
+
+@pytest.mark.parametrize(("asked", "seen"), [(True, True), (False, False), (None, False)])
+def test_a_reader_shows_it_when_asked_or_on_a_terminal(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: bool | None,
+    seen: bool,
+) -> None:
+    monkeypatch.setattr(progress, "SILENT_S", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
+    (tmp_path / "g.csv").write_text("0,1\n")
+    read(tmp_path / "g.csv", progress=asked)
+    assert ("g.csv:" in capfd.readouterr().err) == seen
+
+
+def test_an_estimate_that_is_too_low_ends_at_the_total(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SILENT_S", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
+    with progress.progress_shown(True), progress.reading("edges.csv.gz", 100) as advance:
+        advance(80)
+        advance(80)
+    assert "100/100" in capfd.readouterr().err
+
+
+def test_the_text_of_a_gzipped_file_is_known_from_its_end(tmp_path: Path) -> None:
+    text = b"0,1\n" * 5000
+    (tmp_path / "g.csv").write_bytes(text)
+    with gzip.open(tmp_path / "g.csv.gz", "wb") as stream:
+        stream.write(text)
+    assert progress.text_bytes(tmp_path / "g.csv") == len(text)
+    assert progress.text_bytes(tmp_path / "g.csv.gz") == len(text)
+    (tmp_path / "tiny.gz").write_bytes(b"ab")
+    assert progress.text_bytes(tmp_path / "tiny.gz") == 2

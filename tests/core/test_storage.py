@@ -1,0 +1,150 @@
+"""A folder takes its name complete or not at all, and what dead runs left goes away."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph_emb.core import storage as module
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.storage import HashedFile, PendingFolder, size_text
+
+
+def refuse(place: Path) -> None:
+    raise ConfigError(f"{place} is taken")
+
+
+def allow(place: Path) -> None:
+    """Anything may be replaced."""
+
+
+def test_the_name_appears_on_publish(tmp_path: Path) -> None:
+    with PendingFolder(tmp_path / "a" / "out", refuse) as folder:
+        (folder.path / "x").write_text("1")
+        assert not (tmp_path / "a" / "out").exists()
+        assert folder.publish() == tmp_path / "a" / "out"
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["out"]
+
+
+def test_a_failure_leaves_nothing_not_even_the_parents(tmp_path: Path) -> None:
+    def fail() -> None:
+        with PendingFolder(tmp_path / "a" / "b" / "out", refuse) as folder:
+            (folder.path / "x").write_text("1")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_taken_place_is_refused_at_once_and_again_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        PendingFolder(tmp_path / "file", allow)
+    with PendingFolder(tmp_path / "out", refuse) as folder:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "theirs").write_text("")
+        with pytest.raises(ConfigError, match="is taken"):
+            folder.publish()
+    with pytest.raises(ConfigError, match="is taken"):
+        PendingFolder(tmp_path / "out", refuse)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_an_old_folder_gives_way_to_the_whole_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    if not can_exchange:
+        monkeypatch.setattr(module, "swap_names", lambda first, second: False)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").write_text("")
+    with PendingFolder(tmp_path / "out", allow) as folder:
+        (folder.path / "new").write_text("")
+        folder.publish()
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["new"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_old_folder_returns_when_the_new_one_cannot_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "swap_names", lambda first, second: False)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old").write_text("")
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if ".partial-" in self.name:
+            raise OSError(errno.EIO, "broken")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="broken"), PendingFolder(tmp_path / "out", allow) as folder:
+        folder.publish()
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["old"]
+
+
+def test_folders_of_killed_runs_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    script = f"""
+import os, signal
+from graph_emb.core.storage import PendingFolder
+folder = PendingFolder({str(tmp_path / "out")!r}, print)
+(folder.path / "x").write_text("1")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -9
+    (dead,) = tmp_path.glob(".out.partial-*")
+    with PendingFolder(tmp_path / "out", refuse) as living:
+        assert not dead.exists()
+        with PendingFolder(tmp_path / "out", refuse):
+            assert living.path.is_dir()
+
+
+def test_other_hidden_folders_stay(tmp_path: Path) -> None:
+    for name in (".out2.partial-aa", ".out.old-aa", "out.partial-aa"):
+        (tmp_path / name).mkdir()
+    with PendingFolder(tmp_path / "out", refuse) as folder:
+        folder.publish()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_hashed_file_knows_its_size_and_sum(tmp_path: Path) -> None:
+    file = HashedFile(tmp_path / "x")
+    file.write(b"ab")
+    file.write(b"c")
+    assert file.close() == hashlib.sha256(b"abc").hexdigest()
+    assert (file.num_bytes, (tmp_path / "x").read_bytes()) == (3, b"abc")
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    class Full:
+        closed = False
+
+        def write(self, data: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = HashedFile(tmp_path / "x")
+    file._stream.close()
+    file._stream = Full()  # type: ignore[assignment]
+    with pytest.raises(OSError, match=r"No space left on device.*/x"):
+        file.write(b"a")
+
+
+def test_too_little_space_is_known_before_the_work(tmp_path: Path) -> None:
+    with PendingFolder(tmp_path / "out", refuse) as folder:
+        folder.check_space(1)
+        with pytest.raises(OSError, match=r"needs about 1024\.00 TiB, the disk has"):
+            folder.check_space(1 << 50)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 B"), (1536, "1.50 KiB"), (3 << 30, "3.00 GiB"), (1 << 42, "4.00 TiB")]
+)
+def test_sizes_for_people(number: int, text: str) -> None:
+    assert size_text(number) == text

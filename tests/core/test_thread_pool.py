@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.thread_pool import Threads, counting_threads, thread_count
+
+
+def test_ranges_cover_everything_once() -> None:
+    with Threads(3) as threads:
+        assert threads.ranges(10) == [(0, 3), (3, 6), (6, 10)]
+        # one node holds nearly all the weight: it makes a range of its own
+        assert threads.ranges(4, np.array([0, 1, 90, 91, 92])) == [(0, 2), (2, 2), (2, 4)]
+        assert threads.ranges(0, np.array([0])) == [(0, 0), (0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_results_keep_the_order_of_the_calls_and_errors_are_raised(num_threads: int) -> None:
+    def fail() -> None:
+        raise ConfigError("told to")
+
+    with Threads(num_threads) as threads:
+        assert threads.run([lambda i=i: i * i for i in range(5)]) == [0, 1, 4, 9, 16]
+        with pytest.raises(ConfigError, match="told to"):
+            threads.run([fail, fail])
+
+
+@pytest.mark.parametrize("num_threads", [2, 3])
+def test_calls_run_at_once_and_all_end_before_the_first_error(num_threads: int) -> None:
+    meeting, ended = threading.Barrier(num_threads), []
+
+    def meet(number: int) -> None:
+        meeting.wait(30)  # breaks where fewer threads than asked for work at once
+        ended.append(number)
+        raise ConfigError(f"call {number}")
+
+    with Threads(num_threads) as threads, pytest.raises(ConfigError, match="call 0"):
+        threads.run([partial(meet, number) for number in range(2 * num_threads)])
+    assert sorted(ended) == list(range(2 * num_threads))
+
+
+def test_the_number_of_threads_is_checked() -> None:
+    assert thread_count(3) == 3
+    assert thread_count(None) >= 1
+    with pytest.raises(ConfigError, match="num_threads is 0; at least 1"):
+        thread_count(0)
+
+
+def test_threads_that_count_take_no_more_memory_than_the_edges() -> None:
+    assert counting_threads(4, num_nodes=10, num_edges=100) == 4
+    assert counting_threads(64, num_nodes=10, num_edges=109) == 10
+    assert counting_threads(64, num_nodes=10, num_edges=3) == 1
+    assert counting_threads(2, num_nodes=0, num_edges=0) == 1

@@ -1,0 +1,55 @@
+"""A data set in numbers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from graph_emb.graph import Graph, Labels
+from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.describe import describe
+
+
+def test_every_number_of_a_drawn_graph() -> None:
+    # 0-1, 1-2, 1-3; 4 alone; 5 with itself only
+    graph = Graph.from_edges([0, 1, 1, 5], [1, 2, 3, 5], num_nodes=6, weights=[1, 2, 1, 1])
+    labels = Labels.from_lists([[0, 1], [1], [], [1], [], []], num_classes=3)
+    data = Dataset(
+        "drawn",
+        graph,
+        labels,
+        node_split={"train": np.array([0, 1])},
+        link_split={"train": {"edge": np.zeros((4, 2), dtype=np.int64)}},
+    )
+    found = describe(data)
+    assert found == {
+        "name": "drawn",
+        "nodes": 6,
+        "edges": 4,
+        "arcs": 7,
+        "directed": False,
+        "weighted": True,
+        "ids": "0 .. N-1",
+        "degree": {"min": 0, "median": 1.0, "mean": 7 / 6, "max": 3},
+        "isolated": 2,
+        "self_loops": 1,
+        "components": 3,
+        "largest_component": 4,
+        "labels": {"classes": 3, "labelled": 3, "assignments": 4, "most_on_a_node": 2, "largest_class": 3},
+        "node_split": {"train": 2},
+        "link_split": {"train": {"edge": [4, 2]}},
+    }
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_directed_graph_counts_out_arcs_and_weak_components() -> None:
+    found = describe(Dataset("d", Graph.from_edges(["a", "c"], ["b", "b"], directed=True)))
+    assert found["degree"] == {"min": 0, "median": 1.0, "mean": 2 / 3, "max": 1}
+    assert (found["components"], found["isolated"], found["ids"]) == (1, 0, "str")
+    assert found["labels"] is found["node_split"] is found["link_split"] is None
+
+
+def test_a_graph_without_nodes_has_zeros() -> None:
+    found = describe(Dataset("none", Graph.from_edges([], [])))
+    assert (found["nodes"], found["components"], found["isolated"], found["largest_component"]) == (0, 0, 0, 0)

@@ -1,0 +1,64 @@
+"""What several trainers in place must come to: a small graph, its model, and local SGD in so many words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
+from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
+from graph_emb.sampling.negatives import NegativeSampler, node_degrees
+from graph_emb.sampling.walks import WalkSampler
+
+NODES = 40
+WALKS: dict[str, Any] = {"num_walks": 4, "walk_length": 9, "seed": 2}
+SMALL: dict[str, Any] = {"dim": 6, "window": 2, "shared_negatives": 3, "block": 4, "lr": 0.1}
+
+
+def graph_of_groups(size: int = 20, links: int = 12, seed: int = 0) -> Graph:
+    """Two groups, dense inside and with few edges across, their nodes one after the other; two nodes are alone."""
+    rng = np.random.default_rng(seed)
+    half = size - 1
+    inside = [rng.integers(0, half, (4 * size, 2)) + start for start in (0, size)]
+    across = np.stack([rng.integers(0, half, links), rng.integers(0, half, links) + size], axis=1)
+    edges = np.concatenate([*inside, across])
+    return Graph.from_edges(edges[:, 0], edges[:, 1], num_nodes=2 * size, self_loops="drop")
+
+
+def fill(model: SkipGram) -> None:
+    """Rows that are not small, so that every term of a step counts."""
+    for number, table in enumerate(model.tables):
+        table.weight[:] = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(number)) * 0.3
+
+
+def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> list[np.ndarray]:
+    """Local SGD in so many words: each rank trains a copy of everything, and all changes are added up."""
+    graph = graph_of_groups()
+    assert config.exchange_walks
+    negatives = NegativeSampler(node_degrees(graph), seed=0)
+    kernel = Kernel(config, negatives)
+    tables = [
+        torch.randn(NODES, 6, generator=torch.Generator().manual_seed(k)).numpy() * 0.3 for k in range(config.tables)
+    ]
+    places = [low * world_size // (len(bounds) - 1) for low in range(len(bounds) - 1)]
+    (walks,) = WalkSampler(graph, **WALKS).batches(10_000)
+    owner = np.array(places)[np.searchsorted(bounds[1:-1], walks[:, 0], side="right")]
+    decay = LinearDecay(config.first_lr, len(walks))
+    step = config.exchange_walks * world_size
+    for low in range(0, len(walks), step):
+        changes = [np.zeros_like(table) for table in tables]
+        for rank in range(world_size):
+            index = low + np.flatnonzero(owner[low : low + step] == rank)
+            if len(index):
+                copies = [table.copy() for table in tables]
+                pair = (copies[0], copies[-1])
+                pool = negatives.pool(config.negative_pool, low + rank) if config.negative_pool else None
+                drawn = kernel.draw(walks[index], 0, index, pool)
+                kernel.run(walks[index], drawn, pair, pair, decay.at(int(index[0])), decay.slope, MOST_CHANGE, index)
+                for change, copy, table in zip(changes, copies, tables, strict=True):
+                    change += copy - table
+        tables = [table + change for table, change in zip(tables, changes, strict=True)]
+    return tables

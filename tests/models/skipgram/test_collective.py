@@ -1,0 +1,308 @@
+"""Skip-gram by several ranks: the arithmetic of one process, in step, and as good.
+
+Every test of several ranks runs a module-level function on each; the single-process result is made in the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.csr import Graph
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.models.skipgram import training as skipgram
+from graph_emb.models.skipgram.kernels import number_rows
+from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
+from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.sampling.walks import WalkSampler
+from graph_emb.transport.routing import layout
+from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, exchanged, fill, graph_of_groups
+from tests.ranks import Ranks
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    """No test takes over a mode, or leaves its own to the next."""
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+GROUPS = np.r_[0:50, 100:150, 50:100, 150:200]  # members of the first and of the second planted group
+BOUNDS = [0, 25, 25, 40]  # the second part is empty
+PLANTED: dict[str, Any] = {"dim": 16, "window": 5, "shared_negatives": 8, "block": 10, "lr": 0.05}
+
+
+def start(graph: Graph, bounds: list[int], **options: Any) -> tuple[Any, PartitionedWalkSampler, RangeBook]:
+    transport: Any = ge.init(mode="collective", timeout=60)
+    book = RangeBook(bounds)
+    part = PartGraph.of_graph(graph, transport.layout(book, "walks"), transport.rank)
+    return transport, PartitionedWalkSampler(part, transport.group, **{**WALKS, **options}), book
+
+
+def trained_on_a_rank(config: dict[str, Any], bounds: list[int], options: dict[str, Any]) -> dict[str, Any]:
+    """Train on a rank; all rows, the history, and how often tables were pulled and pushed."""
+    try:
+        transport, sampler, book = start(graph_of_groups(), bounds)
+        model = SkipGram(NODES, SkipGramConfig(**config), seed=3, part_policy=book)
+        fill(model)
+        pulls: list[str] = []
+        pull = transport.pull
+        transport.pull = lambda table, ids: (pulls.append(table), pull(table, ids))[1]
+        result = train_skipgram(sampler, model=model, num_threads=1, progress=False, **options)
+        during = len(pulls)
+        rows = [table.weight[:] for table in model.tables]
+        return {"rows": rows, "history": result.history, "pulls": during, "pushes": transport.traffic.steps}
+    finally:
+        ge.shutdown()
+
+
+def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
+    model = SkipGram(NODES, SkipGramConfig(**config), seed=3)
+    fill(model)
+    train_skipgram(WalkSampler(graph_of_groups(), **WALKS), model=model, num_threads=1, progress=False)
+    return [table.weight[:] for table in model.tables]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("world_size", "bounds", "tables", "pool"),
+    [(2, [0, 25, 40], 2, 0), (3, BOUNDS, 1, 0), (3, [0, 10, 25, 40], 2, 0), (2, BOUNDS, 2, 7)],
+)
+def test_sgd_adds_up_what_each_rank_has_learnt(
+    ranks: Ranks, world_size: int, bounds: list[int], tables: int, pool: int
+) -> None:
+    config = {**SMALL, "exchange_walks": 30, "tables": tables, "negative_pool": pool}
+    found = ranks.run(trained_on_a_rank, world_size, config, bounds, {})
+    expected = exchanged(SkipGramConfig(**config), bounds, world_size)
+    exchanges = -(-160 // (30 * world_size))
+    for rank in found:
+        for mine, other in zip(rank["rows"], expected, strict=True):
+            np.testing.assert_allclose(mine.numpy(), other, rtol=1e-4, atol=1e-5)
+        assert rank["pushes"] == exchanges
+        assert rank["pulls"] == len(rank["history"])  # each line looks at some rows
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rule": "adam"},
+        {"rule": "row_adagrad", "tables": 1},
+        {"path": "optimizer"},
+        {"rule": "adagrad", "path": "autograd"},
+    ],
+    ids=str,
+)
+def test_other_rules_step_as_one_process_with_the_whole_batch(ranks: Ranks, options: dict[str, Any]) -> None:
+    config = {**SMALL, "lr": 0.05, "lr_decay": "linear", **options}
+    found = ranks.run(trained_on_a_rank, 3, {**config, "batch_size": 10}, BOUNDS, {})
+    expected = in_one_process({**config, "batch_size": 30})
+    for rank in found:
+        for mine, other in zip(rank["rows"], expected, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+        if options.get("path") != "autograd":
+            assert rank["pulls"] == -(-160 // 30) * len(expected) + len(rank["history"])
+
+
+@pytest.mark.dist
+def test_one_rank_trains_as_a_program_without_ranks(ranks: Ranks) -> None:
+    (found,) = ranks.run(trained_on_a_rank, 1, SMALL, BOUNDS, {})
+    assert all(torch.equal(a, b) for a, b in zip(found["rows"], in_one_process(SMALL), strict=True))
+
+
+@pytest.mark.dist
+def test_lines_count_all_ranks_and_are_the_same_everywhere(ranks: Ranks) -> None:
+    config = {**SMALL, "exchange_walks": 20, "subsample": 0.02, "epochs": 2}
+    found = ranks.run(trained_on_a_rank, 2, config, [0, 25, 40], {"log_interval": 0})
+    lines = train_skipgram(
+        WalkSampler(graph_of_groups(), **WALKS), SkipGramConfig(**config), progress=False, num_threads=1, log_interval=0
+    ).history
+    first, second = ([{**line.as_dict(), "seconds": 0.0} for line in rank["history"]] for rank in found)
+    assert first == second
+    assert [(line["walks"], line["tokens"], line["lr"]) for line in first] == [
+        (line.walks, line.tokens, line.lr) for line in lines
+    ]
+    assert 0.5 < first[-1]["local_share"] < 1
+    assert 0 < first[0]["bytes_sent"] < first[1]["bytes_sent"]
+    assert first[-1]["loss"] == pytest.approx(lines[-1].loss, rel=0.3)
+
+
+def shown_by_a_rank(negative_scope: str) -> tuple[str, list[int]]:
+    """What the bar writes, and the negatives that were drawn."""
+    drawn: list[int] = []
+    draw = NegativeSampler.sample_for
+
+    def spy(self: NegativeSampler, *args: Any, **options: Any) -> np.ndarray:
+        found = draw(self, *args, **options)
+        drawn.extend(np.unique(found).tolist())
+        return found
+
+    NegativeSampler.sample_for = spy  # type: ignore[method-assign]
+    shown = io.StringIO()
+    try:
+        _, sampler, _ = start(graph_of_groups(), [0, 25, 40])
+        config = SkipGramConfig(**SMALL, exchange_walks=20, negative_scope=negative_scope)
+        with contextlib.redirect_stderr(shown):
+            train_skipgram(sampler, config, num_threads=1, log_interval=0)
+        return shown.getvalue(), sorted(set(drawn))
+    finally:
+        NegativeSampler.sample_for = draw  # type: ignore[method-assign]
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_the_first_rank_shows_the_bar_and_negatives_keep_to_their_scope(ranks: Ranks) -> None:
+    alone = {19, 39}  # without an arc, so never drawn
+    everywhere, own = ranks.run(shown_by_a_rank, 2, "global"), ranks.run(shown_by_a_rank, 2, "local")
+    assert [bool(shown) for shown, _ in everywhere] == [True, False]
+    assert all(part in everywhere[0][0] for part in ("tok/s", "loss ", "% local", "MiB sent"))
+    assert [drawn for _, drawn in everywhere] == [sorted(set(range(40)) - alone)] * 2
+    assert [drawn for _, drawn in own] == [sorted(set(range(25)) - alone), sorted(set(range(25, 40)) - alone)]
+
+
+def pooled_on_a_rank(pool: int) -> int:
+    try:
+        _, sampler, _ = start(graph_of_groups(), [0, 25, 40])
+        config = SkipGramConfig(**SMALL, exchange_walks=2, negative_pool=pool)
+        result = train_skipgram(sampler, config, num_threads=1, progress=False)
+        return result.history[-1].bytes_sent
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_a_pool_of_negatives_lets_fewer_rows_travel(ranks: Ranks) -> None:
+    every, pooled = ranks.run(pooled_on_a_rank, 2, 0)[0], ranks.run(pooled_on_a_rank, 2, 2)[0]
+    assert pooled < 0.9 * every
+
+
+def interrupted_on_a_rank(presses: int) -> tuple[bool, int, bool]:
+    """The second rank gets Ctrl-C after its first line."""
+
+    def press(line: SkipGramProgress) -> None:
+        if os.environ["RANK"] == "1" and line.walks <= presses * 40:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    skipgram.TOKENS_PER_ROUND = 1
+    try:
+        _, sampler, _ = start(graph_of_groups(), [0, 25, 40])
+        config = SkipGramConfig(**SMALL, exchange_walks=20)
+        result = train_skipgram(sampler, config, num_threads=1, progress=False, log_interval=0, on_batch=press)
+        return result.interrupted, result.history[-1].walks, signal.getsignal(signal.SIGINT) is before
+    finally:
+        skipgram.TOKENS_PER_ROUND = 1 << 20
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_ctrl_c_at_one_rank_ends_all_after_the_batch(ranks: Ranks) -> None:
+    assert ranks.run(interrupted_on_a_rank, 2, 1) == [(True, 80, True)] * 2
+    assert ranks.run(interrupted_on_a_rank, 2, 0) == [(False, 160, True)] * 2
+
+
+def refused_on_a_rank(what: str) -> str:
+    try:
+        transport, sampler, book = start(graph_of_groups(), [0, 25, 40])
+        if what == "sampler":
+            train_skipgram(WalkSampler(graph_of_groups(), **WALKS), SkipGramConfig(**SMALL))
+        if what == "empty":
+            part = PartGraph.of_graph(graph_of_groups(), transport.layout(RangeBook([0, 39, 40]), "w"), transport.rank)
+            sampler = PartitionedWalkSampler(part, transport.group, **WALKS)
+            train_skipgram(sampler, SkipGramConfig(**SMALL, negative_scope="local"))
+        if what == "diverged":
+            model = SkipGram(NODES, SkipGramConfig(**SMALL), part_policy=book)
+            model.embedding.weight[30] = torch.full((1, 6), torch.nan)  # a row of the second rank
+            train_skipgram(sampler, model=model, progress=False)
+    except ConfigError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return "nothing"
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("sampler", "the walks are those of 1 ranks and the tables of 2"),
+        ("empty", "the nodes of a rank have no arcs"),
+        ("diverged", "rows are not finite"),
+    ],
+)
+def test_what_one_rank_finds_wrong_is_an_error_of_all(ranks: Ranks, what: str, message: str) -> None:
+    for said in ranks.run(refused_on_a_rank, 2, what):
+        assert message in said
+
+
+def test_a_part_that_is_the_whole_graph_trains_in_local_mode() -> None:
+    places = layout(RangeBook([0, 40]), 1, None, "w")
+    sampler = PartitionedWalkSampler(PartGraph.of_graph(graph_of_groups(), places, 0), **WALKS)
+    whole = WalkSampler(graph_of_groups(), **WALKS)
+    found, again = (
+        train_skipgram(walks, SkipGramConfig(**SMALL), progress=False, num_threads=1).embeddings()
+        for walks in (sampler, whole)
+    )
+    assert torch.equal(found, again)
+
+
+def test_rows_are_numbered_own_first_then_tokens_then_negatives() -> None:
+    walks = np.array([[7, 9, 7, -1], [8, -1, -1, -1], [9, 3, 9, 3]], np.int32)
+    negatives = np.array([[5, 9, 1, 1], [2, 2, 2, 2], [4, 8, 4, 5]], np.int32)
+    places = np.full(10, -1, np.int32)
+    walks_out, negatives_out = np.empty_like(walks), np.empty_like(negatives)
+    found = number_rows(walks, negatives, 3, 2, 7, 2, places, walks_out, negatives_out)  # own: 7 and 8
+    assert found[0].tolist() == [9, 3, 5, 4]
+    assert found[1:] == (2, 13, 3)
+    np.testing.assert_array_equal(walks_out, [[0, 2, 0, -1], [-1, -1, -1, -1], [2, 3, 2, 3]])
+    np.testing.assert_array_equal(negatives_out, [[4, 2, -1, -1], [-1, -1, -1, -1], [5, 1, 5, 4]])
+    assert (places == -1).all()
+
+
+def accuracy(rows: np.ndarray) -> float:
+    """Of telling the planted groups from a tenth of the labels, by the nearest mean."""
+    size = len(rows) // 2
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    means = np.stack([unit[:10].mean(axis=0), unit[size : size + 10].mean(axis=0)])
+    return float(((unit @ means.T).argmax(axis=1) == np.arange(2 * size) // size).mean())
+
+
+def planted_on_a_rank(negative_scope: str) -> np.ndarray:
+    try:
+        # Parts that cut both groups in two, so that neither rank sees a group whole.
+        graph = planted()
+        _, sampler, _ = start(graph, [0, 100, 200], num_walks=20, walk_length=20)
+        config = SkipGramConfig(**PLANTED, negative_scope=negative_scope, exchange_walks=100)
+        return train_skipgram(sampler, config, num_threads=1, progress=False).embeddings().numpy()
+    finally:
+        ge.shutdown()
+
+
+def planted() -> Graph:
+    """Two groups of 100 at nodes 0-49 and 100-149, and 50-99 and 150-199."""
+    return Graph.from_edges(*GROUPS[graph_of_groups(100, links=60).edges().T], num_nodes=200)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("negative_scope", ["global", "local"])
+def test_two_ranks_find_planted_groups_as_well_as_one(ranks: Ranks, negative_scope: str) -> None:
+    found = ranks.run(planted_on_a_rank, 2, negative_scope)
+    np.testing.assert_array_equal(found[0], found[1])
+    config = SkipGramConfig(**PLANTED)
+    sampler = WalkSampler(planted(), **{**WALKS, "num_walks": 20, "walk_length": 20})
+    local = train_skipgram(sampler, config, num_threads=1, progress=False).embeddings().numpy()
+    assert accuracy(local[GROUPS]) > 0.9
+    assert accuracy(found[0][GROUPS]) > accuracy(local[GROUPS]) - 0.03

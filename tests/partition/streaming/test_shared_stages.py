@@ -1,0 +1,123 @@
+"""Tasks that are shared and done once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph_emb.core.errors import ConfigError, PartitionError
+from partition.streaming import shared_stages as module
+from partition.streaming.shared_stages import Removed, Workers, Workplace
+
+
+def test_tasks_with_a_result_are_not_done_again(tmp_path: Path) -> None:
+    done: list[int] = []
+
+    def task(index: int) -> dict[str, Any]:
+        done.append(index)
+        return {"square": index**2}
+
+    for _ in range(2):
+        place = Workplace(tmp_path / "out", {"a": 1}, Workers())
+        assert [found["square"] for found in place.run("stage", 3, task)] == [0, 1, 4]
+        place.close(remove=False)
+    assert done == [0, 1, 2]
+    other = Workplace(tmp_path / "out", {"a": 2}, Workers())
+    other.run("stage", 3, task)
+    assert done == [0, 1, 2, 0, 1, 2]  # another job's results are thrown away
+    other.close(remove=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    first = Workplace(tmp_path / "out", {}, Workers())
+    with pytest.raises(ConfigError, match="another run works in"):
+        Workplace(tmp_path / "out", {}, Workers())
+    first.close(remove=True)
+    Workplace(tmp_path / "out", {}, Workers()).close(remove=True)
+
+
+def test_workers_take_turns_and_wait_for_each_other(tmp_path: Path) -> None:
+    by: dict[int, int] = {}
+
+    def work(rank: int) -> None:
+        place = Workplace(tmp_path / "out", {}, Workers(rank, 3))
+        assert len(place.run("stage", 8, lambda index: {"rank": by.setdefault(index, rank)})) == 8
+        place.close(remove=False)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in (2, 1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert by == {index: index % 3 for index in range(8)}
+
+
+def test_a_failure_ends_the_workers_of_the_same_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALLED_S", 0.1)
+    first = Workplace(tmp_path / "out", {}, Workers(0, 2, "launch 1"))
+    second = Workplace(tmp_path / "out", {}, Workers(1, 2, "launch 1"))
+    second.say_failed(ValueError("no room"))
+    with pytest.raises(PartitionError, match="worker 1 failed: ValueError: no room"):
+        first.run("stage", 2, lambda index: {})
+    first.close(remove=False)
+    later = Workplace(tmp_path / "out", {}, Workers(0, 2, "launch 2"))
+    with pytest.raises(PartitionError, match="waited"):  # for what an earlier launch says it does not end
+        later.run("stage", 2, lambda index: {})
+    second.close(remove=False)
+    later.close(remove=True)
+
+
+def test_a_worker_gives_up_when_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALLED_S", 0.1)
+    place = Workplace(tmp_path / "out", {}, Workers(0, 2))
+    with pytest.raises(PartitionError, match=r"waited .* for the others to finish 'stage'"):
+        place.run("stage", 2, lambda index: {})
+    place.close(remove=True)
+
+
+def test_who_came_in_an_earlier_launch_has_not_arrived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for launch in ("launch 1", "launch 2"):
+        first = Workplace(tmp_path / "out", {}, Workers(0, 2, launch))
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "STALLED_S", 0.1)
+            with pytest.raises(PartitionError, match=r"waited .* for all workers to arrive"):
+                first.wait_arrived()
+        second = Workplace(tmp_path / "out", {}, Workers(1, 2, launch))
+        first.wait_arrived()
+        second.close(remove=False)
+        first.close(remove=False)
+
+
+@pytest.mark.parametrize(("rank", "size"), [("2", "2"), ("x", "2"), ("-1", "2")])
+def test_ranks_must_fit(monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(ConfigError, match=f"RANK={rank}"):
+        Workers.of_environment()
+
+
+def test_a_killed_write_is_replaced(tmp_path: Path) -> None:
+    place = Workplace(tmp_path / "out", {}, Workers())
+    (place.out / "file").write_bytes(b"half of")
+    facts = place.write("file", lambda stream: stream.write(b"whole"))
+    assert facts["bytes"] == 5
+    assert (place.out / "file").read_bytes() == b"whole"
+    place.close(remove=True)
+
+
+def test_a_worker_that_looks_late_sees_that_the_first_one_is_done(tmp_path: Path) -> None:
+    """It waited half an hour for results that had gone with the folder between two looks."""
+    first = Workplace(tmp_path / "out", {}, Workers(0, 2))
+    second = Workplace(tmp_path / "out", {}, Workers(1, 2))
+    assert not second.removed
+    first.run("last", 1, lambda _: {})
+    first.close(remove=True)
+    assert second.removed
+    assert not first.removed
+    with pytest.raises(Removed):
+        second.run("last", 1, lambda _: {})
+    assert list(tmp_path.iterdir()) == []

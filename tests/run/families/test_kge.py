@@ -1,0 +1,174 @@
+"""Knowledge graphs through the pipeline: what is read, trained, judged, written and refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graph_emb as ge
+from graph_emb.cli.main import main
+from graph_emb.config import MODELS, config_from
+from graph_emb.config.kge import KGE_MODELS, KGESection
+from graph_emb.formats.export import load_embeddings
+from graph_emb.graph.triple_readers import load_triples
+from graph_emb.models.kge.batches import Batches
+from graph_emb.models.kge.config import DEFAULT_LR, KGEConfig
+from graph_emb.models.kge.losses import LOSSES
+from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.run.families import kge as family
+from graph_emb.run.families.kge import kge_config
+from tests.models.kge.references import ring
+from tests.ogb_layout import write_biokg, write_wikikg2
+from tests.ranks import Ranks
+
+TINY: dict[str, Any] = {
+    "dim": 8, "num_negatives": 4, "chunk_size": 2, "batch_size": 8, "epochs": 4, "valid_every": 2, "threads": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _ended() -> Iterator[None]:
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The ring as text, with names."""
+    place = tmp_path / "ring"
+    place.mkdir()
+    for part, triples in ring().parts.items():
+        lines = [f"e{h}\tr{r}\te{t}\n" for h, r, t in triples.tolist()]
+        (place / f"{part}.txt").write_text("".join(lines))
+    (place / "test.txt").write_text("e8\tr0\te9\n")
+    return place
+
+
+def test_every_model_has_a_section_and_a_scorer() -> None:
+    assert set(KGE_MODELS) == set(SCORERS)
+    assert set(KGE_MODELS) <= set(MODELS)
+    assert set(LOSSES) == set(KGESection.model_fields["loss"].annotation.__args__)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("model", SCORERS)
+def test_every_preset_is_a_recipe(model: str) -> None:
+    recipe = kge_config(config_from({"model": {"name": model}, "dataset": {"name": "fb15k237"}}))
+    assert recipe.model == model
+    assert recipe.first_lr == DEFAULT_LR[recipe.rule]
+    assert recipe.batch_size == 1024
+
+
+def test_every_field_of_the_section_reaches_the_recipe() -> None:
+    names = {field for section in KGE_MODELS.values() for field in section.model_fields} - {"name"}
+    assert names | {"model", "rule", "lr", "lr_decay", "epochs", "batch_size"} == set(KGEConfig.__dataclass_fields__)
+
+
+def test_a_run_writes_both_tables_under_their_names(folder: Path, tmp_path: Path) -> None:
+    result = ge.pipeline("complex", folder, out=tmp_path / "run", **TINY)
+    entities, relations = load_embeddings(tmp_path / "run"), load_embeddings(tmp_path / "run" / "relation")
+    assert entities.weights.shape == (12, 8)
+    assert sorted(entities.node_ids.tolist()) == sorted(f"e{n}" for n in range(12))
+    assert sorted(relations.node_ids.tolist()) == ["r0", "r1"]
+    np.testing.assert_array_equal(result.tables["relation"].weights, relations.weights)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["dataset"] == {
+        "name": "ring", "entities": 12, "relations": 2, "triples": 21, "valid_triples": 3, "test_triples": 1,
+    }  # fmt: skip
+    test = metrics["evaluation"]["triples_test"]
+    assert (test["candidates"], test["filtered"], test["num_triples"]) == ("all 12 entities", True, 1)
+    assert metrics["train"]["best_epoch"] in (2, 4)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3, 4]
+    assert metrics["train"]["best_valid_mrr"] == max(line["valid_mrr"] for line in lines[1::2])
+
+
+def test_the_evaluation_judges_the_best_rows(folder: Path) -> None:
+    result = ge.pipeline("complex", folder, valid_triples=0, **TINY)
+    (valid,) = (finding for finding in result.findings if finding.name == "triples_valid")
+    assert valid.scores.as_dict()["both"]["mrr"]["realistic"] == result.metrics["train"]["best_valid_mrr"]
+
+
+@pytest.mark.parametrize(("name", "write"), [("ogbl-biokg", write_biokg), ("ogbl-wikikg2", write_wikikg2)])
+def test_ogbs_graphs_are_ranked_among_their_own_negatives(tmp_path: Path, name: str, write: Any) -> None:
+    write(tmp_path)
+    result = ge.pipeline("distmult", name, root=tmp_path, **TINY)
+    for finding in result.findings:
+        assert finding.scores.as_dict()["candidates"] == "5 given entities for each triple"
+    assert result.embeddings is not None
+    assert result.embeddings.node_ids.tolist() == list(range(result.dataset.num_entities))
+
+
+class ToldByTheFirst:
+    """A group whose ranks ask in turn, in one process: each gets what the first one told."""
+
+    def gather_objects(self, told: Any, what: str) -> list[Any]:
+        self.told = self.told if told is None else pickle.dumps(told)
+        return [pickle.loads(self.told)]
+
+
+def test_ranks_together_train_every_triple_of_a_typed_graph_once(tmp_path: Path) -> None:
+    """The graph that the first rank told had no types: the others ordered the steps' triples in another way."""
+    write_biokg(tmp_path)
+    graph, ranks = load_triples("ogbl-biokg", tmp_path), SimpleNamespace(group=ToldByTheFirst())
+    recipe, trained = KGEConfig(model="distmult", dim=4, num_negatives=4, chunk_size=8, batch_size=32), []
+    for rank in range(3):
+        own = family._shared(ranks, graph if rank == 0 else None)  # type: ignore[arg-type]
+        for _, batch in Batches(own, recipe, 0, rank, 3, True).epoch(0):
+            trained += batch.triples[batch.weights > 0].tolist()
+    assert sorted(trained) == sorted(graph.train.tolist())
+
+
+def test_the_command_line_trains_and_tells(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "transe", "--dataset", str(folder), "--threads", "1", "--out", str(tmp_path / "run")]
+    overrides = [f"model.{key}={TINY[key]}" for key in ("dim", "num_negatives", "chunk_size")]
+    assert main([*words, "train.batch_size=8", "train.epochs=2", *overrides]) == 0
+    told = capfd.readouterr().out
+    assert "transe on ring: 12 entities, 2 relations, 21 triples, 3 valid triples, 1 test triples" in told
+    assert "filtered, both sides of 1 triples against all 12 entities" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "rotate", "dim": 7}, "rotate: dim is 7; it must be a positive multiple of 2"),
+        ({"model": "complex", "margin": 3.0}, "margin = 3 has no effect on the softmax loss"),
+        ({"model": "complex", "temperature": 0.5}, "belongs to loss=self_adversarial"),
+        ({"model": "rotate", "loss": "hinge"}, "model.loss"),
+        ({"model": "rotate", "batch_size": 100}, "batch_size is 100; it must be a multiple of chunk_size"),
+        ({"model": "rotate", "directed": True}, "dataset.directed = True has no effect on rotate"),
+        ({"model": "rotate", "path": "autograd"}, "train.path = 'autograd' has no effect on rotate"),
+        ({"model": "rotate", "norm": 2}, "norm"),
+        ({"model": "rotate", "candidates": 12, "valid_every": 0}, r"num_candidates is 12; it must be in \[1, 12\)"),
+    ],
+)
+def test_options_without_effect_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ge.ConfigError, match=message):
+        ge.pipeline(dataset=folder, **options)
+
+
+def test_data_that_is_no_knowledge_graph_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("1 2\n")
+    with pytest.raises(ge.DataError, match="separated by tabs"):
+        ge.pipeline("rotate", tmp_path)
+
+
+def run(folder: str, mode: dict[str, Any]) -> Any:
+    result = ge.pipeline("complex", folder, parallel=mode, **TINY)
+    return None if result.embeddings is None else result.embeddings.weights
+
+
+@pytest.mark.dist
+def test_two_ranks_write_what_one_does(ranks: Ranks, folder: Path) -> None:
+    alone = run(str(folder), {})
+    ge.shutdown()
+    found = ranks.run(run, 2, str(folder), {"mode": "collective", "trainers": 2})
+    np.testing.assert_allclose(found[0], alone, rtol=1e-3, atol=1e-4)
+    assert found[1] is None

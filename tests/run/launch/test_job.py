@@ -1,0 +1,121 @@
+"""Jobs on one machine, and on several that are this one under other addresses."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.run.launch.hosts import Host
+from graph_emb.run.launch.job import run_host, run_local
+from graph_emb.run.launch.watch import ProcessFailure
+from graph_emb.transport.kvstore.layout import free_ports
+
+pytestmark = pytest.mark.dist
+
+MEET = """
+import os, pathlib, sys
+import graph_emb as ge
+transport = ge.init(mode="collective", timeout=60)
+total = transport.votes(True)
+pathlib.Path(sys.argv[1], f"rank-{transport.rank}").write_text(f"{total} {os.environ['OMP_NUM_THREADS']}")
+ge.shutdown()
+"""
+DIE = """
+import os, sys
+import graph_emb as ge
+transport = ge.init(mode="collective", timeout=60)
+if transport.rank == int(sys.argv[1]):
+    print("no more", flush=True)
+    os.kill(os.getpid(), 9)
+transport.votes(True)
+transport.votes(True)
+"""
+
+
+def test_the_trainers_of_one_machine_find_each_other(tmp_path: Path) -> None:
+    run_local([sys.executable, "-c", MEET, str(tmp_path)], 3, tmp_path / "logs", threads=1)
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)] == ["3 1"] * 3
+
+
+def test_a_killed_trainer_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailure, match=r"trainer 1 .* was killed by SIGKILL; its last line: no more"):
+        run_local([sys.executable, "-c", DIE, "1"], 2, tmp_path / "logs")
+
+
+def on_two_hosts(tmp_path: Path, command: list[str]) -> list[BaseException | None]:
+    """Two launchers of this machine, as 127.0.0.1 and 127.0.0.2."""
+    hosts = [Host("127.0.0.1", 1), Host("127.0.0.2", 2)]
+    port, ended = free_ports(1), [None, None]  # type: ignore[var-annotated]
+
+    def launch(index: int) -> None:
+        try:
+            run_host(command, hosts, index, logs=tmp_path / f"logs-{index}", port=port, threads=1)
+        except BaseException as error:
+            ended[index] = error  # type: ignore[call-overload]
+
+    threads = [threading.Thread(target=launch, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+        assert not thread.is_alive()
+    return ended
+
+
+def test_two_launchers_make_one_job(tmp_path: Path) -> None:
+    assert on_two_hosts(tmp_path, [sys.executable, "-c", MEET, str(tmp_path)]) == [None, None]
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)] == ["3 1"] * 3
+
+
+def test_a_failure_on_one_host_ends_the_other(tmp_path: Path) -> None:
+    first, second = on_two_hosts(tmp_path, [sys.executable, "-c", DIE, "2"])
+    assert "trainer 2" in str(second)
+    assert "killed by SIGKILL" in str(second)
+    assert isinstance(first, PeerError)
+
+
+def test_several_hosts_need_a_port(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--port"):
+        run_host(["true"], [Host("127.0.0.1", 1), Host("127.0.0.2", 1)], 0, logs=tmp_path, port=0)
+
+
+PUSH = """
+import pathlib, sys
+import torch
+import graph_emb as ge
+transport = ge.init(mode="kvstore")
+emb = ge.DistEmbedding(6, 1, "t")
+opt = ge.SparseSGD([emb], lr=1.0)
+for _ in range(5):
+    emb(torch.arange(6)).sum().backward()
+    opt.step()
+transport.flush()
+transport.barrier()
+pathlib.Path(sys.argv[1], f"rank-{transport.rank}").write_text(str(emb.weight[:].flatten().tolist()))
+transport.barrier()
+ge.shutdown()
+"""
+
+
+def test_servers_and_trainers_of_one_machine_find_each_other(tmp_path: Path) -> None:
+    hosts = [Host("127.0.0.1", 2, 2)]
+    command = [sys.executable, "-c", PUSH, str(tmp_path)]
+    run_host(command, hosts, 0, logs=tmp_path / "logs", port=0, threads=1)
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == [str([-10.0] * 6)] * 2
+
+
+def test_hosts_with_different_numbers_of_servers_are_refused(tmp_path: Path) -> None:
+    hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 2)]
+    with pytest.raises(ConfigError, match="give every host the same number"):
+        run_host(["true"], hosts, 0, logs=tmp_path, port=free_ports(1))
+
+
+def test_several_hosts_with_servers_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRAPH_EMB_TOKEN", raising=False)
+    hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 1)]
+    with pytest.raises(ConfigError, match="need a token in common"):
+        run_host(["true"], hosts, 0, logs=tmp_path, port=free_ports(1))

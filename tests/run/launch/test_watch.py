@@ -1,0 +1,166 @@
+"""When one process ends badly, all end, and the message says which, how and with what last words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from graph_emb.run.launch.plan import Process
+from graph_emb.run.launch.watch import ProcessFailure, last_line, run
+
+pytestmark = pytest.mark.dist
+
+WAIT = "import time; time.sleep(600)"
+
+
+def python(tmp_path: Path, rank: int, code: str, **options: bool) -> Process:
+    return Process("trainer", rank, (sys.executable, "-c", code), {}, tmp_path / f"trainer-{rank}.log", **options)
+
+
+@pytest.fixture(autouse=True)
+def _children_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "others", {child.pid for child in psutil.Process().children(True)})
+
+
+others: set[int] = set()
+
+
+def no_child_is_left() -> bool:
+    return all(child.pid in others for child in psutil.Process().children(recursive=True))
+
+
+def test_processes_that_end_well_are_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run([python(tmp_path, 0, "print('zero')", shown=True), python(tmp_path, 1, "print('one')")])
+    assert capfd.readouterr().out == "zero\n"
+    assert (tmp_path / "trainer-0.log").read_text() == "zero\n"
+    assert (tmp_path / "trainer-1.log").read_text() == "one\n"
+
+
+def test_the_first_failure_ends_all_and_is_named(tmp_path: Path) -> None:
+    failing = python(tmp_path, 1, "print('fine'); print('table 3 is on fire'); raise SystemExit(7)")
+    with pytest.raises(ProcessFailure, match=r"trainer 1.*exit code 7; its last line: table 3 is on fire") as caught:
+        run([python(tmp_path, 0, WAIT, shown=True), failing, python(tmp_path, 2, WAIT)])
+    assert caught.value.exit_code == 7
+    assert no_child_is_left()
+
+
+def test_a_killed_process_is_named_by_its_signal(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailure, match="was killed by SIGKILL; it wrote nothing") as caught:
+        run([python(tmp_path, 0, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), python(tmp_path, 1, WAIT)])
+    assert caught.value.exit_code == 137
+
+
+def test_a_trainer_is_blamed_before_the_server_that_noticed_it(tmp_path: Path) -> None:
+    """The server's file tells that it noticed; only then does the trainer end."""
+    noticed = tmp_path / "noticed"
+    words = f"open({str(noticed)!r}, 'w').close(); raise SystemExit('trainer 4 went without a goodbye')"
+    server = Process("server", 0, (sys.executable, "-c", words), {}, tmp_path / "server-0.log")
+    late = f"import os, time\nwhile not os.path.exists({str(noticed)!r}): time.sleep(0.01)\ntime.sleep(0.3)\n"
+    trainer = python(tmp_path, 4, late + "raise SystemExit('10.0.0.3 no longer answers')")
+    with pytest.raises(ProcessFailure, match=r"trainer 4.*10.0.0.3 no longer answers"):
+        run([server, trainer])
+    with pytest.raises(ProcessFailure, match=r"server 0.*trainer 4 went without a goodbye"):
+        run([server, python(tmp_path, 0, WAIT)])
+    assert no_child_is_left()
+
+
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graph_emb.run.launch.watch.GRACE", 0.5)
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); time.sleep(600)"
+    log = tmp_path / "trainer-0.log"
+    waiting = f"""
+import pathlib, time
+while 'deaf' not in pathlib.Path({str(log)!r}).read_text():
+    time.sleep(.01)
+raise SystemExit(1)
+"""
+    with pytest.raises(ProcessFailure, match="trainer 1"):
+        run([python(tmp_path, 0, stubborn), python(tmp_path, 1, waiting)])
+    assert no_child_is_left()
+
+
+def test_children_that_a_trainer_leaves_behind_are_ended(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    leaving = f"""
+import pathlib, subprocess, sys
+left = subprocess.Popen([sys.executable, '-c', {WAIT!r}])
+pathlib.Path({str(pid)!r}).write_text(str(left.pid))
+"""
+    run([python(tmp_path, 0, leaving)])
+    until(lambda: not alive(int(pid.read_text())))
+
+
+def test_shared_memory_of_a_killed_process_is_removed(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, signal
+pathlib.Path(f"/dev/shm/graph_emb_{os.getpid()}_test").touch()
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with pytest.raises(ProcessFailure, match="SIGKILL"):
+        run([python(tmp_path, 0, code)])
+    pid = (tmp_path / "trainer-0.log").read_text().strip()
+    assert not Path(f"/dev/shm/graph_emb_{pid}_test").exists()
+
+
+def test_a_reason_from_elsewhere_ends_all(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailure, match=r"host 10\.0\.0\.2: trainer 3 was killed"):
+        run([python(tmp_path, 0, WAIT)], stop=lambda: "host 10.0.0.2: trainer 3 was killed")
+    assert no_child_is_left()
+
+
+def test_sigterm_to_the_launcher_ends_all(tmp_path: Path) -> None:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run([python(tmp_path, 0, WAIT), python(tmp_path, 1, WAIT)])
+    assert no_child_is_left()
+
+
+def test_processes_end_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    child = f"""
+import os, pathlib, time
+pathlib.Path({str(pid)!r}).with_suffix('.tmp').write_text(str(os.getpid()))
+pathlib.Path({str(pid)!r}).with_suffix('.tmp').rename({str(pid)!r})
+time.sleep(600)
+"""
+    launcher = f"""
+import pathlib, sys
+from graph_emb.run.launch.plan import Process
+from graph_emb.run.launch.watch import run
+run([Process('trainer', 0, (sys.executable, '-c', {child!r}), {{}}, pathlib.Path({str(tmp_path / "log")!r}))])
+"""
+    with subprocess.Popen([sys.executable, "-c", launcher]) as started:
+        until(pid.exists)
+        started.kill()
+    until(lambda: not alive(int(pid.read_text())))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def test_the_last_line_is_found_behind_progress_bars_and_empty_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"first\n10 %\r20 %\rValueError: no\n\n \n")
+    assert last_line(log) == "ValueError: no"
+    log.write_bytes(b"")
+    assert last_line(log) == ""

@@ -1,0 +1,62 @@
+"""What a run is judged by, and the settings of it that mean nothing to a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graph_emb as ge
+from graph_emb.config import EvaluateSection
+from graph_emb.graph import Graph
+from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.labels import Labels
+from graph_emb.run.evaluation import check_section
+from graph_emb.run.families import walks
+
+RING = Graph.from_edges(np.arange(8), (np.arange(8) + 1) % 8)
+CLASSES = Labels.from_single(np.arange(8) % 2)
+SPLIT = {"train": np.arange(4), "test": np.arange(4, 8)}
+EDGES = {"test": {"edge": np.array([[0, 2]]), "edge_neg": np.array([[0, 4]])}}
+
+PLAIN = Dataset("ring", RING)
+LABELLED = Dataset("ring", RING, CLASSES)
+DIVIDED = Dataset("ring", RING, CLASSES, node_split=SPLIT)
+LINKED = Dataset("ring", RING, link_split=EDGES)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "fields", "message"),
+    [
+        (LABELLED, {"hits": (3,)}, r"evaluate\.hits = \(3,\) has no effect on ring, which holds out no edges"),
+        (DIVIDED, {"scorer": "cosine"}, r"evaluate\.scorer = 'cosine' has no effect on ring"),
+        (DIVIDED, {"shuffles": 7}, r"evaluate\.shuffles = 7 has no effect on ring, of whose labelled nodes no shares"),
+        (LINKED, {"ratios": (0.3,)}, r"evaluate\.ratios = \(0\.3,\) has no effect on ring"),
+        (PLAIN, {"ratios": (0.3,)}, r"evaluate\.ratios"),
+        (LABELLED, {"ratios": (0.3,), "shuffles": 7}, None),
+        (LINKED, {"hits": (3,), "scorer": "cosine"}, None),
+        (PLAIN, {}, None),
+        (PLAIN, {"enabled": False, "hits": (3,)}, None),
+        (PLAIN, EvaluateSection().model_dump(), None),
+    ],
+)
+def test_fields_that_are_set_mean_something_to_the_data(
+    dataset: Dataset, fields: dict[str, Any], message: str | None
+) -> None:
+    section = EvaluateSection(**fields)
+    if message is None:
+        check_section(section, dataset)
+    else:
+        with pytest.raises(ge.ConfigError, match=message):
+            check_section(section, dataset)
+
+
+@pytest.mark.parametrize("model", ["deepwalk", "line"])
+def test_they_are_refused_before_training(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were ignored: the run trained, judged what it could and exited with 0."""
+    monkeypatch.setattr(walks, "train_skipgram", lambda *args, **options: pytest.fail("trained"))
+    with pytest.raises(ge.ConfigError, match=r"evaluate\.hits = \(3,\) has no effect on digits"):
+        ge.pipeline(model, "digits", out=tmp_path / "run", evaluate={"hits": [3]})
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,178 @@
+"""The pipeline by several ranks: the first one judges and writes, all train on parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graph_emb as ge
+from graph_emb.config import config_from
+from graph_emb.graph.csr import Graph
+from graph_emb.run.parallel import Ranks, cut, of_one_type, own_part
+from tests.ranks import Ranks as Workers
+
+pytestmark = pytest.mark.dist
+
+QUICK: dict[str, Any] = {
+    "dim": 16,
+    "num_walks": 5,
+    "seed": 1,
+    "threads": 1,
+    "evaluate": {"ratios": [0.5], "shuffles": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Workers]:
+    made = Workers()
+    yield made
+    made.close()
+
+
+def run_pipeline(out: str, trainers: int, options: dict[str, Any]) -> tuple[Any, ...]:
+    result = ge.pipeline(
+        "deepwalk", "digits", out=out, parallel={"mode": "collective", "trainers": trainers}, **options
+    )
+    rows = None if result.embeddings is None else result.embeddings.weights
+    return result.metrics, rows, None if result.folder is None else str(result.folder)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "row_adagrad"])
+def test_two_ranks_learn_what_one_process_learns(ranks: Workers, tmp_path: Path, rule: str) -> None:
+    found = ranks.run(run_pipeline, 2, str(tmp_path / "run"), 2, {**QUICK, "rule": rule})
+    metrics, rows, folder = found[0]
+    assert rows.shape == (1797, 16)
+    assert np.isfinite(rows).all()
+    assert folder == str(tmp_path / "run")
+    assert (tmp_path / "run" / "embeddings.npy").is_file()
+    micro = metrics["evaluation"]["node_classification"]["ratios"][0]["micro_mean"]
+    assert micro > 0.9, "digits are easy; rows in another order would give one class in ten"
+    assert found[1][1:] == (None, None), "only the first rank has the rows and the folder"
+
+
+def test_another_number_of_ranks_than_asked_for_is_refused(ranks: Workers, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"parallel\.trainers = 3, but the launcher started 2; make them equal"):
+        ranks.run(run_pipeline, 2, str(tmp_path / "run"), 3, QUICK)
+    assert not (tmp_path / "run").exists()
+
+
+def small_graph(directed: bool, weighted: bool) -> Graph:
+    generator = np.random.default_rng(0)
+    src, dst = generator.integers(0, 60, 300), generator.integers(0, 60, 300)
+    weights = generator.random(300).astype(np.float32) + 0.5 if weighted else None
+    return Graph.from_edges(src, dst, num_nodes=64, weights=weights, directed=directed)
+
+
+def read_own_part(folder: str, directed: bool) -> tuple[Any, ...]:
+    import partition
+
+    transport: Any = ge.init(mode="collective", timeout=60)
+    try:
+        own = own_part(partition.load(folder), Ranks(transport.group, transport), directed)
+        return own.low, own.indptr, own.indices, own.weights
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("directed", "weighted"), [(False, False), (True, True)])
+def test_ranks_read_the_arcs_that_leave_their_nodes(
+    ranks: Workers, tmp_path: Path, world_size: int, directed: bool, weighted: bool
+) -> None:
+    graph = small_graph(directed, weighted)
+    config = config_from(
+        {"model": {"name": "deepwalk"}, "dataset": {"name": "digits"}},
+        {"parallel": {"mode": "collective", "trainers": 2, "method": "ldg"}},
+    )
+    parts = cut(of_one_type(graph), config, tmp_path)
+    order = np.asarray(parts.node_map())
+    place = np.argsort(order)
+    found = ranks.run(read_own_part, world_size, str(parts.path), directed)
+    for low, indptr, indices, weights in found:
+        for row in range(len(indptr) - 1):
+            old = order[low + row]
+            begin, end = graph.indptr[old : old + 2]
+            expected = np.argsort(place[graph.indices[begin:end]], kind="stable")
+            assert indices[indptr[row] : indptr[row + 1]].tolist() == place[graph.indices[begin:end]][expected].tolist()
+            if weighted:
+                assert weights is not None
+                assert graph.weights is not None
+                assert weights[indptr[row] : indptr[row + 1]].tolist() == graph.weights[begin:end][expected].tolist()
+
+
+@pytest.mark.parametrize(("mode", "logs"), [("collective", []), ("kvstore", ["server-0.log", "servers.txt"])])
+def test_the_trainers_of_the_command_line_write_one_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], mode: str, logs: list[str]
+) -> None:
+    from graph_emb.cli.main import main
+
+    words = ["train", "deepwalk", "--dataset", "digits", "--mode", mode, "--trainers", "2", "--threads", "1", "--out"]
+    overrides = ["model.num_walks=2", "model.dim=8", "evaluate.ratios=[0.5]", "evaluate.shuffles=1"]
+    assert main([*words, str(tmp_path / "run"), *overrides]) == 0
+    assert "deepwalk on digits: 1,797 nodes" in capfd.readouterr().out
+    names = sorted(p.name for p in (tmp_path / "run-logs").iterdir())
+    assert names == [*logs, "trainer-0.log", "trainer-1.log"]
+    assert f"mode: {mode}" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_bad_input_of_a_parallel_run_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from graph_emb.cli.main import main
+
+    (tmp_path / "g.csv").write_text("1,2,3,4,5\n")
+    words = ["train", "deepwalk", "--dataset", str(tmp_path / "g.csv"), "--trainers", "2"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert len(capfd.readouterr().err.strip().splitlines()) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g.csv"]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        ({"trainers": 2}, "need mode=collective or kvstore"),
+        ({"mode": "collective", "servers": 1}, "collective mode has none"),
+        ({"mode": "kvstore", "trainers": 2}, "needs servers"),
+        ({"negatives": "local"}, "negatives has no effect on one process"),
+    ],
+)
+def test_counts_that_do_not_fit_the_mode_are_refused(parallel: dict[str, Any], message: str) -> None:
+    with pytest.raises(ge.ConfigError, match=message):
+        ge.pipeline("deepwalk", "digits", parallel=parallel)
+
+
+COLLECTIVE: dict[str, Any] = {"mode": "collective", "trainers": 2}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "train", "message"),
+    [
+        (
+            {**COLLECTIVE, "exchange_walks": 9},
+            {"rule": "adagrad"},
+            "parallel.exchange_walks has no effect with train.rule",
+        ),
+        ({**COLLECTIVE, "exchange_walks": 9}, {"path": "optimizer"}, "parallel.exchange_walks has no effect"),
+        ({**COLLECTIVE, "negative_pool": 9}, {"rule": "adam"}, "parallel.negative_pool has no effect with train.rule"),
+        ({**COLLECTIVE, "hogwild": True}, {"rule": "adam"}, "parallel.hogwild has no effect with train.rule"),
+        ({**COLLECTIVE, "hogwild": True, "negative_pool": 9}, {}, "negative_pool has no effect with parallel.hogwild"),
+        ({"hogwild": True}, {}, "hogwild has no effect on one process"),
+        (
+            {"mode": "kvstore", "servers": 1, "trainers": 2, "negative_pool": 9},
+            {"path": "autograd"},
+            "parallel.negative_pool has no effect",
+        ),
+    ],
+)
+def test_exchanges_that_nobody_makes_are_refused(parallel: dict[str, Any], train: dict[str, Any], message: str) -> None:
+    with pytest.raises(ge.ConfigError, match=message):
+        ge.pipeline("deepwalk", "digits", parallel=parallel, train=train)
+
+
+def test_trainers_of_servers_meet_as_often_under_any_rule() -> None:
+    parallel = {"mode": "kvstore", "servers": 1, "trainers": 2, "exchange_walks": 9}
+    base = {"model": {"name": "deepwalk"}, "dataset": {"name": "digits"}}
+    made = config_from(base, {"train": {"rule": "adagrad"}, "parallel": parallel})
+    assert made.parallel.exchange_walks == 9

@@ -1,0 +1,144 @@
+"""A run that was stopped goes on as if nothing had happened: same bytes, same history, in any mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import graph_emb as ge
+from graph_emb.config import config_from
+from graph_emb.core.errors import ConfigError
+from graph_emb.models.skipgram import training as skipgram
+from graph_emb.run.pipeline import FREE_FIELDS, FREE_SECTIONS, about
+
+RUN: dict[str, Any] = {"num_walks": 2, "walk_length": 10, "dim": 4, "threads": 1, "evaluate": False, "epochs": 2}
+COUNTS = ("epoch", "walks", "tokens")
+
+
+class Stop(Exception):
+    """Stands for whatever ends a process between two batches."""
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skipgram, "TOKENS_PER_BATCH", 10 * 400)  # 9 batches of 400 walks an epoch
+
+
+def run(out: Path, *, stop_after: int | None = None, **options: Any) -> np.ndarray | None:
+    """The rows of a run; None where it was stopped after so many checkpoints."""
+    taken = 0
+
+    def save(self: Any, step: int, position: Any) -> None:
+        nonlocal taken
+        original(self, step, position)
+        taken += 1
+        if taken == stop_after:
+            raise Stop
+
+    original = skipgram.PeriodicCheckpoints.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(skipgram.PeriodicCheckpoints, "save", save)
+        try:
+            result = ge.pipeline("node2vec", "digits", out=out, **{**RUN, "checkpoint": {"every": 2}, **options})
+        except Stop:
+            return None
+    return np.array(result.embeddings.weights)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("options", [{}, {"rule": "adam", "epochs": 1}, {"subsample": 0.01, "tables": 1}], ids=str)
+def test_a_stopped_run_gives_the_rows_of_one_that_was_not(tmp_path: Path, options: dict[str, Any]) -> None:
+    whole = run(tmp_path / "whole", log_interval=1e-9, **options)
+    assert run(tmp_path / "run", stop_after=3, log_interval=1e-9, **options) is None
+    assert not (tmp_path / "run").exists()
+    rows = run(tmp_path / "run", resume=True, log_interval=1e-9, **options)
+    assert rows is not None
+    np.testing.assert_array_equal(rows, whole)
+    counts = [
+        [
+            [json.loads(line)[key] for key in COUNTS]
+            for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        ]
+        for name in ("whole", "run")
+    ]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_resume_without_a_checkpoint_starts_from_the_beginning(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    np.testing.assert_array_equal(run(tmp_path / "run", resume=True), whole)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_what_decides_the_result_may_not_change(tmp_path: Path) -> None:
+    run(tmp_path / "run", stop_after=1)
+    with pytest.raises(ConfigError, match=r"is of a run with model.window = 10, this one has 5"):
+        run(tmp_path / "run", resume=True, window=5)
+    with pytest.raises(ConfigError, match="is a checkpoint of an earlier run; resume it"):
+        run(tmp_path / "run")
+    assert run(tmp_path / "run", resume=True, formats=("npy", "word2vec")) is not None
+
+
+def test_checkpoints_need_a_run_folder() -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint\.every = '5' needs out"):
+        ge.pipeline("deepwalk", "digits", checkpoint={"every": 5})
+    with pytest.raises(ConfigError, match="resume needs out"):
+        ge.pipeline("deepwalk", "digits", resume=True)
+
+
+def test_only_what_decides_the_result_is_compared() -> None:
+    fields = about(config_from({"model": "deepwalk", "dataset": "digits"}))
+    assert {"seed", "model.dim", "train.rule", "dataset.name"} <= set(fields)
+    assert not [name for name in fields if name.partition(".")[0] in FREE_SECTIONS]
+    assert not {f"{section}.{name}" for section, names in FREE_FIELDS.items() for name in names} & set(fields)
+
+
+def command(out: Path, *more: str) -> list[str]:
+    words = "train deepwalk --dataset digits --threads 1 --dim 4 --no-eval --quiet model.num_walks=40"
+    return [sys.executable, "-m", "graph_emb", *words.split(), "--out", str(out), *more]
+
+
+def killed_at_the_first_checkpoint(words: list[str], folder: Path) -> None:
+    """Start a job and kill all its processes when its first checkpoint is complete."""
+    job = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    while not list(folder.glob("*/manifest.json")):
+        assert job.poll() is None, job.communicate()[1].decode()
+    processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+    job.communicate()
+    psutil.wait_procs(processes[1:], timeout=60)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((), ()),
+        (("--trainers", "2"), ("--trainers", "2")),
+        (("--trainers", "2"), ()),
+        (("--trainers", "2", "--mode", "kvstore"), ()),
+    ],
+    ids=["local", "collective", "collective to local", "kvstore to local"],
+)
+def test_a_killed_job_goes_on(tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...]) -> None:
+    out = tmp_path / "run"
+    killed_at_the_first_checkpoint(command(out, "--checkpoint-every", "1", *first), tmp_path / "run-checkpoints")
+    subprocess.run(command(out, "--resume", *second), check=True, timeout=300)
+    found = np.load(out / "embeddings.npy")
+    if first == second:
+        subprocess.run(command(tmp_path / "whole", *first), check=True, timeout=300)
+        np.testing.assert_array_equal(found, np.load(tmp_path / "whole" / "embeddings.npy"))
+    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["walks"] == 40 * 1797
+    assert np.isfinite(found).all()

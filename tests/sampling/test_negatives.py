@@ -1,0 +1,145 @@
+"""NegativeSampler: the stated distribution, from counters alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.csr import Graph, frozen
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.sampling.negatives import NegativeSampler, gathered_degrees, node_degrees, own_degrees
+from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.walkers import alias_rows
+from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.routing import layout
+from tests.ranks import Ranks
+
+DEGREES = np.array([1.0, 16.0, 0.0, 81.0, 3.0])
+
+
+@pytest.mark.parametrize("power", [0.75, 0.0, 1.0])
+def test_draws_follow_degree_to_the_power(power: float) -> None:
+    sampler = NegativeSampler(DEGREES, power, seed=2)
+    counts = np.bincount(sampler.sample(2000, 40).ravel(), minlength=5)
+    share = DEGREES**power
+    np.testing.assert_allclose(sampler.probabilities, share / share.sum())
+    assert counts[share == 0].sum() == 0
+    expected = 80_000 * share / share.sum()
+    assert chisquare(counts[share > 0], expected[share > 0]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("degrees", "power"),
+    [([8000, 8000, 1, 1], 10.0), ([1e-20, 1e-20, 1e-20, 1e-30], 3.0), ([1e300, 5e299, 0, 0], 1.0), ([2, 1, 0, 3], 1.0)],
+)
+def test_powers_beyond_float32_are_drawn_as_they_are(degrees: list[float], power: float) -> None:
+    """Shares above 3.4e38 became infinite in the tables that are drawn from, and shares below 1e-45 zero."""
+    with np.errstate(all="raise", under="ignore"):
+        sampler = NegativeSampler(np.array(degrees), power, seed=2)
+    found = np.bincount(sampler.sample(1000, 20).ravel(), minlength=4) / 20_000
+    np.testing.assert_allclose(found, sampler.probabilities, atol=0.015)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.75, 1.0, 2.5])
+def test_scaled_shares_keep_the_tables_bit_for_bit(power: float) -> None:
+    degrees = np.random.default_rng(0).pareto(1.0, 1000)
+    plain = (degrees**power).astype(np.float32)
+    accept, other, _ = alias_rows(frozen(np.array([0, 1000])), frozen(plain))
+    sampler = NegativeSampler(degrees, power)
+    np.testing.assert_array_equal(sampler.accept, accept)
+    np.testing.assert_array_equal(sampler.other, other)
+
+
+def test_three_quarters_is_the_default() -> None:
+    np.testing.assert_allclose(NegativeSampler(DEGREES).probabilities[[0, 1, 3]] * (36 + 3**0.75), [1, 8, 27])
+
+
+def test_a_walks_draws_depend_on_neither_batch_nor_neighbours() -> None:
+    sampler = NegativeSampler(DEGREES, seed=4)
+    whole = sampler.sample(30, 8, epoch=2)
+    assert whole.dtype == np.int32
+    np.testing.assert_array_equal(sampler.sample(10, 8, epoch=2, first=20), whole[20:])
+    np.testing.assert_array_equal(sampler.sample(30, 5, epoch=2), whole[:, :5])
+    assert (sampler.sample(30, 8, epoch=3) != whole).any()
+    assert (NegativeSampler(DEGREES, seed=5).sample(30, 8, epoch=2) != whole).any()
+
+
+def test_degrees_count_weights_at_both_ends_of_an_arc() -> None:
+    undirected = Graph.from_edges([0, 1], [1, 2], num_nodes=4, weights=[2.0, 0.5])
+    np.testing.assert_allclose(node_degrees(undirected), [2, 2.5, 0.5, 0])
+    directed = Graph.from_edges([0, 1], [1, 2], num_nodes=4, directed=True)
+    np.testing.assert_allclose(node_degrees(directed), [1, 2, 1, 0])
+
+
+@pytest.mark.parametrize("power", [-1.0, float("nan"), float("inf")])
+def test_a_bad_power_is_refused(power: float) -> None:
+    with pytest.raises(ConfigError, match="negative power"):
+        NegativeSampler(DEGREES, power)
+
+
+def test_a_graph_without_edges_needs_uniform_negatives() -> None:
+    with pytest.raises(ConfigError, match="use power=0"):
+        NegativeSampler(np.zeros(3))
+    assert set(NegativeSampler(np.zeros(3), 0.0).sample(1, 100).ravel()) == {0, 1, 2}
+
+
+def test_counts_are_checked() -> None:
+    with pytest.raises(ConfigError, match="per_walk = 0"):
+        NegativeSampler(DEGREES).sample(1, 0)
+
+
+def test_draws_of_walks_by_index_are_those_of_consecutive_walks() -> None:
+    sampler = NegativeSampler(DEGREES, seed=4)
+    index = np.array([2, 3, 17])
+    np.testing.assert_array_equal(sampler.sample_for(index, 8, epoch=2), sampler.sample(20, 8, epoch=2)[index])
+    assert sampler.sample_for(index[:0], 8).shape == (0, 8)
+
+
+def test_nodes_may_start_at_a_number_of_their_own() -> None:
+    whole, moved = NegativeSampler(DEGREES, seed=4), NegativeSampler(DEGREES, seed=4, low=100)
+    np.testing.assert_array_equal(moved.sample(5, 8), whole.sample(5, 8) + 100)
+    np.testing.assert_array_equal(moved.pool(5, 0), whole.pool(5, 0) + 100)
+
+
+def test_a_pool_is_shared_and_has_the_probabilities_of_a_draw() -> None:
+    sampler = NegativeSampler(DEGREES, seed=2)
+    pools = np.stack([sampler.pool(4, number) for number in range(5000)])
+    share = DEGREES**0.75
+    keep = share > 0
+    counts = np.bincount(pools.ravel(), minlength=5)
+    assert counts[~keep].sum() == 0
+    assert chisquare(counts[keep], 20_000 * share[keep] / share.sum()).pvalue > 1e-4
+    assert (sampler.pool(4, 0, epoch=1) != pools[0]).any()
+    drawn = sampler.sample_for(np.arange(500), 8, pool=np.array([7, 9, 30], np.int32))
+    assert drawn.dtype == np.int32
+    assert chisquare([(drawn == node).sum() for node in (7, 9, 30)]).pvalue > 1e-4
+
+
+def weighted(directed: bool) -> Graph:
+    rng = np.random.default_rng(1)
+    src, dst = rng.integers(0, 30, (2, 90))
+    return Graph.from_edges(src, dst, num_nodes=31, weights=rng.uniform(0.1, 2, 90), directed=directed)
+
+
+def degrees_on_a_rank(directed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    group = ProcessGroup(timeout=60)
+    try:
+        places = layout(RangeBook([0, 4, 20, 31]), group.world_size, None, "w")
+        part = PartGraph.of_graph(weighted(directed), places, group.rank)
+        degrees = gathered_degrees(part, group)
+        return degrees, own_degrees(part, group), NegativeSampler(degrees, seed=1).sample(9, 20)
+    finally:
+        group.close()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("directed", [False, True])
+def test_ranks_together_know_the_degrees_of_all_nodes(ranks: Ranks, directed: bool) -> None:
+    expected = node_degrees(weighted(directed))
+    found = ranks.run(degrees_on_a_rank, 3, directed)
+    for degrees, _, drawn in found:
+        np.testing.assert_allclose(degrees, expected, rtol=1e-15)
+        np.testing.assert_array_equal(drawn, NegativeSampler(expected, seed=1).sample(9, 20))
+    np.testing.assert_allclose(np.concatenate([own for _, own, _ in found]), expected, rtol=1e-15)

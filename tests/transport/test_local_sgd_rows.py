@@ -1,0 +1,141 @@
+"""Ranks train copies of each other's rows: what they get, and what becomes of their changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.transport.local_sgd_rows import RowCopies
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.dist
+
+NUM, DIM, TURNS = 23, 3, 3
+BOUNDS = [0, 6, 6, 15, NUM]
+
+
+def wanted(turn: int, rank: int, table: int, low: int, high: int) -> Tensor:
+    """Distinct ids outside of [low, high), in no order; none at all now and then."""
+    order = torch.randperm(NUM, generator=torch.Generator().manual_seed(100 * turn + 10 * rank + table))
+    ids = order[(order < low) | (order >= high)]
+    return ids[: (turn + rank + 3 * table) % 4 * 4]
+
+
+def change(turn: int, rank: int, table: int, ids: Tensor) -> Tensor:
+    """Whole numbers, so that their sums are exact in any order."""
+    return (ids[:, None] + torch.arange(DIM) + turn + 7 * rank + 100 * table).float()
+
+
+def copies_on_a_rank(names: list[str]) -> list[Any]:
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        book = ge.RangeBook(BOUNDS)
+        tables = [ge.DistEmbedding(NUM, DIM, name, part_policy=book) for name in names]
+        copies, seen = RowCopies(transport, names), []
+        for turn in range(TURNS):
+            low, high = tables[0].shard.first_id, tables[0].shard.first_id + tables[0].shard.num_rows
+            ids = [wanted(turn, transport.rank, t, low, high) for t in range(len(names))]
+            pulled = copies.pull(ids)
+            seen.append([rows.clone() for rows in pulled])
+            for t, rows in enumerate(pulled):
+                rows += change(turn, transport.rank, t, ids[t])
+            copies.give_back()
+        traffic = transport.traffic
+        return [(low, high), seen, [table.weight[:] for table in tables], traffic.steps]
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.parametrize(("world_size", "names"), [(2, ["a"]), (2, ["a", "b"]), (3, ["a", "b", "c"]), (4, ["a", "b"])])
+def test_changes_of_all_ranks_add_up(ranks: Ranks, world_size: int, names: list[str]) -> None:
+    found = ranks.run(copies_on_a_rank, world_size, names)
+    tables = [torch.zeros(NUM, DIM) for _ in names]
+    for turn in range(TURNS):
+        before = [table.clone() for table in tables]
+        for rank, ((low, high), seen, _, _) in enumerate(found):
+            for t, table in enumerate(tables):
+                ids = wanted(turn, rank, t, low, high)
+                assert torch.equal(seen[turn][t], before[t][ids]), (turn, rank, t)
+                table[ids] += change(turn, rank, t, ids)
+    assert any(len(rows) for _, seen, _, _ in found for turn in seen for rows in turn)
+    for _, _, rows, steps in found:
+        assert all(torch.equal(mine, table) for mine, table in zip(rows, tables, strict=True))
+        assert steps == TURNS
+
+
+def fetched_before() -> Tensor:
+    """A row that this rank asked for before it was changed, as the pull gives it."""
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        table = ge.DistEmbedding(NUM, DIM, "a", part_policy=ge.RangeBook([0, 10, NUM]))
+        other = torch.tensor([20 if transport.rank == 0 else 1])
+        table.prefetch(other)
+        copies = RowCopies(transport, ["a"])
+        copies.pull([other])[0].fill_(7.0)
+        copies.give_back()
+        return table(other).detach()
+    finally:
+        ge.shutdown()
+
+
+def test_rows_that_were_fetched_before_a_change_are_sent_again(ranks: Ranks) -> None:
+    assert all((rows == 7.0).all() for rows in ranks.run(fetched_before, 2))
+
+
+def refused() -> list[str]:
+    said = []
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        narrow, wide = ge.DistEmbedding(NUM, DIM, "narrow"), ge.DistEmbedding(NUM, DIM + 1, "wide")
+        double = ge.DistEmbedding(NUM, DIM, "double", dtype=torch.float64)
+        for tables in ([narrow, wide], [double]):
+            try:
+                RowCopies(transport, [table.name for table in tables])
+            except ge.ConfigError as error:
+                said.append(str(error))
+        copies = RowCopies(transport, ["narrow"])
+        for pulled in (False, True):
+            if pulled:
+                copies.pull([torch.empty(0, dtype=torch.int64)])
+                copies.give_back()
+            try:
+                copies.give_back()
+            except ge.ModeError as error:
+                said.append(str(error))
+        return said
+    finally:
+        ge.shutdown()
+
+
+def test_other_tables_and_changes_of_nothing_are_refused(ranks: Ranks) -> None:
+    (said, _) = ranks.run(refused, 2)
+    assert len(said) == 4
+    assert "'wide' 4 of torch.float32" in said[0]
+    assert "'double' 3 of torch.float64" in said[1]
+    assert all("pull them first" in text for text in said[2:])
+
+
+def out_of_step() -> str:
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        table = ge.DistEmbedding(NUM, DIM, "a", part_policy=ge.RangeBook([0, 10, NUM]))
+        other = torch.tensor([20 if transport.rank == 0 else 1])
+        if transport.rank == 0:
+            RowCopies(transport, ["a"]).pull([other])
+        else:
+            table(other)
+    except ge.PeerError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return ""
+
+
+def test_a_rank_in_another_call_is_named(ranks: Ranks) -> None:
+    first, second = ranks.run(out_of_step, 2)
+    assert "rank 0 is in copies of rows of table 'a', rank 1 in another call" in first
+    assert "rank 1 is in pull of table 'a', rank 0 in another call" in second

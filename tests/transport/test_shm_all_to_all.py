@@ -1,0 +1,100 @@
+"""Exchanges through mapped memory give what all_to_all gives, whatever the sizes, and notice the dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.transport.shm_all_to_all import SharedExchange
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.dist
+
+
+def exchange_many(rounds: int) -> list[tuple[int, bool]]:
+    """Random pieces, each value telling its sender, receiver and round; the rounds that arrived right."""
+    transport: Any = ge.init(mode="collective", timeout=60)
+    group, found = transport.group, []
+    try:
+        for turn in range(rounds):
+            sizes = np.random.default_rng(turn).integers(0, 1 + 4 ** (turn % 9), (group.world_size, group.world_size))
+            mine, theirs = sizes[group.rank].tolist(), sizes[:, group.rank].tolist()
+            send = torch.cat([torch.full((n, 2), 10_000.0 * turn + 100 * group.rank + r) for r, n in enumerate(mine)])
+            if turn % 3:  # two of three lay what they send into the memory that the others map
+                laid = group.outgoing(torch.empty(1, 2), len(send))
+                send = laid.copy_(send)
+            got = group.exchange(send, mine, theirs, "test")
+            wanted = [torch.full((n, 2), 10_000.0 * turn + 100 * r + group.rank) for r, n in enumerate(theirs)]
+            found.append((turn, group._shared is not None and torch.equal(got, torch.cat(wanted))))
+    finally:
+        ge.shutdown()
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_pieces_of_any_size_arrive_in_order(ranks: Ranks, world_size: int) -> None:
+    for found in ranks.run(exchange_many, world_size, 60):
+        assert found == [(turn, True) for turn in range(60)]
+
+
+def lose_a_rank() -> str:
+    transport: Any = ge.init(mode="collective", timeout=60)
+    if transport.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        transport.group.exchange(torch.zeros(2), [1, 1], [1, 1], "the last exchange")
+    except ge.PeerError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return "nothing"
+
+
+def test_a_killed_rank_is_noticed_and_named() -> None:
+    workers = Ranks()
+    try:
+        with pytest.raises(AssertionError, match="rank 1: died with exit code -9"):
+            workers.run(lose_a_rank, 2)
+    finally:
+        workers.close()
+
+
+def test_a_rank_that_was_killed_after_it_wrote_is_gone() -> None:
+    """Its control memory says that rows wait; the descriptor under which they lay ended with the process."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    own, theirs = np.zeros(12, np.int64), np.zeros(12, np.int64)
+    theirs[:4] = 1, 0, 5, 1 << 16  # one exchange written, in descriptor 5
+    exchange = SharedExchange(0, [own, theirs], [os.getpid(), ended.pid], 5.0)
+    with pytest.raises(RuntimeError, match=rf"rank 1 \(process {ended.pid}\) is gone"):
+        exchange.exchange(torch.zeros(1), torch.zeros(1), [0, 1], [0, 1])
+    exchange.close()
+
+
+def leave_early() -> str:
+    transport: Any = ge.init(mode="collective", timeout=60)
+    try:
+        transport.group.exchange(torch.zeros(2), [1, 1], [1, 1], "the exchange of both")
+        if transport.rank == 1:
+            return ""
+        transport.group.exchange(torch.zeros(2), [1, 1], [1, 1], "an exchange of one")
+    except ge.PeerError as error:
+        return str(error)
+    finally:
+        ge.shutdown()
+    return "nothing"
+
+
+def test_a_rank_that_left_is_an_error_for_those_that_go_on(ranks: Ranks) -> None:
+    first, second = ranks.run(leave_early, 2)
+    assert "an exchange of one" in first
+    assert "is gone" in first
+    assert second == ""
