@@ -214,8 +214,8 @@ def _verify(args: argparse.Namespace) -> int:
 
     graph = None
     if args.graph is not None:
+        from graph_emb.graph.readers import read
         from partition.building import READ_ARGUMENTS, refuse_arguments
-        from partition.readers import read
 
         options = _options(args.read, "--read")
         refuse_arguments("--read", options, READ_ARGUMENTS)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.graph import Graph, GraphFile, Labels, ReadOptions, read_graph_file
-from graph_emb.graph.readers import READERS
-from graph_emb.graph.readers.source import COMMON_OPTIONS, graph_of_arcs, split_suffix
+from graph_emb.graph.csr_readers import READERS
+from graph_emb.graph.csr_readers.source import COMMON_OPTIONS, graph_of_arcs, split_suffix
 
 if TYPE_CHECKING:
     from graph_emb.compat.ogb import OGBLink, OGBNode

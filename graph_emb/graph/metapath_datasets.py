@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from graph_emb.core.errors import DataError
+from graph_emb.graph.csr_readers.arrays import load_arrays
 from graph_emb.graph.labels import Labels
-from graph_emb.graph.readers.arrays import load_arrays
 from graph_emb.graph.typed import HeteroGraph
 
 DBIS_METAPATH = "author-paper-venue-paper-author"
@@ -53,7 +53,7 @@ def load_typed(name_or_path: str | Path, root: str | Path | None = None, *, form
     """A graph with node types by name or path.
 
     * ``dbis``: ``root/dbis`` with ``graph.npz`` and ``conf_names.txt.gz``; authors, papers and venues.
-    * a path, or one below ``root``: whatever ``partition.readers.read`` takes, such as a ``.yaml`` that names the files
+    * a path, or one below ``root``: whatever ``readers.read`` takes, such as a ``.yaml`` that names the files
       of each type, or OGB's folder. A column ``label`` of the node data gives the classes of a type.
 
     Args:
@@ -62,7 +62,7 @@ def load_typed(name_or_path: str | Path, root: str | Path | None = None, *, form
     Raises:
         DataError: missing or damaged files.
     """
-    from partition.readers import read
+    from graph_emb.graph.readers import read
 
     root = os.environ.get("GRAPH_EMB_DATA") if root is None else root
     place = Path(name_or_path)

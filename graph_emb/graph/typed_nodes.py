@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph import datasets
-from graph_emb.graph.readers.source import checked_file
+from graph_emb.graph.csr_readers.source import checked_file
+from graph_emb.graph.readers import read
+from graph_emb.graph.readers.source import MASKS
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
-from partition.readers import read
-from partition.readers.source import MASKS
 
 ENTITY_PARTS = {"train": "trainingSet.tsv", "test": "testSet.tsv"}
 

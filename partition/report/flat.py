@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 
+from graph_emb.graph.readers.source import MASKS, WEIGHT
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment
-from partition.readers.source import MASKS, WEIGHT
 
 
 @dataclass(frozen=True)

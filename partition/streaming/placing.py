@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
 from partition.constraints import Constraints
 from partition.methods.base import Problem
 from partition.methods.repair import repair
-from partition.readers.source import WEIGHT
 from partition.relabel import Ranges, relabel
 from partition.streaming.edges import Layout, check_largest, cut_buckets, number_type
 from partition.streaming.links import STREAMED, Links, check_streamed, limits_of, streamed_options

@@ -13,13 +13,20 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers.layout import find_columns
-from graph_emb.graph.readers.parquet import narrowed_weights
-from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
-from graph_emb.graph.readers.text import EdgeBlock, edge_blocks, layout_of
-from partition.readers import tables
-from partition.readers.edge_list import PARQUET, TEXT, check_policies, edge_files, refuse_doubtful_weights, split_name
-from partition.readers.options import check_kinds
+from graph_emb.graph.csr_readers.layout import find_columns
+from graph_emb.graph.csr_readers.parquet import narrowed_weights
+from graph_emb.graph.csr_readers.source import ReadOptions, checked_file, parsing, split_suffix
+from graph_emb.graph.csr_readers.text import EdgeBlock, edge_blocks, layout_of
+from graph_emb.graph.readers import tables
+from graph_emb.graph.readers.edge_list import (
+    PARQUET,
+    TEXT,
+    check_policies,
+    edge_files,
+    refuse_doubtful_weights,
+    split_name,
+)
+from graph_emb.graph.readers.options import check_kinds
 
 OPTIONS = ("ids", "num_nodes", "weights", "header", "separator", "comment", "columns")
 """Options of the reader of edge lists that work without the whole graph in memory."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core import progress
-from partition.readers import read
+from graph_emb.graph.readers import read
 
 
 def test_a_short_read_shows_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.readers import read
 from graph_emb.graph.typed import HeteroGraph
 from partition.chunked import write_assignment, write_chunked
-from partition.readers import read
 from tests.partition.made_graphs import CITES, heterogeneous, homogeneous, random_parts
 from tests.partition.test_partitioned import same_graph
 

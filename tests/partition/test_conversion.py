@@ -10,8 +10,8 @@ import pytest
 
 import partition
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.readers import read
 from partition.chunked import write_chunked
-from partition.readers import read
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 from tests.partition.test_partitioned import by_dgl, same_graph, without_small_types
 

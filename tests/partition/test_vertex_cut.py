@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.readers import read
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
-from partition.readers import read
 from partition.vertex_cut import buckets, edge_owner, vertex_cut
 from tests.partition.report.graphs import CITES, WRITES, communities, random_typed
 

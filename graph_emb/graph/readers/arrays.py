@@ -2,142 +2,80 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 
-from graph_emb.core.errors import DataError
-from graph_emb.graph.labels import Labels
-from graph_emb.graph.readers.matrix import checked_rows, graph_of_matrix
-from graph_emb.graph.readers.source import GraphFile, ReadOptions, parsing, register
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.csr_readers.arrays import SPLITS, labels_of_arrays, load_arrays, stored_direction
+from graph_emb.graph.csr_readers.matrix import checked_entries, checked_rows
+from graph_emb.graph.csr_readers.source import checked_file, parsing
+from graph_emb.graph.readers.memory import label_column
+from graph_emb.graph.readers.scipy_matrix import from_matrix
+from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, check_ids, has_suffix, mask_of, register
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 
-SPLITS = {"train": ("train_idx",), "valid": ("valid_idx", "val_idx"), "test": ("test_idx",)}
-_LIMIT_OF_CLASSES = 10_000_000
 
+@register("npz", has_suffix(".npz"))
+def read_npz(source: Any, *, edge_type: EdgeType | str | None = None) -> Contents:
+    """Rows (``indptr``, ``indices`` [, ``weights``, ``directed``, ``node_ids``, labels, splits]) or a matrix.
 
-@register("npz")
-def read_npz(file: Path, options: ReadOptions) -> GraphFile:
-    """A graph from ``indptr``, ``indices`` [, ``weights``, ``directed``, ``node_ids``] (row = source).
+    With a false ``directed`` in the file an edge means both directions, of which one or both may be stored. Without
+    ``directed``, rows with nothing below the diagonal hold each edge once, so that an edge means both directions. A
+    matrix of ``scipy.sparse`` is taken as it is stored.
 
-    Without ``directed`` in the options or in the file, a symmetric matrix and one with nothing below its diagonal
-    (each edge once, smaller node first) are undirected graphs. Labels come from ``label`` or ``label_indptr`` and
-    ``label_indices``, node splits from ``train_idx``, ``valid_idx``, ``test_idx``.
+    Args:
+        edge_type: As in the reader of scipy matrices; of compressed rows both ends are one type.
     """
+    file = checked_file(source)
     arrays = load_arrays(file)
     if "format" in arrays and "shape" in arrays:
+        from scipy import sparse
+
         with parsing(file, "a scipy.sparse file"), file.open("rb") as stream:
-            matrix = sparse.load_npz(stream)
-        return GraphFile(graph_of_matrix(file, matrix, options))
+            matrix = checked_entries(file, sparse.load_npz(stream))
+        with parsing(file, "a graph"):
+            return Contents(from_matrix(matrix, edge_type, file.stem))
+    if edge_type is not None:
+        raise ConfigError(f"{file}: edge_type= is for matrices of scipy.sparse; this file holds {', '.join(arrays)}")
     if "indptr" not in arrays or "indices" not in arrays:
         shown = ", ".join(sorted(arrays)[:20]) or "none"
         raise DataError(f"{file}: no arrays 'indptr' and 'indices'; it holds: {shown}")
+    return _from_rows(file, arrays)
+
+
+def _from_rows(file: Path, arrays: dict[str, np.ndarray]) -> Contents:
     indptr, indices = checked_rows(file, "", arrays["indptr"], arrays["indices"])
     num_nodes = len(indptr) - 1
-    graph = graph_of_matrix(
-        file,
-        _matrix_of_rows(file, indptr, indices, arrays.get("weights")),
-        _with_stored_direction(file, arrays, options),
-        half_is_undirected=True,
-        has_weights="weights" in arrays,
-        node_ids=arrays.get("node_ids"),
-    )
-    return GraphFile(graph, labels_of_arrays(file, arrays, num_nodes), _splits(file, arrays, num_nodes))
-
-
-def load_arrays(file: Path) -> dict[str, NDArray]:
-    """All arrays of an ``.npz`` file; none may need a pickle.
-
-    Raises:
-        DataError: no zip archive, damaged, or an array of Python objects.
-    """
-    if not zipfile.is_zipfile(file):
-        raise DataError(f"{file}: is no .npz archive or was cut off; fetch or write it again")
-    # numpy leaves a file that it opened itself open when the archive is damaged.
-    with parsing(file, "an .npz archive"), file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files if name.isidentifier()}
-
-
-def labels_of_arrays(file: Path, arrays: Mapping[str, NDArray], num_nodes: int) -> Labels | None:
-    """Labels of N nodes from the arrays of a file, or None where it has none.
-
-    Raises:
-        DataError: another number of nodes, or a class out of range.
-    """
-    if "label" in arrays:
-        classes = arrays["label"]
-        if classes.ndim != 1 or classes.dtype.kind not in "iu":
-            raise DataError(f"{file}: label has shape {classes.shape}, dtype {classes.dtype}; expected integers")
-        checked_length(file, len(classes), num_nodes)
-        if int(classes.max(initial=-1)) >= _LIMIT_OF_CLASSES:
-            raise DataError(f"{file}: label {classes.max()} is outside [0, {_LIMIT_OF_CLASSES}); is it an id?")
-        with parsing(file, "labels"):
-            return Labels.from_single(classes)
-    if "label_indptr" not in arrays or "label_indices" not in arrays:
-        return None
-    indptr, indices = checked_rows(file, "label_", arrays["label_indptr"], arrays["label_indices"], _LIMIT_OF_CLASSES)
-    checked_length(file, len(indptr) - 1, num_nodes)
-    nodes = np.repeat(np.arange(num_nodes, dtype=np.int64), np.diff(indptr))
-    return Labels.from_pairs(nodes, indices, num_nodes)
-
-
-def checked_length(file: Path, num_labelled: int, num_nodes: int) -> None:
-    """A row of labels for every node of the graph."""
-    if num_labelled != num_nodes:
-        raise DataError(
-            f"{file}: labels of {num_labelled} nodes, but the graph has {num_nodes}; are they of another graph?"
+    src = np.repeat(np.arange(num_nodes, dtype=np.int64), np.diff(indptr))
+    directed = stored_direction(file, arrays)
+    both_ways = directed is None and bool((src <= indices).all())
+    columns: dict[str, np.ndarray] = {}
+    labels = labels_of_arrays(file, arrays, num_nodes)
+    if labels is not None:
+        columns["label"] = label_column(labels)
+    columns |= _masks(file, arrays, num_nodes)
+    with parsing(file, "a graph"):
+        graph = HeteroGraph(
+            {NODE_TYPE: num_nodes},
+            {EDGE_TYPE: (src, indices)},
+            node_data={NODE_TYPE: columns} if columns else {},
+            edge_data={EDGE_TYPE: {WEIGHT: arrays["weights"]}} if "weights" in arrays else {},
+            node_ids={NODE_TYPE: arrays["node_ids"]} if "node_ids" in arrays else {},
+            name=file.parent.name if file.name == "graph.npz" and file.parent.name else file.stem,
         )
+    return Contents(graph, both_ways, undirected=directed is False)
 
 
-def _matrix_of_rows(
-    file: Path, indptr: NDArray[np.int64], indices: NDArray[np.int64], weights: NDArray | None
-) -> sparse.coo_array:
-    num_nodes = len(indptr) - 1
-    if weights is None:
-        weights = np.ones(len(indices), dtype=np.int8)
-    if weights.dtype.kind not in "biuf":
-        raise DataError(f"{file}: weights holds {weights.dtype} values; expected real numbers")
-    if weights.shape != indices.shape:
-        raise DataError(f"{file}: weights has shape {weights.shape}, but indices has {indices.shape}")
-    rows = np.repeat(np.arange(num_nodes, dtype=np.int32), np.diff(indptr))
-    return sparse.coo_array((weights, (rows, indices)), shape=(num_nodes, num_nodes))
-
-
-def _with_stored_direction(file: Path, arrays: Mapping[str, NDArray], options: ReadOptions) -> ReadOptions:
-    stored = stored_direction(file, arrays) if options.directed is None else None
-    return options if stored is None else replace(options, directed=stored)
-
-
-def stored_direction(file: Path, arrays: Mapping[str, NDArray]) -> bool | None:
-    """Whether the file says that its arcs are directed; None: it does not say.
-
-    Raises:
-        DataError: ``directed`` is no single boolean.
-    """
-    if "directed" not in arrays:
-        return None
-    stored = arrays["directed"]
-    if stored.size != 1 or stored.dtype.kind not in "biu":
-        raise DataError(f"{file}: directed has shape {stored.shape}, dtype {stored.dtype}; expected one boolean")
-    return bool(stored.item())
-
-
-def _splits(file: Path, arrays: Mapping[str, NDArray], num_nodes: int) -> dict[str, NDArray[np.int64]] | None:
-    found: dict[str, NDArray[np.int64]] = {}
+def _masks(file: Path, arrays: dict[str, np.ndarray], num_nodes: int) -> dict[str, np.ndarray]:
+    masks = {}
     for part, names in SPLITS.items():
-        for name in names:
-            if name not in arrays:
-                continue
-            nodes = arrays[name]
-            if nodes.ndim != 1 or nodes.dtype.kind not in "iu":
-                raise DataError(f"{file}: {name} has shape {nodes.shape}, dtype {nodes.dtype}; expected integers")
-            bad = (nodes < 0) | (nodes >= num_nodes)
-            if bad.any():
-                place = int(np.argmax(bad))
-                raise DataError(f"{file}: {name}[{place}] is {nodes[place]}, outside [0, {num_nodes})")
-            found[part] = nodes.astype(np.int64)
-    return found or None
+        nodes = next((arrays[name] for name in names if name in arrays), None)
+        if nodes is None:
+            continue
+        if nodes.ndim != 1 or nodes.dtype.kind not in "iu":
+            raise DataError(f"{file}: {names[0]} has shape {nodes.shape}, dtype {nodes.dtype}; expected integers")
+        check_ids(file, names[0], nodes, num_nodes, first_row=0)
+        masks[MASKS[part]] = mask_of(nodes, num_nodes)
+    return masks

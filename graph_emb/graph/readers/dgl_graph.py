@@ -1,4 +1,4 @@
-"""Graphs that ``dgl.save_graphs`` wrote: one homogeneous graph a file, with DGL's usual field names."""
+"""DGL graphs in memory, and files of ``dgl.save_graphs``, with all their types and data."""
 
 from __future__ import annotations
 
@@ -7,82 +7,74 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 
-from graph_emb.core.errors import DataError
-from graph_emb.graph.labels import Labels
-from graph_emb.graph.readers.matrix import graph_of_matrix
-from graph_emb.graph.readers.source import GraphFile, ReadOptions, parsing, register
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.csr_readers.source import checked_file, parsing
+from graph_emb.graph.readers.source import Contents, as_path, has_suffix, is_object_of, register
+from graph_emb.graph.typed import HeteroGraph
 
 # kDGLSerializeMagic of dgl/src/graph/graph_serialize.cc; what DGL makes of other bytes is not defined.
 _MAGIC = struct.pack("<Q", 0xDD2E4FF046B4A13F)
-_WEIGHT_NAMES = ("weight", "w")
-_SPLIT_NAMES = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+_ORIGINAL_IDS = "_ID"  # dgl.NID and dgl.EID: where a subgraph's nodes and edges came from
+_is_dgl = is_object_of("dgl")
+_is_file = has_suffix(".dgl", ".bin")
 
 
-@register("dgl", "bin")
-def read_dgl(file: Path, options: ReadOptions) -> GraphFile:
-    """The arcs with ``edata['weight']``, undirected where they are symmetric; ``label`` and the masks of nodes.
+@register("dgl", lambda source: _is_dgl(source) or _is_file(source))
+def read_dgl(source: Any, *, index: int | None = None) -> Contents:
+    """A DGLGraph with its types and data; ``ndata['_ID']`` of a subgraph becomes the original ids.
 
-    A file cut short is an error; of a damaged length inside, DGL 1.1.3 ends the process (uncaught std::bad_alloc).
+    Args:
+        index: Which graph of a file that holds several.
     """
+    path = as_path(source)
+    if path is not None:
+        return Contents(from_dgl(_load(checked_file(path), index), path.name.rpartition(".")[0] or path.name))
+    if index is not None:
+        raise ConfigError(f"index={index} chooses a graph of a file and means nothing to a graph in memory")
+    if not hasattr(source, "canonical_etypes"):
+        raise ConfigError(f"a {type(source).__name__} of DGL is no DGLGraph; pass its graph")
+    return Contents(from_dgl(source))
+
+
+def from_dgl(graph: Any, name: str = "graph") -> HeteroGraph:
+    """The nodes and edges of every type, edges in the order of their ids, data as numpy arrays."""
+    node_data = {ntype: _columns(graph.nodes[ntype].data) for ntype in graph.ntypes}
+    ids = {ntype: columns.pop(_ORIGINAL_IDS) for ntype, columns in node_data.items() if _ORIGINAL_IDS in columns}
+    edges, edge_data = {}, {}
+    for etype in graph.canonical_etypes:
+        src, dst = graph.edges(etype=etype, order="eid")
+        edges[etype] = (_array(src).astype(np.int64, copy=False), _array(dst).astype(np.int64, copy=False))
+        edge_data[etype] = _columns(graph.edges[etype].data)
+    return HeteroGraph(
+        {ntype: graph.num_nodes(ntype) for ntype in graph.ntypes},
+        edges,
+        node_data={ntype: columns for ntype, columns in node_data.items() if columns},
+        edge_data={etype: columns for etype, columns in edge_data.items() if columns},
+        node_ids={ntype: values.astype(np.int64, copy=False) for ntype, values in ids.items()},
+        name=name,
+    )
+
+
+def _columns(frame: Any) -> dict[str, np.ndarray]:
+    return {name: _array(frame[name]) for name in frame}
+
+
+def _array(tensor: Any) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def _load(file: Path, index: int | None) -> Any:
+    from graph_emb.compat.dgl import load
+
     with file.open("rb") as stream:
         if stream.read(len(_MAGIC)) != _MAGIC:
             raise DataError(f"{file}: is no file of dgl.save_graphs or was cut off; write it again")
-    graph = _only_graph(file)
-    src, dst = (end.numpy() for end in graph.edges(order="eid"))
-    weights = next((_numbers(file, graph.edata[name], name) for name in _WEIGHT_NAMES if name in graph.edata), None)
-    values = np.ones(len(src), dtype=np.int8) if weights is None else weights
-    num_nodes = graph.num_nodes()
-    matrix = sparse.coo_array((values, (src, dst)), shape=(num_nodes, num_nodes))
-    read = graph_of_matrix(file, matrix, options, has_weights=weights is not None)
-    return GraphFile(read, _labels(file, graph), _splits(graph))
-
-
-def _only_graph(file: Path) -> Any:
-    from graph_emb.compat.dgl import load
-
     dgl = load()
     with parsing(file, "a DGL graph file"):
         graphs, _ = dgl.load_graphs(str(file))
-    if len(graphs) != 1:
-        raise DataError(f"{file}: holds {len(graphs)} graphs, expected 1; save one graph a file")
-    graph = graphs[0]
-    if not graph.is_homogeneous:
-        raise DataError(
-            f"{file}: holds {len(graph.ntypes)} node types and {len(graph.etypes)} edge types, expected 1 of each; "
-            "use dgl.to_homogeneous"
-        )
-    return graph
-
-
-def _numbers(file: Path, tensor: Any, name: str) -> NDArray:
-    values = tensor.numpy()
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise DataError(f"{file}: {name} has shape {tuple(values.shape)}; expected one number an edge or node")
-    return values
-
-
-def _labels(file: Path, graph: Any) -> Labels | None:
-    if "label" not in graph.ndata:
-        return None
-    values = graph.ndata["label"].numpy()
-    if values.ndim == 2 and values.shape[1] > 1:
-        nodes, classes = np.nonzero(values)
-        return Labels.from_pairs(nodes, classes, len(values), num_classes=values.shape[1])
-    single = _numbers(file, graph.ndata["label"], "label")
-    if single.dtype.kind not in "iu" or int(single.min(initial=0)) < -1:
-        raise DataError(f"{file}: label is {single.dtype} down to {single.min()}; expected classes, -1 for none")
-    return Labels.from_single(single)
-
-
-def _splits(graph: Any) -> dict[str, NDArray[np.int64]] | None:
-    found = {
-        part: np.flatnonzero(graph.ndata[name].numpy()).astype(np.int64)
-        for part, name in _SPLIT_NAMES.items()
-        if name in graph.ndata and graph.ndata[name].dim() == 1
-    }
-    return found or None
+    if index is None and len(graphs) != 1:
+        raise DataError(f"{file}: holds {len(graphs)} graphs, expected 1; choose one with index=")
+    if index is not None and not 0 <= index < len(graphs):
+        raise ConfigError(f"index={index} is outside [0, {len(graphs)}), the graphs of {file}")
+    return graphs[index or 0]

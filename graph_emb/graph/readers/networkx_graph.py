@@ -1,140 +1,113 @@
-"""networkx graphs: pickled ones, read with a list of allowed types, and GraphML."""
+"""networkx graphs with the attributes of their nodes and edges, in memory or as gpickle or GraphML files."""
 
 from __future__ import annotations
 
-import pickle
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.readers.layout import fault_of_id, is_integer
-from graph_emb.graph.readers.source import (
-    GraphFile,
-    ReadOptions,
-    graph_of_arcs,
-    open_bytes,
-    parsing,
-    register,
-    split_suffix,
-)
+from graph_emb.graph.csr_readers.networkx_graph import unpickled
+from graph_emb.graph.csr_readers.source import checked_file, open_bytes, parsing, split_suffix
+from graph_emb.graph.readers.source import Contents, as_path, has_suffix, is_object_of, register
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
-_GRAPHS = ("graph.Graph", "digraph.DiGraph", "multigraph.MultiGraph", "multidigraph.MultiDiGraph")
-_VIEWS = ("coreviews", "reportviews")  # caches of a graph that are pickled with it
-_BUILTINS = (
-    *("bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int"),
-    *("list", "object", "range", "set", "slice", "str", "tuple"),
-)
-_OTHERS = {
-    ("collections", "OrderedDict"),
-    ("collections", "defaultdict"),
-    ("copyreg", "_reconstructor"),
-    ("_codecs", "encode"),
-    ("numpy", "dtype"),
-    ("numpy", "ndarray"),
-}
-_NUMPY = {"multiarray._reconstruct", "multiarray.scalar", "numeric._frombuffer"}
+_is_networkx = is_object_of("networkx")
+_suffixes = [f".{kind}{gz}" for kind in ("gpickle", "pkl", "pickle", "graphml") for gz in ("", ".gz")]
+_is_file = has_suffix(*_suffixes)
 
 
-class _GraphUnpickler(pickle.Unpickler):
-    """A pickle is a program; this one can only build graphs of plain values and numpy arrays."""
+@register("networkx", lambda source: _is_networkx(source) or _is_file(source))
+def read_networkx(
+    source: Any,
+    *,
+    node_attributes: Sequence[str] | None = None,
+    edge_attributes: Sequence[str] | None = None,
+) -> Contents:
+    """A graph of any of networkx's four classes; an edge of an undirected one means both directions.
 
-    def find_class(self, module: str, name: str) -> Any:
-        module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
-        if not _is_allowed(module, name):
-            raise DataError(f"the pickle asks for {module}.{name}, which no graph needs; save it as GraphML")
-        return super().find_class(module, name)
+    Nodes are numbered in the order of their ids: integers, or else strings (of a tuple: as Python writes it).
 
-
-def _is_allowed(module: str, name: str) -> bool:
-    if "." in name:  # an attribute of something allowed
-        return False
-    if module == "builtins":
-        return name in _BUILTINS
-    if module.startswith("networkx.classes."):
-        kind = module.removeprefix("networkx.classes.")
-        return f"{kind}.{name}" in _GRAPHS or (kind in _VIEWS and name.endswith(("View", "Atlas")))
-    if module.startswith(("numpy.core.", "numpy._core.")):  # before and after numpy 2
-        return f"{module.rpartition('.')[2]}.{name}" in _NUMPY
-    return (module, name) in _OTHERS
-
-
-@register("gpickle", "pkl", "pickle", gzipped=True)
-def read_gpickle(file: Path, options: ReadOptions) -> GraphFile:
-    """A pickled networkx graph of any of its four classes; edge attribute ``weight``, 1 where it is absent."""
-    graph = unpickled(file)
-    with parsing(file, "a pickled networkx graph"):
-        return _graph_file(file, graph, options, _typed_ids(file, list(graph)))
-
-
-def unpickled(file: Path) -> Any:
-    """The networkx graph of a pickle file; nothing in it is run."""
-    import networkx
-
-    with parsing(file, "a pickled networkx graph"), open_bytes(file, split_suffix(file)[1]) as stream:
-        graph = _GraphUnpickler(stream).load()
-        if not isinstance(graph, networkx.Graph):
-            raise DataError(f"holds a {type(graph).__name__}; expected a networkx graph")
-        return graph
-
-
-@register("graphml", options=frozenset({"ids"}), gzipped=True)
-def read_graphml(file: Path, options: ReadOptions) -> GraphFile:
-    """A GraphML file; ids that are all integers become integers, unless ``ids='str'``."""
-    import networkx
-
-    with parsing(file, "GraphML"), open_bytes(file, split_suffix(file)[1]) as stream:
-        graph = networkx.read_graphml(stream)
-        return _graph_file(file, graph, options, _text_ids(file, list(graph), options))
-
-
-def _graph_file(file: Path, graph: Any, options: ReadOptions, ids: NDArray) -> GraphFile:
-    """The graph with nodes in the order of their ids; ``ids`` (N,) is in the order of networkx."""
+    Args:
+        node_attributes, edge_attributes: Which become data; each node or edge must have them, as numbers or arrays of
+            one shape. None takes all that qualify and counts the others.
+    """
+    path, name = as_path(source), "graph"
+    if path is not None:
+        source = _load(checked_file(path))
+        name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    counts: dict[str, int] = {}
+    nodes = list(source)
+    ids = _ids(nodes)
     order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    repeated = np.flatnonzero(ids[1:] == ids[:-1])
-    if repeated.size:
-        raise DataError(f"{file}: two nodes have the id {ids[repeated[0]].item()!r}; expected distinct ids")
-    nodes = list(graph)
     place = {nodes[old]: new for new, old in enumerate(order.tolist())}
-    arcs = [(place[u], place[v], w) for u, v, w in graph.edges(data="weight")]
-    has_weights = any(w is not None for _, _, w in arcs)
-    src, dst = (np.array([arc[end] for arc in arcs], dtype=np.int64) for end in (0, 1))
-    weights = np.array([1.0 if w is None else w for _, _, w in arcs]) if has_weights else None
-    is_dense = ids.dtype.kind == "i" and len(ids) and ids[0] == 0 and ids[-1] == len(ids) - 1
-    read = graph_of_arcs(
-        file,
-        src,
-        dst,
-        weights,
-        options,
-        directed=graph.is_directed(),
-        num_nodes=len(ids),
-        node_ids=None if is_dense else ids,
+    arcs = list(source.edges(data=True))
+    src, dst = (np.fromiter((place[arc[end]] for arc in arcs), dtype=np.int64, count=len(arcs)) for end in (0, 1))
+    node_columns = _columns("node", [source.nodes[nodes[old]] for old in order.tolist()], node_attributes, counts)
+    edge_columns = _columns("edge", [arc[2] for arc in arcs], edge_attributes, counts)
+    ids = ids[order]
+    is_dense = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(len(ids)))
+    graph = HeteroGraph(
+        {NODE_TYPE: len(nodes)},
+        {EDGE_TYPE: (src, dst)},
+        node_data={NODE_TYPE: node_columns} if node_columns else {},
+        edge_data={EDGE_TYPE: edge_columns} if edge_columns else {},
+        node_ids={} if is_dense else {NODE_TYPE: ids},
+        counts=counts,
+        name=name,
     )
-    return GraphFile(read)
+    return Contents(graph, both_ways=not source.is_directed())
 
 
-def _typed_ids(file: Path, nodes: list[Any]) -> NDArray:
-    """Ids as int64 where all are integers, else as strings (of a tuple: as Python writes it)."""
+def _load(file: Path) -> Any:
+    import networkx
+
+    suffix, gzipped = split_suffix(file)
+    if suffix != "graphml":
+        return unpickled(file)
+    with parsing(file, "GraphML"), open_bytes(file, gzipped) as stream:
+        return networkx.read_graphml(stream)
+
+
+def _ids(nodes: list[Any]) -> np.ndarray:
+    """Ids (N,) as int64 where all are integers, else as strings."""
     if all(isinstance(node, int | np.integer) and not isinstance(node, bool) for node in nodes):
-        return _checked_ids(file, [str(int(node)) for node in nodes], "int").astype(np.int64)
-    return _checked_ids(file, [str(node) for node in nodes], "str")
+        return np.array(nodes, dtype=np.int64)
+    ids = np.array([str(node) for node in nodes], dtype=str)
+    ordered = np.sort(ids)
+    repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if repeated.size:
+        raise DataError(f"two nodes are written {ordered[repeated[0]].item()!r}; expected ids that differ as strings")
+    return ids
 
 
-def _text_ids(file: Path, nodes: list[str], options: ReadOptions) -> NDArray:
-    kind = options.ids
-    if kind == "auto":
-        kind = "int" if all(is_integer(node) for node in nodes) else "str"
-    ids = _checked_ids(file, nodes, kind)
-    return ids.astype(np.int64) if kind == "int" else ids
+def _columns(
+    kind: str, rows: Sequence[dict[str, Any]], asked: Sequence[str] | None, counts: dict[str, int]
+) -> dict[str, np.ndarray]:
+    """The attributes of all nodes or edges as arrays."""
+    found = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, np.ndarray] = {}
+    for name in found if asked is None else asked:
+        try:
+            columns[str(name)] = _column(kind, str(name), [row.get(name) for row in rows])
+        except DataError:
+            if asked is not None:
+                raise
+            counts[f"{kind} attributes left out"] = counts.get(f"{kind} attributes left out", 0) + 1
+    return columns
 
 
-def _checked_ids(file: Path, ids: list[str], kind: str) -> NDArray:
-    for position, text in enumerate(ids):
-        fault = fault_of_id(text, kind, None)
-        if fault is not None:
-            raise DataError(f"{file}, node {position}: {fault}")
-    return np.array(ids, dtype=str)
+def _column(kind: str, name: str, values: Iterable[Any]) -> np.ndarray:
+    values = list(values)
+    missing = next((place for place, value in enumerate(values) if value is None), None)
+    if missing is not None:
+        raise DataError(f"{kind} {missing}: has no attribute {name!r}; give it one or leave the attribute out")
+    try:
+        column = np.array(values)
+    except ValueError:
+        raise DataError(f"{kind} attribute {name!r}: arrays of several shapes; expected one shape") from None
+    if column.dtype.kind not in "biuf":
+        raise DataError(f"{kind} attribute {name!r}: holds {type(values[0]).__name__}; expected numbers")
+    return column

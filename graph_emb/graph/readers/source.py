@@ -1,179 +1,133 @@
-"""What every reader takes and gives, the registry by file suffix, and the guard around foreign parsers."""
+"""What every reader takes and gives, and the registry that ``read`` chooses from."""
 
 from __future__ import annotations
 
-import gzip
-import warnings
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from graph_emb.core.errors import DataError, GraphEmbError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.registry import Registry
-from graph_emb.graph.build import Duplicates, SelfLoops
-from graph_emb.graph.csr import Graph
-from graph_emb.graph.labels import Labels
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 
-LARGEST_ID = 2**63 - 1
-
-WeightsPolicy = Literal["auto", "require", "ignore"]
-IdsPolicy = Literal["auto", "int", "str"]
+MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+"""Part of a split to the column of node data that marks it, named as DGL names it."""
+WEIGHT = "weight"
+"""The column of edge data that "sum" adds up and walks follow."""
 
 
 @dataclass(frozen=True)
-class GraphFile:
-    """What one file holds: a graph, and labels and node splits where the format carries them."""
+class Contents:
+    """What a source holds, before the options of ``read`` are applied.
 
-    graph: Graph
-    labels: Labels | None = None
-    node_split: dict[str, NDArray[np.int64]] | None = None
+    Attributes:
+        graph: As stored; no edge was dropped, merged or turned round.
+        both_ways: Each stored edge stands for both directions, so ``read`` adds the other one by default.
+        undirected: The same, but some edges may be stored in both directions: ``read`` adds what is missing by default.
+    """
 
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """Options of ``read_graph``; its docstring says what each does."""
-
-    directed: bool | None = None
-    weights: WeightsPolicy = "auto"
-    duplicates: Duplicates = "first"
-    self_loops: SelfLoops = "keep"
-    num_nodes: int | None = None
-    ids: IdsPolicy = "auto"
-    header: bool | None = None
-    separator: str | None = None
-    comment: str = "#%"
-    columns: tuple[str, ...] | None = None
-
-    def changed(self) -> list[str]:
-        """Names of the options that differ from their defaults."""
-        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
-
-
-COMMON_OPTIONS = frozenset({"directed", "weights", "duplicates", "self_loops"})
+    graph: HeteroGraph
+    both_ways: bool = False
+    undirected: bool = False
 
 
 @dataclass(frozen=True)
 class Reader:
-    """One file format.
+    """One kind of source.
 
     Attributes:
-        read: File and options to its contents; raises DataError for whatever the file does wrong.
-        options: Names of the options it obeys; the others are refused.
-        gzipped: Whether the same with ``.gz`` behind it is read too.
+        accepts: Whether a source is of this kind; cheap, opens at most one file's first bytes, never raises.
+        read: The source and this reader's own options (its keyword-only arguments) to its contents.
+        fallback: Asked only when no other reader accepts the source.
     """
 
-    read: Callable[[Path, ReadOptions], GraphFile]
-    options: frozenset[str]
-    gzipped: bool = False
+    accepts: Callable[[Any], bool]
+    read: Callable[..., Contents]
+    fallback: bool = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options that this reader obeys besides those of every reader."""
+        parameters = inspect.signature(self.read).parameters.values()
+        return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
-READERS: Registry[Reader] = Registry("graph file format")
+READERS: Registry[Reader] = Registry("graph format")
 
 
-def register(*suffixes: str, options: frozenset[str] = frozenset(), gzipped: bool = False) -> Callable:
-    """Decorator that files a reader under each suffix (without the dot)."""
+def register(
+    name: str, accepts: Callable[[Any], bool], *, fallback: bool = False
+) -> Callable[[Callable[..., Contents]], Callable[..., Contents]]:
+    """Decorator that files a reader under the name that ``format=`` chooses it by."""
 
-    def file(read: Callable[[Path, ReadOptions], GraphFile]) -> Callable[[Path, ReadOptions], GraphFile]:
-        for suffix in suffixes:
-            READERS.register(suffix)(Reader(read, COMMON_OPTIONS | options, gzipped))
+    def file(read: Callable[..., Contents]) -> Callable[..., Contents]:
+        READERS.register(name)(Reader(accepts, read, fallback))
         return read
 
     return file
 
 
-def checked_file(path: str | Path) -> Path:
-    """The path of an existing file that is not empty.
+def as_path(source: Any) -> Path | None:
+    """The path that a string or path object is, None for anything else."""
+    return Path(source) if isinstance(source, str | Path) else None
+
+
+def has_suffix(*suffixes: str) -> Callable[[Any], bool]:
+    """Whether a source is a path with one of these endings (lower case, with their dot)."""
+
+    def accepts(source: Any) -> bool:
+        path = as_path(source)
+        return path is not None and path.name.lower().endswith(suffixes)
+
+    return accepts
+
+
+def is_object_of(*modules: str) -> Callable[[Any], bool]:
+    """Whether a source's class or one of its bases is defined in these packages; imports none of them."""
+
+    def accepts(source: Any) -> bool:
+        return any(base.__module__.partition(".")[0] in modules for base in type(source).__mro__)
+
+    return accepts
+
+
+def mask_of(nodes: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Node numbers as a mask, (N,), bool."""
+    mask = np.zeros(num_nodes, dtype=bool)
+    mask[nodes] = True
+    return mask
+
+
+def checked_edge_type(edge_type: Any) -> EdgeType:
+    """Three names; DGL joins them with colons, so none may hold one.
 
     Raises:
-        DataError: no such file, a folder, or no bytes in it.
+        ConfigError: another shape, or a name that DGL's files cannot hold.
     """
-    file = Path(path)
-    try:
-        if file.is_dir():
-            raise DataError(f"{file}: is a folder; expected a file")
-        if not file.exists():
-            near = file.parent if file.parent.is_dir() else None
-            hint = "check the name" if near else f"there is no folder {file.parent} either"
-            raise DataError(f"{file}: no such file; {hint}")
-        if file.is_file() and file.stat().st_size == 0:
-            raise DataError(f"{file}: is empty (0 bytes); was it written to the end?")
-    except (OSError, ValueError) as error:  # a name too long, a null byte in it, a folder without access
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{str(file)[:200]!r}: cannot be opened: {error}") from error
-    return file
+    parts = tuple(edge_type.split(":")) if isinstance(edge_type, str) else tuple(edge_type)
+    if len(parts) != 3 or not all(isinstance(part, str) and part for part in parts):
+        raise ConfigError(f"edge type {edge_type!r}: expected three names: source type, relation, destination type")
+    source, relation, destination = parts
+    for part in parts:
+        checked_type_name(part)
+    return source, relation, destination
 
 
-def split_suffix(file: Path) -> tuple[str, bool]:
-    """The lower-case suffix without its dot, and whether ``.gz`` stood behind it."""
-    name = file.name.lower()
-    gzipped = name.endswith(".gz")
-    _, dot, suffix = name.removesuffix(".gz").rpartition(".")
-    return (suffix if dot else ""), gzipped
-
-
-@contextmanager
-def parsing(file: Path, what: str) -> Iterator[None]:
-    """Turns whatever is raised on a damaged file into one DataError that names it; warnings are dropped."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except (DataError, ShapeError) as error:
-        if str(error).startswith(str(file)):
-            raise
-        raise DataError(f"{file}: {error}") from error
-    except GraphEmbError:
-        raise
-    except Exception as error:  # numpy, scipy, arrow, dgl and networkx raise some twenty types here
-        reason = " ".join(str(error).split())[:160] or type(error).__name__
-        raise DataError(f"{file}: cannot be read as {what}: {reason}; is the file whole?") from error
-
-
-def open_bytes(file: Path, gzipped: bool) -> IO[bytes]:
-    """The bytes of a file, unpacked where it is gzipped; use ``parsing`` or ``reading_gzip`` around reads."""
-    return cast("IO[bytes]", gzip.open(file, "rb")) if gzipped else file.open("rb")
-
-
-GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
-
-
-def graph_of_arcs(
-    file: Path,
-    src: NDArray,
-    dst: NDArray,
-    weights: NDArray | None,
-    options: ReadOptions,
-    *,
-    directed: bool,
-    num_nodes: int | None = None,
-    node_ids: NDArray | None = None,
-) -> Graph:
-    """The graph of a file's arcs; what is wrong with them is told with the file's name.
-
-    Args:
-        directed: What the file means where the options do not say.
-        num_nodes, node_ids: As in ``Graph.from_edges``.
-    """
-    if options.weights == "require" and weights is None:
-        raise DataError(f"{file}: has no weights, but weights='require'; use weights='auto'")
-    with parsing(file, "a graph"):
-        graph = Graph.from_edges(
-            src,
-            dst,
-            num_nodes,
-            None if options.weights == "ignore" else weights,
-            directed if options.directed is None else options.directed,
-            node_ids,
-            duplicates=options.duplicates,
-            self_loops=options.self_loops,
+def checked_type_name(name: str) -> str:
+    """A node type or relation that DGL's file names and keys can hold."""
+    if not name or any(letter in name for letter in ":/\\\0"):
+        raise ConfigError(
+            f"type name {name!r}: must not be empty or hold ':', '/' or a backslash, by which DGL joins names"
         )
-    if graph.num_arcs == 0:
-        raise DataError(f"{file}: has no edges; expected at least 1")
-    return graph
+    return name
+
+
+def check_ids(file: Path, word: str, ids: np.ndarray, limit: int, *, first_row: int = 1) -> None:
+    """Ids lie in [0, limit); the error names the file, row (``first_row`` is that of the first id) and value."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= limit):
+        row = int(np.flatnonzero((ids < 0) | (ids >= limit))[0])
+        raise DataError(f"{file}, row {first_row + row}: {word} {int(ids[row])} is outside [0, {limit})")

@@ -43,7 +43,7 @@ def train_rgcn(
 ) -> GNNResult:
     """R-GCN that classifies the nodes of one type; every node type without features gets a learnable table.
 
-    Messages follow the edges: add the reverse types first (``partition.readers.read(graph, reverse_types=True)``).
+    Messages follow the edges: add the reverse types first (``read(graph, reverse_types=True)``).
     Evaluation computes the whole graph.
 
     In collective and kvstore mode every rank calls it with the same arguments, trains on the target nodes that it

@@ -17,6 +17,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.formats.export import Embeddings
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.datasets import load
+from graph_emb.graph.readers import read
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.typed_nodes import load_typed_nodes
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
@@ -30,7 +31,6 @@ from graph_emb.run.memory import check_memory
 from graph_emb.run.parallel import Ranks
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.sampling.walkers import thread_count
-from partition.readers import read
 
 LINK_METRICS = {
     "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),

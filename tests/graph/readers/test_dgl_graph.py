@@ -1,77 +1,83 @@
-"""Graphs that DGL saved."""
+"""DGL graphs with types and data, in memory and in files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from graph_emb.compat.dgl import load
-from graph_emb.core.errors import DataError
-from graph_emb.graph import read_graph, read_graph_file
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.readers import read
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
+
+WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
 
-@pytest.fixture(scope="module")
-def dgl() -> Any:
-    return load()
+def typed() -> Any:
+    graph = load().heterograph(
+        {WRITES: ([1, 0, 1], [2, 0, 0]), CITES: ([0, 0], [1, 1])}, num_nodes_dict={"author": 3, "paper": 3}
+    )
+    graph.nodes["paper"].data["feat"] = torch.arange(6.0).reshape(3, 2)
+    graph.nodes["author"].data["train_mask"] = torch.tensor([True, False, True])
+    graph.edges[CITES].data["year"] = torch.tensor([1999, 2001])
+    return graph
 
 
-def save(dgl: Any, path: Path, *graphs: Any) -> Path:
-    dgl.save_graphs(str(path), list(graphs))
-    return path
+def check_typed(graph: Any) -> None:
+    assert graph.num_nodes == {"author": 3, "paper": 3}
+    assert sorted(graph.etypes) == [WRITES, CITES]
+    assert [ends.tolist() for ends in graph.edges[WRITES]] == [[1, 0, 1], [2, 0, 0]]
+    assert [ends.tolist() for ends in graph.edges[CITES]] == [[0, 0], [1, 1]]
+    assert graph.node_data["paper"]["feat"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert graph.node_data["author"]["train_mask"].tolist() == [True, False, True]
+    assert {etype: list(columns) for etype, columns in graph.edge_data.items()} == {CITES: ["year"]}
+    assert graph.edge_data[CITES]["year"].tolist() == [1999, 2001]
 
 
-def test_weights_labels_and_masks_are_read(dgl: Any, tmp_path: Path) -> None:
-    graph = dgl.graph(([2, 0, 1], [0, 1, 2]), num_nodes=4)
-    graph.edata["w"] = torch.tensor([[5.0], [6.0], [7.0]])
-    graph.ndata["label"] = torch.tensor([1, 0, -1, 2])
-    graph.ndata["train_mask"] = torch.tensor([True, False, False, True])
-    graph.ndata["val_mask"] = torch.tensor([False, True, False, False])
-    read = read_graph_file(save(dgl, tmp_path / "g.bin", graph))
-    assert read.graph.directed
-    assert read.graph.edges().tolist() == [[0, 1], [1, 2], [2, 0]]
-    assert read.graph.weights.tolist() == [6.0, 7.0, 5.0]
-    assert read.graph.num_nodes == 4
-    assert read.labels.to_single().tolist() == [1, 0, -1, 2]
-    assert {part: nodes.tolist() for part, nodes in read.node_split.items()} == {"train": [0, 3], "valid": [1]}
+def test_types_and_data_of_a_graph_in_memory() -> None:
+    check_typed(read(typed()))
 
 
-def test_several_labels_are_read(dgl: Any, tmp_path: Path) -> None:
-    graph = dgl.graph(([0, 1], [1, 0]))
-    graph.ndata["label"] = torch.tensor([[1, 0, 1], [0, 0, 0]])
-    read = read_graph_file(save(dgl, tmp_path / "g.dgl", graph))
-    assert not read.graph.directed
-    assert read.labels.indices.tolist() == [0, 2]
-    assert read.labels.num_classes == 3
-    assert read.node_split is None
+def test_types_and_data_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "shop.bin"
+    load().save_graphs(str(path), [typed(), load().graph(([0], [1]))])
+    check_typed(read(path, index=0))
+    second = read(path, index=1)
+    assert (second.num_nodes, second.name) == ({NODE_TYPE: 2}, "shop")
+    with pytest.raises(DataError, match=r"shop.bin: holds 2 graphs, expected 1; choose one with index="):
+        read(path)
+    with pytest.raises(ConfigError, match=r"index=2 is outside \[0, 2\)"):
+        read(path, index=2)
 
 
-@pytest.mark.parametrize(
-    ("field", "values", "words"),
-    [
-        ("label", [0.5, 1.5], "label is float32 down to 0.5; expected classes"),
-        ("label", [-5, 1], "label is int64 down to -5"),
-    ],
-)
-def test_labels_that_are_no_classes_are_refused(dgl: Any, tmp_path: Path, field: str, values: list, words: str) -> None:
-    graph = dgl.graph(([0], [1]))
-    graph.ndata[field] = torch.tensor(values)
-    with pytest.raises(DataError, match=words):
-        read_graph(save(dgl, tmp_path / "g.dgl", graph))
+def test_a_subgraph_keeps_where_its_nodes_came_from() -> None:
+    whole = load().graph(([0, 3, 4], [3, 4, 0]))
+    graph = read(whole.subgraph([4, 3]))
+    assert graph.node_ids[NODE_TYPE].tolist() == [4, 3]
+    assert [ends.tolist() for ends in graph.edges[EDGE_TYPE]] == [[1], [0]]
+    assert "_ID" not in graph.node_data.get(NODE_TYPE, {})
 
 
-def test_what_is_no_single_plain_graph_is_refused(dgl: Any, tmp_path: Path) -> None:
-    graph = dgl.graph(([0], [1]))
-    with pytest.raises(DataError, match="holds 2 graphs, expected 1"):
-        read_graph(save(dgl, tmp_path / "two.dgl", graph, graph))
-    hetero = dgl.heterograph({("user", "likes", "item"): ([0], [0])})
-    with pytest.raises(DataError, match="2 node types and 1 edge types, expected 1 of each"):
-        read_graph(save(dgl, tmp_path / "hetero.dgl", hetero))
-    wide = dgl.graph(([0], [1]))
-    wide.edata["weight"] = torch.ones(1, 3)
-    with pytest.raises(DataError, match=r"weight has shape \(1, 3\)"):
-        read_graph(save(dgl, tmp_path / "wide.dgl", wide))
-    with pytest.raises(DataError, match="has no edges"):
-        read_graph(save(dgl, tmp_path / "none.dgl", dgl.graph(([], []), num_nodes=3)))
+def test_32_bit_ids_become_64_bit() -> None:
+    src, _ = read(load().graph(([0], [1])).int()).edges[EDGE_TYPE]
+    assert src.dtype == np.int64
+
+
+def test_index_means_nothing_to_a_graph_in_memory() -> None:
+    with pytest.raises(ConfigError, match="means nothing to a graph in memory"):
+        read(typed(), index=0)
+
+
+def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "g.dgl"
+    load().save_graphs(str(path), [load().graph((torch.arange(500), torch.arange(500)))])
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"g.dgl: cannot be read as a DGL graph file"):
+        read(path)
+    path.write_bytes(b"something else")
+    with pytest.raises(DataError, match=r"g.dgl: is no file of dgl.save_graphs"):
+        read(path)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import graph_emb.graph.readers
 import partition
-import partition.readers
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from partition.cli import main
 from partition.streaming import shared_stages
@@ -99,7 +99,7 @@ def test_gzipped_text_and_parquet_give_the_same(tmp_path: Path) -> None:
 def test_streamed_parts_are_balanced_and_true_to_the_graph(tmp_path: Path, method: str) -> None:
     edges = small_file(tmp_path)
     whole = partition.build(edges, 4, method, out=tmp_path / "out", memory=MEMORY)
-    graph = partition.readers.read(edges)
+    graph = graph_emb.graph.readers.read(edges)
     found = partition.verify(whole.path, graph)
     assert found.problems == []
     assert max(whole.manifest.made["balance"].values()) <= 1.1
@@ -329,7 +329,7 @@ def test_what_needs_the_whole_graph_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=word):
             partition.build(edges, 4, out=tmp_path / "out", **{"memory": MEMORY, **options})
     with pytest.raises(ConfigError, match="in memory already"):
-        partition.build(partition.readers.read(edges), 4, out=tmp_path / "out", memory=MEMORY)
+        partition.build(graph_emb.graph.readers.read(edges), 4, out=tmp_path / "out", memory=MEMORY)
     assert [path.name for path in tmp_path.iterdir()] == ["edges.parquet"]
 
 

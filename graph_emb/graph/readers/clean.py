@@ -1,0 +1,180 @@
+"""The options of every reader: self loops, directions, duplicates, isolated nodes, reverse types; all counted."""
+
+# N nodes, E edges of a type
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.graph.readers.source import WEIGHT, Contents
+from graph_emb.graph.typed import EdgeType, HeteroGraph
+
+Duplicates = Literal["keep", "drop", "sum"]
+KeepOrDrop = Literal["keep", "drop"]
+Columns = dict[str, np.ndarray]
+
+REVERSE_PREFIX = "rev_"
+
+
+@dataclass(frozen=True)
+class CleanOptions:
+    """What ``read`` does to the edges of any source; its docstring says what each option means."""
+
+    duplicates: Duplicates = "keep"
+    self_loops: KeepOrDrop = "keep"
+    undirected: bool | None = None
+    isolated: KeepOrDrop = "keep"
+    reverse_types: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("duplicates", Duplicates), ("self_loops", KeepOrDrop), ("isolated", KeepOrDrop)):
+            if getattr(self, name) not in get_args(known):
+                raise unknown_name(f"{name} policy", getattr(self, name), get_args(known))
+
+
+def cleaned(contents: Contents, options: CleanOptions) -> HeteroGraph:
+    """The graph after self loops, directions, duplicates, reverse types and isolated nodes were seen to.
+
+    Raises:
+        ConfigError: ``undirected=True`` for a graph without a type whose ends are of one type.
+        DataError: a reverse type exists already, or no node is left.
+    """
+    graph = contents.graph
+    counts = dict(graph.counts)
+    said = contents.both_ways or contents.undirected
+    mirror = said if options.undirected is None else options.undirected
+    if options.undirected and not any(s == d for s, _, d in graph.edges):
+        raise ConfigError("undirected=True: no edge type has both ends of one node type; use reverse_types=True")
+    edges, edge_data = {}, {}
+    for etype, (src, dst) in graph.edges.items():
+        table = _EdgeTable(src, dst, dict(graph.edge_data.get(etype, {})))
+        if etype[0] == etype[2]:
+            if options.self_loops == "drop":
+                table = _without_loops(table, counts)
+            if mirror:
+                table = _mirrored(table, contents.both_ways, graph.num_nodes[etype[0]], counts)
+        if options.duplicates != "keep":
+            table = _merged(table, options.duplicates, graph.num_nodes[etype[2]], counts)
+        edges[etype], edge_data[etype] = (table.src, table.dst), table.data
+    if options.reverse_types:
+        skip = {etype for etype in edges if etype[0] == etype[2]} if mirror else set()
+        _add_reverse_types(edges, edge_data, skip, counts)
+    graph = replace(graph, edges=edges, edge_data={e: d for e, d in edge_data.items() if d}, counts=counts)
+    return _without_isolated(graph) if options.isolated == "drop" else graph
+
+
+@dataclass(frozen=True)
+class _EdgeTable:
+    src: np.ndarray
+    dst: np.ndarray
+    data: Columns
+
+    def take(self, which: np.ndarray) -> _EdgeTable:
+        """The edges at these positions, or those that a mask marks."""
+        return _EdgeTable(self.src[which], self.dst[which], {name: v[which] for name, v in self.data.items()})
+
+
+def _count(counts: dict[str, int], what: str, number: int) -> None:
+    if number:
+        counts[what] = counts.get(what, 0) + number
+
+
+def _without_loops(table: _EdgeTable, counts: dict[str, int]) -> _EdgeTable:
+    keep = table.src != table.dst
+    if keep.all():
+        return table
+    _count(counts, "self loops dropped", int((~keep).sum()))
+    return table.take(keep)
+
+
+def _mirrored(table: _EdgeTable, each: bool, num_nodes: int, counts: dict[str, int]) -> _EdgeTable:
+    """With the reverse of every edge (``each``) or of those whose reverse is not there; loops are their own reverse."""
+    add = table.src != table.dst
+    if not each:
+        forward, backward = _keys(table.src, table.dst, num_nodes), _keys(table.dst, table.src, num_nodes)
+        add &= ~np.isin(backward, forward)
+    extra = table.take(add)
+    _count(counts, "reverse edges added", len(extra.src))
+    return _EdgeTable(
+        np.concatenate([table.src, extra.dst]),
+        np.concatenate([table.dst, extra.src]),
+        {name: np.concatenate([values, extra.data[name]]) for name, values in table.data.items()},
+    )
+
+
+def _merged(table: _EdgeTable, policy: str, num_destinations: int, counts: dict[str, int]) -> _EdgeTable:
+    """Each (source, destination) once, at its first place, with its first data; "sum" adds the weights up."""
+    keys = _keys(table.src, table.dst, num_destinations)
+    _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    _count(counts, f"duplicate edges {'summed' if policy == 'sum' else 'dropped'}", len(keys) - len(first))
+    if len(first) == len(keys) and (policy == "drop" or WEIGHT in table.data):
+        return table
+    order = np.argsort(first)
+    merged = table.take(first[order])
+    if policy == "sum":
+        weights = table.data.get(WEIGHT)
+        if weights is None:
+            total = size.astype(np.float32)
+        else:
+            kind = weights.dtype if weights.dtype.kind == "f" else np.int64
+            total = np.bincount(group.ravel(), weights=weights.astype(np.float64)).astype(kind)
+        merged.data[WEIGHT] = total[order]
+    return merged
+
+
+def _keys(src: np.ndarray, dst: np.ndarray, num_destinations: int) -> np.ndarray:
+    """One int64 for each pair; fits up to three billion nodes of a type."""
+    return src.astype(np.int64) * max(num_destinations, 1) + dst
+
+
+def _add_reverse_types(
+    edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]],
+    edge_data: dict[EdgeType, Columns],
+    skip: Iterable[EdgeType],
+    counts: dict[str, int],
+) -> None:
+    for etype in [etype for etype in edges if etype not in skip]:
+        source, relation, destination = etype
+        reverse = (destination, REVERSE_PREFIX + relation, source)
+        if reverse in edges:
+            raise DataError(f"edge type {':'.join(reverse)} is in the data already; leave out reverse_types=True")
+        src, dst = edges[etype]
+        edges[reverse], edge_data[reverse] = (dst.copy(), src.copy()), dict(edge_data[etype])
+        _count(counts, "reverse edge types added", 1)
+
+
+def _without_isolated(graph: HeteroGraph) -> HeteroGraph:
+    """Without nodes that no edge touches; what is left keeps its order and its original ids."""
+    keep = {ntype: np.zeros(num, dtype=bool) for ntype, num in graph.num_nodes.items()}
+    for (source, _, destination), (src, dst) in graph.edges.items():
+        keep[source][src] = True
+        keep[destination][dst] = True
+    dropped = {ntype: int((~mask).sum()) for ntype, mask in keep.items()}
+    if not any(dropped.values()):
+        return graph
+    if not any(mask.any() for mask in keep.values()):
+        raise DataError("no node has an edge, so isolated='drop' leaves nothing; use isolated='keep'")
+    number = {ntype: np.cumsum(mask, dtype=np.int64) - 1 for ntype, mask in keep.items()}
+    ids = dict(graph.node_ids)
+    for ntype, mask in keep.items():
+        if dropped[ntype]:
+            old = graph.node_ids.get(ntype)
+            ids[ntype] = np.flatnonzero(mask).astype(np.int64) if old is None else old[mask]
+    counts = dict(graph.counts)
+    _count(counts, "isolated nodes dropped", sum(dropped.values()))
+    return replace(
+        graph,
+        num_nodes={ntype: int(mask.sum()) for ntype, mask in keep.items()},
+        edges={e: (number[e[0]][src], number[e[2]][dst]) for e, (src, dst) in graph.edges.items()},
+        node_data={
+            ntype: {name: values[keep[ntype]] for name, values in columns.items()}
+            for ntype, columns in graph.node_data.items()
+        },
+        node_ids=ids,
+        counts=counts,
+    )

@@ -1,0 +1,278 @@
+"""Named columns of csv, tsv, txt, gz and Parquet files and arrays of ``.npy`` files, with errors that name the row."""
+
+# R rows of a file
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graph_emb.core.errors import DataError
+from graph_emb.core.progress import reading, text_bytes
+from graph_emb.graph.csr_readers.layout import MAX_ID_LENGTH, split_line
+from graph_emb.graph.csr_readers.source import LARGEST_ID, checked_file, parsing, split_suffix
+from graph_emb.graph.csr_readers.text import BLOCK_BYTES, line_blocks, numbered_lines
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Table = dict[str, "pa.ChunkedArray"]
+PARQUET = ("parquet", "pq")
+_ROW = re.compile(r"Row #(\d+): ")
+_PARQUET_ROWS = 1 << 20
+
+
+def is_parquet(file: Path) -> bool:
+    return split_suffix(file)[0] in PARQUET
+
+
+def column_names(file: Path, separator: str | None = None) -> list[str]:
+    """Names of the columns: of the Parquet schema, or in the first line of a text file."""
+    if is_parquet(checked_file(file)):
+        from pyarrow import parquet
+
+        with parsing(file, "a Parquet file"):
+            return list(parquet.read_schema(file).names)
+    _, line = first_line(file)
+    return split_line(line, separator or separator_of(line))
+
+
+def first_line(file: Path) -> tuple[int, str]:
+    """Number (from 1) and text of the first line of a text file that is not blank.
+
+    Raises:
+        DataError: there is none.
+    """
+    for first, text in line_blocks(checked_file(file), 1 << 16):
+        for numbered in numbered_lines(file, text, first, ""):
+            return numbered
+    raise DataError(f"{file}: has no line of text")
+
+
+def separator_of(line: str) -> str:
+    """The separator that a line shows: tab, comma, semicolon or blank."""
+    return next((mark for mark in ("\t", ",", ";") if mark in line), " ")
+
+
+def read_columns(
+    file: Path,
+    names: Sequence[str] | None = None,
+    *,
+    separator: str | None = None,
+    header: bool = True,
+    text: Collection[str] = (),
+) -> Table:
+    """Columns of one file, R rows each.
+
+    Args:
+        names: Which; None: all.
+        separator: Of a text file; None: as its first line shows.
+        header: Whether the first line of a text file names the columns; without, they are called ``0``, ``1``, ...
+            Where it names a single column, a blank line below it is a row without a value; else it is no row.
+        text: Columns to read as strings, whatever they look like.
+    Raises:
+        DataError: no such column, or a row that cannot be read; names file, line and value.
+    """
+    checked_file(file)
+    known = column_names(file, separator)
+    if not header and not is_parquet(file):
+        known = [str(place) for place in range(len(known))]
+    names = known if names is None else names
+    for name in names:
+        if name not in known:
+            raise DataError(f"{file}: no column {name!r}; columns: {', '.join(known[:20])}")
+        if known.count(name) > 1:
+            raise DataError(f"{file}: {known.count(name)} columns are called {name!r}; expected one")
+    if is_parquet(file):
+        return _read_parquet(file, names, text)
+    number, line = first_line(file)
+    return _read_text(file, names, known, separator or separator_of(line), number if header else 0, text)
+
+
+def _read_parquet(file: Path, names: Sequence[str], text: Collection[str]) -> Table:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with parsing(file, "a Parquet file"), parquet.ParquetFile(file) as table:
+        chunks: dict[str, list[Any]] = {name: [] for name in names}
+        with reading(file.name, table.metadata.num_rows, "rows") as advance:
+            for batch in table.iter_batches(_PARQUET_ROWS, columns=list(names)):
+                for name, own in chunks.items():
+                    own.append(batch.column(name))
+                advance(batch.num_rows)
+        types = {name: table.schema_arrow.field(name).type for name in names}
+    columns = {name: pa.chunked_array(own, type=types[name]) for name, own in chunks.items()}
+    return {name: column.cast(pa.string()) if name in text else column for name, column in columns.items()}
+
+
+def _read_text(
+    file: Path, names: Sequence[str], known: Sequence[str], separator: str, header_line: int, text: Collection[str]
+) -> Table:
+    """The rows below line ``header_line``, 0: all."""
+    import pyarrow as pa
+
+    parts: list[Any] = []
+    types: dict[str, Any] = {name: pa.string() for name in text}
+    with reading(file.name, text_bytes(file)) as advance:
+        for first, block in line_blocks(file, BLOCK_BYTES):
+            part = _parse(file, block, first, known, names, separator, header_line, types)
+            types = {field.name: field.type for field in part.schema if not pa.types.is_null(field.type)} | types
+            parts.append(part)
+            advance(len(block))
+    whole = pa.concat_tables(parts, promote_options="permissive")
+    return {name: whole.column(name) for name in names}
+
+
+def _parse(
+    file: Path,
+    block: bytes,
+    first: int,
+    known: Sequence[str],
+    names: Sequence[str],
+    separator: str,
+    header_line: int,
+    types: dict[str, Any],
+) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    skip = min(max(header_line - first + 1, 0), block.count(b"\n") + (not block.endswith(b"\n")))
+    try:
+        return csv.read_csv(
+            pa.BufferReader(block),
+            read_options=csv.ReadOptions(
+                column_names=list(known), skip_rows=skip, use_threads=False, block_size=max(len(block), 1)
+            ),
+            parse_options=csv.ParseOptions(
+                delimiter=separator,
+                quote_char='"' if separator in ",;" else False,
+                ignore_empty_lines=not header_line or len(known) > 1,
+            ),
+            convert_options=csv.ConvertOptions(include_columns=list(names), column_types=types),
+        )
+    except (pa.ArrowException, ValueError) as error:
+        reason = " ".join(str(error).split())
+        row = _ROW.search(reason)
+        line = first + int(row.group(1)) - 1 if row else first
+        reason = _ROW.sub("", reason).removeprefix("CSV parse error: ")
+        raise DataError(f"{file}, line {line}: {reason[:200]}") from error
+
+
+def read_npy(file: Path) -> np.ndarray:
+    """The array of a ``.npy`` file, mapped and not read; none may need a pickle."""
+    with parsing(checked_file(file), "a .npy array"):
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+
+
+def ids_of(
+    file: Path,
+    name: str,
+    column: pa.ChunkedArray,
+    kind: str = "auto",
+    limit: int | None = None,
+    *,
+    first_row: int = 1,
+) -> Any:
+    """A column as ids: int64 (R,), or an Arrow string column.
+
+    Args:
+        kind: ``int``, ``str`` or ``auto``.
+        limit: Integers are node numbers below this.
+        first_row: Number of the first value, for errors.
+    Raises:
+        DataError: a value is missing, negative, out of range or too long.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    _refuse_nulls(file, name, column, first_row)
+    is_integer = pa.types.is_integer(column.type)
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if (not is_integer and not is_text) or (kind == "int" and not is_integer):
+        expected = "integers" if kind == "int" else "integers or strings"
+        raise DataError(f"{file}: column {name!r} holds {column.type}; expected {expected} as ids")
+    if is_integer and kind != "str":
+        values = column.to_numpy()
+        top = min(LARGEST_ID, LARGEST_ID if limit is None else limit - 1)
+        bad = (values < 0) | (values > top)
+        if bad.any():
+            row = int(np.argmax(bad))
+            bound = f"[0, {top + 1})" if limit is not None else f"[0, {LARGEST_ID}]"
+            raise DataError(f"{file}, row {first_row + row}: {name} {int(values[row])} is outside {bound}")
+        return values.astype(np.int64, copy=False)
+    names = compute.utf8_trim_whitespace(column.cast(pa.string()))
+    lengths = compute.utf8_length(names).to_numpy()
+    bad = (lengths == 0) | (lengths > MAX_ID_LENGTH)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(
+            f"{file}, row {first_row + row}: {name} has {lengths[row]} characters; expected 1 to {MAX_ID_LENGTH}"
+        )
+    if limit is not None:
+        raise DataError(f"{file}: column {name!r} holds names, but with num_nodes={limit} ids are node numbers")
+    return names
+
+
+def numbers_of(
+    file: Path, name: str, column: pa.ChunkedArray, missing: int | None = None, *, first_row: int = 1
+) -> np.ndarray:
+    """A column as numbers or booleans, (R,), or (R, D) of lists of one length; without rows D may be 0.
+
+    Args:
+        missing: Stands for a value that is not there, and integers and booleans become int64; None: that is an error.
+        first_row: Number of the first value, for errors.
+    Raises:
+        DataError: a value is missing or does not fit, or no numbers.
+    """
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        _refuse_nulls(file, name, column, first_row)
+        return _rows_of_lists(file, name, column, first_row)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(f"{file}: column {name!r} holds {kind}; expected numbers")
+    if missing is not None:
+        column = (column if pa.types.is_floating(kind) else _as_int64(file, name, column)).fill_null(missing)
+    _refuse_nulls(file, name, column, first_row)
+    return column.to_numpy()
+
+
+def _as_int64(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        largest = compute.max(column).as_py()
+        raise DataError(f"{file}: {name} {largest} is above {LARGEST_ID}; does the column hold classes?") from None
+
+
+def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
+    from pyarrow import compute
+
+    lengths = compute.list_value_length(column).to_numpy()
+    if len(lengths) and (lengths != lengths[0]).any():
+        row = int(np.argmax(lengths != lengths[0]))
+        raise DataError(f"{file}, row {first_row + row}: {name} has {lengths[row]} values; expected {lengths[0]}")
+    values = compute.list_flatten(column).to_numpy()
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{file}: column {name!r} holds {column.type}; expected lists of numbers")
+    width = getattr(column.type, "list_size", 0) if not len(lengths) else lengths[0]
+    return values.reshape(len(lengths), width)
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The rows of several files one after the other; one without rows may have any width."""
+    return np.concatenate([part for part in parts if len(part)] or parts[:1])
+
+
+def _refuse_nulls(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> None:
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{file}, row {first_row + row}: {name} is missing")
