@@ -43,7 +43,7 @@ ASSIGN_ARGUMENTS = {
 }
 """What ``partition.methods.assign`` takes besides options, and its flag."""
 READ_ARGUMENTS = {"source": "GRAPH", "progress": "--quiet"}
-"""The same of ``graph_emb.graph.readers.read``; ``build`` has ``name`` too."""
+"""The same of ``graph_emb.graph.readers.read_graph``; ``build`` has ``name`` too."""
 
 
 def build(
@@ -73,7 +73,7 @@ def build(
     """Partition a graph and write it in DGL's distributed format.
 
     Args:
-        graph: A HeteroGraph, or whatever ``readers.read`` takes: a path, an OGB name, a DGL, networkx or
+        graph: A HeteroGraph, or whatever ``readers.read_graph`` takes: a path, an OGB name, a DGL, networkx or
             scipy graph.
         num_parts: Parts to make; taken from ``assignment`` when that is given.
         method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
@@ -83,7 +83,7 @@ def build(
         balance, tolerance, seed: See ``partition.methods.assign``.
         num_threads: Of every step; changes the time, not the result. None: all that this process may use.
         method_options: Of the method, and ``relation_weights``.
-        reader_options: Passed to ``graph_emb.graph.readers.read``.
+        reader_options: Passed to ``graph_emb.graph.readers.read_graph``.
         edge_owner: ``"destination"``, ``"source"`` or ``"balanced"``, see ``partition.relabel.relabel``.
         halo, num_hops: See ``partition.halo.PartBuilder``.
         graphbolt: Add the sampling graphs of ``dgl.graphbolt``.
@@ -241,9 +241,9 @@ def check_graphbolt() -> None:
 
 def _read(graph: Any, name: str | None, options: Mapping[str, Any] | None, progress: bool | None) -> HeteroGraph:
     if not isinstance(graph, HeteroGraph):
-        from graph_emb.graph.readers import read
+        from graph_emb.graph.readers import read_graph
 
-        return read(graph, name=name, progress=progress, **(options or {}))
+        return read_graph(graph, name=name, progress=progress, **(options or {}))
     if options:
         raise ConfigError(f"reader_options {sorted(options)} have no effect on a graph in memory")
     if name is None or name == graph.name:

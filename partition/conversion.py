@@ -39,7 +39,7 @@ def convert(
 
     Args:
         source: A partition that this library or DGL (1.x, 2.x, ``partition_graph`` or ``dispatch_data.py``) wrote;
-            for ``"chunked"`` also anything that ``graph_emb.graph.readers.read`` takes.
+            for ``"chunked"`` also anything that ``graph_emb.graph.readers.read_graph`` takes.
         out: Folder to write.
         to: ``"dgl"``: DGL's distributed format with id maps, checksums and a report, the same parts and owners of edges
             (DGL 1.x and 2.x read it); ``"graphbolt"``: the same with the sampling graphs of dgl.graphbolt;
@@ -47,7 +47,7 @@ def convert(
             those files alone.
         halo, num_hops: Of ``"dgl"`` and ``"graphbolt"``, see ``build``; default: ``"dgl"`` and 1.
         num_chunks, edge_format: Of ``"chunked"``, see ``write_chunked``; default: 1 and ``"parquet"``.
-        reader_options: Passed to ``graph_emb.graph.readers.read`` when the source is no partition.
+        reader_options: Passed to ``graph_emb.graph.readers.read_graph`` when the source is no partition.
         overwrite: Replace a partition that is in ``out``; other forms are never replaced.
         progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Returns:
@@ -107,6 +107,6 @@ def _opened(
             if options:
                 raise ConfigError(f"{source} is a partition; reader options ({', '.join(options)}) have no effect")
             return whole.to_graph(), whole.assignment(), whole.edge_owner
-    from graph_emb.graph.readers import read
+    from graph_emb.graph.readers import read_graph
 
-    return read(source, progress=progress, **(options or {})), None, "destination"
+    return read_graph(source, progress=progress, **(options or {})), None, "destination"

@@ -53,7 +53,7 @@ def load_typed(name_or_path: str | Path, root: str | Path | None = None, *, form
     """A graph with node types by name or path.
 
     * ``dbis``: ``root/dbis`` with ``graph.npz`` and ``conf_names.txt.gz``; authors, papers and venues.
-    * a path, or one below ``root``: whatever ``readers.read`` takes, such as a ``.yaml`` that names the files
+    * a path, or one below ``root``: whatever ``readers.read_graph`` takes, such as a ``.yaml`` that names the files
       of each type, or OGB's folder. A column ``label`` of the node data gives the classes of a type.
 
     Args:
@@ -62,7 +62,7 @@ def load_typed(name_or_path: str | Path, root: str | Path | None = None, *, form
     Raises:
         DataError: missing or damaged files.
     """
-    from graph_emb.graph.readers import read
+    from graph_emb.graph.readers import read_graph
 
     root = os.environ.get("GRAPH_EMB_DATA") if root is None else root
     place = Path(name_or_path)
@@ -74,7 +74,7 @@ def load_typed(name_or_path: str | Path, root: str | Path | None = None, *, form
         )
     if (place / "conf_names.txt.gz").is_file():
         return _dbis(place)
-    graph = read(place, format=format)
+    graph = read_graph(place, format=format)
     labels = {}
     for ntype, columns in graph.node_data.items():
         values = columns.get("label")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from graph_emb.core.errors import DataError
 from graph_emb.graph import datasets
 from graph_emb.graph.csr_readers.source import checked_file
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import MASKS
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 
@@ -66,7 +66,7 @@ def load_typed_nodes(name: str, root: str | Path | None = None, *, download: boo
         return read_entities(folder)
     if Path(name).name.replace("_", "-") == "ogbn-mag":
         place: dict[str, Any] = {} if root is None else {"root": root}
-        return _of_typed_graph(read(name, reverse_types=True, download=download, **place))
+        return _of_typed_graph(read_graph(name, reverse_types=True, download=download, **place))
     return _of_dataset(datasets.load(name, root, download=download))
 
 
@@ -83,7 +83,7 @@ def read_entities(folder: str | Path) -> TypedNodes:
     graphs = sorted([*folder.glob("*.nt"), *folder.glob("*.nt.gz")])
     if len(graphs) != 1:
         raise DataError(f"{folder}: has {len(graphs)} N-Triples files; expected one .nt or .nt.gz")
-    graph = read(graphs[0], reverse_types=True)
+    graph = read_graph(graphs[0], reverse_types=True)
     numbers = {term: number for number, term in enumerate(graph.node_ids[NODE_TYPE].tolist())}
     found = {part: _entities(checked_file(folder / file), numbers) for part, file in ENTITY_PARTS.items()}
     names = sorted({label for _, labels in found.values() for label in labels})
@@ -124,7 +124,7 @@ def _of_dataset(dataset: datasets.Dataset) -> TypedNodes:
         raise DataError(f"data set {dataset.name!r} has no {what}; node classification needs both")
     labels = dataset.labels
     single = labels.to_single() if labels.is_single else labels.to_matrix().toarray().astype(np.float32)
-    graph = read(dataset.graph.to_undirected())
+    graph = read_graph(dataset.graph.to_undirected())
     features = {} if dataset.features is None else {NODE_TYPE: dataset.features.astype(np.float32)}
     return TypedNodes(dataset.name, graph, NODE_TYPE, single, dict(dataset.node_split), features)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core import progress
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 
 
 def test_a_short_read_shows_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g.csv").write_text("0,1\n")
-    read(tmp_path / "g.csv", progress=True)
+    read_graph(tmp_path / "g.csv", progress=True)
     assert capfd.readouterr() == ("", "")
 
 
@@ -43,7 +43,7 @@ def test_a_reader_shows_it_when_asked_or_on_a_terminal(
     monkeypatch.setattr(progress, "SILENT_S", 0.0)
     monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
     (tmp_path / "g.csv").write_text("0,1\n")
-    read(tmp_path / "g.csv", progress=asked)
+    read_graph(tmp_path / "g.csv", progress=asked)
     assert ("g.csv:" in capfd.readouterr().err) == seen
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import HeteroGraph
 from partition.chunked import write_assignment, write_chunked
 from tests.partition.made_graphs import CITES, heterogeneous, homogeneous, random_parts
@@ -22,7 +22,7 @@ from tests.partition.test_partitioned import same_graph
 def test_a_chunked_graph_is_read_back(tmp_path: Path, edge_format: str, num_chunks: int) -> None:
     graph = heterogeneous()
     write_chunked(graph, tmp_path / "out", num_chunks=num_chunks, edge_format=edge_format)  # type: ignore[arg-type]
-    back = read(tmp_path / "out" / "metadata.json")
+    back = read_graph(tmp_path / "out" / "metadata.json")
     assert (back.num_nodes, back.etypes, back.name) == (graph.num_nodes, graph.etypes, "hetero")
     for etype, ends in graph.edges.items():
         for got, want in zip(back.edges[etype], ends, strict=True):
@@ -39,7 +39,7 @@ def test_names_that_end_in_digits_do_not_meet_the_numbers_of_chunks(tmp_path: Pa
         {("n", "r", "n"): (ids, ids), ("n", "r", "n1"): (ids, ids[::-1].copy())},
         {"n": {"feat": ids, "feat1": 2 * ids, "feat-1": 3 * ids}},
     )
-    same_graph(read(write_chunked(graph, tmp_path / "out", num_chunks=12)), graph)
+    same_graph(read_graph(write_chunked(graph, tmp_path / "out", num_chunks=12)), graph)
 
 
 @pytest.mark.parametrize("edge_format", ["parquet", "csv"])
@@ -52,7 +52,7 @@ def test_types_with_few_edges_or_none_are_read_back(tmp_path: Path, edge_format:
         edge_data={("n", "r", "n"): {"w": np.array([3.0, 4.0])}, ("n", "q", "n"): {"w": np.empty((0, 2))}},
     )
     place = write_chunked(graph, tmp_path / "out", num_chunks=5, edge_format=edge_format)  # type: ignore[arg-type]
-    same_graph(read(place), graph)
+    same_graph(read_graph(place), graph)
     metadata = json.loads((place / "metadata.json").read_text())
     for counts, name in zip(metadata["num_edges_per_chunk"], metadata["edge_type"], strict=True):
         assert len(counts) == len(metadata["edges"][name]["data"])

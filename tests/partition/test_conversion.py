@@ -10,7 +10,7 @@ import pytest
 
 import partition
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from partition.chunked import write_chunked
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 from tests.partition.test_partitioned import by_dgl, same_graph, without_small_types
@@ -58,7 +58,7 @@ def test_our_partition_takes_another_halo(ours: Path, tmp_path: Path) -> None:
 def test_a_partition_becomes_chunked_with_its_parts(ours: Path, tmp_path: Path) -> None:
     place = partition.convert(ours, tmp_path / "out", "chunked", num_chunks=2, edge_format="csv")
     graph = heterogeneous()
-    back = read(place / "metadata.json")
+    back = read_graph(place / "metadata.json")
     for etype, ends in graph.edges.items():
         assert np.array_equal(back.edges[etype], ends)
     lines = (place / "assignment" / "paper.txt").read_text().split()
@@ -81,7 +81,7 @@ def test_a_partition_becomes_assignment_files(ours: Path, tmp_path: Path) -> Non
 def test_a_graph_becomes_chunked_but_no_partition(tmp_path: Path) -> None:
     write_chunked(homogeneous(), tmp_path / "chunked")
     place = partition.convert(tmp_path / "chunked", tmp_path / "again", "chunked", edge_format="csv")
-    same_graph(read(place / "metadata.json"), read(tmp_path / "chunked" / "metadata.json"))
+    same_graph(read_graph(place / "metadata.json"), read_graph(tmp_path / "chunked" / "metadata.json"))
     with pytest.raises(ConfigError, match="has no parts; use build"):
         partition.convert(tmp_path / "chunked", tmp_path / "out", "dgl")
 

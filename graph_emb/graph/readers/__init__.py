@@ -28,10 +28,10 @@ from graph_emb.graph.readers.options import check_kinds
 from graph_emb.graph.readers.source import READERS, Contents, Reader, as_path
 from graph_emb.graph.typed import HeteroGraph
 
-__all__ = ["READERS", "Contents", "Reader", "read"]
+__all__ = ["READERS", "Contents", "Reader", "read_graph"]
 
 
-def read(
+def read_graph(
     source: Any,
     *,
     name: str | None = None,

@@ -17,7 +17,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.formats.export import Embeddings
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.datasets import load
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.typed_nodes import load_typed_nodes
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
@@ -231,7 +231,9 @@ def _links(dataset: Any) -> GNNData:
     """An OGB link data set: messages along and against its training edges."""
     metrics = LINK_METRICS.get(dataset.name, LinkTask.metrics)
     features = {} if dataset.features is None else {NODE_TYPE: dataset.features.astype(np.float32)}
-    return GNNData(dataset.name, read(dataset.graph.to_undirected()), LinkTask(dataset.link_split, metrics), features)
+    return GNNData(
+        dataset.name, read_graph(dataset.graph.to_undirected()), LinkTask(dataset.link_split, metrics), features
+    )
 
 
 def _tables(graph: HeteroGraph, result: GNNResult, wanted: bool) -> dict[str, Embeddings]:

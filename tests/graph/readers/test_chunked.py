@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import HeteroGraph
 from partition.chunked import write_chunked
 
@@ -54,7 +54,7 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def test_every_type_and_kind_of_file_is_read(tmp_path: Path) -> None:
-    graph = read(write(tmp_path))
+    graph = read_graph(write(tmp_path))
     assert graph.name == "mini"
     assert graph.num_nodes == {"author": 2, "paper": 3}
     assert [ends.tolist() for ends in graph.edges[WRITES]] == [[0, 1], [2, 0]]
@@ -67,13 +67,13 @@ def test_every_type_and_kind_of_file_is_read(tmp_path: Path) -> None:
 
 def test_counts_per_chunk_serve_as_counts_per_type(tmp_path: Path) -> None:
     write(tmp_path, num_nodes_per_type=None, num_nodes_per_chunk=[[1, 1], [3]])
-    assert read(tmp_path / "metadata.json").num_nodes == {"author": 2, "paper": 3}
+    assert read_graph(tmp_path / "metadata.json").num_nodes == {"author": 2, "paper": 3}
 
 
 def test_vectors_of_a_single_column_are_rows(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"vector": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}), tmp_path / "v.parquet")
     columns = {"paper": {"feat": {"format": {"name": "parquet"}, "data": ["v.parquet"]}}}
-    graph = read(write(tmp_path, node_data=columns))
+    graph = read_graph(write(tmp_path, node_data=columns))
     assert graph.node_data["paper"]["feat"].tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
@@ -85,7 +85,7 @@ def test_a_file_without_rows_takes_the_width_of_the_others(tmp_path: Path, order
         table = pa.table({"vector": pa.array(rows, pa.list_(pa.float32()))})
         parquet.write_table(table, tmp_path / f"{name}.parquet")
     files = {"format": {"name": "parquet"}, "data": [f"{name}.parquet" for name in order]}
-    graph = read(write(tmp_path, node_data={"paper": {"feat": files}}))
+    graph = read_graph(write(tmp_path, node_data={"paper": {"feat": files}}))
     expected = [1, 3, 5] if "one" in order else lists["full"]
     assert graph.node_data["paper"]["feat"].tolist() == expected
 
@@ -99,7 +99,7 @@ def test_our_own_writer_reads_back_with_original_ids(tmp_path: Path) -> None:
         node_ids={"author": np.array(["zoe", "ann"])},
         name="mini",
     )
-    got = read(write_chunked(graph, tmp_path / "out", num_chunks=2))
+    got = read_graph(write_chunked(graph, tmp_path / "out", num_chunks=2))
     assert got.num_nodes == graph.num_nodes
     assert [ends.tolist() for ends in got.edges[WRITES]] == [[0, 1], [2, 0]]
     assert got.node_data["paper"]["feat"].tolist() == graph.node_data["paper"]["feat"].tolist()
@@ -113,7 +113,7 @@ def test_a_shape_that_is_an_expression_is_refused_and_not_run(tmp_path: Path, sh
     table = pa.table({"0": [0, 1, 2, 3], "1": [4, 5, 6, 7], "2": [8, 9, 10, 11]})
     parquet.write_table(table.replace_schema_metadata({"shape": shape}), tmp_path / "cube.parquet")
     with pytest.raises(DataError, match=r"cube.parquet: shape .* is no list of integers"):
-        read(tmp_path)
+        read_graph(tmp_path)
     assert not Path("run").exists()
 
 
@@ -122,7 +122,7 @@ def test_a_shape_of_another_size_is_refused(tmp_path: Path) -> None:
     table = pa.table({"0": [0, 1]}).replace_schema_metadata({"shape": "(3, 1)"})
     parquet.write_table(table, tmp_path / "cube.parquet")
     with pytest.raises(DataError, match=r"cube.parquet: shape \(3, 1\) in the metadata, but the file holds 2 values"):
-        read(tmp_path)
+        read_graph(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -148,11 +148,11 @@ def test_a_shape_of_another_size_is_refused(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_told(tmp_path: Path, changes: dict, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read(write(tmp_path, **changes))
+        read_graph(write(tmp_path, **changes))
 
 
 def test_a_damaged_metadata_file_is_named(tmp_path: Path) -> None:
     text = (write(tmp_path) / "metadata.json").read_text()
     (tmp_path / "metadata.json").write_text(text[:50])
     with pytest.raises(DataError, match=r"metadata.json: is no JSON text"):
-        read(tmp_path)
+        read_graph(tmp_path)

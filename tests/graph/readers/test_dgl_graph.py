@@ -11,7 +11,7 @@ import torch
 
 from graph_emb.compat.dgl import load
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
@@ -39,37 +39,37 @@ def check_typed(graph: Any) -> None:
 
 
 def test_types_and_data_of_a_graph_in_memory() -> None:
-    check_typed(read(typed()))
+    check_typed(read_graph(typed()))
 
 
 def test_types_and_data_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "shop.bin"
     load().save_graphs(str(path), [typed(), load().graph(([0], [1]))])
-    check_typed(read(path, index=0))
-    second = read(path, index=1)
+    check_typed(read_graph(path, index=0))
+    second = read_graph(path, index=1)
     assert (second.num_nodes, second.name) == ({NODE_TYPE: 2}, "shop")
     with pytest.raises(DataError, match=r"shop.bin: holds 2 graphs, expected 1; choose one with index="):
-        read(path)
+        read_graph(path)
     with pytest.raises(ConfigError, match=r"index=2 is outside \[0, 2\)"):
-        read(path, index=2)
+        read_graph(path, index=2)
 
 
 def test_a_subgraph_keeps_where_its_nodes_came_from() -> None:
     whole = load().graph(([0, 3, 4], [3, 4, 0]))
-    graph = read(whole.subgraph([4, 3]))
+    graph = read_graph(whole.subgraph([4, 3]))
     assert graph.node_ids[NODE_TYPE].tolist() == [4, 3]
     assert [ends.tolist() for ends in graph.edges[EDGE_TYPE]] == [[1], [0]]
     assert "_ID" not in graph.node_data.get(NODE_TYPE, {})
 
 
 def test_32_bit_ids_become_64_bit() -> None:
-    src, _ = read(load().graph(([0], [1])).int()).edges[EDGE_TYPE]
+    src, _ = read_graph(load().graph(([0], [1])).int()).edges[EDGE_TYPE]
     assert src.dtype == np.int64
 
 
 def test_index_means_nothing_to_a_graph_in_memory() -> None:
     with pytest.raises(ConfigError, match="means nothing to a graph in memory"):
-        read(typed(), index=0)
+        read_graph(typed(), index=0)
 
 
 def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
     load().save_graphs(str(path), [load().graph((torch.arange(500), torch.arange(500)))])
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match=r"g.dgl: cannot be read as a DGL graph file"):
-        read(path)
+        read_graph(path)
     path.write_bytes(b"something else")
     with pytest.raises(DataError, match=r"g.dgl: is no file of dgl.save_graphs"):
-        read(path)
+        read_graph(path)

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 
 
@@ -21,7 +21,7 @@ def pairs_of(graph, etype=EDGE_TYPE) -> list[tuple[int, int]]:
 
 def test_ids_with_gaps_are_numbered_in_order_and_kept(tmp_path: Path) -> None:
     (tmp_path / "g.txt").write_text("70 5\n5 900000000000\n")
-    graph = read(tmp_path / "g.txt")
+    graph = read_graph(tmp_path / "g.txt")
     assert graph.node_ids[NODE_TYPE].tolist() == [5, 70, 900000000000]
     assert pairs_of(graph) == [(1, 0), (0, 2)]
 
@@ -32,36 +32,36 @@ def test_names_of_all_files_of_a_folder_share_one_numbering(tmp_path: Path) -> N
         stream.write("ann,bob\n")
     table = pa.table({"src": ["bob"], "dst": ["zoe"]})
     parquet.write_table(table, tmp_path / "c.parquet")
-    graph = read(tmp_path)
+    graph = read_graph(tmp_path)
     assert graph.node_ids[NODE_TYPE].tolist() == ["ann", "bob", "zoe"]
     assert pairs_of(graph) == [(0, 1), (2, 0), (1, 2)]
 
 
 def test_num_nodes_keeps_nodes_without_edges(tmp_path: Path) -> None:
     (tmp_path / "g.txt").write_text("3 1\n")
-    graph = read(tmp_path / "g.txt", num_nodes=6)
+    graph = read_graph(tmp_path / "g.txt", num_nodes=6)
     assert graph.num_nodes == {NODE_TYPE: 6}
     assert (pairs_of(graph), graph.node_ids) == ([(3, 1)], {})
 
 
 def test_two_node_types_have_ids_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "g.csv").write_text("user,item\nann,7\nbob,7\n")
-    graph = read(tmp_path / "g.csv", edge_type="user:buys:item", header=True, ids="str")
+    graph = read_graph(tmp_path / "g.csv", edge_type="user:buys:item", header=True, ids="str")
     assert graph.num_nodes == {"user": 2, "item": 1}
     assert graph.node_ids["user"].tolist() == ["ann", "bob"]
     assert pairs_of(graph, ("user", "buys", "item")) == [(0, 0), (1, 0)]
     (tmp_path / "n.csv").write_text("0,4\n2,4\n")
-    graph = read(tmp_path / "n.csv", edge_type=("user", "buys", "item"), num_nodes={"user": 3})
+    graph = read_graph(tmp_path / "n.csv", edge_type=("user", "buys", "item"), num_nodes={"user": 3})
     assert graph.num_nodes == {"user": 3, "item": 1}
     assert graph.node_ids["item"].tolist() == [4]
     with pytest.raises(DataError, match=r"n.csv, row 2: source 2 is outside \[0, 2\)"):
-        read(tmp_path / "n.csv", edge_type=("user", "buys", "item"), num_nodes={"user": 2})
+        read_graph(tmp_path / "n.csv", edge_type=("user", "buys", "item"), num_nodes={"user": 2})
 
 
 def test_parquet_columns_are_found_by_name(tmp_path: Path) -> None:
     table = pa.table({"year": [1, 2], "to": [4, 5], "from": [5, 4], "amount": [0.5, 2.5]})
     parquet.write_table(table, tmp_path / "g.parquet")
-    graph = read(tmp_path / "g.parquet", columns=["from", "to", "amount"], num_nodes=6)
+    graph = read_graph(tmp_path / "g.parquet", columns=["from", "to", "amount"], num_nodes=6)
     assert pairs_of(graph) == [(5, 4), (4, 5)]
     assert graph.edge_data[EDGE_TYPE]["weight"].tolist() == [0.5, 2.5]
 
@@ -80,7 +80,7 @@ def test_a_third_column_is_a_weight_where_it_must_be_one(
     tmp_path: Path, text: str, weights: str, expected: list[float] | None
 ) -> None:
     (tmp_path / "g.txt").write_text(text)
-    data = read(tmp_path / "g.txt", weights=weights).edge_data.get(EDGE_TYPE)
+    data = read_graph(tmp_path / "g.txt", weights=weights).edge_data.get(EDGE_TYPE)
     assert (None if data is None else data["weight"].tolist()) == expected
 
 
@@ -88,7 +88,7 @@ def test_a_third_column_of_whole_numbers_asks_what_it_is(tmp_path: Path) -> None
     # triples of integers would be read as weighted edges, the relation as a node
     (tmp_path / "g.txt").write_text("0 12 1\n4 3 1\n1 3 7\n")
     with pytest.raises(DataError, match=r"g.txt: a third column .* such as 7; say weights='require'.*format='triples'"):
-        read(tmp_path / "g.txt")
+        read_graph(tmp_path / "g.txt")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_told_with_line_value_and_limit(
 ) -> None:
     (tmp_path / "g.csv").write_text(text)
     with pytest.raises((DataError, ConfigError), match=message):
-        read(tmp_path / "g.csv", **options)
+        read_graph(tmp_path / "g.csv", **options)
 
 
 def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path: Path) -> None:
     whole = gzip.compress("".join(f"{u} {v}\n" for u, v in stream).encode())
     (tmp_path / "g.txt.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"g.txt.gz: damaged or cut off"):
-        read(tmp_path / "g.txt.gz")
+        read_graph(tmp_path / "g.txt.gz")
 
 
 def test_a_truncated_parquet_file_is_named(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_truncated_parquet_file_is_named(tmp_path: Path) -> None:
     content = (tmp_path / "g.parquet").read_bytes()
     (tmp_path / "g.parquet").write_bytes(content[:-10])
     with pytest.raises(DataError, match=r"g.parquet: cannot be read as a Parquet file"):
-        read(tmp_path / "g.parquet")
+        read_graph(tmp_path / "g.parquet")
 
 
 @pytest.mark.parametrize(
@@ -151,27 +151,27 @@ def test_a_truncated_parquet_file_is_named(tmp_path: Path) -> None:
 def test_bad_parquet_values_are_told_with_their_row(tmp_path: Path, columns: dict, message: str) -> None:
     parquet.write_table(pa.table(columns), tmp_path / "g.parquet")
     with pytest.raises(DataError, match=message):
-        read(tmp_path / "g.parquet")
+        read_graph(tmp_path / "g.parquet")
 
 
 def test_ends_of_two_kinds_need_two_node_types(tmp_path: Path) -> None:
     # both ends of one type were numbered together, as the first of them
     parquet.write_table(pa.table({"src": [4, 1], "dst": ["a", "b"]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a.parquet: one end .* holds numbers, the other names; say ids='str'"):
-        read(tmp_path / "a.parquet")
-    assert read(tmp_path / "a.parquet", ids="str").node_ids[NODE_TYPE].tolist() == ["1", "4", "a", "b"]
-    two = read(tmp_path / "a.parquet", edge_type="user:tags:tag")
+        read_graph(tmp_path / "a.parquet")
+    assert read_graph(tmp_path / "a.parquet", ids="str").node_ids[NODE_TYPE].tolist() == ["1", "4", "a", "b"]
+    two = read_graph(tmp_path / "a.parquet", edge_type="user:tags:tag")
     assert {ntype: ids.tolist() for ntype, ids in two.node_ids.items()} == {"user": [1, 4], "tag": ["a", "b"]}
     parquet.write_table(pa.table({"src": [4, 1], "dst": [2, 3]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"b.parquet: its ids are numbers, those of the files before are names"):
-        read(tmp_path, edge_type="user:tags:tag")
+        read_graph(tmp_path, edge_type="user:tags:tag")
 
 
 def test_files_of_a_folder_that_differ_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("0,1\n")
     (tmp_path / "b.csv").write_text("x,y\n")
     with pytest.raises(DataError, match=r"b.csv: its ids are names, those of the files before are numbers"):
-        read(tmp_path)
+        read_graph(tmp_path)
     (tmp_path / "b.csv").write_text("0,1,0.5\n")
     with pytest.raises(DataError, match=r"b.csv: has weights, unlike the files before"):
-        read(tmp_path)
+        read_graph(tmp_path)

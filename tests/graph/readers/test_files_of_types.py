@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 
 BUYS, KNOWS = ("user", "buys", "item"), ("user", "knows", "user")
 YAML = """
@@ -57,7 +57,7 @@ def change(shop: Path, *pairs: tuple[str, str]) -> Path:
 
 
 def test_every_field_becomes_data_of_its_type(shop: Path) -> None:
-    graph = read(shop)
+    graph = read_graph(shop)
     assert graph.name == "shop"
     assert graph.num_nodes == {"user": 3, "item": 4}
     assert {ntype: ids.tolist() for ntype, ids in graph.node_ids.items()} == {"user": ["zoe", "ann", "bob"]}
@@ -82,7 +82,7 @@ def test_types_without_files_are_numbered_by_all_their_edges(tmp_path: Path) -> 
     (tmp_path / "g.yaml").write_text(
         "edges:\n- {type: [user, likes, tag], files: a.csv}\n- {type: [user, knows, user], files: b.csv}\n"
     )
-    graph = read(tmp_path / "g.yaml")
+    graph = read_graph(tmp_path / "g.yaml")
     assert graph.num_nodes == {"user": 3, "tag": 2}
     assert graph.node_ids["user"].tolist() == [2, 4, 9]
     assert graph.node_ids["tag"].tolist() == ["a", "b"]
@@ -96,12 +96,12 @@ def test_integer_ids_of_a_table_are_looked_up(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(
         "nodes: {n: {files: n.csv, id: id, features: {v: v}}}\nedges: [{type: [n, to, n], files: e.csv}]\n"
     )
-    graph = read(tmp_path / "g.yaml")
+    graph = read_graph(tmp_path / "g.yaml")
     assert graph.node_ids["n"].tolist() == [700, 5]
     assert [ends.tolist() for ends in graph.edges["n", "to", "n"]] == [[1], [0]]
     (tmp_path / "e.csv").write_text("s,d\n5,700\n6,5\n")
     with pytest.raises(DataError, match=r"e.csv, row 2: source 6 is no id of 'n'"):
-        read(tmp_path / "g.yaml")
+        read_graph(tmp_path / "g.yaml")
 
 
 def test_a_folder_with_the_marks_of_a_pattern_is_no_pattern(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_folder_with_the_marks_of_a_pattern_is_no_pattern(tmp_path: Path) -> N
     for number in (1, 0):
         (folder / "parts" / f"e-{number}.csv").write_text(f"a,b\n{number},{number + 1}\n")
     (folder / "g.yaml").write_text('edges: [{type: [n, to, n], files: "parts/e-[0-9].csv"}]\n')
-    assert [ends.tolist() for ends in read(folder / "g.yaml").edges["n", "to", "n"]] == [[0, 1], [1, 2]]
+    assert [ends.tolist() for ends in read_graph(folder / "g.yaml").edges["n", "to", "n"]] == [[0, 1], [1, 2]]
     change(folder / "g.yaml", ("parts/e-", f"{tmp_path}/run*/parts/e-"))
-    assert read(folder / "g.yaml").total_edges == 2
+    assert read_graph(folder / "g.yaml").total_edges == 2
 
 
 def test_text_ids_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_text_ids_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(
         "edges: [{type: [n, to, n], files: e.csv, source: s, destination: d, id_type: str}]\n"
     )
-    assert read(tmp_path / "g.yaml").node_ids["n"].tolist() == ["007", "7"]
+    assert read_graph(tmp_path / "g.yaml").node_ids["n"].tolist() == ["007", "7"]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -138,7 +138,7 @@ def test_text_ids_of_a_table_and_of_a_mask_stay_text(tmp_path: Path, kind: str, 
         f"nodes: {{user: {{files: u.{kind}, id: user_id, id_type: str, masks: {{train: tr.txt}}}}}}\n"
         "edges: [{type: [user, r, user], files: e.csv, source: a, destination: b, id_type: str}]\n"
     )
-    graph = read(tmp_path / "g.yaml")
+    graph = read_graph(tmp_path / "g.yaml")
     assert graph.node_ids["user"].tolist() == ids
     assert [ends.tolist() for ends in graph.edges["user", "r", "user"]] == [[0], [1]]
     assert graph.node_data["user"]["train_mask"].tolist() == [True, False]
@@ -151,7 +151,7 @@ def test_a_file_without_rows_takes_the_width_of_the_others(tmp_path: Path) -> No
     (tmp_path / "g.yaml").write_text(
         "nodes: {user: {files: u-*.parquet, features: {v: v}}}\nedges: [{type: [user, r, user], files: e.csv}]\n"
     )
-    assert read(tmp_path / "g.yaml").node_data["user"]["v"].tolist() == [[1, 2], [3, 4]]
+    assert read_graph(tmp_path / "g.yaml").node_data["user"]["v"].tolist() == [[1, 2], [3, 4]]
 
 
 def test_labels_may_be_booleans_or_unsigned(tmp_path: Path) -> None:
@@ -160,24 +160,24 @@ def test_labels_may_be_booleans_or_unsigned(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(
         "nodes: {user: {files: l.csv, label: spam}}\nedges: [{type: [user, r, user], files: e.csv}]\n"
     )
-    assert read(tmp_path / "g.yaml").node_data["user"]["label"].tolist() == [1, -1, 0]
+    assert read_graph(tmp_path / "g.yaml").node_data["user"]["label"].tolist() == [1, -1, 0]
     parquet.write_table(pa.table({"spam": pa.array([7, 0, 255], pa.uint8())}), tmp_path / "l.parquet")
     change(tmp_path / "g.yaml", ("l.csv", "l.parquet"))
-    assert read(tmp_path / "g.yaml").node_data["user"]["label"].tolist() == [7, 0, 255]
+    assert read_graph(tmp_path / "g.yaml").node_data["user"]["label"].tolist() == [7, 0, 255]
 
 
 def test_blank_lines_neither_add_nor_drop_nodes(tmp_path: Path) -> None:
     # one above the header made the header an edge; one in a file of one column took a node and its missing label away
     (tmp_path / "e.csv").write_text("\na,b\nu1,u2\n")
     (tmp_path / "g.yaml").write_text("edges: [{type: [user, r, user], files: e.csv}]\n")
-    graph = read(tmp_path / "g.yaml")
+    graph = read_graph(tmp_path / "g.yaml")
     assert (graph.total_edges, graph.node_ids["user"].tolist()) == (1, ["u1", "u2"])
     (tmp_path / "l.csv").write_text("label\nspam\n\nham\n")
     (tmp_path / "e.csv").write_text("a,b\n0,2\n")
     (tmp_path / "g.yaml").write_text(
         "nodes: {user: {files: l.csv, label: label}}\nedges: [{type: [user, r, user], files: e.csv}]\n"
     )
-    graph = read(tmp_path / "g.yaml")
+    graph = read_graph(tmp_path / "g.yaml")
     assert (graph.num_nodes, graph.node_data["user"]["label"].tolist()) == ({"user": 3}, [1, -1, 0])
 
 
@@ -199,7 +199,7 @@ def test_blank_lines_neither_add_nor_drop_nodes(tmp_path: Path) -> None:
 )
 def test_a_wrong_description_is_told_with_the_path_of_the_field(shop: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read(change(shop, (old, new)))
+        read_graph(change(shop, (old, new)))
 
 
 @pytest.mark.parametrize(
@@ -220,36 +220,36 @@ def test_a_wrong_description_is_told_with_the_path_of_the_field(shop: Path, old:
 )
 def test_files_that_do_not_fit_are_told(shop: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read(change(shop, (old, new)))
+        read_graph(change(shop, (old, new)))
 
 
 def test_ids_outside_the_nodes_are_told_with_file_and_row(shop: Path) -> None:
     table = pa.table({"what": [1, 4], "who": ["bob", "bob"], "amount": [7, 7], "year": [3, 3]})
     parquet.write_table(table, shop.parent / "buys-1.parquet")
     with pytest.raises(DataError, match=r"buys-1.parquet, row 2: destination 4 is outside \[0, 4\)"):
-        read(shop)
+        read_graph(shop)
     (shop.parent / "test.txt").write_text("ann\ncarl\n")
     parquet.write_table(table.slice(0, 1), shop.parent / "buys-1.parquet")
     with pytest.raises(DataError, match=r"test.txt, row 2: id 'carl' is no id of 'user'"):
-        read(shop)
+        read_graph(shop)
 
 
 def test_an_id_that_is_given_twice_is_told(shop: Path) -> None:
     text = (shop.parent / "users.csv").read_text()
     (shop.parent / "users.csv").write_text(text.replace("bob", "zoe"))
     with pytest.raises(DataError, match=r"users.csv, row 3: user_id 'zoe' is given twice"):
-        read(shop)
+        read_graph(shop)
 
 
 def test_a_value_that_is_no_number_is_told_with_its_line(shop: Path) -> None:
     (shop.parent / "knows.tsv.gz").unlink()
     (shop.parent / "knows.csv").write_text("a,b\nzoe,bob\nbob\n")
     with pytest.raises(DataError, match=r"knows.csv, line 3: Expected 2 columns, got 1"):
-        read(change(shop, ("knows.tsv.gz", "knows.csv")))
+        read_graph(change(shop, ("knows.tsv.gz", "knows.csv")))
 
 
 @pytest.mark.parametrize("text", ["{", "- a", "\tx: 1", "3"])
 def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "g.yaml").write_text(text)
     with pytest.raises((DataError, ConfigError), match=r"g.yaml: (not a YAML text|holds .* at the top)"):
-        read(tmp_path / "g.yaml")
+        read_graph(tmp_path / "g.yaml")

@@ -9,8 +9,8 @@ import pytest
 from scipy import io, sparse
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph import read_graph
-from graph_emb.graph.readers import read
+from graph_emb.graph import read_graph as read_csr
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 
 MATRIX = sparse.csr_array(np.array([[0, 2.5, 0], [1, 0, 0], [0, 0, 4]]))
@@ -22,14 +22,14 @@ def pairs_of(graph, etype=EDGE_TYPE) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo", "lil", "dok"])
 def test_a_matrix_of_any_format_gives_its_entries(kind: str) -> None:
-    graph = read(MATRIX.asformat(kind))
+    graph = read_graph(MATRIX.asformat(kind))
     assert pairs_of(graph) == [(0, 1), (1, 0), (2, 2)]
     assert sorted(graph.edge_data[EDGE_TYPE]["weight"].tolist()) == [1.0, 2.5, 4.0]
 
 
 def test_zeros_are_no_edges_and_ones_no_weights() -> None:
     matrix = sparse.coo_array((np.array([1, 0, 1]), ([0, 1, 2], [1, 2, 0])), shape=(4, 4))
-    graph = read(matrix)
+    graph = read_graph(matrix)
     assert pairs_of(graph) == [(0, 1), (2, 0)]
     assert graph.edge_data == {}
     assert graph.counts == {"explicit zeros dropped": 1}
@@ -39,8 +39,8 @@ def test_zeros_are_no_edges_and_ones_no_weights() -> None:
 def test_a_matrix_that_is_not_square_needs_two_types() -> None:
     matrix = sparse.csr_array(np.array([[0, 1, 0], [1, 0, 1]]))
     with pytest.raises(ConfigError, match=r"shape \(2, 3\), not square; pass edge_type="):
-        read(matrix)
-    graph = read(matrix, edge_type="user:buys:item")
+        read_graph(matrix)
+    graph = read_graph(matrix, edge_type="user:buys:item")
     assert graph.num_nodes == {"user": 2, "item": 3}
     assert pairs_of(graph, ("user", "buys", "item")) == [(0, 1), (1, 0), (1, 2)]
 
@@ -51,7 +51,7 @@ def test_a_matrix_that_is_not_square_needs_two_types() -> None:
 )
 def test_values_that_are_no_numbers_are_refused(values: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read(sparse.coo_array((values, ([0, 1], [1, 0])), shape=(2, 2)))
+        read_graph(sparse.coo_array((values, ([0, 1], [1, 0])), shape=(2, 2)))
 
 
 def test_rows_bring_labels_masks_ids_and_direction(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_rows_bring_labels_masks_ids_and_direction(tmp_path: Path) -> None:
         "node_ids": np.array(["x", "y", "z"]),
     }
     np.savez(tmp_path / "graph.npz", **arrays)
-    graph = read(tmp_path / "graph.npz")
+    graph = read_graph(tmp_path / "graph.npz")
     # nothing below the diagonal: each edge means both directions; parallel edges stay
     assert pairs_of(graph) == [(0, 1), (0, 1), (1, 0), (1, 0), (2, 2)]
     assert graph.node_data[NODE_TYPE]["label"].tolist() == [2, -1, 0]
@@ -71,7 +71,7 @@ def test_rows_bring_labels_masks_ids_and_direction(tmp_path: Path) -> None:
     assert graph.node_ids[NODE_TYPE].tolist() == ["x", "y", "z"]
     assert graph.name == tmp_path.name
     np.savez(tmp_path / "g.npz", **arrays, directed=True)
-    assert pairs_of(read(tmp_path / "g.npz")) == [(0, 1), (0, 1), (2, 2)]
+    assert pairs_of(read_graph(tmp_path / "g.npz")) == [(0, 1), (0, 1), (2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_undirected_rows_mean_both_directions_wherever_they_lie(
     # the flag counted only with nothing below the diagonal; other files kept the directions that they store
     file = tmp_path / "g.npz"
     np.savez(file, indptr=indptr, indices=indices, directed=False)
-    assert pairs_of(read(file)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-    assert read_graph(file).num_arcs == 6
-    assert read(file, undirected=False).total_edges == len(indices)
+    assert pairs_of(read_graph(file)) == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    assert read_csr(file).num_arcs == 6
+    assert read_graph(file, undirected=False).total_edges == len(indices)
 
 
 @pytest.mark.parametrize(
@@ -109,31 +109,31 @@ def test_undirected_rows_mean_both_directions_wherever_they_lie(
 def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, changes: dict, message: str) -> None:
     np.savez(tmp_path / "g.npz", **({"indptr": [0, 2, 2, 3], "indices": [1, 1, 2]} | changes))
     with pytest.raises(DataError, match=message):
-        read(tmp_path / "g.npz")
+        read_graph(tmp_path / "g.npz")
 
 
 def test_a_file_of_scipy_takes_two_types_and_rows_do_not(tmp_path: Path) -> None:
     sparse.save_npz(tmp_path / "m.npz", sparse.csr_array(np.array([[0, 1, 0]])))
-    assert read(tmp_path / "m.npz", edge_type="a:b:c").num_nodes == {"a": 1, "c": 3}
+    assert read_graph(tmp_path / "m.npz", edge_type="a:b:c").num_nodes == {"a": 1, "c": 3}
     np.savez(tmp_path / "g.npz", indptr=[0, 1], indices=[0])
     with pytest.raises(ConfigError, match=r"edge_type= is for matrices of scipy.sparse"):
-        read(tmp_path / "g.npz", edge_type="a:b:c")
+        read_graph(tmp_path / "g.npz", edge_type="a:b:c")
     np.savez(tmp_path / "x.npz", a=[0])
     with pytest.raises(DataError, match=r"x.npz: no arrays 'indptr' and 'indices'; it holds: a"):
-        read(tmp_path / "x.npz")
+        read_graph(tmp_path / "x.npz")
 
 
 def test_an_archive_cut_short_is_named(tmp_path: Path) -> None:
     sparse.save_npz(tmp_path / "m.npz", MATRIX)
     (tmp_path / "m.npz").write_bytes((tmp_path / "m.npz").read_bytes()[:200])
     with pytest.raises(DataError, match=r"m.npz: is no .npz archive or was cut off"):
-        read(tmp_path / "m.npz")
+        read_graph(tmp_path / "m.npz")
 
 
 def test_a_matlab_file_brings_its_labels(tmp_path: Path) -> None:
     group = sparse.csc_array(np.array([[1, 1], [0, 0], [0, 1]]))
     io.savemat(tmp_path / "blog.mat", {"network": MATRIX.tocsc(), "group": group})
-    graph = read(tmp_path / "blog.mat")
+    graph = read_graph(tmp_path / "blog.mat")
     assert pairs_of(graph) == [(0, 1), (1, 0), (2, 2)]
     assert sorted(graph.edge_data[EDGE_TYPE]["weight"].tolist()) == [1.0, 2.5, 4.0]
     assert graph.node_data[NODE_TYPE]["label"].tolist() == [[1, 1], [0, 0], [0, 1]]
@@ -142,7 +142,7 @@ def test_a_matlab_file_brings_its_labels(tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_real_files_have_their_published_counts(shared_data: Path) -> None:
-    cora = read(shared_data / "cora" / "graph.npz")
+    cora = read_graph(shared_data / "cora" / "graph.npz")
     assert (cora.total_nodes, cora.total_edges, cora.name) == (2708, 2 * 5278, "cora")
-    web = read(shared_data / "web_notredame" / "graph.npz")
+    web = read_graph(shared_data / "web_notredame" / "graph.npz")
     assert (web.total_nodes, web.total_edges) == (325729, 1497134)

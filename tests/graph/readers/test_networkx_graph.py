@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.readers import read
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 
 
@@ -18,7 +18,7 @@ def test_attributes_that_all_have_become_data() -> None:
     graph.add_node(1, age=30, feat=[1.0, 2.0], name="x", rare=1)
     graph.add_node(0, age=40, feat=[3.0, 4.0], name="y")
     graph.add_edge(1, 0, weight=0.5, note="n")
-    got = read(graph)
+    got = read_graph(graph)
     assert got.node_data[NODE_TYPE]["age"].tolist() == [40, 30]
     assert got.node_data[NODE_TYPE]["feat"].tolist() == [[3.0, 4.0], [1.0, 2.0]]
     assert list(got.node_data[NODE_TYPE]) == ["age", "feat"]
@@ -40,25 +40,25 @@ def test_an_attribute_that_was_asked_for_must_fit(asked: str, message: str) -> N
     graph.add_node(0, name="x", rare=1, uneven=[1], age=3)
     graph.add_node(1, name="y", uneven=[1, 2], age=4)
     with pytest.raises(DataError, match=message):
-        read(graph, node_attributes=[asked])
-    assert list(read(graph, node_attributes=["age"]).node_data[NODE_TYPE]) == ["age"]
-    assert read(graph, node_attributes=[]).node_data == {}
+        read_graph(graph, node_attributes=[asked])
+    assert list(read_graph(graph, node_attributes=["age"]).node_data[NODE_TYPE]) == ["age"]
+    assert read_graph(graph, node_attributes=[]).node_data == {}
 
 
 def test_an_undirected_edge_means_both_directions() -> None:
     graph = networkx.Graph([(0, 1), (1, 1)])
-    assert [ends.tolist() for ends in read(graph).edges[EDGE_TYPE]] == [[0, 1, 1], [1, 1, 0]]
-    assert [ends.tolist() for ends in read(graph, undirected=False).edges[EDGE_TYPE]] == [[0, 1], [1, 1]]
-    assert read(networkx.MultiGraph([(0, 1), (0, 1)])).total_edges == 4
+    assert [ends.tolist() for ends in read_graph(graph).edges[EDGE_TYPE]] == [[0, 1, 1], [1, 1, 0]]
+    assert [ends.tolist() for ends in read_graph(graph, undirected=False).edges[EDGE_TYPE]] == [[0, 1], [1, 1]]
+    assert read_graph(networkx.MultiGraph([(0, 1), (0, 1)])).total_edges == 4
 
 
 def test_names_are_kept_in_sorted_order() -> None:
-    got = read(networkx.DiGraph([("b", "a"), ("a", ("t", 1))]))
+    got = read_graph(networkx.DiGraph([("b", "a"), ("a", ("t", 1))]))
     assert got.node_ids[NODE_TYPE].tolist() == ["('t', 1)", "a", "b"]
     assert [ends.tolist() for ends in got.edges[EDGE_TYPE]] == [[2, 1], [1, 0]]
-    assert read(networkx.DiGraph([(7, 3)])).node_ids[NODE_TYPE].tolist() == [3, 7]
+    assert read_graph(networkx.DiGraph([(7, 3)])).node_ids[NODE_TYPE].tolist() == [3, 7]
     with pytest.raises(DataError, match="two nodes are written '1'"):
-        read(networkx.DiGraph([("1", 1)]))
+        read_graph(networkx.DiGraph([("1", 1)]))
 
 
 def test_graphml_keeps_attributes(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_graphml_keeps_attributes(tmp_path: Path) -> None:
     graph.add_edge("a", "b", weight=2.5)
     networkx.set_node_attributes(graph, {"a": 1.5, "b": 2.5}, "score")
     networkx.write_graphml(graph, tmp_path / "g.graphml.gz")
-    got = read(tmp_path / "g.graphml.gz")
+    got = read_graph(tmp_path / "g.graphml.gz")
     assert got.node_data[NODE_TYPE]["score"].tolist() == [1.5, 2.5]
     assert got.edge_data[EDGE_TYPE]["weight"].tolist() == [2.5]
     assert got.name == "g"
@@ -75,10 +75,10 @@ def test_graphml_keeps_attributes(tmp_path: Path) -> None:
 def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
     (tmp_path / "g.gpickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(DataError, match=r"g.gpickle: the pickle asks for os.system"):
-        read(tmp_path / "g.gpickle")
+        read_graph(tmp_path / "g.gpickle")
 
 
 def test_a_graph_of_arrays_as_attributes() -> None:
     graph = networkx.path_graph(3, create_using=networkx.DiGraph)
     networkx.set_node_attributes(graph, {node: np.full(2, node) for node in range(3)}, "feat")
-    assert read(graph).node_data[NODE_TYPE]["feat"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert read_graph(graph).node_data[NODE_TYPE]["feat"].tolist() == [[0, 0], [1, 1], [2, 2]]

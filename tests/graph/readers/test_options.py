@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.graph.readers import READERS, read
+from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.readers.options import KINDS
 from graph_emb.graph.typed import NODE_TYPE
 from partition.cli import main
@@ -47,7 +47,7 @@ from partition.cli import main
 def test_a_value_of_another_kind_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     (tmp_path / "g.csv").write_text("0,1\n1,2\n")
     with pytest.raises(ConfigError, match=f"^{message}"):
-        read(tmp_path / "g.csv", **options)
+        read_graph(tmp_path / "g.csv", **options)
 
 
 def test_the_command_line_tells_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,9 +60,9 @@ def test_the_command_line_tells_it_too(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_numbers_and_flags_of_numpy_are_of_the_kind(tmp_path: Path) -> None:
     (tmp_path / "g.csv").write_text("0,1\n1,2\n")
-    graph = read(tmp_path / "g.csv", num_nodes=np.int64(5), undirected=np.bool_(True), columns=None)
+    graph = read_graph(tmp_path / "g.csv", num_nodes=np.int64(5), undirected=np.bool_(True), columns=None)
     assert (graph.num_nodes, graph.total_edges) == ({NODE_TYPE: 5}, 4)
-    assert read(tmp_path / "g.csv", edge_type=["a", "b", "c"], num_nodes={"a": 7}).num_nodes["a"] == 7
+    assert read_graph(tmp_path / "g.csv", edge_type=["a", "b", "c"], num_nodes={"a": 7}).num_nodes["a"] == 7
 
 
 def test_each_option_has_a_kind_or_chooses_a_word() -> None:

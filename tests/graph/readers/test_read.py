@@ -9,21 +9,21 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph import Graph
-from graph_emb.graph.readers import READERS, read
+from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 
 def test_an_option_of_another_format_names_those_of_this_one(tmp_path: Path) -> None:
     (tmp_path / "g.csv").write_text("0,1\n")
     with pytest.raises(ConfigError, match=r"unknown option of format 'edges' 'relations'; known: .*num_nodes"):
-        read(tmp_path / "g.csv", relations="types")
+        read_graph(tmp_path / "g.csv", relations="types")
     with pytest.raises(ConfigError, match=r"'num_node'.*did you mean 'num_nodes'"):
-        read(tmp_path / "g.csv", num_node=3)
+        read_graph(tmp_path / "g.csv", num_node=3)
 
 
 def test_an_unknown_format_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown graph format 'triple'.*did you mean 'triples'"):
-        read(tmp_path / "x", format="triple")
+        read_graph(tmp_path / "x", format="triple")
 
 
 def test_each_option_of_a_reader_is_keyword_only_and_described() -> None:
@@ -43,41 +43,41 @@ def test_each_option_of_a_reader_is_keyword_only_and_described() -> None:
 )
 def test_what_is_no_graph_is_refused(source: object, message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
-        read(source)
+        read_graph(source)
 
 
 def test_a_file_of_unknown_kind_asks_for_its_format(tmp_path: Path) -> None:
     (tmp_path / "graph.xyz").write_text("0 1\n1 2\n")
     with pytest.raises(DataError, match="cannot tell its format; give format="):
-        read(tmp_path / "graph.xyz")
+        read_graph(tmp_path / "graph.xyz")
     with pytest.raises(DataError, match="cannot tell its format"):
-        read(tmp_path)
+        read_graph(tmp_path)
 
 
 def test_a_stated_format_overrides_the_name(tmp_path: Path) -> None:
     (tmp_path / "graph.xyz").write_text("0 1\n1 2\n")
-    assert read(tmp_path / "graph.xyz", format="edges").total_edges == 2
+    assert read_graph(tmp_path / "graph.xyz", format="edges").total_edges == 2
 
 
 def test_the_name_comes_from_the_source_or_the_caller(tmp_path: Path) -> None:
     (tmp_path / "friends.csv").write_text("0,1\n")
-    assert read(tmp_path / "friends.csv").name == "friends"
-    assert read(str(tmp_path / "friends.csv"), name="mine").name == "mine"
+    assert read_graph(tmp_path / "friends.csv").name == "friends"
+    assert read_graph(str(tmp_path / "friends.csv"), name="mine").name == "mine"
     with pytest.raises(ConfigError, match="name 'a/b'"):
-        read(tmp_path / "friends.csv", name="a/b")
+        read_graph(tmp_path / "friends.csv", name="a/b")
 
 
 def test_a_graph_of_the_library_keeps_arcs_weights_and_ids() -> None:
     graph = Graph.from_edges(["b", "a"], ["c", "b"], weights=[2.0, 0.5], directed=True)
-    got = read(graph)
+    got = read_graph(graph)
     assert got.node_ids[NODE_TYPE].tolist() == ["a", "b", "c"]
     assert [ends.tolist() for ends in got.edges[EDGE_TYPE]] == [[0, 1], [1, 2]]
     assert got.edge_data[EDGE_TYPE]["weight"].tolist() == [0.5, 2.0]
-    undirected = read(Graph.from_edges([0], [1]))
+    undirected = read_graph(Graph.from_edges([0], [1]))
     assert [ends.tolist() for ends in undirected.edges[EDGE_TYPE]] == [[0, 1], [1, 0]]
 
 
 def test_a_graph_without_nodes_is_refused() -> None:
     empty = HeteroGraph({NODE_TYPE: 0}, {EDGE_TYPE: (np.empty(0, np.int64), np.empty(0, np.int64))})
     with pytest.raises(DataError, match="has no nodes"):
-        read(empty)
+        read_graph(empty)

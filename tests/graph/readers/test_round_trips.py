@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from graph_emb.graph.readers import READERS, read
+from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from tests.compat.ogb.layout import write_csv, write_graph
 
@@ -241,7 +241,7 @@ def test_a_graph_reads_back_equal(write: Callable[[Sample, Path], Written], samp
         sample = sample.distinct()
     with tempfile.TemporaryDirectory() as folder:
         source, options = write(sample, Path(folder))
-        graph = read(source, **options)
+        graph = read_graph(source, **options)
     src, dst = graph.edges[EDGE_TYPE]
     assert src.dtype == dst.dtype == np.int64
     third, values = sample.weight, graph.edge_data.get(EDGE_TYPE, {}).get("weight")

@@ -99,7 +99,7 @@ def test_gzipped_text_and_parquet_give_the_same(tmp_path: Path) -> None:
 def test_streamed_parts_are_balanced_and_true_to_the_graph(tmp_path: Path, method: str) -> None:
     edges = small_file(tmp_path)
     whole = partition.build(edges, 4, method, out=tmp_path / "out", memory=MEMORY)
-    graph = graph_emb.graph.readers.read(edges)
+    graph = graph_emb.graph.readers.read_graph(edges)
     found = partition.verify(whole.path, graph)
     assert found.problems == []
     assert max(whole.manifest.made["balance"].values()) <= 1.1
@@ -329,7 +329,7 @@ def test_what_needs_the_whole_graph_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=word):
             partition.build(edges, 4, out=tmp_path / "out", **{"memory": MEMORY, **options})
     with pytest.raises(ConfigError, match="in memory already"):
-        partition.build(graph_emb.graph.readers.read(edges), 4, out=tmp_path / "out", memory=MEMORY)
+        partition.build(graph_emb.graph.readers.read_graph(edges), 4, out=tmp_path / "out", memory=MEMORY)
     assert [path.name for path in tmp_path.iterdir()] == ["edges.parquet"]
 
 

@@ -20,4 +20,4 @@ def test_streamed_parts_have_a_node_each(tmp_path: Path, method: str, num_parts:
     whole = partition.build(edges, num_parts, method, out=tmp_path / "out", memory=MEMORY)
     assert whole.nodes.sizes.min() == 1
     assert "moved so that every part has what it needs" in whole.manifest.made["why"]
-    assert partition.verify(whole.path, graph_emb.graph.readers.read(edges)).problems == []
+    assert partition.verify(whole.path, graph_emb.graph.readers.read_graph(edges)).problems == []
