@@ -15,8 +15,8 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.storage import HashedFile, PendingFolder, write_file
+from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
-from partition.dgl_format import storable
 from partition.writer import check_names, npy_writer
 
 if TYPE_CHECKING:

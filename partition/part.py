@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graph_emb.core.errors import DataError
+from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType
-from partition.dgl_format import StoredGraph, read_graph, read_tensors
 
 if TYPE_CHECKING:
     from partition.partitioned import PartitionedGraph

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
+from graph_emb.graph.dgl_format import read_tensors
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
-from partition.dgl_format import read_tensors
 from partition.manifest import Manifest, read_json
 from partition.part import Part
 from partition.relabel import Ranges, inverse

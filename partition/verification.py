@@ -14,8 +14,8 @@ import numpy as np
 
 from graph_emb.core.errors import DataError, GraphEmbError
 from graph_emb.core.progress import progress_shown, reading
+from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
-from partition.dgl_format import storable
 from partition.manifest import NAME as MANIFEST
 from partition.manifest import Manifest, sha256_of
 from partition.partitioned import Part, PartitionedGraph, load

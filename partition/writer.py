@@ -20,8 +20,8 @@ from urllib.parse import quote
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.graph.dgl_format import Blocks, Column, Rows, StreamedGraph, storable, write_graph, write_tensors
 from graph_emb.graph.typed import EdgeType, HeteroGraph
-from partition.dgl_format import Blocks, Column, Rows, StreamedGraph, storable, write_graph, write_tensors
 from partition.halo import PartArrays, PartBuilder
 from partition.manifest import FileSet
 from partition.relabel import Ranges, Relabelled, inverse

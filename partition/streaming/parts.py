@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from graph_emb.graph.dgl_format import Blocks, Column, StreamedGraph, write_graph, write_tensors
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
-from partition.dgl_format import Blocks, Column, StreamedGraph, write_graph, write_tensors
 from partition.kernels.relabel import UNSEEN
 from partition.relabel import inverse
 from partition.streaming.edges import Shuffle, number_type

@@ -15,8 +15,8 @@ import pytest
 
 import partition
 from graph_emb.core.errors import DataError
+from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors, write_graph, write_tensors
 from graph_emb.graph.typed import HeteroGraph
-from partition.dgl_format import StoredGraph, read_graph, read_tensors, write_graph, write_tensors
 from partition.verification import verify
 from tests.partition.made_graphs import CITES, heterogeneous, homogeneous, random_parts
 from tests.partition.test_partitioned import by_dgl, without_small_types

@@ -11,7 +11,7 @@ import torch
 
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.core.errors import DataError
-from partition import dgl_format
+from graph_emb.graph import dgl_format
 
 dgl = compat_dgl.load()
 COLUMNS = {
