@@ -16,7 +16,7 @@ from graph_emb.formats.export import Embeddings, align, load_embeddings
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.datasets import Dataset
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links
-from graph_emb.run.inputs import load_dataset
+from graph_emb.run.inputs import edge_policy, load_dataset
 from graph_emb.run.run_folder import CONFIG, is_run
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -85,7 +85,7 @@ def _dataset(args: argparse.Namespace) -> Dataset:
     if config is None:
         raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
     section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
-    return load_dataset(section, config.seed)
+    return load_dataset(section, config.seed, **edge_policy(config.model))
 
 
 def run_config(folder: str | Path) -> RunConfig | None:

@@ -144,7 +144,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--download", action="store_true", help="fetch a known data set that is missing")
     parser.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
     parser.add_argument("--hold-out", metavar="SHARE", help="edges kept out of training to judge link prediction")
-    parser.add_argument("--directed", action="store_true", help="read the edges of a file as one-way")
+    parser.add_argument("--directed", action="store_true", help="walk along the edges only, not against them")
     parser.add_argument("--no-eval", action="store_true", help="do not evaluate after training")
 
 

@@ -117,6 +117,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     for flag, path, value in (
         ("download", "dataset.download", True),
         ("directed", "dataset.directed", True),
+        ("directed", "model.symmetrize", False),
         ("no_eval", "evaluate.enabled", False),
     ):
         if getattr(args, flag):

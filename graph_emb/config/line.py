@@ -26,6 +26,10 @@ class LineSection(ModelBase):
     num_negatives: Number = Field(default=5.0, gt=0, le=1_000, description="negatives per pair")
     shared_negatives: Count = Field(default=5, ge=1, le=100_000, description="nodes drawn for both ends of an edge")
     negative_power: Number = Field(default=0.75, ge=0, le=10, description="negatives follow degree ** power")
+    symmetrize: bool = Field(default=True, description="edges mean both directions; false: edges as they are")
+    duplicates: Literal["first", "sum"] | None = Field(
+        default=None, description="weight of a repeated edge; null: as the data set is defined, else first"
+    )
     normalize: bool = Field(default=True, description="each order's rows to length 1, as the paper does")
 
     @model_validator(mode="after")

@@ -31,6 +31,10 @@ class WalkSection(ModelBase):
 class WarmWalkSection(WalkSection):
     """Walks on nodes of one type, whose rows may begin with those of a file."""
 
+    symmetrize: bool = Field(default=True, description="walk along and against every edge; false: edges as they are")
+    duplicates: Literal["first", "sum"] | None = Field(
+        default=None, description="weight of a repeated edge; null: as the data set is defined, else first"
+    )
     warm_start: str | None = Field(
         default=None, min_length=1, description="file of first rows by the graph's ids: npy, pt, parquet or word2vec"
     )

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from graph_emb.config import DatasetSection
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.settings import ModelBase
 from graph_emb.graph import read_labels
 from graph_emb.graph.datasets import Dataset, load
 from graph_emb.graph.holdout import hold_out_edges
 
 
-def load_dataset(section: DatasetSection, seed: int = 0) -> Dataset:
+def load_dataset(
+    section: DatasetSection, seed: int = 0, *, symmetrize: bool = True, duplicates: str | None = None
+) -> Dataset:
     """Read the graph, add the labels of a file, and keep edges out of training where the section asks for it.
 
     Args:
-        section: What to read.
+        section: The data set and the options of its reader.
         seed: Chooses the held-out edges.
+        symmetrize: Add the reverse of every edge that lacks it.
+        duplicates: Weight of a repeated edge, ``first`` or ``sum``; None: as the data set is defined.
     Raises:
         DataError: missing, damaged or empty data, or labels of another graph.
         ConfigError: an option that means nothing to this data set.
     """
-    dataset = load(
-        section.name, section.root, download=section.download, directed=section.directed, **section.read_options()
-    )
+    if symmetrize and section.directed:
+        raise ConfigError("dataset.directed = True has no effect with model.symmetrize = True; set it to false")
+    options: dict[str, Any] = {"duplicates": duplicates, **section.read_options()}
+    options = {name: value for name, value in options.items() if value is not None}
+    dataset = load(section.name, section.root, download=section.download, directed=section.directed, **options)
+    if symmetrize and dataset.graph.directed:
+        dataset = replace(dataset, graph=dataset.graph.to_undirected(options.get("duplicates", "first")))
     if dataset.graph.num_arcs == 0:
         raise DataError(f"{section.name}: the graph has {dataset.graph.num_nodes} nodes and no edges to walk on")
     if section.labels is not None:
@@ -32,6 +42,11 @@ def load_dataset(section: DatasetSection, seed: int = 0) -> Dataset:
     if section.hold_out > 0:
         dataset = _hold_out(dataset, section.hold_out, seed)
     return dataset
+
+
+def edge_policy(model: ModelBase) -> dict[str, Any]:
+    """The arguments of ``load_dataset`` that the section of a walk model or of LINE sets."""
+    return {"symmetrize": model.symmetrize, "duplicates": model.duplicates}  # type: ignore[attr-defined]
 
 
 def absolute_paths(section: DatasetSection) -> DatasetSection:

@@ -156,7 +156,7 @@ def test_an_interrupt_before_training_writes_nothing(
 ) -> None:
     from graph_emb.run.families import walks
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(walks, "load_dataset", interrupted)

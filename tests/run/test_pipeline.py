@@ -194,7 +194,19 @@ def test_the_options_of_a_file_reach_its_reader(tmp_path: Path) -> None:
     assert graph.node_ids is not None
     assert graph.node_ids.dtype.kind == "U"
     directed = config_from({"dataset": {"directed": True, "weights": "ignore"}}, config.model_dump(exclude_none=True))
-    assert load_dataset(directed.dataset).graph.weights is None
+    assert load_dataset(directed.dataset, symmetrize=False).graph.weights is None
+
+
+def test_walk_models_add_the_reverse_of_every_edge_unless_told(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", indptr=[0, 1, 2, 4], indices=[1, 2, 0, 1], directed=True)
+    section = config_from({"model": "deepwalk", "dataset": str(tmp_path / "g.npz")}).dataset
+    assert load_dataset(section).graph.num_arcs == 6
+    assert load_dataset(section, symmetrize=False).graph.num_arcs == 4
+    options = {**tiny(), "dataset": tmp_path / "g.npz"}
+    assert ge.pipeline("deepwalk", **options).metrics["dataset"]["directed"] is False
+    assert ge.pipeline("deepwalk", symmetrize=False, **options).metrics["dataset"]["directed"] is True
+    with pytest.raises(ConfigError, match="has no effect with model.symmetrize = True"):
+        ge.pipeline("deepwalk", directed=True, **options)
 
 
 def test_local_paths_are_written_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, check_section, evaluate
 from graph_emb.run.families.walks import describe_graph, with_rates
 from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import load_dataset
+from graph_emb.run.inputs import edge_policy, load_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.sampling.edge_sampler import EdgeSampler
@@ -33,7 +33,7 @@ class LineFamily:
 
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
-        dataset = load_dataset(self.config.dataset, self.config.seed)
+        dataset = load_dataset(self.config.dataset, self.config.seed, **edge_policy(self.config.model))
         check_section(self.config.evaluate, dataset)
         for order in self.line.orders:
             self.line.skipgram(order, directed=dataset.graph.directed)  # refuses what has no meaning on the graph

@@ -21,7 +21,7 @@ from graph_emb.models.skipgram.training import (
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, check_section, evaluate
 from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import absolute_paths, load_dataset
+from graph_emb.run.inputs import absolute_paths, edge_policy, load_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.run.warm_start import absolute_path, first_rows
@@ -37,7 +37,7 @@ class WalkFamily:
 
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
-        dataset = load_dataset(self.config.dataset, self.config.seed)
+        dataset = load_dataset(self.config.dataset, self.config.seed, **edge_policy(self.config.model))
         check_section(self.config.evaluate, dataset)
         check_memory(dataset.graph.num_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
         return dataset

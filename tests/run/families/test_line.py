@@ -57,7 +57,7 @@ def test_rows_may_keep_their_length() -> None:
         ({"dim": 7}, "dim=7 has no halves"),
         ({"output": {"context": "add"}}, "output.context = 'add' has no effect on line"),
         ({"window": 3}, "line has no such field"),
-        ({"directed": True, "dataset": "graph"}, "first-order proximity has no direction"),
+        ({"directed": True, "symmetrize": False, "dataset": "graph"}, "first-order proximity has no direction"),
     ],
 )
 def test_what_means_nothing_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
