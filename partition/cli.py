@@ -5,26 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, Parser, one_line
 from graph_emb.core.errors import ConfigError, GraphEmbError
 
-BAD_INPUT, INTERRUPTED = 2, 130
 SOURCE = (
     "an edge list, a folder, a data set of OGB, a saved DGL or networkx graph, metadata.json of DGL's chunked format"
 )
 PARTITION = "the folder of a partition, or the JSON in it"
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse that raises ConfigError instead of ending the process."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **options})
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (GraphEmbError, OSError, MemoryError) as error:
         if "--debug" in words:
             raise
-        print(f"partition: error: {_one_line(error)}", file=sys.stderr)
+        print(f"partition: error: {one_line(error, 'use fewer threads or a machine with more')}", file=sys.stderr)
         return BAD_INPUT
 
 
@@ -65,14 +54,6 @@ def _parser() -> Parser:
     for name, (text, add_arguments) in COMMANDS.items():
         add_arguments(commands.add_parser(name, help=text, description=text, parents=[everywhere]))
     return top
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "out of memory; use fewer threads or a machine with more"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename is not None else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -198,13 +179,14 @@ def _repartition(args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace) -> int:
     from partition.partitioned import load
-    from partition.report import report
+    from partition.report import report, to_html
 
     whole = load(args.source)
     found = report(whole.to_graph(), whole.assignment(), edge_owner=whole.edge_owner, progress=_progress(args))
-    for path, text in ((args.json, found.to_json), (args.html, found.to_html)):
-        if path:
-            Path(path).write_text(text(), encoding="utf-8")
+    if args.json:
+        found.to_json(args.json)
+    if args.html:
+        to_html(found, args.html)
     print(found.table())
     return 0
 

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from graph_emb.cli.parser import build_parser, parse
+from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, one_line
 from graph_emb.core.errors import GraphEmbError
 from partition.cli import COMMANDS as partition_commands
-
-BAD_INPUT, INTERRUPTED = 2, 130
 
 COMMANDS = {
     "demo": "graph_emb.cli.demo",
@@ -59,19 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (GraphEmbError, OSError, MemoryError) as error:
             if debug:
                 traceback.print_exc()
-            print(f"graph-emb: error: {one_line(error)}", file=sys.stderr)
+            print(f"graph-emb: error: {one_line(error, 'use a smaller model.dim or a smaller graph')}", file=sys.stderr)
             return BAD_INPUT
-
-
-def one_line(error: BaseException) -> str:
-    """What went wrong, in one line, for a person."""
-    if isinstance(error, MemoryError):
-        detail = f" ({' '.join(str(error).split())})" if str(error) else ""
-        return f"out of memory{detail}; use a smaller model.dim or a smaller graph"
-    if isinstance(error, OSError) and error.strerror:
-        where = f": {error.filename}" if error.filename is not None else ""
-        return f"{' '.join(error.strerror.split())}{where}"
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _run(words: list[str]) -> int:

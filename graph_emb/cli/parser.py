@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from typing import Any, NoReturn
+from typing import Any
 
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.command_line import Parser
+from graph_emb.core.errors import ConfigError
 from partition.cli import COMMANDS as partition_commands
 
 MODELS_HELP = "deepwalk, node2vec, line, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
@@ -16,26 +17,6 @@ EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
 OF_RUN = "default: what the run was trained on"
 LAUNCH_USAGE = "graph-emb launch [--hosts FILE] [options] -- (train MODEL ... | SCRIPT.py ...)"
 DATASET = "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file"
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse that raises ConfigError, with the nearest known word, instead of ending the process."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **options})
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        # argparse lists the choices without a suggestion; this hook is the same in 3.10 - 3.13
-        if action.choices is not None and value not in action.choices:
-            kind = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
-            raise unknown_name(kind.lower(), value, [str(choice) for choice in action.choices])
-
-    def flags(self) -> list[str]:
-        """Every option of this parser."""
-        return list(self._option_string_actions)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

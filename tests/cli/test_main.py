@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from graph_emb.cli import main as entry
-from graph_emb.cli.main import COMMANDS, one_line
+from graph_emb.cli.main import COMMANDS
 from graph_emb.cli.parser import build_parser
 from tests.cli.conftest import CliqueFiles, Outcome
 
@@ -111,11 +111,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
     monkeypatch.setattr(os, "fsync", full)
     refused(cli("train", "deepwalk", "--dataset", cliques[0], "--out", "runs/x", *TINY), "No space left on device")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cliques.csv", "labels.csv"]
-
-
-def test_memory_that_ends_is_one_line() -> None:
-    assert one_line(MemoryError("Unable to\nallocate 9 TiB")).startswith("out of memory (Unable to allocate 9 TiB);")
-    assert one_line(OSError(errno.EACCES, "Permission denied", "/x")) == "Permission denied: /x"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

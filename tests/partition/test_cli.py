@@ -86,7 +86,7 @@ def test_convert(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("words", "message"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["bild"], "invalid choice: 'bild'"),
+        (["bild"], "(did you mean 'build'?)"),
         (["build", "EDGES", "--out", "OUT"], "required: --parts"),
         (["build", "EDGES", "--parts", "two", "--out", "OUT"], "invalid int value: 'two'"),
         (["build", "EDGES", "--parts", "0", "--out", "OUT"], "num_parts is 0; it must lie in 1 .. 20"),

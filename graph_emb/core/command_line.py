@@ -1,0 +1,45 @@
+"""Both command lines' parser, exit codes and one-line errors; nothing heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from graph_emb.core.errors import ConfigError, unknown_name
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises ConfigError, with the nearest known word, instead of ending the process."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse lists the choices without a suggestion; this hook is the same in 3.10 - 3.13
+        if action.choices is not None and value not in action.choices:
+            kind = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+            raise unknown_name(kind.lower(), value, [str(choice) for choice in action.choices])
+
+    def flags(self) -> list[str]:
+        """Every option of this parser."""
+        return list(self._option_string_actions)
+
+
+def one_line(error: BaseException, when_out_of_memory: str) -> str:
+    """The error as one line for a person.
+
+    Args:
+        when_out_of_memory: The next step that follows a MemoryError.
+    """
+    if isinstance(error, MemoryError):
+        detail = f" ({' '.join(str(error).split())})" if str(error) else ""
+        return f"out of memory{detail}; {when_out_of_memory}"
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename is not None else ""
+        return f"{' '.join(error.strerror.split())}{where}"
+    return " ".join(str(error).split()) or type(error).__name__
