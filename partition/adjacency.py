@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.thread_pool import Threads, counting_threads
+from graph_emb.core.threads import ThreadPool, counting_threads
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 MAX_WEIGHT = 2**31 - 1
@@ -23,7 +23,7 @@ RelationWeights = Mapping[EdgeType, int] | Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Adjacency:
+class SymmetricAdjacency:
     """Neighbours of homogeneous node ids (types one after the other, ``graph.node_offsets``).
 
     Attributes:
@@ -67,7 +67,7 @@ class Adjacency:
 
 def symmetric(
     graph: HeteroGraph, relation_weights: RelationWeights | None = None, *, num_threads: int = 1
-) -> Adjacency:
+) -> SymmetricAdjacency:
     """The symmetric adjacency of a graph, self loops dropped; peak memory near 8 bytes an input edge plus the result.
 
     Args:
@@ -88,7 +88,7 @@ def symmetric(
     ]
     uneven = len({part[-1] for part in lists}) > 1
     num_threads = counting_threads(num_threads, num_nodes, graph.total_edges)
-    with Threads(num_threads) as threads:
+    with ThreadPool(num_threads) as threads:
         places = np.int32 if graph.total_edges < 2**30 else np.int64  # of twice as many entries
         counts, incoming = (np.zeros((num_threads, num_nodes), places) for _ in range(2))
         shares = _shares(lists, num_threads)
@@ -143,7 +143,9 @@ def _each(
     )
 
 
-def _merged(indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, unit: int, threads: Threads) -> Adjacency:
+def _merged(
+    indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, unit: int, threads: ThreadPool
+) -> SymmetricAdjacency:
     """Merge repeated neighbours; only the pages that end up used are ever touched, and the rest is given back."""
     from partition.kernels import adjacency as kernels
 
@@ -178,9 +180,9 @@ def _merged(indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, unit: in
     del degrees
     indices.resize(size, refcheck=False)
     if not uneven:
-        return Adjacency(indptr, indices)
+        return SymmetricAdjacency(indptr, indices)
     weights.resize(size, refcheck=False)
-    return Adjacency(indptr, indices, weights)
+    return SymmetricAdjacency(indptr, indices, weights)
 
 
 def close_gaps(starts: list[int], stops: list[int], arrays: tuple[np.ndarray, ...]) -> int:

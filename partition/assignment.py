@@ -6,11 +6,15 @@ Legend: N nodes of one type, P parts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from graph_emb.core.errors import PartitionError
 from graph_emb.graph.typed import HeteroGraph
+
+EdgeOwner = Literal["destination", "source", "balanced"]
+"""Rule that gives an edge to a part: that of its destination (DGL's), of its source, or of the end with fewer edges."""
 
 
 @dataclass

@@ -6,16 +6,17 @@ import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from graph_emb.core.errors import CompatError, ConfigError, unknown_name
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.storage import PendingFolder
-from graph_emb.core.thread_pool import Threads, thread_count
+from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import HeteroGraph
+from partition.assignment import Assignment, EdgeOwner
 from partition.halo import Halo, PartBuilder, check_layout
-from partition.manifest import FileSet, Manifest
-from partition.partitioned import PartitionedGraph, is_partition, load
+from partition.manifest import FileSet, PartitionManifest
+from partition.partitioned import PartitionedGraph, check_replaceable, load
 from partition.relabel import relabel
 from partition.writer import (
     Writer,
@@ -26,10 +27,6 @@ from partition.writer import (
     estimated_bytes,
     finish,
 )
-
-if TYPE_CHECKING:
-    from partition.assignment import Assignment
-    from partition.vertex_cut import OwnerRule
 
 ASSIGN_ARGUMENTS = {
     "graph": "GRAPH",
@@ -60,7 +57,7 @@ def build(
     num_threads: int | None = None,
     method_options: Mapping[str, Any] | None = None,
     reader_options: Mapping[str, Any] | None = None,
-    edge_owner: OwnerRule = "destination",
+    edge_owner: EdgeOwner = "destination",
     halo: Halo = "dgl",
     num_hops: int = 1,
     graphbolt: bool = False,
@@ -102,7 +99,6 @@ def build(
         OSError: ``out`` cannot be written or the disk is full; nothing is left behind.
     """
     from partition.methods import assign
-    from partition.vertex_cut import OwnerRule
 
     # all of it now, not after an hour of reading and assigning
     if graphbolt:
@@ -110,8 +106,8 @@ def build(
     check_layout(halo, num_hops)
     refuse_arguments("method_options", method_options, ASSIGN_ARGUMENTS)
     refuse_arguments("reader_options", reader_options, {**READ_ARGUMENTS, "name": "--name"})
-    if edge_owner not in get_args(OwnerRule):
-        raise unknown_name("edge owner", edge_owner, get_args(OwnerRule))
+    if edge_owner not in get_args(EdgeOwner):
+        raise unknown_name("edge owner", edge_owner, get_args(EdgeOwner))
     if num_parts is None and assignment is None:
         raise ConfigError("num_parts is missing; give the number of parts or an assignment")
     chosen = {"balance": balance, "tolerance": tolerance}
@@ -153,7 +149,7 @@ def build(
             assert num_parts is not None
             options = {**chosen, "num_threads": num_threads, **(method_options or {})}
             assignment = assign(graph, num_parts, method, seed=seed, edge_owner=edge_owner, **options)
-        manifest = Manifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
+        manifest = PartitionManifest(f"{graph.name}.json", edge_owner, halo, num_hops, facts(graph, assignment))
         files = FileSet(folder, manifest)
         made = relabel(graph, assignment, edge_owner, num_threads=num_threads)
         if not allow_empty:
@@ -177,7 +173,7 @@ def write_parts(files: FileSet, builder: PartBuilder, num_threads: int | None = 
     # once in the parts and once in the id maps
     with reading("writing the parts", 2 * made.edges.total + made.nodes.total, " rows") as tick:
         writer = Writer(files, made, tick)
-        with Threads(thread_count(num_threads)) as threads:
+        with ThreadPool(thread_count(num_threads)) as threads:
             threads.run([partial(writer.write_parts, builder), writer.write_id_maps])
         writer.write_relation_names()
 
@@ -194,22 +190,6 @@ def facts(graph: HeteroGraph, assignment: Assignment) -> dict[str, Any]:
         "num_edges": {":".join(etype): len(src) for etype, (src, _) in graph.edges.items()},
         "reader": dict(graph.counts),
     }
-
-
-def check_replaceable(place: Path, *, overwrite: bool) -> None:
-    """Raise a ConfigError unless the folder may give way: a partition of ours without foreign files, and asked for."""
-    if not is_partition(place):
-        raise ConfigError(f"{place} holds files but no partition that this library wrote; give another --out")
-    if not overwrite:
-        raise ConfigError(f"{place} holds a partition; give another --out, or --overwrite to replace it")
-    manifest = Manifest.read(place)
-    assert manifest is not None  # is_partition has read it
-    ours = {*manifest.files, "manifest.json"}
-    foreign = sorted(
-        name for p in place.rglob("*") if not p.is_dir() and (name := p.relative_to(place).as_posix()) not in ours
-    )
-    if foreign:
-        raise ConfigError(f"{place} holds {foreign[0]}, which is no part of the partition; move it before --overwrite")
 
 
 def refuse_arguments(what: str, options: Mapping[str, Any] | None, arguments: Mapping[str, str]) -> None:
@@ -279,13 +259,13 @@ def _check_streamed(report: bool | None, edge_owner: str, num_hops: int, graphbo
 
 
 def _write_report(
-    files: FileSet, graph: HeteroGraph, assignment: Assignment, edge_owner: OwnerRule, progress: bool | None
+    files: FileSet, graph: HeteroGraph, assignment: Assignment, edge_owner: EdgeOwner, progress: bool | None
 ) -> None:
-    from partition.report import report
+    from partition.report import report, to_html
 
     found = report(graph, assignment, edge_owner=edge_owner, progress=progress)
     files.write_text("report.json", found.to_json())
-    files.write_text("report.html", found.to_html())
+    files.write_text("report.html", to_html(found))
 
 
 def _add_graphbolt(path: Path, files: FileSet, config: dict[str, Any]) -> dict[str, Any]:

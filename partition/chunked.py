@@ -9,7 +9,7 @@ import json
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.storage import HashedFile, PendingFolder, write_file
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
+from partition.assignment import Assignment
 from partition.writer import check_names, npy_writer
-
-if TYPE_CHECKING:
-    from partition.assignment import Assignment
 
 EdgeFormat = Literal["parquet", "csv"]
 EDGE_FORMATS: tuple[EdgeFormat, ...] = ("parquet", "csv")

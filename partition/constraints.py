@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
-from graph_emb.core.thread_pool import Threads, counting_threads
+from graph_emb.core.threads import ThreadPool, counting_threads
 from graph_emb.graph.typed import HeteroGraph
+from partition.assignment import EdgeOwner
 
 DEFAULT_TOLERANCE = 0.05
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 FLOAT_STEPS = 1_000_000
 """A float column is counted in this many steps of its largest value."""
-
-EdgeOwner = Literal["destination", "source", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ def _degrees(graph: HeteroGraph, edge_owner: EdgeOwner, num_threads: int) -> np.
 
     num_threads = counting_threads(num_threads, graph.total_nodes, graph.total_edges)
     out = np.zeros((num_threads, graph.total_nodes), np.int64)
-    with Threads(num_threads) as threads:
+    with ThreadPool(num_threads) as threads:
         for etype, pair in graph.edges.items():
             for side in ends[edge_owner]:
                 ids, start = pair[side], graph.node_offsets[etype[2 * side]]

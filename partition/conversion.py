@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import progress_shown
 from graph_emb.graph.typed import HeteroGraph
+from partition.assignment import Assignment, EdgeOwner
 from partition.building import READ_ARGUMENTS, build, refuse_arguments
 from partition.chunked import EdgeFormat, write_assignment, write_chunked
 from partition.halo import Halo
 from partition.partitioned import load
-
-if TYPE_CHECKING:
-    from partition.assignment import Assignment
-    from partition.vertex_cut import OwnerRule
 
 Form = Literal["dgl", "graphbolt", "chunked", "assignment"]
 FORMS: tuple[Form, ...] = ("dgl", "graphbolt", "chunked", "assignment")
@@ -95,7 +92,7 @@ def convert(
 
 def _opened(
     source: Any, options: Mapping[str, Any] | None, progress: bool | None
-) -> tuple[HeteroGraph, Assignment | None, OwnerRule]:
+) -> tuple[HeteroGraph, Assignment | None, EdgeOwner]:
     """The graph of a source, its parts where it has some, and who owns its edges: the destination, if nobody says."""
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
     if path is not None and path.exists():

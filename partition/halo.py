@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.core.thread_pool import Threads, thread_count
+from graph_emb.core.threads import ThreadPool, thread_count
 from partition.relabel import Ranges, Relabelled
 
 Halo = Literal["dgl", "inbound"]
@@ -108,7 +108,7 @@ class PartBuilder:
                     int(made.edges.starts[owner, r]), self.halo == "dgl", filled[r, owner], found,
                 )  # fmt: skip
                 calls.append(call)
-        with Threads(self._num_threads) as threads:
+        with ThreadPool(self._num_threads) as threads:
             threads.run(calls)
 
     def _by_destination(self) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ CHUNK_BYTES = 8 << 20
 
 
 @dataclass
-class Manifest:
+class PartitionManifest:
     """The facts of a partition.
 
     Attributes:
@@ -47,7 +47,7 @@ class Manifest:
         return json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=2) + "\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest | None:
+    def read(cls, folder: Path) -> PartitionManifest | None:
         """The manifest of a partition; None for one that somebody else wrote.
 
         Raises:
@@ -76,7 +76,7 @@ class FileSet:
         manifest: Receives the size and checksum of each.
     """
 
-    def __init__(self, folder: PendingFolder, manifest: Manifest) -> None:
+    def __init__(self, folder: PendingFolder, manifest: PartitionManifest) -> None:
         self.folder = folder
         self.manifest = manifest
 

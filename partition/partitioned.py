@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
-from graph_emb.graph.dgl_format import read_tensors
+from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
-from partition.manifest import Manifest, read_json
-from partition.part import Part
+from partition.assignment import Assignment, EdgeOwner
+from partition.manifest import PartitionManifest, read_json
 from partition.relabel import Ranges, inverse
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they import torch, which most of this does without
     from graph_emb.graph.original_ids import OriginalIds
     from graph_emb.graph.partition_book import RangeBook
-    from partition.assignment import Assignment
-    from partition.vertex_cut import OwnerRule
 
 DGL_ID_MAPS = {"node": "orig_nids.dgl", "edge": "orig_eids.dgl"}
 """What ``dispatch_data.py --save-orig-nids`` and ``--save-orig-eids`` put beside each part."""
@@ -60,7 +58,7 @@ class PartitionedGraph:
         self.config_path = Path(config)
         self.path = self.config_path.parent
         self.config = read_json(self.config_path)
-        self.manifest = Manifest.read(self.path)
+        self.manifest = PartitionManifest.read(self.path)
         try:
             self.name = str(self.config["graph_name"])
             self.num_parts = int(self.config["num_parts"])
@@ -171,16 +169,11 @@ class PartitionedGraph:
         return np.array(column.to_pylist(), dtype=str)
 
     @property
-    def edge_owner(self) -> OwnerRule:
+    def edge_owner(self) -> EdgeOwner:
         """Which end's part owns an edge; DGL's rule, the destination, where there is no manifest."""
         if self.manifest is None:
             return "destination"
-        return cast("OwnerRule", self.manifest.edge_owner)
-
-    @property
-    def has_id_maps(self) -> bool:
-        """Whether ``node_map`` and ``edge_map`` work."""
-        return self.has_id_map("node") and self.has_id_map("edge")
+        return cast("EdgeOwner", self.manifest.edge_owner)
 
     def has_id_map(self, kind: str) -> bool:
         """Whether the maps of ``"node"`` or ``"edge"`` types are there; DGL's pipeline can save one kind alone."""
@@ -217,8 +210,6 @@ class PartitionedGraph:
 
     def assignment(self) -> Assignment:
         """The part of each node in the order of ``to_graph``."""
-        from partition.assignment import Assignment
-
         parts = {}
         for t, ntype in enumerate(self.ntypes):
             parts[ntype] = np.empty(self.num_nodes(ntype), np.int32)
@@ -292,6 +283,84 @@ class PartitionedGraph:
         return found[0]
 
 
+class Part:
+    """One part of a partition: its arrays are views of the mapped files.
+
+    Args:
+        whole: The partition.
+        index: Which part.
+    """
+
+    def __init__(self, whole: PartitionedGraph, index: int) -> None:
+        self.whole = whole
+        self.index = index
+        try:
+            files = whole.config[f"part-{index}"]
+            self.files = {kind: whole.path / files[kind] for kind in ("part_graph", "node_feats", "edge_feats")}
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{whole.config_path}: part-{index} names no {error}; the file is damaged") from error
+
+    @cached_property
+    def graph(self) -> StoredGraph:
+        """The stored graph: local ids, inner nodes and edges first."""
+        return read_graph(self.files["part_graph"])
+
+    @property
+    def node_ids(self) -> np.ndarray:
+        """Homogeneous partition-order id of each local node, halo included, int64."""
+        return self.graph.node_data["_ID"]
+
+    @property
+    def edge_ids(self) -> np.ndarray:
+        """Homogeneous partition-order id of each local edge, outer ones included, int64."""
+        return self.graph.edge_data["_ID"]
+
+    @cached_property
+    def num_inner_nodes(self) -> int:
+        """Nodes that the part owns; they come first."""
+        return int(np.count_nonzero(self.graph.node_data["inner_node"]))
+
+    @cached_property
+    def num_inner_edges(self) -> int:
+        """Edges that the part owns; they come first."""
+        return int(np.count_nonzero(self.graph.edge_data["inner_edge"]))
+
+    def node_rows(self, ntype: str | None = None) -> slice:
+        """Partition-order ids, within their type, of the part's own nodes of a type."""
+        t = self.whole.node_type_id(ntype)
+        return slice(*self.whole.nodes.typed_starts[self.index : self.index + 2, t].tolist())
+
+    def edge_rows(self, etype: EdgeType | str | None = None) -> slice:
+        """Partition-order ids, within their type, of the part's own edges of a type."""
+        r = self.whole.edge_type_id(etype)
+        return slice(*self.whole.edges.typed_starts[self.index : self.index + 2, r].tolist())
+
+    def ends(self, etype: EdgeType | str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """(sources, destinations) of the part's own edges of a type: partition-order ids within their types, int64."""
+        r = self.whole.edge_type_id(etype)
+        first, start, stop = self.whole.edges.starts[self.index, [0, r, r + 1]]
+        inside = slice(start - first, stop - first)
+        src, dst = self.node_ids[self.graph.src[inside]], self.node_ids[self.graph.dst[inside]]
+        return self.whole.nodes.split(src)[2], self.whole.nodes.split(dst)[2]
+
+    def node_data(self, ntype: str | None = None) -> dict[str, np.ndarray]:
+        """Columns of the part's own nodes of a type, by name."""
+        return self._columns("node_feats", self.whole.ntypes[self.whole.node_type_id(ntype)])
+
+    def edge_data(self, etype: EdgeType | str | None = None) -> dict[str, np.ndarray]:
+        """Columns of the part's own edges of a type, by name."""
+        return self._columns("edge_feats", ":".join(self.whole.etypes[self.whole.edge_type_id(etype)]))
+
+    def _columns(self, kind: str, type_name: str) -> dict[str, np.ndarray]:
+        found = {}
+        for key, values in read_tensors(self.files[kind]).items():
+            owner, slash, column = key.rpartition("/")
+            unnamed = NODE_TYPE if kind == "node_feats" else ":".join(EDGE_TYPE)  # DGL before 1.0 wrote no type
+            if (owner if slash else unnamed) == type_name:
+                found[column] = values
+        return found
+
+
 def load(path: str | Path) -> PartitionedGraph:
     """Open a partition that ``build`` or DGL wrote.
 
@@ -306,7 +375,7 @@ def load(path: str | Path) -> PartitionedGraph:
         return PartitionedGraph(path)
     if not path.is_dir():
         raise DataError(f"{path}: no such partition; give the folder or the JSON file in it")
-    manifest = Manifest.read(path)
+    manifest = PartitionManifest.read(path)
     names = [manifest.config] if manifest else sorted(p.name for p in path.glob("*.json") if _is_config(p))
     if len(names) != 1 or not (path / names[0]).is_file():
         what = f"several partitions: {', '.join(names)}; give one of the files" if len(names) > 1 else "no partition"
@@ -320,6 +389,22 @@ def is_partition(folder: Path) -> bool:
         return load(folder).manifest is not None
     except (DataError, PartitionError, OSError):
         return False
+
+
+def check_replaceable(place: Path, *, overwrite: bool) -> None:
+    """Raise a ConfigError unless the folder may give way: a partition of ours without foreign files, and asked for."""
+    if not is_partition(place):
+        raise ConfigError(f"{place} holds files but no partition that this library wrote; give another --out")
+    if not overwrite:
+        raise ConfigError(f"{place} holds a partition; give another --out, or --overwrite to replace it")
+    manifest = PartitionManifest.read(place)
+    assert manifest is not None  # is_partition has read it
+    ours = {*manifest.files, "manifest.json"}
+    foreign = sorted(
+        name for p in place.rglob("*") if not p.is_dir() and (name := p.relative_to(place).as_posix()) not in ours
+    )
+    if foreign:
+        raise ConfigError(f"{place} holds {foreign[0]}, which is no part of the partition; move it before --overwrite")
 
 
 def _is_config(path: Path) -> bool:

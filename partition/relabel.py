@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from graph_emb.core.thread_pool import Threads, thread_count
+from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import EdgeType, HeteroGraph
-
-if TYPE_CHECKING:
-    from partition.assignment import Assignment
-    from partition.vertex_cut import OwnerRule
+from partition.assignment import Assignment, EdgeOwner
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class Relabelled:
     node_order: dict[str, np.ndarray]
     edge_order: dict[EdgeType, np.ndarray]
     node_ids: dict[str, np.ndarray]
-    edge_owner: OwnerRule
+    edge_owner: EdgeOwner
 
     @property
     def num_parts(self) -> int:
@@ -117,7 +114,7 @@ def inverse(order: np.ndarray) -> np.ndarray:
 def relabel(
     graph: HeteroGraph,
     assignment: Assignment,
-    edge_owner: OwnerRule = "destination",
+    edge_owner: EdgeOwner = "destination",
     *,
     num_threads: int | None = None,
 ) -> Relabelled:
@@ -141,12 +138,12 @@ def relabel(
     parts = {ntype: np.ascontiguousarray(assignment.parts[ntype], np.int32) for ntype in graph.ntypes}
     nodes, node_order, node_ids = _relabel_nodes(graph, parts, assignment.num_parts)
     owners = None if edge_owner == "destination" else _owners(graph, assignment, edge_owner)
-    with Threads(threads) as pool:
+    with ThreadPool(threads) as pool:
         edges, edge_order = _relabel_edges(graph, parts, nodes, node_ids, owners, edge_owner == "source", pool)
     return Relabelled(graph, parts, nodes, edges, node_order, edge_order, node_ids, edge_owner)
 
 
-def _owners(graph: HeteroGraph, assignment: Assignment, rule: OwnerRule) -> dict[EdgeType, np.ndarray]:
+def _owners(graph: HeteroGraph, assignment: Assignment, rule: EdgeOwner) -> dict[EdgeType, np.ndarray]:
     from partition.vertex_cut import edge_owner
 
     return edge_owner(graph, assignment, rule)
@@ -176,7 +173,7 @@ def _relabel_edges(
     node_ids: dict[str, np.ndarray],
     owners: dict[EdgeType, np.ndarray] | None,
     by_source: bool,
-    threads: Threads,
+    threads: ThreadPool,
 ) -> tuple[Ranges, dict[EdgeType, np.ndarray]]:
     """(ranges, original position of each id); owners None: the destination's part, without an array of all of them."""
     from partition.kernels import relabel as kernels

@@ -17,7 +17,7 @@ from graph_emb.core.progress import progress_shown, reading
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
 from partition.manifest import NAME as MANIFEST
-from partition.manifest import Manifest, sha256_of
+from partition.manifest import PartitionManifest, sha256_of
 from partition.partitioned import Part, PartitionedGraph, load
 
 
@@ -82,7 +82,7 @@ def verify(
     return found
 
 
-def _check_files(found: Verification, folder: Path, manifest: Manifest, checksums: bool) -> None:
+def _check_files(found: Verification, folder: Path, manifest: PartitionManifest, checksums: bool) -> None:
     with reading("checksums", sum(facts["bytes"] for facts in manifest.files.values())) as tick:
         for name, facts in manifest.files.items():
             path = folder / name

@@ -6,25 +6,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import get_args
 
 import numba
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.typed import EdgeType, HeteroGraph
+from partition.assignment import Assignment, EdgeOwner
 
-if TYPE_CHECKING:
-    from partition.assignment import Assignment
-
-OwnerRule = Literal["destination", "source", "balanced"]
 EdgeParts = dict[EdgeType, np.ndarray]
 
 _PASSES = 20
 _WORD = 64
 
 
-def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: OwnerRule = "destination") -> EdgeParts:
+def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: EdgeOwner = "destination") -> EdgeParts:
     """The part that owns each edge, by edge type, each (E,), int32.
 
     Args:
@@ -35,8 +32,8 @@ def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: OwnerRule = "de
         ConfigError: an unknown rule.
         PartitionError: the assignment does not fit the graph.
     """
-    if rule not in get_args(OwnerRule):
-        raise unknown_name("rule of edge owners", rule, get_args(OwnerRule))
+    if rule not in get_args(EdgeOwner):
+        raise unknown_name("rule of edge owners", rule, get_args(EdgeOwner))
     assignment.check(graph)
     if rule == "balanced":
         return balanced_owners(graph, assignment)

@@ -20,7 +20,15 @@ from urllib.parse import quote
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
-from graph_emb.graph.dgl_format import Blocks, Column, Rows, StreamedGraph, storable, write_graph, write_tensors
+from graph_emb.graph.dgl_format import (
+    BlockColumn,
+    Column,
+    GatheredColumn,
+    StreamedGraph,
+    storable,
+    write_graph,
+    write_tensors,
+)
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.halo import PartArrays, PartBuilder
 from partition.manifest import FileSet
@@ -139,14 +147,14 @@ def part_columns(
     return nodes, {"_ID": edge_ids, "inner_edge": _leading(num_inner_edges, edge_ids.shape[0])}
 
 
-def _leading(ones: int, length: int) -> Blocks:
+def _leading(ones: int, length: int) -> BlockColumn:
     """Ones, then zeros, uint8."""
 
     def chunks() -> Iterator[np.ndarray]:
         for start in range(0, length, FLAGS_AT_ONCE):
             yield (np.arange(start, min(start + FLAGS_AT_ONCE, length)) < ones).astype(np.uint8)
 
-    return Blocks((length,), np.dtype(np.uint8), chunks)
+    return BlockColumn((length,), np.dtype(np.uint8), chunks)
 
 
 class Writer:
@@ -184,24 +192,24 @@ class Writer:
             self.files.write(f"part{part}/{name}.dgl", lambda stream, c=columns: write_tensors(stream, c))
         self.tick(arrays.num_inner_edges)
 
-    def node_columns(self, part: int) -> dict[str, Rows]:
+    def node_columns(self, part: int) -> dict[str, GatheredColumn]:
         """Data of the part's inner nodes by ``type/name``, in the order of their ids."""
         made = self.relabelled
         starts = made.nodes.typed_starts
         return {
-            f"{ntype}/{name}": Rows(values, made.node_order[ntype][starts[part, t] : starts[part + 1, t]])
-            for t, ntype in enumerate(made.graph.ntypes)
+            f"{ntype}/{name}": GatheredColumn(values, order[starts[part, t] : starts[part + 1, t]])
+            for t, (ntype, order) in enumerate(made.node_order.items())
             for name, values in made.graph.node_data.get(ntype, {}).items()
             if name not in RESERVED_DATA
         }
 
-    def edge_columns(self, part: int) -> dict[str, Rows]:
+    def edge_columns(self, part: int) -> dict[str, GatheredColumn]:
         """Data of the part's inner edges by ``source:relation:destination/name``, in the order of their ids."""
         made = self.relabelled
         starts = made.edges.typed_starts
         return {
-            f"{type_name(etype)}/{name}": Rows(values, made.edge_order[etype][starts[part, r] : starts[part + 1, r]])
-            for r, etype in enumerate(made.graph.etypes)
+            f"{type_name(etype)}/{name}": GatheredColumn(values, order[starts[part, r] : starts[part + 1, r]])
+            for r, (etype, order) in enumerate(made.edge_order.items())
             for name, values in made.graph.edge_data.get(etype, {}).items()
             if name not in RESERVED_DATA
         }

@@ -46,7 +46,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows:
+class GatheredColumn:
     """The rows of an array at some positions, gathered a few megabytes at a time while they are written."""
 
     values: np.ndarray
@@ -68,7 +68,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockColumn:
     """Values that come a block at a time, from temporary files for example; ``chunks()`` starts again each time."""
 
     shape: tuple[int, ...]
@@ -77,7 +77,7 @@ class Blocks:
 
 
 class Chunked(Protocol):
-    """Values that are made while they are written, such as ``Rows`` and ``Blocks``."""
+    """Values that are made while they are written, such as ``GatheredColumn`` and ``BlockColumn``."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

@@ -10,11 +10,11 @@ import numpy as np
 import psutil
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.thread_pool import thread_count
+from graph_emb.core.threads import thread_count
 from graph_emb.graph.typed import HeteroGraph
 from partition.adjacency import RelationWeights
-from partition.assignment import Assignment
-from partition.constraints import EdgeOwner, constraints
+from partition.assignment import Assignment, EdgeOwner
+from partition.constraints import constraints
 from partition.methods.base import METHODS, Problem
 from partition.methods.repair import needed, repair
 

@@ -15,7 +15,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.registry import Registry
 from graph_emb.graph.typed import HeteroGraph
-from partition.adjacency import Adjacency, RelationWeights, symmetric
+from partition.adjacency import RelationWeights, SymmetricAdjacency, symmetric
 from partition.constraints import Constraints
 
 
@@ -39,7 +39,7 @@ class Problem:
     relation_weights: RelationWeights | None = None
 
     @cached_property
-    def adjacency(self) -> Adjacency:
+    def adjacency(self) -> SymmetricAdjacency:
         """The symmetric graph, built when first asked for."""
         return symmetric(self.graph, self.relation_weights, num_threads=self.num_threads)
 

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from graph_emb.core.thread_pool import Threads
+from graph_emb.core.threads import ThreadPool
 from partition.adjacency import close_gaps
 from partition.kernels import clustering as kernels
 from partition.kernels.relabel import group
@@ -78,7 +78,7 @@ class Propagation:
     """
 
     def __init__(
-        self, level: Level, labels: np.ndarray, loads: np.ndarray, limits: np.ndarray, threads: Threads
+        self, level: Level, labels: np.ndarray, loads: np.ndarray, limits: np.ndarray, threads: ThreadPool
     ) -> None:
         self.level, self.labels, self.loads, self.limits, self.threads = level, labels, loads, limits, threads
         widest = int(np.diff(level.indptr).max(initial=0))
@@ -120,7 +120,7 @@ class Propagation:
         return moved, emptied
 
 
-def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Generator, threads: Threads) -> np.ndarray:
+def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Generator, threads: ThreadPool) -> np.ndarray:
     """Clusters of at most ``limits``, (N,), int32, any numbers below N; stops early at ``target`` clusters."""
     num_nodes = level.num_nodes
     labels = np.arange(num_nodes, dtype=np.int32)
@@ -139,7 +139,7 @@ def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Genera
     return labels
 
 
-def contract(level: Level, labels: np.ndarray, threads: Threads) -> Level:
+def contract(level: Level, labels: np.ndarray, threads: ThreadPool) -> Level:
     """The graph whose nodes are the clusters; ``level.labels`` is set to their numbers."""
     numbers, num_labels = kernels.number(labels)
     order, starts = group(numbers, num_labels, np.int32)
@@ -172,7 +172,7 @@ def contract(level: Level, labels: np.ndarray, threads: Threads) -> Level:
 
 
 def coarsen(
-    finest: Level, limits: np.ndarray, growth: float, target: int, rng: np.random.Generator, threads: Threads
+    finest: Level, limits: np.ndarray, growth: float, target: int, rng: np.random.Generator, threads: ThreadPool
 ) -> list[Level]:
     """Levels from the given one to the coarsest: about ``target`` nodes, or where clustering no longer helps.
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from graph_emb.core.thread_pool import Threads
+from graph_emb.core.threads import ThreadPool
 from partition.kernels import bisection as kernels
 from partition.methods.coarsening import Level
 from partition.methods.refining import Parts, scales_of
@@ -29,7 +29,7 @@ def first_parts(
     tries: int,
     refined: float,
     rng: np.random.Generator,
-    threads: Threads,
+    threads: ThreadPool,
 ) -> Parts:
     """The best of several starts: least overload, then least cut.
 
@@ -61,7 +61,7 @@ def _start(
 
 
 def _refined(made: Parts, rng: np.random.Generator) -> Parts:
-    with Threads(1) as alone:
+    with ThreadPool(1) as alone:
         made.refine(rng, alone)
     return made
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from graph_emb.core.thread_pool import Threads
+from graph_emb.core.threads import ThreadPool
 from partition.methods.base import Problem, any_but_none, at_least, method
 from partition.methods.coarsening import Level, coarsen
 from partition.methods.initial import first_parts
@@ -74,7 +74,7 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         np.ascontiguousarray(problem.constraints.weights.T),
         np.empty(0, np.int32),
     )
-    with Threads(problem.num_threads) as threads:
+    with ThreadPool(problem.num_threads) as threads:
         best: tuple[float, int] | None = None
         parts = np.empty(0, np.int32)
         for turn in range(repeats + cycles):
@@ -96,7 +96,7 @@ def _run(
     share: float,
     effort: Effort,
     rng: np.random.Generator,
-    threads: Threads,
+    threads: ThreadPool,
 ) -> Parts:
     """Down to the coarsest level and back; with groups, from these parts on."""
     even = -(-finest.totals // num_parts)

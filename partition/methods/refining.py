@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from graph_emb.core.thread_pool import Threads
+from graph_emb.core.threads import ThreadPool
 from partition.kernels import refinement as kernels
 from partition.kernels.adjacency import cut_of
 from partition.kernels.clustering import add_weights
@@ -105,7 +105,7 @@ class Parts:
         """Weight of the edges between parts, counted from both ends."""
         return int(cut_of(*self.rows[:3], self.parts))
 
-    def refine(self, rng: np.random.Generator, threads: Threads) -> None:
+    def refine(self, rng: np.random.Generator, threads: ThreadPool) -> None:
         """Lower the cut; nothing goes further above its limit than it was."""
         level, entries = self.level, len(self.level.indices)
         table_bytes = level.num_nodes * self.num_parts * level.sums.itemsize
@@ -128,7 +128,7 @@ class Parts:
         least: float,
         rng: np.random.Generator,
         spans: list[tuple[int, int]],
-        threads: Threads,
+        threads: ThreadPool,
     ) -> tuple[int, int]:
         """The cut taken away in all rounds and in the last one, counted from both ends."""
         total, gain, marks = 0, 0, np.empty(self.level.num_nodes, np.int8)
@@ -144,7 +144,7 @@ class Parts:
                 break
         return total, gain
 
-    def _propagate(self, rng: np.random.Generator, threads: Threads) -> None:
+    def _propagate(self, rng: np.random.Generator, threads: ThreadPool) -> None:
         nothing = np.empty(0, np.int32)
         propagation = Propagation(self.level, self.parts, self.loads, self.limits, threads)
         for _ in range(PROPAGATION_ROUNDS):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.constraints import EdgeOwner
+from partition.assignment import EdgeOwner
 from partition.methods.base import Problem
 
 

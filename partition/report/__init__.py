@@ -1,6 +1,7 @@
-"""What a partition costs training: counted, forecast and compared with random parts."""
+"""Costs of a partition in training: counted, forecast and compared with random parts."""
 
-from partition.report.build import RECIPE, Recipe, report
-from partition.report.report import Quality, Report
+from partition.report.build import DEFAULTS, ForecastOptions, report
+from partition.report.page import to_html
+from partition.report.report import PartitionReport, Quality
 
-__all__ = ["RECIPE", "Quality", "Recipe", "Report", "report"]
+__all__ = ["DEFAULTS", "ForecastOptions", "PartitionReport", "Quality", "report", "to_html"]

@@ -13,17 +13,17 @@ import numpy as np
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import progress_shown
 from graph_emb.graph.typed import HeteroGraph
-from partition.assignment import Assignment
+from partition.assignment import Assignment, EdgeOwner
 from partition.report.flat import FlatGraph
 from partition.report.forecast import forecast_walks
 from partition.report.metrics import measure_cut
-from partition.report.report import Quality, Report
+from partition.report.report import PartitionReport, Quality
 from partition.report.sampling import forecast_samples
-from partition.vertex_cut import OwnerRule, vertex_cut
+from partition.vertex_cut import vertex_cut
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ForecastOptions:
     """The training that the forecasts assume.
 
     Attributes:
@@ -50,17 +50,17 @@ class Recipe:
             raise ConfigError("fanouts is empty: give one number for each hop, such as (25, 10)")
 
 
-RECIPE = Recipe()
+DEFAULTS = ForecastOptions()
 
 
 def report(
     graph: HeteroGraph,
     assignment: Assignment,
-    recipe: Recipe = RECIPE,
+    recipe: ForecastOptions = DEFAULTS,
     *,
-    edge_owner: OwnerRule = "destination",
+    edge_owner: EdgeOwner = "destination",
     progress: bool | None = None,
-) -> Report:
+) -> PartitionReport:
     """Measures an assignment of a graph, and a random one with parts of equal size beside it.
 
     Memory: a byte for each node and part, four bytes an edge (twelve for ``"balanced"``), and up to 256 bytes a node.
@@ -79,7 +79,7 @@ def report(
         both = [flat.parts_of(assignment), dealt]
         given, random = measure(flat, both, assignment.num_parts, recipe, edge_owner)
     streamed = vertex_cut(graph, assignment.num_parts) if recipe.vertex_cut and graph.total_edges else None
-    return Report(
+    return PartitionReport(
         name=graph.name,
         num_nodes=dict(graph.num_nodes),
         num_edges={":".join(etype): len(src) for etype, (src, _) in graph.edges.items()},
@@ -105,7 +105,7 @@ def report(
 
 
 def measure(
-    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, recipe: Recipe, edge_owner: OwnerRule
+    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, recipe: ForecastOptions, edge_owner: EdgeOwner
 ) -> list[Quality]:
     """Counts and forecasts of several assignments, each (N,) parts, in shared passes over the edges."""
     walks = forecast_walks(flat, parts, num_parts, recipe.walk_length)

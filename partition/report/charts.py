@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from partition.report.report import Report
+from partition.report.report import PartitionReport
 
 _OURS, _RANDOM, _MEAN = "#1f6f8b", "#c9a66b", "#444444"
 _DPI = 110
@@ -18,7 +17,7 @@ _MOST_RELATIONS = 25
 _MOST_NUMBERS = 12  # parts up to which the matrix has its numbers written in
 
 
-def charts(report: Report) -> dict[str, bytes]:
+def charts(report: PartitionReport) -> dict[str, bytes]:
     """PNG images by their titles, in the order of a page."""
     drawn = {
         "Nodes, edges and halo of each part": _sizes(report),
@@ -61,7 +60,7 @@ def _short(value: float, _: int = 0) -> str:
     return f"{value:.3g}"
 
 
-def _sizes(report: Report) -> Any:
+def _sizes(report: PartitionReport) -> Any:
     cut = report.given.cut
     figure, panels = _figure(11, 3.2, 3)
     parts = np.arange(cut.num_parts)
@@ -76,7 +75,7 @@ def _sizes(report: Report) -> Any:
     return figure
 
 
-def _matrix(report: Report) -> Any:
+def _matrix(report: PartitionReport) -> Any:
     from matplotlib.colors import LogNorm
 
     counts = report.given.cut.edge_matrix.astype(float)
@@ -98,7 +97,7 @@ def _matrix(report: Report) -> Any:
     return figure
 
 
-def _against_random(report: Report) -> Any:
+def _against_random(report: PartitionReport) -> Any:
     names = ["cut edges", f"walks of {report.walk_length}"]
     names += [f"{hop + 1}-hop samples" for hop in range(len(report.fanouts))]
     figure, axes = _figure(8, 3.4)
@@ -118,7 +117,7 @@ def _against_random(report: Report) -> Any:
     return figure
 
 
-def _walk(report: Report) -> Any:
+def _walk(report: PartitionReport) -> Any:
     figure, axes = _figure(8, 3.2)
     for quality, color, label in ((report.given, _OURS, report.method), (report.random, _RANDOM, "random")):
         walks = quality.walks
@@ -133,7 +132,7 @@ def _walk(report: Report) -> Any:
     return figure
 
 
-def _relations(report: Report) -> Any:
+def _relations(report: PartitionReport) -> Any:
     by_relation = report.given.cut.cut_by_relation
     largest = sorted(by_relation, key=lambda etype: -report.num_edges[":".join(etype)])[:_MOST_RELATIONS]
     figure, axes = _figure(9, 1.2 + 0.27 * len(largest))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graph_emb.core.progress import reading
-from graph_emb.core.thread_pool import Threads, thread_count
+from graph_emb.core.threads import ThreadPool, thread_count
 from partition.report import loops
 from partition.report.flat import FlatGraph
 from partition.report.rows import destinations_by_source, on_ranges, sources_by_destination
@@ -74,7 +74,7 @@ def exact_walks(flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, wa
     columns = _Columns(len(parts), num_parts, flat.num_nodes)
     here, inside = (np.zeros((walk_length, len(columns.part))) for _ in range(2))
     with (
-        Threads(thread_count(None)) as threads,
+        ThreadPool(thread_count(None)) as threads,
         reading("walks", walk_length * len(columns.groups), "steps") as advance,
     ):
         for own in columns.groups:
@@ -115,7 +115,7 @@ def simulated_walks(
         loops.simulate_walks(leaving.indptr, leaving.indices, cumulative, starts, both, low, high, own[0], own[1])
         counts.append(own)  # integers: their sum is the same in any order
 
-    with Threads(thread_count(None)) as threads:
+    with ThreadPool(thread_count(None)) as threads:
         on_ranges(threads, len(starts), run)
     visits, remote = np.sum(counts, axis=0)
     return [
@@ -140,7 +140,7 @@ def _inverse_out(flat: FlatGraph) -> np.ndarray:
 
 
 def _tally(
-    threads: Threads, mass: np.ndarray, parts: np.ndarray, which: np.ndarray, part: np.ndarray, scale: np.ndarray
+    threads: ThreadPool, mass: np.ndarray, parts: np.ndarray, which: np.ndarray, part: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mass of each column, all and inside its part, (C,); then the rows are scaled."""
     sums: dict[int, np.ndarray] = {}

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from graph_emb.graph.typed import EdgeType
-from partition.assignment import Assignment
+from partition.assignment import Assignment, EdgeOwner
 from partition.report import loops
 from partition.report.flat import FlatGraph
-from partition.vertex_cut import OwnerRule, balanced_owners, edges_of_parts
+from partition.vertex_cut import balanced_owners, edges_of_parts
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Cut:
         return 1.0 + float(self.halo_inbound.sum() / self.nodes.sum())
 
 
-def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int, edge_owner: OwnerRule = "destination") -> Cut:
+def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int, edge_owner: EdgeOwner = "destination") -> Cut:
     """All counts in one pass over the edges of each type.
 
     Args:
@@ -95,7 +95,7 @@ def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int, edge_owner: 
     )
 
 
-def _owned(flat: FlatGraph, parts: np.ndarray, matrix: np.ndarray, edge_owner: OwnerRule) -> np.ndarray:
+def _owned(flat: FlatGraph, parts: np.ndarray, matrix: np.ndarray, edge_owner: EdgeOwner) -> np.ndarray:
     """Edges that each part owns, (P,), from the (P, P) matrix of parts where it tells them."""
     if edge_owner != "balanced":
         return matrix.sum(axis=1 if edge_owner == "source" else 0)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from partition.report.charts import charts
-
-if TYPE_CHECKING:
-    from partition.report.report import Report
+from partition.report.report import PartitionReport, written
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -22,12 +20,12 @@ img { max-width: 100%; } p.note { color: #555; }
 """
 
 
-def page(report: Report) -> str:
-    """The page's text."""
+def to_html(report: PartitionReport, path: str | Path | None = None) -> str:
+    """A page that needs no other file, charts included; also written to ``path`` where one is given."""
     title = f"{report.name} in {report.num_parts} parts"
     facts = "\n".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in report.facts())
     images = "\n".join(_image(name, content) for name, content in charts(report).items())
-    return f"""<!doctype html>
+    text = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -49,6 +47,7 @@ def page(report: Report) -> str:
 </body>
 </html>
 """
+    return written(text, path)
 
 
 def _rows(rows: Iterable[tuple[str, str, str]]) -> str:

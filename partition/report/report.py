@@ -63,7 +63,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Report:
+class PartitionReport:
     """One partition of one graph, with random parts of equal size beside it.
 
     Attributes:
@@ -177,16 +177,11 @@ class Report:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON text, also written to ``path`` where one is given."""
-        return _written(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", path)
-
-    def to_html(self, path: str | Path | None = None) -> str:
-        """A page that needs no other file, charts included; also written to ``path`` where one is given."""
-        from partition.report.page import page
-
-        return _written(page(self), path)
+        return written(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", path)
 
 
-def _written(text: str, path: str | Path | None) -> str:
+def written(text: str, path: str | Path | None) -> str:
+    """The text, also written to ``path`` where one is given: complete or not at all."""
     if path is not None:
         path = Path(path)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")

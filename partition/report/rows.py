@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from graph_emb.core.thread_pool import Threads
+from graph_emb.core.threads import ThreadPool
 from partition.report import loops
 from partition.report.flat import FlatGraph
 
@@ -21,14 +21,14 @@ _NOTHING = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.float32)
 
 
-def on_ranges(threads: Threads, size: int, run: Callable[[int, int], None]) -> None:
+def on_ranges(threads: ThreadPool, size: int, run: Callable[[int, int], None]) -> None:
     """Call ``run(low, high)`` for ranges that cover [0, size)."""
     cuts = np.linspace(0, size, CHUNKS + 1).astype(np.int64).tolist()
     threads.run([partial(run, low, high) for low, high in pairwise(cuts)])
 
 
 @dataclass(frozen=True)
-class Rows:
+class CompressedRows:
     """For each node the columns that its edges name.
 
     Attributes:
@@ -41,7 +41,7 @@ class Rows:
     indices: np.ndarray
     values: np.ndarray
 
-    def add(self, threads: Threads, table: np.ndarray, out: np.ndarray) -> None:
+    def add(self, threads: ThreadPool, table: np.ndarray, out: np.ndarray) -> None:
         """Add to ``out`` (N, C) the weighted sums of the rows of ``table`` that each node names."""
         run = loops.add_neighbours
         on_ranges(
@@ -49,17 +49,17 @@ class Rows:
         )
 
 
-def sources_by_destination(flat: FlatGraph) -> Rows:
+def sources_by_destination(flat: FlatGraph) -> CompressedRows:
     """Row v: the sources of the edges that enter v, homogeneous ids, with weights where every type has them."""
     return _rows(flat, row_end=1)
 
 
-def destinations_by_source(flat: FlatGraph) -> Rows:
+def destinations_by_source(flat: FlatGraph) -> CompressedRows:
     """Row u: the destinations of the edges that leave u, in the same way."""
     return _rows(flat, row_end=0)
 
 
-def _rows(flat: FlatGraph, row_end: int) -> Rows:
+def _rows(flat: FlatGraph, row_end: int) -> CompressedRows:
     offsets, edges, weights = flat.graph.node_offsets, flat.graph.edges, flat.weights
     row_type, column_type = 2 * row_end, 2 - 2 * row_end
     indptr = np.zeros(flat.num_nodes + 1, np.int64)
@@ -73,7 +73,7 @@ def _rows(flat: FlatGraph, row_end: int) -> Rows:
         own = _NO_VALUES if weights is None else weights[etype]
         start, column_start = offsets[etype[row_type]], offsets[etype[column_type]]
         loops.fill_rows(ends[row_end], start, ends[1 - row_end], column_start, own, filled, indices, values)
-    return Rows(indptr, indices, values)
+    return CompressedRows(indptr, indices, values)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graph_emb.core.progress import reading
-from graph_emb.core.thread_pool import Threads, thread_count
+from graph_emb.core.threads import ThreadPool, thread_count
 from partition.report import loops
 from partition.report.flat import FlatGraph
 from partition.report.rows import groups_by_destination
@@ -80,7 +80,7 @@ def forecast_samples(
             results.append(counts)
         return results
 
-    with Threads(thread_count(None)) as threads, reading("samples", len(tasks), "batches") as advance:
+    with ThreadPool(thread_count(None)) as threads, reading("samples", len(tasks), "batches") as advance:
         width = 4 * threads.num_threads
         for low in range(0, len(tasks), width):
             shares = [tasks[low : low + width][first :: threads.num_threads] for first in range(threads.num_threads)]

@@ -18,9 +18,9 @@ from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.storage import PendingFolder
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.halo import Halo
-from partition.manifest import FileSet, Manifest
-from partition.partitioned import PartitionedGraph, load
-from partition.streaming.edges import Layout, Shuffle
+from partition.manifest import FileSet, PartitionManifest
+from partition.partitioned import PartitionedGraph, check_replaceable, load
+from partition.streaming.edges import Shuffle, ShuffleLayout
 from partition.streaming.links import Links
 from partition.streaming.parts import PartFiles
 from partition.streaming.placing import Placing, Request, described, graph_without_edges, layout_of
@@ -164,7 +164,7 @@ class Job:
             already = sum(path.stat().st_size for path in workplace.path.rglob("*") if path.is_file())
             plan.check_disk(workplace.path, already)
 
-    def _shuffled(self, workplace: Workplace, layout: Layout, placing: Placing) -> Shuffle:
+    def _shuffled(self, workplace: Workplace, layout: ShuffleLayout, placing: Placing) -> Shuffle:
         shuffle = Shuffle(workplace, layout, self.budget, both_ends=self.halo == "dgl")
         with reading("moving edges to their parts", layout.edges.total, " edges") as tick:
             task = partial(shuffle.slice, source=self.source, node_ids=placing.node_ids(), tick=tick)
@@ -191,7 +191,7 @@ class Job:
         self,
         workplace: Workplace,
         pending: PendingFolder,
-        layout: Layout,
+        layout: ShuffleLayout,
         assigned: Mapping[str, Any],
         facts: dict[str, Any],
     ) -> None:
@@ -206,7 +206,7 @@ class Job:
             "num_edges": {type_name(EDGE_TYPE): layout.edges.total},
             "reader": {},
         }
-        manifest = Manifest(f"{self.name}.json", "destination", self.halo, 1, made, files=facts)
+        manifest = PartitionManifest(f"{self.name}.json", "destination", self.halo, 1, made, files=facts)
         for kind, name in (("node", NODE_TYPE), ("edge", type_name(EDGE_TYPE))):
             manifest.id_maps[kind] = {name: id_map_paths(kind, name)}
         for name in facts:
@@ -231,8 +231,6 @@ def build_streaming(
     progress: bool | None,
 ) -> PartitionedGraph:
     """``partition.build`` of edge files in bounded memory; the arguments are those of ``build``."""
-    from partition.building import check_replaceable
-
     request.check()
     edges = EdgeSource(source, reader_options)
     check_config_name(name or edges.name)

@@ -33,7 +33,7 @@ def number_type(count: int) -> np.dtype:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShuffleLayout:
     """Where every edge and node goes.
 
     Attributes:
@@ -119,7 +119,7 @@ class Shuffle:
         both_ends: Hand cut edges to the source's part as well.
     """
 
-    def __init__(self, workplace: Workplace, layout: Layout, budget: Budget, *, both_ends: bool) -> None:
+    def __init__(self, workplace: Workplace, layout: ShuffleLayout, budget: Budget, *, both_ends: bool) -> None:
         self.layout, self.budget, self.both_ends = layout, budget, both_ends
         self._loose, self._ordered = workplace.folder("loose"), workplace.folder("ordered")
         self._outer, self._inverse = workplace.folder("outer"), workplace.folder("inverse")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.graph.dgl_format import Blocks, Column, StreamedGraph, write_graph, write_tensors
+from graph_emb.graph.dgl_format import BlockColumn, Column, StreamedGraph, write_graph, write_tensors
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.kernels.relabel import UNSEEN
@@ -62,7 +62,7 @@ class PartFiles:
         owners = np.concatenate([np.full(stop - start, part), self.layout.nodes.owners(halo)])
         del halo
         node_data, edge_data = part_columns(
-            nodes, owners, stop - start, Blocks((num_edges,), np.dtype(np.int64), edge_ids), end - first
+            nodes, owners, stop - start, BlockColumn((num_edges,), np.dtype(np.int64), edge_ids), end - first
         )
         ends = [self._local_ends(name, part, start, stop, local, num_edges) for name in ("src", "dst")]
         graph = StreamedGraph(len(nodes), ends[0], ends[1], node_data, edge_data)
@@ -98,7 +98,9 @@ class PartFiles:
         for block in self.shuffle.outer(part).chunks():
             yield block[name].astype(np.int64)
 
-    def _local_ends(self, name: str, part: int, start: int, stop: int, local: np.ndarray, num_edges: int) -> Blocks:
+    def _local_ends(
+        self, name: str, part: int, start: int, stop: int, local: np.ndarray, num_edges: int
+    ) -> BlockColumn:
         from partition.kernels import relabel as kernels
 
         def chunks() -> Iterator[np.ndarray]:
@@ -106,7 +108,7 @@ class PartFiles:
                 kernels.to_local(ids, start, stop, local)
                 yield ids
 
-        return Blocks((num_edges,), np.dtype(np.int64), chunks)
+        return BlockColumn((num_edges,), np.dtype(np.int64), chunks)
 
     def node_maps(self, order: np.ndarray) -> Facts:
         """The nodes' id maps; ``order`` is the original position of each new id."""
@@ -134,11 +136,11 @@ class PartFiles:
         self.tick(len(positions))
         return found
 
-    def _new_ids(self) -> Blocks:
+    def _new_ids(self) -> BlockColumn:
         shuffle, total = self.shuffle, self.layout.edges.total
 
         def chunks() -> Iterator[np.ndarray]:
             for index in range(shuffle.num_position_ranges):
                 yield shuffle.new_ids(index)
 
-        return Blocks((total,), number_type(total), chunks)
+        return BlockColumn((total,), number_type(total), chunks)

@@ -19,7 +19,7 @@ from partition.constraints import Constraints
 from partition.methods.base import Problem
 from partition.methods.repair import repair
 from partition.relabel import Ranges, relabel
-from partition.streaming.edges import Layout, check_largest, cut_buckets, number_type
+from partition.streaming.edges import ShuffleLayout, check_largest, cut_buckets, number_type
 from partition.streaming.links import STREAMED, Links, check_streamed, limits_of, streamed_options
 from partition.streaming.plan import Budget
 from partition.streaming.scan import Scan, Tick
@@ -177,14 +177,14 @@ def graph_without_edges(num_nodes: int, name: str, weight: np.dtype | None = Non
     return HeteroGraph({NODE_TYPE: num_nodes}, {EDGE_TYPE: (none, none)}, edge_data=data, name=name)
 
 
-def layout_of(placed: Mapping[str, Any], slice_rows: list[int], weight: np.dtype | None) -> Layout:
+def layout_of(placed: Mapping[str, Any], slice_rows: list[int], weight: np.dtype | None) -> ShuffleLayout:
     """The layout that ``Placing.place`` described."""
     nodes, edges = (Ranges.of_sizes(np.array(placed[key], np.int64)[:, None]) for key in ("node_sizes", "edge_sizes"))
     first_nodes, parts, first_edges = (
         np.array(placed[key], np.int64) for key in ("first_nodes", "bucket_parts", "first_edges")
     )
     first_rows = np.append(0, np.cumsum(slice_rows)).astype(np.int64)
-    return Layout(nodes, edges, first_nodes, parts, first_edges, first_rows, placed["position_rows"], weight)
+    return ShuffleLayout(nodes, edges, first_nodes, parts, first_edges, first_rows, placed["position_rows"], weight)
 
 
 def described(assignment: Assignment | None) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
-from partition.adjacency import Adjacency, symmetric
+from partition.adjacency import SymmetricAdjacency, symmetric
 from partition.kernels.adjacency import count
 
 FORWARD, BACKWARD = ("a", "to", "b"), ("b", "back", "a")
@@ -24,7 +24,7 @@ def typed() -> HeteroGraph:
     return HeteroGraph({"a": 2, "b": 2}, {FORWARD: ids, BACKWARD: (np.array([1]), np.array([0]))})
 
 
-def dense(adjacency: Adjacency) -> np.ndarray:
+def dense(adjacency: SymmetricAdjacency) -> np.ndarray:
     out = np.zeros((adjacency.num_nodes, adjacency.num_nodes), np.int64)
     for u, (low, high) in enumerate(pairwise(adjacency.indptr)):
         assert len(set(adjacency.indices[low:high].tolist())) == high - low

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core.errors import DataError
-from partition.manifest import NAME, FileSet, Manifest, read_json, sha256_of
+from partition.manifest import NAME, FileSet, PartitionManifest, read_json, sha256_of
 from tests.core.test_storage import PendingFolder, refuse
 
 
-def a_manifest() -> Manifest:
-    return Manifest("g.json", "destination", "dgl", 1, {"method": "random"})
+def a_manifest() -> PartitionManifest:
+    return PartitionManifest("g.json", "destination", "dgl", 1, {"method": "random"})
 
 
 def test_a_manifest_comes_back(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(a_manifest().to_json())
-    assert Manifest.read(tmp_path) == a_manifest()
+    assert PartitionManifest.read(tmp_path) == a_manifest()
 
 
 def test_others_have_none(tmp_path: Path) -> None:
-    assert Manifest.read(tmp_path) is None
+    assert PartitionManifest.read(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_others_have_none(tmp_path: Path) -> None:
 def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     (tmp_path / NAME).write_text(json.dumps({**json.loads(a_manifest().to_json()), **change}))
     with pytest.raises(DataError, match=message):
-        Manifest.read(tmp_path)
+        PartitionManifest.read(tmp_path)
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "no valid JSON"), ("[1]", "holds a list"), ("\xff", "no valid")])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.thread_pool import Threads
+from graph_emb.core.threads import ThreadPool
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.adjacency import symmetric
 from partition.methods import assign
@@ -169,7 +169,7 @@ def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Parts, "refine", noted)
     cuts = {}
-    with Threads(1) as threads:
+    with ThreadPool(1) as threads:
         for share in (1.0, 0.25, 0.0):
             before.clear()
             first_parts(level, 2, np.array([63]), 40, 1, share, np.random.default_rng(0), threads)
@@ -192,7 +192,7 @@ def test_a_search_is_left_out_where_the_round_before_gained_too_little(
     for searches in ((first,), (first, Search(rounds=3, per_search=20, patience=60, after=after))):
         monkeypatch.setattr("partition.methods.refining.SMALL", searches)
         made = Parts(level, np.random.default_rng(0).integers(4, size=600).astype(np.int32), np.array([200]), 4)
-        with Threads(1) as threads:
+        with ThreadPool(1) as threads:
             made.refine(np.random.default_rng(1), threads)
         found.append(made.cut())
     assert (found[1] < found[0]) == tried

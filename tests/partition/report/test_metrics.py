@@ -7,9 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from partition.assignment import EdgeOwner
 from partition.report.flat import FlatGraph
 from partition.report.metrics import measure_cut
-from partition.vertex_cut import OwnerRule, edge_owner
+from partition.vertex_cut import edge_owner
 from tests.partition.report.graphs import CITES, WRITES, communities, random_typed
 
 
@@ -62,7 +63,7 @@ def test_balance_is_the_largest_over_the_mean_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("rule", ["destination", "source", "balanced"])
-def test_a_part_owns_the_edges_that_the_rule_gives_it(rule: OwnerRule) -> None:
+def test_a_part_owns_the_edges_that_the_rule_gives_it(rule: EdgeOwner) -> None:
     """Edges were always counted where they enter, so a hub looked like the load of one part."""
     graph, assignment = random_typed(seed=0, num_parts=3)
     cut = measure_cut(FlatGraph(graph), assignment.homogeneous(), 3, rule)

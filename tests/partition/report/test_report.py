@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from partition.report import Recipe, Report, report
+from partition.report import ForecastOptions, PartitionReport, report, to_html
 from partition.report.build import random_parts
 from partition.report.flat import FlatGraph
 from tests.partition.report.graphs import communities, random_typed
 
-SMALL = Recipe(walk_length=4, fanouts=(2, 3), batch_size=5, vertex_cut=True)
+SMALL = ForecastOptions(walk_length=4, fanouts=(2, 3), batch_size=5, vertex_cut=True)
 
 
 @pytest.fixture(scope="module")
-def made() -> Report:
+def made() -> PartitionReport:
     graph, assignment = random_typed(seed=1, num_parts=3)
     assignment.method, assignment.why, assignment.seconds = "fennel", "<asked for>", 1.5
     graph.counts["self loops dropped"] = 1234
     return report(graph, assignment, SMALL)
 
 
-def test_the_table_shows_given_beside_random(made: Report) -> None:
+def test_the_table_shows_given_beside_random(made: PartitionReport) -> None:
     table = made.table()
     lines = {line.strip().split("  ")[0]: line.split() for line in table.splitlines() if line.strip()}
     assert lines["cut edges"][-4:] == [
@@ -44,7 +44,7 @@ def test_the_table_shows_given_beside_random(made: Report) -> None:
     assert "fennel, seed 0" in table
 
 
-def test_json_holds_every_number(made: Report, tmp_path: Path) -> None:
+def test_json_holds_every_number(made: PartitionReport, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     text = made.to_json(path)
     read = json.loads(path.read_text())
@@ -59,9 +59,9 @@ def test_json_holds_every_number(made: Report, tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_the_page_is_whole_in_itself_and_escapes_texts(made: Report, tmp_path: Path) -> None:
+def test_the_page_is_whole_in_itself_and_escapes_texts(made: PartitionReport, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    text = made.to_html(path)
+    text = to_html(made, path)
     assert path.read_text() == text
     images = re.findall(r'src="data:image/png;base64,([^"]+)"', text)
     assert len(images) == 5
@@ -75,7 +75,7 @@ def test_the_page_is_whole_in_itself_and_escapes_texts(made: Report, tmp_path: P
 def test_a_graph_of_one_type_has_no_chart_of_relations() -> None:
     graph, assignment = communities(seed=0, num_nodes=200, groups=4)
     made = report(graph, assignment, SMALL)
-    assert made.to_html().count("<img") == 4
+    assert to_html(made).count("<img") == 4
     assert not any(label.startswith(" ") for label, _, _ in made.rows())
 
 
@@ -89,7 +89,7 @@ def test_masks_of_several_splits_are_left_out() -> None:
     assert made.seeds == "all nodes"
 
 
-def test_a_failed_write_leaves_nothing(made: Report, tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing(made: PartitionReport, tmp_path: Path) -> None:
     (tmp_path / "report.json").mkdir()
     with pytest.raises(OSError, match="directory"):
         made.to_json(tmp_path / "report.json")
@@ -124,7 +124,7 @@ def test_the_same_input_makes_the_same_report() -> None:
 )
 def test_a_recipe_outside_its_limits_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Recipe(**changes)
+        ForecastOptions(**changes)
 
 
 def test_an_assignment_of_another_graph_is_refused() -> None:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.thread_pool import Threads, counting_threads, thread_count
+from graph_emb.core.threads import ThreadPool, counting_threads, thread_count
 
 
 def test_ranges_cover_everything_once() -> None:
-    with Threads(3) as threads:
+    with ThreadPool(3) as threads:
         assert threads.ranges(10) == [(0, 3), (3, 6), (6, 10)]
         # one node holds nearly all the weight: it makes a range of its own
         assert threads.ranges(4, np.array([0, 1, 90, 91, 92])) == [(0, 2), (2, 2), (2, 4)]
@@ -23,7 +23,7 @@ def test_results_keep_the_order_of_the_calls_and_errors_are_raised(num_threads: 
     def fail() -> None:
         raise ConfigError("told to")
 
-    with Threads(num_threads) as threads:
+    with ThreadPool(num_threads) as threads:
         assert threads.run([lambda i=i: i * i for i in range(5)]) == [0, 1, 4, 9, 16]
         with pytest.raises(ConfigError, match="told to"):
             threads.run([fail, fail])
@@ -38,7 +38,7 @@ def test_calls_run_at_once_and_all_end_before_the_first_error(num_threads: int) 
         ended.append(number)
         raise ConfigError(f"call {number}")
 
-    with Threads(num_threads) as threads, pytest.raises(ConfigError, match="call 0"):
+    with ThreadPool(num_threads) as threads, pytest.raises(ConfigError, match="call 0"):
         threads.run([partial(meet, number) for number in range(2 * num_threads)])
     assert sorted(ended) == list(range(2 * num_threads))
 
