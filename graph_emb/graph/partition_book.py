@@ -1,16 +1,23 @@
 """Partition books: which part owns an id, and where its row lies inside that part.
 
-One book per id space (a node type or an edge type). Legend: B asked ids, P parts.
+One book per id space (a node type or an edge type). The owner of an id is computed here and nowhere else: by a book
+for its parts, by ``RankRanges`` for processes.
+
+Legend: B asked ids, R distinct ids, P parts, W ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
+from graph_emb.core.distinct import group
 from graph_emb.core.errors import PartitionError, ShapeError
 from graph_emb.core.names import Part
 
@@ -103,7 +110,11 @@ class RangeBook:
             PartitionError: an id is negative or not below num_rows.
         """
         ids = check_ids(ids, self.num_rows, "partition book")
-        return torch.searchsorted(self.bounds.to(ids.device), ids, right=True) - 1
+        return _ranges_of(self.bounds.to(ids.device), ids)
+
+    def pieces(self, sorted_ids: Tensor) -> list[tuple[int, int, int]]:
+        """(part, start, end) of the ascending ids that each part owns; parts without ids are left out."""
+        return cut(torch.searchsorted(sorted_ids, self.bounds).diff().tolist())
 
     def to_rows(self, ids: Tensor) -> Tensor:
         """Positions of ids inside the part that owns each of them.
@@ -140,6 +151,136 @@ class RangeBook:
 
     def __repr__(self) -> str:
         return f"RangeBook({self.num_rows} ids, {self.num_parts} parts)"
+
+
+@dataclass(frozen=True)
+class Route:
+    """The distinct ids of one batch, grouped by the rank that stores them.
+
+    Attributes:
+        ids: Distinct ids, shape (R,), rank after rank.
+        counts: How many of them each rank stores, (W,).
+        place: For each asked position the index of its id in ``ids``, shape (B,).
+        first, following: Chains of equal positions, as ``graph_emb.core.distinct.group`` returns them.
+    """
+
+    ids: Tensor
+    counts: list[int]
+    place: Tensor
+    first: np.ndarray
+    following: np.ndarray
+
+
+class RankRanges:
+    """The rank that stores each id of a table: contiguous ranges of ids, each with its rank.
+
+    A rank's ranges are neighbours, so that what it stores is one range. In kvstore mode the ranks are the servers'.
+
+    Attributes:
+        bounds: Range i is [bounds[i], bounds[i + 1]); shape (N + 1,), int64.
+        ranks: The rank of range i; shape (N,), int64.
+        world_size: W.
+    """
+
+    def __init__(self, bounds: Sequence[int], ranks: Sequence[int], world_size: int) -> None:
+        self.bounds = np.asarray(bounds, np.int64)
+        self.ranks = np.asarray(ranks, np.int64)
+        self.world_size = world_size
+
+    def owned(self, rank: int) -> tuple[int, int]:
+        """The ids [low, high) that a rank stores."""
+        mine = np.flatnonzero(self.ranks == rank)
+        if not len(mine):
+            return 0, 0
+        return int(self.bounds[mine[0]]), int(self.bounds[mine[-1] + 1])
+
+    def owner(self, ids: Tensor) -> Tensor:
+        """The rank of each checked id, shape (B,), int64, on the CPU."""
+        return torch.from_numpy(self.ranks)[_ranges_of(torch.from_numpy(self.bounds), ids.cpu())]
+
+    def route(self, ids: Tensor, last: int | None = None) -> Route:
+        """Group the distinct ones of checked ids by the rank that stores them, in one pass.
+
+        Args:
+            ids: Shape (B,), int64, on any device.
+            last: The rank whose ids stand at the end; None: all stand in the order of ranks.
+        """
+        asked = ids.detach().cpu().contiguous().numpy()
+        distinct, first, following, place, counts = _route(
+            asked, self.bounds, self.ranks, self.world_size, -1 if last is None else last
+        )
+        return Route(torch.from_numpy(distinct), counts.tolist(), torch.from_numpy(place), first, following)
+
+
+def cut(counts: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(owner, start, end) of the rows of each owner that has some, where they lie owner after owner."""
+    found, start = [], 0
+    for owner, count in enumerate(counts):
+        if count:
+            found.append((owner, start, start + count))
+        start += count
+    return found
+
+
+def _ranges_of(bounds: Tensor, ids: Tensor) -> Tensor:
+    """``range_of`` for many ids by torch, shape (B,)."""
+    return torch.searchsorted(bounds, ids, right=True) - 1
+
+
+@njit(cache=True, nogil=True)
+def range_of(bounds: np.ndarray, row_id: int) -> int:
+    """The range [bounds[i], bounds[i + 1]) that holds an id inside the bounds, by bisection."""
+    low, high = 0, len(bounds) - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if bounds[middle] <= row_id:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def _route(
+    ids: np.ndarray, bounds: np.ndarray, ranks: np.ndarray, world_size: int, last: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Counting sort of the distinct ids by owner, rank ``last``'s (-1: nobody's) at the end.
+
+    Returns:
+        distinct (R,) and, for each, its first position in ids (R,); following (B,): the next position of the same
+        id or -1; place (B,): where each position's id stands in distinct; counts (W,).
+    """
+    found, first, following = group(ids)
+    num = len(found)
+    # Count the ids of each rank.
+    owner = np.empty(num, np.int32)
+    counts = np.zeros(world_size, np.int64)
+    for k in range(num):
+        owner[k] = ranks[range_of(bounds, found[k])]
+        counts[owner[k]] += 1
+    # Where the ids of each rank begin.
+    ends = np.empty(world_size, np.int64)
+    start = 0
+    for rank in range(world_size):
+        if rank != last:
+            ends[rank] = start
+            start += counts[rank]
+    if last >= 0:
+        ends[last] = start
+    # Lay them out, and tell every position of an id where it stands.
+    distinct = np.empty(num, np.int64)
+    firsts = np.empty(num, np.int64)
+    place = np.empty(len(ids), np.int64)
+    for k in range(num):
+        at = ends[owner[k]]
+        ends[owner[k]] += 1
+        distinct[at] = found[k]
+        firsts[at] = first[k]
+        i = first[k]
+        while i >= 0:
+            place[i] = at
+            i = following[i]
+    return distinct, firsts, following, place, counts
 
 
 class DGLPolicyBook(RangeBook):

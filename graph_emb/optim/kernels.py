@@ -16,15 +16,15 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from graph_emb.core.distinct import group
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
-from graph_emb.optim.grouping import group, merged, share
+from graph_emb.optim.grouping import merged, share
 from graph_emb.optim.merge import Merge, check_merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.sgd import SGD
-from graph_emb.table.gather import prefetch
-from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.shard import EmbeddingShard, prefetch
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
 AHEAD = 4  # rows whose lines are asked for before they are needed

@@ -19,7 +19,7 @@ from graph_emb.config.walks import WalkSection
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.partition_book import PartitionBook
+from graph_emb.graph.partition_book import PartitionBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.training import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
@@ -30,7 +30,7 @@ from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout, layout
+from graph_emb.transport.routing import layout
 
 WEIGHT = "weight"
 TABLE = "node"
@@ -71,7 +71,7 @@ class Ranks:
         """This trainer."""
         return self.group.rank
 
-    def layout(self, book: PartitionBook) -> Layout:
+    def layout(self, book: PartitionBook) -> RankRanges:
         """Which trainer walks from which nodes."""
         if isinstance(self.transport, CollectiveTransport):
             return self.transport.layout(book, "walks")

@@ -11,12 +11,12 @@ import torch
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.sampling.negatives import NegativeSampler, out_degrees
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walkers import stream_key
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout
 
 
 class EdgeSampler(PartitionedWalkSampler):
@@ -55,7 +55,7 @@ class EdgeSampler(PartitionedWalkSampler):
     @classmethod
     def of_graph(cls, graph: Graph, *, draws_per_edge: int = 100, seed: int = 0) -> EdgeSampler:
         """The edges of a graph that is in this process whole."""
-        whole = PartGraph.of_graph(graph, Layout([0, graph.num_nodes], [0], 1), 0)
+        whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
         return cls(whole, draws_per_edge=draws_per_edge, seed=seed)
 
     @property

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walkers import start_batches
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout
 
 StepArcs = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Sources, destinations (M,), and weights or None, in numbers of all N nodes."""
@@ -42,7 +42,7 @@ class MetapathGraph:
     starts: np.ndarray
     node_kinds: np.ndarray
     path_kinds: np.ndarray
-    places: Layout
+    places: RankRanges
     closed: bool
 
     @classmethod
@@ -51,7 +51,7 @@ class MetapathGraph:
         kinds_on_path: Sequence[int],
         node_kinds: np.ndarray,
         steps: Sequence[StepArcs],
-        places: Layout,
+        places: RankRanges,
         rank: int = 0,
         group: ProcessGroup | None = None,
     ) -> MetapathGraph:
@@ -89,7 +89,7 @@ class MetapathGraph:
         part = PartGraph.from_arcs(
             np.concatenate(heads),
             np.concatenate(tails),
-            Layout(bounds, places.ranks.tolist(), places.world_size),
+            RankRanges(bounds, places.ranks.tolist(), places.world_size),
             rank,
             weights=_joined_weights(weights, heads),
             directed=True,
@@ -143,7 +143,7 @@ class MetapathSampler(PartitionedWalkSampler):
         return self.metapath.num_nodes
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RankRanges:
         """Which rank owns which nodes."""
         return self.metapath.places
 

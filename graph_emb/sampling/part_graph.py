@@ -14,8 +14,8 @@ from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeE
 from graph_emb.graph.build import checked_weights
 from graph_emb.graph.csr import Graph, frozen
 from graph_emb.graph.ids import as_ids
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class PartGraph:
     indices: NDArray[np.int32]
     weights: NDArray[np.float32] | None
     directed: bool
-    layout: Layout
+    layout: RankRanges
     rank: int
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class PartGraph:
         return len(self.indptr) - 1
 
     @classmethod
-    def of_graph(cls, graph: Graph, layout: Layout, rank: int) -> PartGraph:
+    def of_graph(cls, graph: Graph, layout: RankRanges, rank: int) -> PartGraph:
         """The rank's rows of a graph that is in this process whole.
 
         Raises:
@@ -92,7 +92,7 @@ class PartGraph:
         cls,
         src: ArrayLike,
         dst: ArrayLike,
-        layout: Layout,
+        layout: RankRanges,
         rank: int,
         *,
         weights: ArrayLike | None = None,
@@ -156,7 +156,7 @@ def _to_owners(
     heads: NDArray[np.int64],
     tails: NDArray[np.int64],
     weights: NDArray[np.float32] | None,
-    layout: Layout,
+    layout: RankRanges,
     group: ProcessGroup,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]:
     """Every arc at the rank that owns its head, rank after rank in the order in which they were given there."""

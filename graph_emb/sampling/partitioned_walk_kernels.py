@@ -7,6 +7,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from graph_emb.graph.partition_book import range_of
+
 HEADER = 3
 """Words before the nodes of a stretch: slot, first step, number of nodes."""
 
@@ -24,15 +26,8 @@ def travellers(walkers, length, bounds, ranks, world_size):
         node = walkers[w].node
         if node < 0 or walkers[w].step >= length:
             continue
-        low, high = 0, len(ranks)
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if bounds[middle] <= node:
-                low = middle
-            else:
-                high = middle
-        owner[w] = ranks[low]
-        counts[ranks[low]] += 1
+        owner[w] = ranks[range_of(bounds, node)]
+        counts[owner[w]] += 1
     cursor = np.zeros(world_size, np.int64)
     for rank in range(1, world_size):
         cursor[rank] = cursor[rank - 1] + counts[rank - 1]

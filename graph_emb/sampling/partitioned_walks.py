@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.sampling import partitioned_walk_kernels as kernels
 from graph_emb.sampling.negatives import gathered_degrees, own_degrees
 from graph_emb.sampling.part_graph import PartGraph
@@ -26,7 +27,6 @@ from graph_emb.sampling.walkers import (
 )
 from graph_emb.transport.lockstep import HEAD, HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout
 
 
 class PartitionedWalkSampler:
@@ -88,7 +88,7 @@ class PartitionedWalkSampler:
         return self.graph.num_nodes
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RankRanges:
         """Which rank owns which nodes."""
         return self.graph.layout
 

@@ -11,18 +11,31 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
-from graph_emb.graph.partition_book import PartitionBook
+from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.gather import gather, gather_two
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import TableSpec
-from graph_emb.transport import lockstep, push_exchange
+from graph_emb.table.shard import EmbeddingShard, gather, gather_two
+from graph_emb.table.spec import TableSpec, accumulation_dtype
+from graph_emb.transport import lockstep
 from graph_emb.transport.base import Push, Reach, Traffic
-from graph_emb.transport.collective_table import Early, Table
-from graph_emb.transport.lockstep import BARRIER, CREATE, FREEZE, PREFETCH, PULL, PUSH, REPAIR, VOTES, WRITE, identity
+from graph_emb.transport.collective_table import Prefetch, RankTable
+from graph_emb.transport.lockstep import (
+    BARRIER,
+    CREATE,
+    FREEZE,
+    HEAD,
+    PREFETCH,
+    PULL,
+    PUSH,
+    REPAIR,
+    VOTES,
+    WRITE,
+    identity,
+)
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout, Route, layout
+from graph_emb.transport.push_exchange import exchange
+from graph_emb.transport.push_packing import Packed, pack_share, settle
+from graph_emb.transport.routing import layout
 from graph_emb.transport.rows import ShardRows, TableRows
 from graph_emb.transport.shared_table import common_rows
 
@@ -56,7 +69,7 @@ class CollectiveTransport:
         self.world_size = group.world_size
         self.local_rank = group.local_rank
         self.traffic = Traffic()
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, RankTable] = {}
         self._created = 0
         self._closed = False
         parts = group.gather_objects(part, "init")
@@ -82,14 +95,14 @@ class CollectiveTransport:
         rows = common_rows(self.group, spec) if self._hogwild else None
         shard = EmbeddingShard(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
-        self._tables[spec.name] = Table(spec, places, shard, identity(spec, self._created, places), rows)
+        self._tables[spec.name] = RankTable(spec, places, shard, identity(spec, self._created, places), rows)
         if self._hogwild:
             made = self._tables[spec.name].identity
             self._tell(CREATE, made, 0, f"create of table {spec.name!r}")  # nobody reads rows that are not filled yet
 
-    def layout_of(self, table: str) -> Layout:
+    def layout_of(self, table: str) -> RankRanges:
         """Which rank stores which rows of a live table."""
-        return self._table(table).layout
+        return self._table(table).ranges
 
     def mark_changed(self, table: str, rows: Tensor) -> None:
         """Note that rows of this rank's shard change, for those who have fetched them before they ask for them."""
@@ -97,7 +110,7 @@ class CollectiveTransport:
         if early is not None and early.changed is not None:
             early.changed[rows] = True
 
-    def layout(self, book: PartitionBook, table: str) -> Layout:
+    def layout(self, book: PartitionBook, table: str) -> RankRanges:
         """Which rank stores which rows of a table with this book."""
         return layout(book, self.world_size, self._parts_of_ranks, table)
 
@@ -136,7 +149,7 @@ class CollectiveTransport:
             rows, route = self._finish(found, ids), found.early.route
             found.early = None
             return gather(rows, route.place.to(rows.device))
-        route = found.layout.route(ids, self.rank)
+        route = found.ranges.route(ids, self.rank)
         self._count(route, len(ids), found.spec)
         weight, remote = found.shard.weight, len(route.ids) - route.counts[self.rank]
         others = weight.new_empty((remote, found.spec.dim))
@@ -148,7 +161,7 @@ class CollectiveTransport:
         own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
         return gather_two(weight, own, others, route.place.to(weight.device))
 
-    def _ask(self, call: int, found: Table, route: Route) -> tuple[list[int], list[int], Tensor]:
+    def _ask(self, call: int, found: RankTable, route: Route) -> tuple[list[int], list[int], Tensor]:
         """Send the remote ids to their owners: counts that this rank asks for, is asked for, and the rows wanted."""
         asks = list(route.counts)
         asks[self.rank] = 0
@@ -169,10 +182,10 @@ class CollectiveTransport:
         found = self._table(table)
         if found.early is not None:
             raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
-        route = found.layout.route(ids, self.rank)
+        route = found.ranges.route(ids, self.rank)
         self._count(route, len(ids), found.spec)
         rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
-        early = Early(ids.clone(), route, rows)
+        early = Prefetch(ids.clone(), route, rows)
         if self.world_size > 1:
             asks, wanted, early.asked = self._ask(PREFETCH, found, route)
             early.asks, early.wanted = asks, wanted
@@ -183,7 +196,7 @@ class CollectiveTransport:
                 early.changed = torch.zeros(found.shard.num_rows, dtype=torch.bool, device=rows.device)
         found.early = early
 
-    def _finish(self, found: Table, ids: Tensor) -> Tensor:
+    def _finish(self, found: RankTable, ids: Tensor) -> Tensor:
         """The rows of a prefetch, (R, D), with those that a push changed sent again."""
         early, shard = found.early, found.shard
         assert early is not None
@@ -197,7 +210,7 @@ class CollectiveTransport:
                 self._repair(found, early)
         return early.rows
 
-    def _repair(self, found: Table, early: Early) -> None:
+    def _repair(self, found: RankTable, early: Prefetch) -> None:
         """Send again the served rows that a push changed since, and put those that come into their places."""
         assert early.changed is not None
         what = f"pull of prefetched rows of table {found.spec.name!r}"
@@ -220,40 +233,60 @@ class CollectiveTransport:
         Raises:
             PeerError: a process is gone, or is in another call.
         """
-        tables = [self._table(push.table) for push in pushes]
-        parcels = [push_exchange.pack(push, t.layout, t.spec) for push, t in zip(pushes, tables, strict=True)]
+        both = [(push, self._table(push.table)) for push in pushes]
+        packed = [pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device) for p, t in both]
+        touched = [push.touched for push in pushes]
         if self.world_size > 1:
-            parcels = self._deliver([push.table for push in pushes], parcels)
-        for push, table, parcel in zip(pushes, tables, parcels, strict=True):
-            if parcel.touched:
-                ids, grads = push_exchange.unpack(parcel, push)
+            packed, touched = self._deliver([push.table for push in pushes], packed, touched)
+        for (push, table), came, reached in zip(both, packed, touched, strict=True):
+            if reached:
+                ids, grads = settle(came)
                 rows = ids.to(grads.device) - table.shard.first_id
                 self.mark_changed(push.table, rows)
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
         self.traffic.steps += 1
 
-    def _deliver(self, names: list[str], parcels: list[push_exchange.Parcel]) -> list[push_exchange.Parcel]:
-        """Exchange the parcels of all tables: sizes, then ids, then gradients."""
+    def _deliver(self, names: list[str], packed: list[Packed], touched: list[bool]) -> tuple[list[Packed], list[bool]]:
+        """Exchange the rows of all tables, sizes first, and whether any rank touched each."""
         what = f"push of table {', '.join(map(repr, names))}"
-        numbers = [[p.counts[rank] for p in parcels] + [p.touched for p in parcels] for rank in range(self.world_size)]
+        numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
         got = self.agree(PUSH, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
-        incoming, touched = got[:, : len(parcels)].T.tolist(), got[:, len(parcels) :].any(dim=0).tolist()
-        for parcel in parcels:
-            travelling = len(parcel.ids) - parcel.counts[self.rank]
-            self.traffic.bytes_sent += travelling * (8 + parcel.grads.shape[1] * parcel.grads.element_size())
-        return push_exchange.exchange(self.group, parcels, incoming, touched, what)
+        incoming, anywhere = got[:, : len(packed)].T.tolist(), got[:, len(packed) :].any(dim=0).tolist()
+        for p in packed:
+            travelling = len(p.ids) - p.counts[self.rank]
+            self.traffic.bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
+        return exchange(self.group, packed, incoming, what), anywhere
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""
         return lockstep.signature([self._table(name).identity for name in tables])
 
     def agree(self, call: int, number: int, per_rank: Tensor, what: str) -> Tensor:
-        """Exchange one row of numbers with every rank, shape (W, K), and check that all are in the same call.
+        """Exchange one row of K numbers with every rank, and check that all are in the same call. Every rank calls it.
 
+        Args:
+            call, number: What this rank does (``lockstep.PULL`` ...), and with which tables (``signature``).
+            per_rank: What each rank is told, (W, K), int64.
+            what: The words with which an error names the call.
+        Returns:
+            What each rank told this one, (W, K).
         Raises:
-            PeerError: a rank is in another call.
+            PeerError: a process is gone, or is in another call.
         """
-        return lockstep.agree(self.group, self._tables, call, number, per_rank, what)
+        num = per_rank.shape[1]
+        head = torch.zeros(self.world_size, HEAD, dtype=torch.int64)
+        head[:, :3] = torch.tensor([call, number, num])
+        head[:, 3 : 3 + num] = per_rank[:, : HEAD - 3]
+        ones = [1] * self.world_size
+        got = self.group.exchange(head, ones, ones, what)
+        wrong = (got[:, :3] != head[:, :3]).any(dim=1).nonzero().flatten().tolist()
+        if wrong:
+            others = {rank: (int(got[rank, 0]), int(got[rank, 1])) for rank in wrong}
+            raise lockstep.told_apart(self.rank, what, others, self._tables)
+        if num <= HEAD - 3:
+            return got[:, 3 : 3 + num]
+        rest = self.group.exchange(per_rank[:, HEAD - 3 :].contiguous(), ones, ones, what)
+        return torch.cat([got[:, 3:], rest], dim=1)
 
     def _agree_counts(self, call: int, number: int, counts: list[int], what: str) -> list[int]:
         """Tell every rank how many rows are for it; returns how many each has for this one."""
@@ -267,7 +300,7 @@ class CollectiveTransport:
         """Overwrite rows of checked distinct ids. Every rank must call it; the highest rank wins where ids overlap."""
         found = self._table(table)
         shard, what = found.shard, f"write of table {table!r}"
-        route = found.layout.route(ids, self.rank)
+        route = found.ranges.route(ids, self.rank)
         sent = values.to(shard.weight.device, shard.weight.dtype).index_select(0, torch.from_numpy(route.first))
         own = route.counts[self.rank]
         remote = len(route.ids) - own
@@ -289,7 +322,7 @@ class CollectiveTransport:
         """Keep rows of checked ids from updates, or give them back. Every rank must call it; the ids of all count."""
         found = self._table(table)
         what = f"freeze of table {table!r}"
-        route = found.layout.route(ids, self.rank)
+        route = found.ranges.route(ids, self.rank)
         remote = len(route.ids) - route.counts[self.rank]
         rows, anywhere = route.ids[remote:], len(route.ids) > 0
         if self.world_size > 1:
@@ -353,7 +386,7 @@ class CollectiveTransport:
             self._closed = True
             self.group.close()
 
-    def _table(self, table: str) -> Table:
+    def _table(self, table: str) -> RankTable:
         self._check_open()
         if table not in self._tables:
             raise ModeError(f"no table {table!r} here; live tables: {', '.join(sorted(self._tables)) or 'none'}")

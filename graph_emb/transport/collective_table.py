@@ -1,4 +1,4 @@
-"""What a rank of collective mode knows of a table.
+"""A table of collective mode as one rank sees it, and a prefetch on its way.
 
 Legend: R distinct ids, D width, W ranks.
 """
@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from graph_emb.graph.partition_book import RankRanges, Route
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport.routing import Layout, Route
 
 
 @dataclass
-class Early:
-    """A prefetch on its way.
+class Prefetch:
+    """Rows that are being fetched before they are pulled.
 
     Attributes:
         ids, route, rows: What was asked, where it goes, and the memory for the answer, (R, D).
         asks, wanted: Rows that come from and go to each rank, (W,).
         asked, served: The own rows that the others asked for, and the copies that were sent.
-        changed: Which rows of the shard a push has changed since; None where nobody minds.
+        changed: Which rows of the shard a push has changed since; None where stale rows are allowed.
         wait: Returns when the rows are here.
     """
 
@@ -40,7 +40,7 @@ class Early:
 
 
 @dataclass
-class Table:
+class RankTable:
     """A table as this rank sees it: its shard, who stores the rest, and whether an optimizer trains it.
 
     Attributes:
@@ -49,12 +49,12 @@ class Table:
     """
 
     spec: TableSpec
-    layout: Layout
+    ranges: RankRanges
     shard: EmbeddingShard
     identity: int
     common: Tensor | None = None
     attached: bool = False
-    early: Early | None = None
+    early: Prefetch | None = None
 
     @property
     def said(self) -> str:

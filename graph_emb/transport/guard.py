@@ -183,6 +183,10 @@ class Channel:
         waiting.register(self._sock, select.POLLIN)
         return bool(waiting.poll(1000 * timeout))
 
+    def fileno(self) -> int:
+        """The descriptor of the connection."""
+        return self._sock.fileno()
+
     @property
     def ended(self) -> str | None:
         """How the connection ended, as the end of a sentence; None while it lives."""
@@ -192,6 +196,14 @@ class Channel:
         """Close the connection; may be repeated."""
         self._sock.close()
         self._ended = self._ended or "ended"
+
+
+def news_of(channels: Collection[Channel]) -> select.poll:
+    """Ready while a channel has something to read, its end included: one system call for all of them."""
+    found = select.poll()
+    for channel in channels:
+        found.register(channel, select.POLLIN)
+    return found
 
 
 class Listener:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError, PeerError, unknown_name
 from graph_emb.core.names import Rank
-from graph_emb.transport.shm_all_to_all import SharedExchange
+from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
@@ -66,6 +66,11 @@ class ProcessGroup:
             self._shared = SharedExchange.open(
                 self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
             )
+        if self._shared is not None:  # ranks of one machine call the shared memory with no layer in between
+            shared = SharedAllToAll(self._shared, self.exchange_into, self._failed)
+            self.exchange = shared.exchange  # type: ignore[method-assign]
+            self.exchange_into = shared.exchange_into  # type: ignore[method-assign]
+            self.outgoing = shared.outgoing  # type: ignore[method-assign]
 
     def _start(self, backend: str) -> Any:
         absent = [word for word in _WORDS if word not in os.environ]
@@ -123,9 +128,6 @@ class ProcessGroup:
         """``exchange`` into memory that the caller holds, contiguous."""
         # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
-            if self._shared is not None and send.device.type == "cpu":
-                self._shared.exchange(out, send, to_send, to_receive)
-                return
             dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
 
     def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
@@ -133,11 +135,7 @@ class ProcessGroup:
 
         Between ranks of one machine it is memory that they map, so that the exchange need not copy it.
         """
-        shape = (num_rows, *like.shape[1:])
-        if self._shared is None or like.device.type != "cpu" or not num_rows:
-            return like.new_empty(shape)
-        memory = self._shared.outgoing(num_rows * like[:1].numel() * like.element_size() if len(like) else 0)
-        return torch.from_numpy(memory).view(like.dtype).view(shape) if len(memory) else like.new_empty(shape)
+        return like.new_empty((num_rows, *like.shape[1:]))
 
     def start_exchange(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
@@ -177,6 +175,7 @@ class ProcessGroup:
         if self._shared is not None:
             self._shared.close()
             self._shared = None
+            del self.exchange, self.exchange_into, self.outgoing  # they keep this object, and mapped memory, alive
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
         if own is not None:
@@ -189,12 +188,16 @@ class ProcessGroup:
         try:
             yield
         except RuntimeError as error:
-            silent = self._roll_call()
-            who = f"rank {', '.join(map(str, silent))} no longer answers" if silent else "every rank still answers"
-            raise PeerError(
-                f"rank {self.rank} of {self.world_size}, in {what}: {who} "
-                f"(timeout {self.timeout.total_seconds():g} s): {_first_line(error)}"
-            ) from error
+            raise self._failed(error, what) from error
+
+    def _failed(self, error: RuntimeError, what: str) -> PeerError:
+        """The error of a call, with the ranks that no longer answer."""
+        silent = self._roll_call()
+        who = f"rank {', '.join(map(str, silent))} no longer answers" if silent else "every rank still answers"
+        return PeerError(
+            f"rank {self.rank} of {self.world_size}, in {what}: {who} "
+            f"(timeout {self.timeout.total_seconds():g} s): {_first_line(error)}"
+        )
 
     def _roll_call(self) -> list[int]:
         """The ranks that do not say that they live: those that are gone, or that run on without us."""

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 from functools import partial
 
+import numba
 import numpy as np
 import pytest
+import torch
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.threads import ThreadPool, counting_threads, thread_count
+from graph_emb.core.threads import SERIAL_ROWS, ThreadPool, counting_threads, thread_count, threads_for
 
 
 def test_ranges_cover_everything_once() -> None:
@@ -55,3 +58,24 @@ def test_threads_that_count_take_no_more_memory_than_the_edges() -> None:
     assert counting_threads(64, num_nodes=10, num_edges=109) == 10
     assert counting_threads(64, num_nodes=10, num_edges=3) == 1
     assert counting_threads(2, num_nodes=0, num_edges=0) == 1
+
+
+def test_few_rows_wake_one_thread_and_many_as_many_as_torch_has() -> None:
+    threads, before = numba.get_num_threads(), torch.get_num_threads()
+    for allowed in (1, threads, threads + 1):
+        torch.set_num_threads(allowed)
+        try:
+            with threads_for(SERIAL_ROWS) as parts:
+                assert parts == numba.get_num_threads() == min(allowed, threads)
+        finally:
+            torch.set_num_threads(before)
+    with threads_for(SERIAL_ROWS - 1) as parts:
+        assert parts == numba.get_num_threads() == 1
+    assert numba.get_num_threads() == threads
+
+
+def test_threads_come_back_after_an_error() -> None:
+    threads = numba.get_num_threads()
+    with contextlib.suppress(KeyError), threads_for(1):
+        raise KeyError
+    assert numba.get_num_threads() == threads

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from graph_emb.core.errors import PartitionError, ShapeError
-from graph_emb.graph.partition_book import DGLPolicyBook, PartitionBook, RangeBook, as_book, check_ids
+from graph_emb.graph.partition_book import (
+    DGLPolicyBook,
+    PartitionBook,
+    RangeBook,
+    RankRanges,
+    as_book,
+    check_ids,
+    cut,
+    range_of,
+)
 
 LAYOUTS = [[10], [4, 6], [0, 3, 0, 7, 0], [1] * 10, [5, 5, 0]]
 
@@ -29,6 +38,35 @@ def test_owner_row_and_id_are_inverse_for_every_id(sizes: list[int]) -> None:
 def test_order_and_duplicates_are_kept() -> None:
     book = RangeBook([0, 4, 10])
     assert book.to_rows(torch.tensor([9, 0, 9, 4])).tolist() == [5, 0, 5, 0]
+
+
+def test_pieces_leave_out_parts_without_ids() -> None:
+    book = RangeBook([0, 2, 2, 7, 10])
+    assert book.pieces(torch.tensor([0, 1, 2, 6])) == [(0, 0, 2), (2, 2, 4)]
+    assert book.pieces(torch.tensor([9, 9])) == [(3, 0, 2)]
+    assert book.pieces(torch.tensor([], dtype=torch.int64)) == []
+    assert cut([2, 0, 3]) == [(0, 0, 2), (2, 2, 5)]
+
+
+RANGES = RankRanges([0, 4, 4, 9], [2, 0, 1], 4)
+
+
+@pytest.mark.parametrize("last", [None, 2, 1])
+def test_a_route_groups_distinct_ids_by_the_rank_that_owner_names(last: int | None) -> None:
+    asked = torch.tensor([8, 1, 8, 0, 5, 1, 8])
+    route = RANGES.route(asked, last)
+    order = [rank for rank in range(4) if rank != last] + ([] if last is None else [last])
+    assert torch.equal(route.ids[route.place], asked)
+    assert sorted(route.ids.tolist()) == asked.unique().tolist()
+    assert RANGES.owner(route.ids).tolist() == [rank for rank in order for _ in range(route.counts[rank])]
+    assert asked[torch.from_numpy(route.first)].tolist() == route.ids.tolist()
+
+
+def test_the_owner_of_a_range_is_its_rank_by_torch_and_compiled() -> None:
+    ids = torch.arange(9)
+    assert RANGES.owner(ids).tolist() == [2] * 4 + [1] * 5
+    assert [RANGES.ranks[range_of(RANGES.bounds, row)] for row in range(9)] == RANGES.owner(ids).tolist()
+    assert [RANGES.owned(rank) for rank in range(4)] == [(4, 4), (4, 9), (0, 4), (0, 0)]
 
 
 def test_even_gives_the_first_parts_the_longer_ranges() -> None:

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from graph_emb.core.distinct import group
 from graph_emb.core.errors import ConfigError
-from graph_emb.optim.grouping import group
 from graph_emb.optim.merge import merge, presum
 
 IDS = torch.tensor([5, 2, 5, 9, 2, 5])

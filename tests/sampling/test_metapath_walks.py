@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import chi2
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.sampling.metapath import Metapath, node_kinds, step_arcs
 from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout
 from tests.ranks import Ranks
 from tests.sampling.test_metapath import library
 
@@ -22,7 +22,7 @@ def states(text: str, graph: HeteroGraph, bounds: list[int] | None = None, group
     path = Metapath.parse(text, graph)
     kinds = [graph.ntypes.index(ntype) for ntype in path.types]
     bounds = bounds or [0, graph.total_nodes]
-    places = Layout(bounds, range(len(bounds) - 1), len(bounds) - 1)
+    places = RankRanges(bounds, range(len(bounds) - 1), len(bounds) - 1)
     rank = 0 if group is None else group.rank
     low, high = places.owned(rank)
     steps = []
@@ -104,7 +104,7 @@ def test_degrees_count_the_arcs_of_the_path_only() -> None:
 
 
 def test_a_path_that_starts_nowhere_and_arcs_of_other_types_are_refused() -> None:
-    places = Layout([0, 3], [0], 1)
+    places = RankRanges([0, 3], [0], 1)
     with pytest.raises(DataError, match="no node is of type 2"):
         MetapathGraph.build([2, 0], np.array([0, 1, 0]), [(np.array([0]), np.array([1]), None)], places)
     wrong = (np.array([0]), np.array([2]), None)

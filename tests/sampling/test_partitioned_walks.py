@@ -13,13 +13,13 @@ from scipy.stats import chi2
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, PeerError, ShapeError
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.partition_book import RangeBook
+from graph_emb.graph.partition_book import RangeBook, RankRanges
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walkers import WALKER
 from graph_emb.sampling.walks import WalkSampler
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import Layout, layout
+from graph_emb.transport.routing import layout
 from tests.ranks import Ranks
 from tests.sampling.test_walks import dense, misfit, second_order
 
@@ -38,7 +38,7 @@ def random_graph(kind: str) -> Graph:
     return Graph.from_edges(src, dst, num_nodes=NODES, weights=weights, directed=kind == "directed")
 
 
-def places(world_size: int, parts: int) -> Layout:
+def places(world_size: int, parts: int) -> RankRanges:
     return layout(RangeBook(BOOKS[parts]), world_size, None, "walks")
 
 

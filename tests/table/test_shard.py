@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.threads import SERIAL_ROWS
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.table import memory
 from graph_emb.table.initializers import FromArray, Zeros
-from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.shard import EmbeddingShard, allocate, gather, gather_two
 from graph_emb.table.spec import StateSpec, TableSpec
 
 SPECS = (
@@ -76,7 +76,7 @@ def test_memory_is_weight_plus_state() -> None:
 
 def test_a_table_beyond_memory_names_itself_and_its_bytes() -> None:
     with pytest.raises(ConfigError, match=r"table 'huge': cannot allocate 4,[0-9,]+ bytes"):
-        memory.empty((10**15, 1024), torch.float32, torch.device("cpu"), "huge")
+        allocate((10**15, 1024), torch.float32, torch.device("cpu"), "huge")
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,35 @@ def test_a_bad_spec_names_the_field(kwargs: dict, message: str) -> None:
     good = {"name": "t", "num_rows": 2, "dim": 2, "book": RangeBook.even(2), "initializer": Zeros()}
     with pytest.raises(ConfigError, match=message):
         TableSpec(**{**good, **kwargs})
+
+
+@pytest.mark.parametrize("num", [0, 1, SERIAL_ROWS - 1, SERIAL_ROWS, 3 * SERIAL_ROWS + 1])
+@pytest.mark.parametrize("dim", [1, 15, 16, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_gathered_rows_are_those_asked_for_in_order_with_repeats(num: int, dim: int, dtype: torch.dtype) -> None:
+    weight = torch.arange(50 * dim).reshape(50, dim).to(dtype)
+    rows = torch.randint(0, 50, (num,), generator=torch.Generator().manual_seed(num))
+    assert torch.equal(gather(weight, rows), weight.index_select(0, rows))
+
+
+def test_a_table_that_is_a_column_slice_is_gathered_right() -> None:
+    weight = torch.arange(20 * 8, dtype=torch.float32).reshape(20, 8)[:, 2:5]
+    rows = torch.arange(19, -1, -1).repeat(SERIAL_ROWS)
+    assert torch.equal(gather(weight, rows), weight.index_select(0, rows))
+
+
+def test_gathered_rows_are_a_copy() -> None:
+    weight = torch.zeros(4, 3)
+    gather(weight, torch.zeros(SERIAL_ROWS, dtype=torch.int64)).fill_(1.0)
+    assert not weight.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("num", [0, 5, SERIAL_ROWS + 40])
+def test_two_sources_are_gathered_as_one(num: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(num)
+    weight, others = torch.randn(30, 7, dtype=dtype), torch.randn(11, 7, dtype=dtype)
+    rows = torch.randint(0, 30, (19,), generator=generator)
+    place = torch.randint(0, 30, (num,), generator=generator)  # 11 of others, 19 of rows
+    wanted = torch.cat([others, weight[rows]])[place]
+    assert torch.equal(gather_two(weight, rows, others, place), wanted)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.lockstep import identity, signature
-from graph_emb.transport.routing import Layout
 from tests.ranks import Ranks
 
 
@@ -22,23 +22,23 @@ def made(name: str = "t", num_rows: int = 4, dim: int = 2, dtype: torch.dtype = 
 
 
 def test_all_that_two_ranks_must_make_alike_tells_tables_apart() -> None:
-    halves = Layout([0, 2, 4], [0, 1], 2)
-    assert identity(made(), 1, halves) == identity(made(), 1, Layout([0, 2, 4], [0, 1], 2))
+    halves = RankRanges([0, 2, 4], [0, 1], 2)
+    assert identity(made(), 1, halves) == identity(made(), 1, RankRanges([0, 2, 4], [0, 1], 2))
     others = [
         identity(made("u"), 1, halves),
         identity(made(num_rows=5), 1, halves),
         identity(made(dim=3), 1, halves),
         identity(made(dtype=torch.float64), 1, halves),
         identity(made(), 2, halves),
-        identity(made(), 1, Layout([0, 1, 4], [0, 1], 2)),
-        identity(made(), 1, Layout([0, 2, 4], [1, 0], 2)),
+        identity(made(), 1, RankRanges([0, 1, 4], [0, 1], 2)),
+        identity(made(), 1, RankRanges([0, 2, 4], [1, 0], 2)),
     ]
     assert len({*others, identity(made(), 1, halves)}) == 8
     assert all(0 <= number < 1 << 63 for number in others)
 
 
 def test_names_that_tables_took_by_themselves_may_differ() -> None:
-    halves = Layout([0, 2, 4], [0, 1], 2)
+    halves = RankRanges([0, 2, 4], [0, 1], 2)
     assert identity(made("embedding_3"), 1, halves) == identity(made("embedding_7"), 1, halves)
 
 

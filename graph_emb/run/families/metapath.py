@@ -13,6 +13,7 @@ from graph_emb.config import Metapath2VecSection, RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.export import Embeddings
 from graph_emb.graph.metapath_datasets import TypedDataset, load_typed
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
 from graph_emb.run import parallel
@@ -22,7 +23,6 @@ from graph_emb.run.family import Log, Trained
 from graph_emb.run.memory import check_memory
 from graph_emb.sampling.metapath import WEIGHT, Metapath, node_kinds, step_arcs
 from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler, StepArcs
-from graph_emb.transport.routing import Layout
 from partition.partitioned import PartitionedGraph
 
 
@@ -174,7 +174,7 @@ def whole_graph(graph: HeteroGraph, path: Metapath) -> MetapathGraph:
     """The states of a path over a graph that is in this process whole."""
     kinds = [graph.ntypes.index(ntype) for ntype in path.types]
     steps = [step_arcs(graph, step) for step in path.steps]
-    return MetapathGraph.build(kinds, node_kinds(graph), steps, Layout([0, graph.total_nodes], [0], 1))
+    return MetapathGraph.build(kinds, node_kinds(graph), steps, RankRanges([0, graph.total_nodes], [0], 1))
 
 
 def rows_by_type(rows: Tensor, graph: HeteroGraph, path: Metapath) -> dict[str, Embeddings]:
@@ -218,7 +218,7 @@ def _arc_type(number: int) -> tuple[str, str, str]:
     return NODE_TYPE, f"step{number}", NODE_TYPE
 
 
-def _own_arcs(parts: PartitionedGraph, number: int, places: Layout, rank: int) -> StepArcs:
+def _own_arcs(parts: PartitionedGraph, number: int, places: RankRanges, rank: int) -> StepArcs:
     """The arcs of a step that arrive at this rank's nodes, read from the parts in which they lie."""
     low, high = places.owned(rank)
     starts, pieces, weights = parts.nodes.typed_starts[:, 0], [], []

@@ -1,19 +1,19 @@
-"""The one request and the one response that trainers and servers exchange on DGL's RPC.
-
-Importing this module registers them; unpickling any of its classes imports it, so that DGL's own servers learn the
-service from the first message (``announce``).
-"""
+"""Calls of a trainer at the servers and their answers: one request and one response on DGL's RPC."""
 
 from __future__ import annotations
 
 import pickle
-from typing import Any
+import select
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from graph_emb.core import errors
 from graph_emb.core.errors import ConfigError, GraphEmbError, PeerError
-from graph_emb.transport.kvstore.rpc import rpc
+from graph_emb.transport.kvstore.layout import Hosts
+from graph_emb.transport.kvstore.rpc import SLICE_MS, rpc
 
 SERVICE = 7_340_611  # DGL's lie at 22_4xx, 700_xxx, 80x_xxx and 901_2xx; DGL's examples use numbers below 10_000_000
 
@@ -39,10 +39,8 @@ class Call(rpc.Request):
         self.tensors = tuple(tensors)
 
     def process_request(self, server_state: Any) -> Any:
-        """Run at the server; never raises, because DGL's loop would end with it."""
-        from graph_emb.transport.kvstore.tables import tables_of
-
-        return tables_of(server_state.kv_store).handle(self)
+        """Refused: servers make the ``ServedCall`` of ``tables`` of it."""
+        raise NotImplementedError(f"{self.method}: this process is no server of tables")
 
 
 class Answer(rpc.Response):
@@ -84,20 +82,184 @@ def check_picklable(thing: object, what: str) -> None:
         ) from None
 
 
-class Announce:
-    """A push handler that does nothing: DGL's servers unpickle it, which imports this module there."""
-
-    def __call__(self, target: Any, name: str, ids: Tensor, data: Tensor) -> None:
-        """Never called: no data has the name under which it is registered."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Announce, ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Announce)
-
-    def __hash__(self) -> int:
-        return hash(Announce)
-
-
 rpc.register_service(SERVICE, Call, Answer)
+_receive_message = rpc.recv_rpc_message  # DGL's own: DGLContext puts a watched one in its place
+
+
+def send(server: int, request: rpc.Request) -> int:
+    """Send a request to one server; returns the number by which its answer is known."""
+    number = rpc.incr_msg_seq()
+    data, tensors = rpc.serialize_to_payload(request)
+    message = rpc.RPCMessage(
+        request.service_id, number, rpc.get_rank(), server, data, tensors, group_id=rpc.get_group_id()
+    )
+    rpc.send_rpc_message(message, server)
+    return number
+
+
+def receive(timeout_ms: int = SLICE_MS) -> tuple[int, Any] | None:
+    """(number of the request, response) of the next message, or None when none comes in time."""
+    message = _receive_message(timeout_ms)
+    if message is None:
+        return None
+    response = rpc.get_service_property(message.service_id)[1]
+    return message.msg_seq, rpc.deserialize_from_payload(response, message.data, message.tensors)
+
+
+class Session(Protocol):
+    """One trainer's way to the servers.
+
+    Attributes:
+        rank: This trainer.
+        machine: The machine that it runs on.
+        machines: The machine of each trainer.
+        hosts: The servers.
+        answer_timeout: Seconds that a living server may take for an answer.
+        barrier_timeout: Seconds that a barrier may take; None where the deaths of trainers are seen.
+        news: Ready while a peer has said something, or is gone: ``check`` looks what it is.
+    """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def machine(self) -> int: ...
+    @property
+    def machines(self) -> Sequence[int]: ...
+    @property
+    def hosts(self) -> Hosts: ...
+    @property
+    def answer_timeout(self) -> float: ...
+    @property
+    def barrier_timeout(self) -> float | None: ...
+    @property
+    def news(self) -> select.poll: ...
+    def check(self) -> None:
+        """Raise a PeerError that names the process when a peer is gone."""
+
+    def close(self, broken: bool) -> None:
+        """Say goodbye; ``broken`` after an error: end the connections only."""
+
+
+Asked = tuple[int, str, tuple[Any, ...], tuple[Any, ...]]
+"""(server, method, arguments, tensors) of a call."""
+
+
+class Exchange:
+    """Calls and their answers over a session. After an error of a peer every later call raises the same error."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._broken: PeerError | None = None
+        self._barriers = 0
+
+    @property
+    def broken(self) -> bool:
+        """Whether a peer is gone."""
+        return self._broken is not None
+
+    def tell(self, server: int, method: str, *arguments: Any, tensors: Sequence[Any] = ()) -> int:
+        """Send a call that has no answer, or whose answer ``ask`` collects."""
+        self.check()
+        return send(server, Call(method, self._session.rank, arguments, *tensors))
+
+    def check(self) -> None:
+        """Raise when a peer is gone: sending to it would let DGL's C++ code abort the process."""
+        if self._broken is not None:
+            raise PeerError(str(self._broken))
+        if not self._session.news.poll(0):
+            return
+        try:
+            self._session.check()
+        except PeerError as error:
+            self._broken = error
+            raise
+
+    def ask(self, calls: Sequence[Asked]) -> list[Answer]:
+        """The answers to calls, in their order.
+
+        Raises:
+            PeerError: a server is gone or silent.
+            GraphEmbError: a call failed there.
+        """
+        return self.finish(self.start(calls))
+
+    def start(self, calls: Sequence[Asked]) -> list[tuple[int, int]]:
+        """Send calls; ``finish`` takes what it returns and must follow before any other call."""
+        return [
+            (server, self.tell(server, method, *arguments, tensors=tensors))
+            for server, method, arguments, tensors in calls
+        ]
+
+    def finish(self, started: Sequence[tuple[int, int]]) -> list[Answer]:
+        """The answers to started calls; raises as ``ask``."""
+        answers: dict[int, Answer] = {}
+        waiting = {number: server for server, number in started}
+
+        def take(number: int, answer: Answer) -> bool:
+            if waiting.pop(number, None) is not None:
+                answers[number] = answer
+            return not waiting
+
+        def late() -> str:
+            return ", ".join(self._where(server) for server in sorted(set(waiting.values())))
+
+        if waiting:
+            self._wait(take, late, self._session.answer_timeout)
+        for server, number in started:
+            error = answers[number].error
+            if error:
+                raise revive(error, self._where(server))
+        return [answers[number] for _, number in started]
+
+    def flush(self, servers: Sequence[int]) -> list[GraphEmbError]:
+        """Return when these servers have handled what this trainer pushed; an error for each that failed to."""
+        failed = []
+        answers = self.ask([(server, "flush", (), ()) for server in servers])
+        for server, answer in zip(servers, answers, strict=True):
+            if answer.value:
+                more = f" (and {len(answer.value) - 1} more)" if len(answer.value) > 1 else ""
+                where = f"{self._where(server)} failed a push of trainer {self._session.rank}{more}"
+                failed.append(revive(answer.value[0], where))
+        return failed
+
+    def _where(self, server: int) -> str:
+        host, port = self._session.hosts.address(server)
+        return f"server {server} ({host}:{port})"
+
+    def barrier(self, vote: int = 0) -> int:
+        """Wait until every trainer called it; returns the sum of the votes.
+
+        Raises:
+            PeerError: a peer is gone; where deaths are not seen, a trainer is late.
+        """
+        self._barriers += 1
+        mine, world_size = self._barriers, len(self._session.machines)
+        self.tell(0, "barrier", mine, vote, rpc.get_rank(), world_size)
+        total = 0
+
+        def take(_: int, answer: Any) -> bool:  # sent for the last comer's call: its number is not ours
+            nonlocal total
+            number, total = answer.value
+            return number == mine
+
+        def late() -> str:
+            return f"barrier {mine}: {world_size} trainers"
+
+        self._wait(take, late, self._session.barrier_timeout)
+        return total
+
+    def _wait(self, take: Any, late: Any, timeout: float | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
+        try:
+            while True:
+                found = receive()
+                if found is not None and take(*found):
+                    return
+                if found is None:
+                    self._session.check()
+                    if until is not None and time.monotonic() > until:
+                        raise PeerError(f"{late()} did not answer within {timeout:g} s; dead or unreachable")
+        except GraphEmbError as error:
+            if isinstance(error, PeerError):
+                self._broken = error
+            raise

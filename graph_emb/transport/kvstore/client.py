@@ -15,26 +15,25 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
 from graph_emb.core.names import Rank
-from graph_emb.graph.partition_book import RangeBook
+from graph_emb.graph.partition_book import RangeBook, RankRanges, cut
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.gather import gather
-from graph_emb.table.spec import TableSpec, accumulation_dtype
+from graph_emb.table.shard import gather
+from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import Push, Reach, Traffic
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.allocation import mapped_outbox, on_all_servers, tell_mapped
-from graph_emb.transport.kvstore.calls import check_picklable
-from graph_emb.transport.kvstore.far_rows import shares
-from graph_emb.transport.kvstore.first_rows import for_server
-from graph_emb.transport.kvstore.layout import server_book, slices
-from graph_emb.transport.kvstore.push_buffer import Outbox, Place, cut, pack
-from graph_emb.transport.kvstore.pushed_values import checked
-from graph_emb.transport.kvstore.session import Exchange, Session
-from graph_emb.transport.kvstore.trainer_table import TrainerTable
-from graph_emb.transport.routing import Layout
+from graph_emb.transport.kvstore.calls import Exchange, Session, check_picklable
+from graph_emb.transport.kvstore.layout import server_book
+from graph_emb.transport.kvstore.push_buffer import PushBuffer
+from graph_emb.transport.kvstore.standalone import checked_values
+from graph_emb.transport.kvstore.trainer_table import TrainerTable, for_server, shares
+from graph_emb.transport.push_packing import pack
 from graph_emb.transport.rows import TableRows
 
 MOST_PENDING = 16
 """Pushes that may wait at the servers: a faster trainer is held back instead of filling the queues."""
+
+Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
+"""From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
 
 
 class KVStoreTransport:
@@ -67,7 +66,7 @@ class KVStoreTransport:
         self._unflushed: set[int] = set()
         self._failures: list[GraphEmbError] = []
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
-        self._outbox: Outbox | None = None
+        self._push_buffer: PushBuffer | None = None
         self._closed = False
         self.traffic = Traffic()
 
@@ -99,19 +98,43 @@ class KVStoreTransport:
         self._made[spec.name] = key[1] + 1
         try:
             try:
-                names = on_all_servers(self._exchange, self._session, calls)
+                names = self._on_all_servers(calls)
             except DataError:  # a server does not see the files of the partition's id maps
-                names = on_all_servers(self._exchange, self._session, partial(calls, send_ids=True))
+                names = self._on_all_servers(partial(calls, send_ids=True))
         except Exception:
             self._garbage.append((key, 0))  # servers that could make it
             raise
         low, high = int(book.bounds[self._servers.start]), int(book.bounds[self._servers.stop])
         weight = shared.open_segment(names[""], (high - low, spec.dim), spec.dtype, create=False)
-        tell_mapped(self._exchange, self._session, key, 0)
-        owners = Layout(book.bounds.tolist(), range(book.num_parts), book.num_parts)
+        self._tell_mapped(key, 0)
+        owners = RankRanges(book.bounds.tolist(), range(book.num_parts), book.num_parts)
         self._tables[spec.name] = TrainerTable(
             spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight)
         )
+
+    def _on_all_servers(self, calls: Calls) -> dict[str, str]:
+        """Make calls that allocate at each machine's first server, then those by which the others map; returns the
+        names of this machine's segments."""
+        hosts, firsts = self._hosts, self._firsts
+        names = [answer.value for answer in self._exchange.ask(calls(firsts, lambda server: None))]
+
+        def known(server: int) -> Any:
+            found = names[hosts.machine_of(server)]
+            return found.get("", found)
+
+        self._exchange.ask(calls([server for server in range(hosts.num_servers) if server not in firsts], known))
+        here: dict[str, str] = names[self._session.machine]
+        return here
+
+    def _tell_mapped(self, key: tuple[str, int], optimizer: int) -> None:
+        """Let the servers that allocated know that this trainer needs the names of the segments no more."""
+        for server in self._firsts:
+            self._exchange.tell(server, "mapped", key, optimizer)
+
+    @property
+    def _firsts(self) -> range:
+        """The first server of each machine."""
+        return range(0, self._hosts.num_servers, self._hosts.servers_per_machine)
 
     def destroy(self, table: str) -> None:
         """Forget a table. Sends nothing, because the garbage collector may call it at any moment: the servers hear
@@ -139,12 +162,12 @@ class KVStoreTransport:
             return [(s, "attach", (found.key, number, specs, self._everyone, names(s)), ()) for s in servers]
 
         try:
-            names = on_all_servers(self._exchange, self._session, calls)
+            names = self._on_all_servers(calls)
         except Exception:
             self._garbage.append((found.key, number))  # servers that could make it
             raise
         state = {spec.name: found.open_state(spec, names) for spec in specs}
-        tell_mapped(self._exchange, self._session, found.key, number)
+        self._tell_mapped(found.key, number)
         found.shard.hold_state({spec.name: spec for spec in specs}, state)
         found.optimizers, found.attached = number, True
 
@@ -217,10 +240,11 @@ class KVStoreTransport:
     def _push(self, table: TrainerTable, push: Push) -> None:
         if not table.attached and push.rule.state_specs():
             raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
-        packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), self._room)
+        packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), CPU, self._lend)
+        assert self._push_buffer is not None  # pack() has laid the rows there
         clocks = table.clocks()
         optimizer = table.optimizers if table.attached else 0
-        pieces = packed.pieces
+        pieces = cut(packed.counts)
         if clocks:  # an empty batch still counts as a step of the table
             pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in {p[0] for p in pieces}]
         for server, start, end in pieces:
@@ -230,7 +254,7 @@ class KVStoreTransport:
                 continue
             arguments = (table.key, optimizer, push.rule, packed.how, packed.distinct, clocks)
             if server in self._servers:
-                self._exchange.tell(server, "push_placed", *arguments, packed.place, start, end)
+                self._exchange.tell(server, "push_placed", *arguments, self._push_buffer.last, start, end)
             else:
                 self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
                 self.traffic.bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
@@ -239,14 +263,18 @@ class KVStoreTransport:
         for name in clocks:
             table.shard.state[name].add_(1)
 
-    def _room(self, num_rows: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Place]:
-        """A place in the outbox, emptied or enlarged where it is full."""
-        if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
+    def _lend(self, ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Memory of the push buffer, which is emptied or enlarged where it is full (``PushMemory``)."""
+        if self._push_buffer is None or not self._push_buffer.fits(len(ids), width, dtype):
             self._drain()  # does not raise: the tables of a step that are still to come would never be sent
-        if self._outbox is None or not self._outbox.fits(num_rows, width, dtype):
-            size = Outbox.size_for(num_rows, width, dtype)
-            self._outbox = mapped_outbox(self._exchange, self._servers, size)
-        return self._outbox.memory, self._outbox.reserve(num_rows, width, dtype)
+        if self._push_buffer is None or not self._push_buffer.fits(len(ids), width, dtype):
+            made = PushBuffer(PushBuffer.size_for(len(ids), width, dtype))
+            try:
+                self._exchange.ask([(s, "push_buffer", (made.name, len(made.memory)), ()) for s in self._servers])
+            finally:
+                shared.forget_name(made.name)
+            self._push_buffer = made
+        return self._push_buffer.lend(ids, width, dtype)
 
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
         """DGL's ``push``: values go to the table's push handler at the owners; without one they are assigned.
@@ -260,10 +288,10 @@ class KVStoreTransport:
             ShapeError: ids are no integer tensor, or values do not fit them.
         """
         found = self._table(table)
-        ids, values = checked(found.spec, ids, values, found.push_handler)
+        ids, values = checked_values(found.spec, ids, values, found.push_handler)
         order = torch.argsort(ids, stable=True)
         ids, values = ids[order], values[order]
-        for server, start, end in slices(found.book, ids):
+        for server, start, end in found.book.pieces(ids):
             self._exchange.tell(server, "push_data", found.key, tensors=(ids[start:end], values[start:end]))
             self._unflushed.add(server)
         found.pending += 1
@@ -273,7 +301,7 @@ class KVStoreTransport:
         found = self._table(table)
         ids, order = torch.sort(ids.to("cpu"))
         values = values.to("cpu", found.spec.dtype)[order]
-        pieces = slices(found.book, ids)
+        pieces = found.book.pieces(ids)
         self._exchange.ask([(s, "write", (found.key,), (ids[i:j], values[i:j])) for s, i, j in pieces])
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
@@ -282,7 +310,7 @@ class KVStoreTransport:
         if self._hogwild:
             raise ModeError(f"table {table!r}: hogwild trainers update rows that others froze; init(hogwild=False)")
         ids = ids.to("cpu").unique()
-        self._exchange.ask([(s, "freeze", (found.key, frozen), (ids[i:j],)) for s, i, j in slices(found.book, ids)])
+        self._exchange.ask([(s, "freeze", (found.key, frozen), (ids[i:j],)) for s, i, j in found.book.pieces(ids)])
         found.shard.freeze(ids[(ids >= found.low) & (ids < found.high)] - found.low, frozen)
 
     def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
@@ -324,8 +352,8 @@ class KVStoreTransport:
         self._collect_garbage()
         self._failures += self._exchange.flush(sorted(self._unflushed))
         self._unflushed.clear()
-        if self._outbox is not None:
-            self._outbox.clear()
+        if self._push_buffer is not None:
+            self._push_buffer.used = 0
         for table in self._tables.values():
             table.pending = 0
 

@@ -14,9 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.partition_book import PartitionBook, RangeBook
 from graph_emb.transport.guard import Address, check_address
@@ -124,12 +121,6 @@ def server_book(book: PartitionBook, hosts: Hosts, table: str) -> RangeBook:
         within = RangeBook.even(high - low, hosts.servers_per_machine)
         sizes += [within.part_size(part) for part in range(within.num_parts)]  # type: ignore[arg-type]
     return RangeBook.of_sizes(sizes)
-
-
-def slices(book: RangeBook, sorted_ids: Tensor) -> list[tuple[int, int, int]]:
-    """(server, start, end) of the ascending ids that each server owns; servers without ids are left out."""
-    cuts = torch.searchsorted(sorted_ids, book.bounds).tolist()
-    return [(s, cuts[s], cuts[s + 1]) for s in range(book.num_parts) if cuts[s] < cuts[s + 1]]
 
 
 def free_ports(num: int, host: str = "127.0.0.1") -> int:

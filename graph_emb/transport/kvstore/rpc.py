@@ -1,4 +1,4 @@
-"""DGL's RPC with what it lacks: waits that end, connections that are checked, one call and one answer.
+"""DGL's RPC with what it lacks: waits that end and connections that are checked.
 
 DGL 1.1.3 and 2.1.0 differ in two signatures; both are met here.
 """
@@ -130,23 +130,3 @@ def finish_connecting(timeout: float) -> None:
     """
     if not rpc.connect_receiver_finalize(max(1, int(timeout / 3))):  # DGL sleeps 3 s between tries
         raise PeerError(f"DGL's RPC could not connect to its peers within {timeout:g} s")
-
-
-def send(server: int, request: rpc.Request) -> int:
-    """Send a request to one server; returns the number by which its answer is known."""
-    number = rpc.incr_msg_seq()
-    data, tensors = rpc.serialize_to_payload(request)
-    message = rpc.RPCMessage(
-        request.service_id, number, rpc.get_rank(), server, data, tensors, group_id=rpc.get_group_id()
-    )
-    rpc.send_rpc_message(message, server)
-    return number
-
-
-def receive(timeout_ms: int = SLICE_MS) -> tuple[int, Any] | None:
-    """(number of the request, response) of the next message, or None when none comes in time."""
-    message = rpc.recv_rpc_message(timeout_ms)
-    if message is None:
-        return None
-    response = rpc.get_service_property(message.service_id)[1]
-    return message.msg_seq, rpc.deserialize_from_payload(response, message.data, message.tensors)

@@ -21,14 +21,14 @@ from graph_emb.transport.kvstore.terminate_handler import park_threads_when
 _log = get_logger("kvstore.server")
 
 
-class Trainer(NamedTuple):
+class ConnectedTrainer(NamedTuple):
     """A trainer as a server knows it."""
 
     channel: guard.Channel
     machine: int
 
 
-Trainers = dict[int, Trainer]
+Trainers = dict[int, ConnectedTrainer]
 
 
 def serve(
@@ -118,7 +118,7 @@ def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: 
             channel.send({"dead": f"rank {rank} {taken}; give each trainer its own rank"})
             raise PeerError(f"a trainer at {channel.name} came with rank {rank}, which {taken}")
         channel.name = f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
-        found[rank] = Trainer(channel, int(hello["machine"]))
+        found[rank] = ConnectedTrainer(channel, int(hello["machine"]))
 
 
 def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeout: float) -> None:

@@ -4,47 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import socket
-import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from graph_emb.core.errors import ConfigError, GraphEmbError, PeerError
+from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore import rpc
-from graph_emb.transport.kvstore.calls import Announce, Answer, Call, revive
 from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
+from graph_emb.transport.kvstore.tables import Announce
 from graph_emb.transport.kvstore.terminate_handler import park_threads_when
-
-
-class Session(Protocol):
-    """One trainer's way to the servers.
-
-    Attributes:
-        rank: This trainer.
-        machine: The machine that it runs on.
-        machines: The machine of each trainer.
-        hosts: The servers.
-        answer_timeout: Seconds that a living server may take for an answer.
-        barrier_timeout: Seconds that a barrier may take; None where the deaths of trainers are seen.
-    """
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def machine(self) -> int: ...
-    @property
-    def machines(self) -> Sequence[int]: ...
-    @property
-    def hosts(self) -> Hosts: ...
-    @property
-    def answer_timeout(self) -> float: ...
-    @property
-    def barrier_timeout(self) -> float | None: ...
-    def check(self) -> None: ...
-    def close(self, broken: bool) -> None: ...
 
 
 class GuardedSession:
@@ -86,6 +58,7 @@ class GuardedSession:
                 channel.name = f"server {server} ({channel.name})"
                 channel.send({"rank": rank, "machine": machine, "host": socket.gethostname(), "pid": os.getpid()})
                 self._channels.append(channel)
+            self.news = guard.news_of(self._channels)
             self._connect()
         except BaseException:
             for channel in self._channels:
@@ -178,6 +151,7 @@ class AttachedSession:
 
         client = kvstore.get_kvstore()
         self.answer_timeout, self.barrier_timeout = timeout, barrier_timeout
+        self.news = select.poll()  # never ready
         self.machine = int(client.machine_id)
         self.rank = role.get_trainer_rank()
         namebook = client._server_namebook
@@ -217,126 +191,3 @@ def _role_members() -> list[tuple[int, int]]:
 
     dgl_rpc.send_request(0, role.GetRoleRequest())
     return list(dgl_rpc.recv_response().role["default"])
-
-
-Asked = tuple[int, str, tuple[Any, ...], tuple[Any, ...]]
-"""(server, method, arguments, tensors) of a call."""
-
-
-class Exchange:
-    """Calls and their answers over a session. After an error of a peer every later call raises the same error."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._broken: PeerError | None = None
-        self._barriers = 0
-
-    @property
-    def broken(self) -> bool:
-        """Whether a peer is gone."""
-        return self._broken is not None
-
-    def tell(self, server: int, method: str, *arguments: Any, tensors: Sequence[Any] = ()) -> int:
-        """Send a call that has no answer, or whose answer ``ask`` collects."""
-        self.check()
-        return rpc.send(server, Call(method, self._session.rank, arguments, *tensors))
-
-    def check(self) -> None:
-        """Raise when a peer is gone: sending to it would let DGL's C++ code abort the process."""
-        if self._broken is not None:
-            raise PeerError(str(self._broken))
-        try:
-            self._session.check()
-        except PeerError as error:
-            self._broken = error
-            raise
-
-    def ask(self, calls: Sequence[Asked]) -> list[Answer]:
-        """The answers to calls, in their order.
-
-        Raises:
-            PeerError: a server is gone or silent.
-            GraphEmbError: a call failed there.
-        """
-        return self.finish(self.start(calls))
-
-    def start(self, calls: Sequence[Asked]) -> list[tuple[int, int]]:
-        """Send calls; ``finish`` takes what it returns and must follow before any other call."""
-        return [
-            (server, self.tell(server, method, *arguments, tensors=tensors))
-            for server, method, arguments, tensors in calls
-        ]
-
-    def finish(self, started: Sequence[tuple[int, int]]) -> list[Answer]:
-        """The answers to started calls; raises as ``ask``."""
-        answers: dict[int, Answer] = {}
-        waiting = {number: server for server, number in started}
-
-        def take(number: int, answer: Answer) -> bool:
-            if waiting.pop(number, None) is not None:
-                answers[number] = answer
-            return not waiting
-
-        def late() -> str:
-            return ", ".join(self._where(server) for server in sorted(set(waiting.values())))
-
-        if waiting:
-            self._wait(take, late, self._session.answer_timeout)
-        for server, number in started:
-            error = answers[number].error
-            if error:
-                raise revive(error, self._where(server))
-        return [answers[number] for _, number in started]
-
-    def flush(self, servers: Sequence[int]) -> list[GraphEmbError]:
-        """Return when these servers have handled what this trainer pushed; an error for each that failed to."""
-        failed = []
-        answers = self.ask([(server, "flush", (), ()) for server in servers])
-        for server, answer in zip(servers, answers, strict=True):
-            if answer.value:
-                more = f" (and {len(answer.value) - 1} more)" if len(answer.value) > 1 else ""
-                where = f"{self._where(server)} failed a push of trainer {self._session.rank}{more}"
-                failed.append(revive(answer.value[0], where))
-        return failed
-
-    def _where(self, server: int) -> str:
-        host, port = self._session.hosts.address(server)
-        return f"server {server} ({host}:{port})"
-
-    def barrier(self, vote: int = 0) -> int:
-        """Wait until every trainer called it; returns the sum of the votes.
-
-        Raises:
-            PeerError: a peer is gone; where deaths are not seen, somebody is late.
-        """
-        self._barriers += 1
-        mine, world_size = self._barriers, len(self._session.machines)
-        self.tell(0, "barrier", mine, vote, dgl_rpc.get_rank(), world_size)
-        total = 0
-
-        def take(_: int, answer: Any) -> bool:  # sent for the last comer's call: its number is not ours
-            nonlocal total
-            number, total = answer.value
-            return number == mine
-
-        def late() -> str:
-            return f"barrier {mine}: {world_size} trainers"
-
-        self._wait(take, late, self._session.barrier_timeout)
-        return total
-
-    def _wait(self, take: Any, late: Any, timeout: float | None) -> None:
-        until = None if timeout is None else time.monotonic() + timeout
-        try:
-            while True:
-                found = rpc.receive()
-                if found is not None and take(*found):
-                    return
-                if found is None:
-                    self._session.check()
-                    if until is not None and time.monotonic() > until:
-                        raise PeerError(f"{late()} did not answer within {timeout:g} s; dead or unreachable")
-        except GraphEmbError as error:
-            if isinstance(error, PeerError):
-                self._broken = error
-            raise

@@ -7,16 +7,18 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from graph_emb.core.errors import ShapeError
+from graph_emb.graph.partition_book import check_ids
 from graph_emb.optim.merge import merge
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport.base import Push, Reach
-from graph_emb.transport.kvstore.pushed_values import checked
 from graph_emb.transport.local import LocalTransport
 
 Handler = TypeVar("Handler")
 
 
 class StandaloneTransport(LocalTransport):
-    """The local transport with the kvstore mode's handlers. Staleness and Hogwild mean nothing here: nobody waits."""
+    """The local transport with the kvstore mode's handlers. Staleness and Hogwild change nothing here."""
 
     mode = "kvstore"
 
@@ -66,7 +68,7 @@ class StandaloneTransport(LocalTransport):
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
         """As ``KVStoreTransport.push_data``."""
         shard = self.shard(table)
-        ids, values = checked(shard.spec, ids, values, table in self._push_handlers)
+        ids, values = checked_values(shard.spec, ids, values, table in self._push_handlers)
         if table in self._push_handlers:
             self._push_handlers[table](self._data(), table, ids, values)
         else:
@@ -85,3 +87,26 @@ def _set(handlers: dict[str, Handler], table: str, func: Handler | None) -> None
         handlers.pop(table, None)
     else:
         handlers[table] = func
+
+
+def checked_values(spec: TableSpec, ids: Tensor, values: Tensor, handled: bool) -> tuple[Tensor, Tensor]:
+    """Ids, (B,), int64, and values, (B, ...), of DGL's push, both on the CPU and outside autograd.
+
+    Args:
+        spec: Of the table.
+        ids: Any integer tensor.
+        values: One entry for each id.
+        handled: Whether a handler takes them; else they are rows, (B, D).
+    Raises:
+        PartitionError: an id is out of range.
+        ShapeError: ids are no integer tensor, or values do not fit them or the table.
+    """
+    ids = check_ids(ids, spec.num_rows, spec.name).flatten()
+    if len(ids) != len(values):
+        raise ShapeError(f"table {spec.name!r}: {len(ids)} ids but {len(values)} rows of values")
+    if not handled and tuple(values.shape) != (len(ids), spec.dim):
+        raise ShapeError(
+            f"table {spec.name!r}: values have shape {tuple(values.shape)}, its rows ({len(ids)}, {spec.dim}); "
+            "only a push handler takes other shapes"
+        )
+    return ids.cpu(), values.detach().cpu()

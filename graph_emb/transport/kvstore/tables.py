@@ -2,6 +2,9 @@
 
 A server reads and writes only the rows that it owns; the memory holds the rows of its whole machine, so that
 trainers there read them without asking.
+
+Importing this module makes a process able to serve; unpickling ``Announce`` imports it, so that DGL's own servers learn
+the service from the first message.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.calls import Answer, Call, describe
+from graph_emb.transport.kvstore.calls import SERVICE, Answer, Call, describe
 from graph_emb.transport.kvstore.push_buffer import Place, at
+from graph_emb.transport.kvstore.rpc import rpc
 from graph_emb.transport.rows import WEIGHT
 
 _log = get_logger("kvstore")
@@ -38,7 +42,7 @@ class Segments(NamedTuple):
     waiting: set[int]
 
 
-class Table:
+class ServerTable:
     """One table at one server.
 
     Args:
@@ -89,8 +93,8 @@ class Tables:
 
     def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
         self._server, self._machine, self._more = server, machine, more
-        self._tables: dict[Key, Table] = {}
-        self._outboxes: dict[int, Tensor] = {}
+        self._tables: dict[Key, ServerTable] = {}
+        self._push_buffers: dict[int, Tensor] = {}
         self._failures: dict[int, list[tuple[str, str]]] = {}
         self._arrived: dict[int, tuple[int, int]] = {}
 
@@ -111,7 +115,7 @@ class Tables:
         """Allocate or map the machine's rows and fill this server's own; a repeated call finds them done."""
         table = self._tables.get(key)
         if table is None:
-            table = Table(spec, self._server, self._machine)
+            table = ServerTable(spec, self._server, self._machine)
             create = segment is None
             name = segment or shared.new_name()
             weight = shared.open_segment(name, (table.num_rows, spec.dim), spec.dtype, create=create)
@@ -231,13 +235,13 @@ class Tables:
         start: int,
         end: int,
     ) -> None:
-        """``push`` of rows [start, end) that lie in the sender's outbox."""
-        ids, grads = at(self._outboxes[sender], place)
+        """``push`` of rows [start, end) that lie in the sender's push buffer."""
+        ids, grads = at(self._push_buffers[sender], place)
         self.push(sender, key, optimizer, rule, how, distinct, clocks, ids[start:end], grads[start:end])
 
-    def outbox(self, sender: int, name: str, num_bytes: int) -> Answer:
+    def push_buffer(self, sender: int, name: str, num_bytes: int) -> Answer:
         """Map the memory in which a trainer of this machine leaves its gradients."""
-        self._outboxes[sender] = shared.open_segment(name, (num_bytes,), torch.uint8, create=False)
+        self._push_buffers[sender] = shared.open_segment(name, (num_bytes,), torch.uint8, create=False)
         return Answer()
 
     def push_data(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> None:
@@ -319,7 +323,7 @@ class Tables:
     def _data(self) -> ChainMap[str, Tensor]:
         return ChainMap(*(table.data() for table in self._tables.values()), self._more)
 
-    def _table(self, key: Key) -> Table:
+    def _table(self, key: Key) -> ServerTable:
         if key not in self._tables:
             raise ModeError(f"no table {key[0]!r} at server {self._server}; create it on every trainer first")
         return self._tables[key]
@@ -332,7 +336,7 @@ METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
     "release": (Tables.release, False),
     "push": (Tables.push, False),
     "push_placed": (Tables.push_placed, False),
-    "outbox": (Tables.outbox, True),
+    "push_buffer": (Tables.push_buffer, True),
     "push_data": (Tables.push_data, False),
     "write": (Tables.write, True),
     "freeze": (Tables.freeze, True),
@@ -353,3 +357,30 @@ def tables_of(kv_store: Any) -> Tables:
         first = server - server % per_machine
         kv_store.graph_emb_tables = Tables(server, range(first, first + per_machine), kv_store.data_store)
     return kv_store.graph_emb_tables
+
+
+class ServedCall(Call):
+    """A call as a server receives it."""
+
+    def process_request(self, server_state: Any) -> Any:
+        """Run at the server; never raises, because DGL's loop would end with it."""
+        return tables_of(server_state.kv_store).handle(self)
+
+
+class Announce:
+    """A push handler that does nothing: DGL's servers unpickle it, which imports this module there."""
+
+    def __call__(self, target: Any, name: str, ids: Tensor, data: Tensor) -> None:
+        """Never called: no data has the name under which it is registered."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Announce, ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Announce)
+
+    def __hash__(self) -> int:
+        return hash(Announce)
+
+
+rpc.register_service(SERVICE, ServedCall, Answer)

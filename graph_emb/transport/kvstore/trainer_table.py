@@ -1,19 +1,25 @@
-"""A table as a trainer of kvstore mode sees it."""
+"""A table as a trainer of kvstore mode sees it, and as each server needs it.
+
+Legend: S rows of a push, D width.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from graph_emb.graph.partition_book import RangeBook
+from graph_emb.graph.original_ids import ArrayIds, FileIds
+from graph_emb.graph.partition_book import RangeBook, RankRanges
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.initializers import FromArray, OwnerInitializer
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.routing import Layout
+from graph_emb.transport.kvstore.calls import Exchange, Session
+from graph_emb.transport.rows import ShardRows, TableRows
 
 
 @dataclass
@@ -32,7 +38,7 @@ class TrainerTable:
 
     spec: TableSpec
     book: RangeBook
-    owners: Layout
+    owners: RankRanges
     key: tuple[str, int]
     low: int
     high: int
@@ -62,3 +68,79 @@ class TrainerTable:
         shard = self.shard.narrow(0, self.shard.num_rows)
         shard.state = {name: t.clone() if name in clocks else t for name, t in shard.state.items()}
         apply_update(rule, shard, ids - self.low, grads, how)
+
+
+class ServerArray(FromArray):
+    """The rows of an array from ``first_id`` on."""
+
+    def __init__(self, array: Tensor, first_id: int) -> None:
+        super().__init__(array)
+        self._first_id = first_id
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """Copy the rows of ids first_id, first_id + 1, ... into weight."""
+        super().fill_(weight, first_id - self._first_id)
+
+
+def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool = False) -> TableSpec:
+    """The spec with ranges per server, and of an array, a file's ids or original ids only the server's own rows.
+
+    Args:
+        spec: The table.
+        book: A range per server.
+        server: The server.
+        send_ids: Send the original ids that lie in files too: the server cannot read those.
+    """
+    low, high = book.bounds[server : server + 2].tolist()
+    ids = spec.original_ids
+    if isinstance(spec.initializer, FromArray):
+        first = spec.initializer
+        rows = first.array[low:high].clone() if ids is None else first.rows_of(ids.of(low, high), spec.dim)
+        return replace(spec, book=book, initializer=ServerArray(rows, low), original_ids=None)
+    if isinstance(spec.initializer, OwnerInitializer):
+        spec = replace(spec, initializer=spec.initializer.for_owner(low, high))
+    if ids is not None and (send_ids or not isinstance(ids, FileIds)):
+        ids = ArrayIds(ids.of(low, high), high - low, low)
+    return replace(spec, book=book, original_ids=ids)
+
+
+class FarRows:
+    """Rows of a machine where no trainer runs: their server reads and writes them (``TableRows``).
+
+    Args:
+        exchange: The way to the servers.
+        server: Who owns the rows.
+        table: The table.
+    """
+
+    def __init__(self, exchange: Exchange, server: int, table: TrainerTable) -> None:
+        bounds = table.book.bounds.tolist()
+        self.first_id, self.num_rows = bounds[server], bounds[server + 1] - bounds[server]
+        self._exchange, self._server = exchange, server
+        self._named = (table.key, table.optimizers if table.attached else 0)
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        """Copies of rows [start, stop) of a column."""
+        wanted = (*self._named, column, self.first_id + start, self.first_id + stop)
+        return self._exchange.ask([(self._server, "read_column", wanted, ())])[0].tensors[0]
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite distinct rows of a column."""
+        call = (self._server, "write_column", (*self._named, column), (rows + self.first_id, values))
+        self._exchange.ask([call])
+
+    def memory(self, column: str) -> Tensor | None:
+        """None: the rows are elsewhere."""
+        return None
+
+
+def shares(table: TrainerTable, exchange: Exchange, session: Session) -> list[TableRows]:
+    """What a trainer saves and loads: its part of its machine's rows; machines without trainers are dealt in turn."""
+    rank, machines = session.rank, list(session.machines)
+    here = [trainer for trainer, machine in enumerate(machines) if machine == session.machine]
+    low, high = RangeBook.even(table.high - table.low, len(here)).bounds[here.index(rank) :][:2].tolist()
+    found: list[TableRows] = [ShardRows(table.shard.narrow(low, high))]
+    for machine in sorted(set(range(session.hosts.num_machines)) - set(machines)):
+        if machine % len(machines) == rank:
+            found += [FarRows(exchange, server, table) for server in session.hosts.servers_of(machine)]
+    return found

@@ -10,6 +10,7 @@ import torch
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram, cut_blocks
 from graph_emb.models.skipgram.steps import Kernel
@@ -18,7 +19,6 @@ from graph_emb.sampling.metapath import Metapath, node_kinds, step_arcs
 from graph_emb.sampling.metapath_negatives import TypedNegativeSampler
 from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler
 from graph_emb.sampling.walks import WalkSampler
-from graph_emb.transport.routing import Layout
 
 KINDS = np.array([0, 0, 0, 1, 1, 1], np.int8)
 WALKS = np.array([[0, 3, 1, 4, 2], [2, 5, -1, -1, -1], [1, 3, 0, 3, -1]], np.int32)
@@ -89,7 +89,7 @@ def sampler_of(graph: HeteroGraph, text: str = "author-paper-venue-paper-author"
     path = Metapath.parse(text, graph)
     kinds = [graph.ntypes.index(ntype) for ntype in path.types]
     steps = [step_arcs(graph, step) for step in path.steps]
-    whole = MetapathGraph.build(kinds, node_kinds(graph), steps, Layout([0, graph.total_nodes], [0], 1))
+    whole = MetapathGraph.build(kinds, node_kinds(graph), steps, RankRanges([0, graph.total_nodes], [0], 1))
     return MetapathSampler(whole, **{"num_walks": 20, "walk_length": 17, "seed": 1, **options})
 
 

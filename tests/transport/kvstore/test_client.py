@@ -43,13 +43,13 @@ def test_pull_keeps_order_and_duplicates_over_parts_and_servers() -> None:
 
 def count_asked(transport: Any) -> list[int]:
     """Ids that leave the trainer in a pull with repeats."""
-    from graph_emb.transport.kvstore import rpc
+    from graph_emb.transport.kvstore import calls
 
-    emb, sent, send = table(), [], rpc.send
+    emb, sent, send = table(), [], calls.send
     if transport.rank == 0:
-        rpc.send = lambda server, call: (sent.extend(len(t) for t in call.tensors), send(server, call))[1]
+        calls.send = lambda server, call: (sent.extend(len(t) for t in call.tensors), send(server, call))[1]
         emb(torch.tensor([11, 11, 11, 6, 6, 0, 1, 0]))  # 11 and 6 are of the other machine
-        rpc.send = send
+        calls.send = send
     transport.barrier()
     return sent
 
@@ -101,10 +101,10 @@ def test_a_pull_misses_at_most_staleness_own_pushes(staleness: int) -> None:
         assert -step <= value <= -(step - staleness)
 
 
-def more_than_the_outbox(transport: Any) -> float:
+def more_than_the_push_buffer(transport: Any) -> float:
     emb = ge.DistEmbedding(2000, 4, name="wide", dtype=torch.float64)
     opt = ge.SparseSGD([emb], lr=1.0)
-    push_buffer.SMALLEST = 1 << 12  # each push is larger: the outbox grows, then is emptied many times
+    push_buffer.SMALLEST = 1 << 12  # each push is larger: the buffer grows, then is emptied many times
     for _ in range(6):
         emb(torch.arange(2000)).sum().backward()
         opt.step()
@@ -113,9 +113,9 @@ def more_than_the_outbox(transport: Any) -> float:
 
 
 @pytest.mark.dist
-def test_the_outbox_grows_and_is_emptied() -> None:
+def test_the_push_buffer_grows_and_is_emptied() -> None:
     with shared_memory_is_clean():
-        assert Cluster(1, staleness=100).run(more_than_the_outbox) == [-6.0 * 8000]
+        assert Cluster(1, staleness=100).run(more_than_the_push_buffer) == [-6.0 * 8000]
 
 
 def hogwild(transport: Any) -> tuple[Tensor, Tensor]:

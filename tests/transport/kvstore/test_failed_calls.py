@@ -63,7 +63,7 @@ def fail_within_a_step(transport: Any) -> tuple[str, list[float]]:
 
 
 def test_a_failure_heard_within_a_step_keeps_no_table_of_it_back() -> None:
-    """The second table needed room in the outbox: the answer of the first ended the step in between."""
+    """The second table needed room in the push buffer: the answer of the first ended the step in between."""
     ((said, rows),) = Cluster(1, 1, 2, staleness=100).run(fail_within_a_step)
     assert "failed a push of trainer 0: ValueError: gradient too large" in said
     assert rows == [-1.0, -1.0]

@@ -7,12 +7,11 @@ import socket
 from pathlib import Path
 
 import pytest
-import torch
 
 import graph_emb as ge
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.transport.kvstore import layout
-from graph_emb.transport.kvstore.layout import Hosts, free_ports, outgoing_ports, read_hosts, server_book, slices
+from graph_emb.transport.kvstore.layout import Hosts, free_ports, outgoing_ports, read_hosts, server_book
 
 
 def hosts(machines: int, servers: int) -> Hosts:
@@ -50,13 +49,6 @@ def test_parts_follow_machines_and_are_split_among_servers(
 def test_parts_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ge.PartitionError, match="3 parts cannot be divided among 2 machines"):
         server_book(RangeBook([0, 1, 2, 3]), hosts(2, 1), "t")
-
-
-def test_slices_leave_out_servers_without_ids() -> None:
-    book = RangeBook([0, 2, 2, 7, 10])
-    assert slices(book, torch.tensor([0, 1, 2, 6])) == [(0, 0, 2), (2, 2, 4)]
-    assert slices(book, torch.tensor([9, 9])) == [(3, 0, 2)]
-    assert slices(book, torch.tensor([], dtype=torch.int64)) == []
 
 
 def test_hosts_are_read_from_dgls_file_or_a_list(tmp_path: Path) -> None:

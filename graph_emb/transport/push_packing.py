@@ -1,0 +1,122 @@
+"""Pack a push: merge its duplicates at the sender and lay the rows out owner after owner.
+
+Legend: B pushed ids, S packed rows, D width, W owners.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from graph_emb.graph.partition_book import RankRanges
+from graph_emb.optim.grouping import sum_groups
+from graph_emb.optim.kernels import FUSED
+from graph_emb.optim.merge import Merge, check_merge, merge, presum
+from graph_emb.transport.base import Push
+
+
+class Packed(NamedTuple):
+    """The gradients of one table on their way to the owners.
+
+    Attributes:
+        ids: Shape (S,), owner after owner.
+        grads: Shape (S, D); more columns where the rule prepared them.
+        counts: Rows of each owner, (W,).
+        how: What the owner still has to do with duplicates.
+        distinct: Whether no id stands twice.
+        occurrences: Pushed rows that each row stands for, (S,), where the owners average those of all senders.
+    """
+
+    ids: Tensor
+    grads: Tensor
+    counts: list[int]
+    how: Merge = "sum"
+    distinct: bool = False
+    occurrences: Tensor | None = None
+
+
+class PushMemory(Protocol):
+    """Lends memory for packed rows: takes ids, (S,), and gives them back where they shall lie, with room for (S, D)."""
+
+    def __call__(self, ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
+
+
+def pack(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device, memory: PushMemory) -> Packed:
+    """Merge a push that its owners apply by itself (kvstore mode).
+
+    A rule that wants every occurrence gets every occurrence.
+
+    Args:
+        push: Ids and gradients on any device.
+        owners: Who owns which id.
+        dtype, device: Where gradients are summed, and in which precision.
+        memory: Lends the memory in which the rows travel.
+    """
+    ids, grads = _checked(push, dtype, device)
+    if _has_kernel(push, grads):
+        return _packed_by_kernel(push, ids, grads, owners, memory)
+    how = push.merge
+    if not push.rule.per_occurrence:
+        ids, grads = merge(ids, grads, how)
+        how = "sum"
+    order, counts = _by_owner(ids, owners)
+    there, out = memory(ids[order], grads.shape[1], dtype)
+    return Packed(there, torch.index_select(grads, 0, order, out=out), counts, how, not push.rule.per_occurrence)
+
+
+def pack_share(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device) -> Packed:
+    """Merge this rank's share of a push that the owners apply as one (collective mode), as one process would.
+
+    Float64 sums keep what they round away as a second row (``presum``), and averages wait for the other ranks' rows
+    (``settle``). Arguments as ``pack``.
+    """
+    ids, grads = _checked(push, dtype, device)
+    if push.merge == "sum" and _has_kernel(push, grads):
+
+        def own_memory(ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+            return ids, torch.empty(len(ids), width, dtype=dtype)
+
+        return _packed_by_kernel(push, ids, grads, owners, own_memory)
+    rows, sums, occurrences = presum(ids.to(device), push.rule.prepare(grads))
+    order, counts = _by_owner(rows.cpu(), owners)
+    kept = occurrences.cpu()[order] if push.merge == "mean" else None
+    return Packed(rows.cpu()[order], sums.index_select(0, order.to(device)), counts, occurrences=kept)
+
+
+def settle(packed: Packed) -> tuple[Tensor, Tensor]:
+    """Ids and gradients to be summed by the owner, shapes (S,) and (S, D): averages over all senders are taken here."""
+    if packed.occurrences is None:
+        return packed.ids, packed.grads
+    device = packed.grads.device
+    ids, sums = merge(packed.ids.to(device), packed.grads, "sum")
+    place = torch.searchsorted(ids, packed.ids.to(device))
+    counts = torch.zeros(len(ids), dtype=torch.int64, device=device)
+    counts.index_add_(0, place, packed.occurrences.to(device))
+    return ids, sums / counts.unsqueeze(1).to(sums.dtype)
+
+
+def _checked(push: Push, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    check_merge(push.merge)
+    return push.ids.detach().cpu(), push.grads.detach().to(device, dtype)
+
+
+def _has_kernel(push: Push, grads: Tensor) -> bool:
+    """Whether the compiled sums serve, which give the bits of the fused kernels."""
+    return type(push.rule) in FUSED and grads.dtype is torch.float32 and grads.device.type == "cpu"
+
+
+def _packed_by_kernel(push: Push, ids: Tensor, grads: Tensor, owners: RankRanges, memory: PushMemory) -> Packed:
+    route = owners.route(ids)
+    there, out = memory(route.ids, grads.shape[1], grads.dtype)
+    sum_groups(grads, route.first, route.following, out)
+    if push.merge == "mean":
+        out.mul_(torch.bincount(route.place, minlength=len(there)).float().reciprocal().unsqueeze(1))
+    return Packed(there, out, route.counts, distinct=True)
+
+
+def _by_owner(ids: Tensor, owners: RankRanges) -> tuple[Tensor, list[int]]:
+    """The order of ids, (S,), that groups them by owner, and how many each owner has."""
+    owner = owners.owner(ids)
+    return torch.argsort(owner, stable=True), torch.bincount(owner, minlength=owners.world_size).tolist()
