@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, Parser, one_line
 from graph_emb.core.errors import ConfigError, GraphEmbError
+
+if TYPE_CHECKING:
+    from partition.partitioned import PartitionedGraph
 
 SOURCE = (
     "an edge list, a folder, a data set of OGB, a saved DGL or networkx graph, metadata.json of DGL's chunked format"
@@ -63,7 +66,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def _add_methods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parts", metavar="N", type=int, required=True, help="number of parts")
-    parser.add_argument("--method", default="auto", help="how nodes are assigned; default: auto, which says why")
+    parser.add_argument("--method", help="how nodes are assigned; default: auto, which says why")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="an option of the method; may be repeated"
     )
@@ -75,11 +78,10 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance", metavar="T", help="what a part may hold above the mean, or NAME=T,NAME=T; default: 0.05"
     )
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--seed", type=int, help="default: 0")
     parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
     parser.add_argument(
         "--edge-owner",
-        default="destination",
         help="whose part owns a cut edge: destination (default), source, balanced",
     )
     _add_layout(parser)
@@ -154,26 +156,16 @@ def _build(args: argparse.Namespace) -> int:
     from partition.building import build
     from partition.streaming.shared_stages import Workers
 
-    made = build(
-        args.source,
-        args.parts,
-        args.method,
-        out=args.out,
-        name=args.name,
-        memory=args.memory,
-        reader_options=_options(args.read, "--read"),
-        **_method_arguments(args),
-    )
+    made = build(args.source, **_build_options(args))
     if args.memory is None or Workers.of_environment().rank == 0:  # the workers of a build say the same
-        _say_built(args, made)
+        _say_built(made)
     return 0
 
 
 def _repartition(args: argparse.Namespace) -> int:
     from partition.repartitioning import repartition
 
-    made = repartition(args.source, args.parts, args.method, out=args.out, **_method_arguments(args))
-    _say_built(args, made)
+    _say_built(repartition(args.source, **_build_options(args)))
     return 0
 
 
@@ -197,7 +189,7 @@ def _verify(args: argparse.Namespace) -> int:
     graph = None
     if args.graph is not None:
         from graph_emb.graph.readers import read_graph
-        from partition.building import READ_ARGUMENTS, refuse_arguments
+        from partition.options import READ_ARGUMENTS, refuse_arguments
 
         options = _options(args.read, "--read")
         refuse_arguments("--read", options, READ_ARGUMENTS)
@@ -232,22 +224,30 @@ def _convert(args: argparse.Namespace) -> int:
 _RUN = {"build": _build, "report": _report, "verify": _verify, "repartition": _repartition, "convert": _convert}
 
 
-def _method_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    return {
+def _build_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, by their names in ``BuildOptions``; the others keep the defaults there."""
+    options = {
+        "num_parts": args.parts,
+        "method": args.method,
+        "out": args.out,
+        "name": getattr(args, "name", None),
         "balance": None if args.balance is None else tuple(_words(args.balance)),
         "tolerance": _tolerance(args.tolerance),
         "seed": args.seed,
         "num_threads": args.threads,
         "method_options": _options(args.set, "--set"),
+        "reader_options": _options(getattr(args, "read", []), "--read"),
         "edge_owner": args.edge_owner,
-        "halo": args.halo or "dgl",
-        "num_hops": 1 if args.hops is None else args.hops,
+        "halo": args.halo,
+        "num_hops": args.hops,
         "graphbolt": args.graphbolt,
         "allow_empty": args.allow_empty,
         "report": False if args.no_report else None,
+        "memory": getattr(args, "memory", None),
         "overwrite": args.overwrite,
         "progress": _progress(args),
     }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _words(text: str) -> list[str]:
@@ -286,8 +286,9 @@ def _progress(args: argparse.Namespace) -> bool | None:
     return False if args.quiet else None
 
 
-def _say_built(args: argparse.Namespace, made: Any) -> None:
-    """The facts of a new partition, on stdout."""
+def _say_built(made: PartitionedGraph) -> None:
+    """Print the facts of a new partition."""
+    assert made.manifest is not None
     method = made.manifest.made
     why = f" ({method['why']})" if method["why"] else ""
     print(f"{made.path}: {made.num_nodes():,} nodes and {made.num_edges():,} edges in {made.num_parts} parts")

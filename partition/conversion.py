@@ -10,9 +10,10 @@ from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import progress_shown
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
-from partition.building import READ_ARGUMENTS, build, refuse_arguments
+from partition.building import build
 from partition.chunked import EdgeFormat, write_assignment, write_chunked
 from partition.halo import Halo
+from partition.options import READ_ARGUMENTS, refuse_arguments
 from partition.partitioned import load
 
 Form = Literal["dgl", "graphbolt", "chunked", "assignment"]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.storage import PendingFolder, write_file
+from partition.assignment import Assignment
 
 NAME = "manifest.json"
 FORMAT, VERSION = "graph_emb partition", 1
@@ -68,6 +70,27 @@ class PartitionManifest:
             raise DataError(f"{path}: {error}; the file was changed after it was written") from error
 
 
+def facts_of(
+    assignment: Assignment, num_nodes: Mapping[str, int], num_edges: Mapping[str, int], counts: Mapping[str, int]
+) -> dict[str, Any]:
+    """How a partition was made; no times, so that equal partitions have equal bytes.
+
+    Args:
+        num_nodes, num_edges: By type.
+        counts: Edges that the reader dropped, merged or added.
+    """
+    return {
+        "method": assignment.method,
+        "why": assignment.why,
+        "seed": assignment.seed,
+        "num_parts": assignment.num_parts,
+        "balance": {key: float(value) for key, value in assignment.balance.items()},
+        "num_nodes": dict(num_nodes),
+        "num_edges": dict(num_edges),
+        "reader": dict(counts),
+    }
+
+
 class FileSet:
     """The files of a folder under construction, hashed while they are written.
 
@@ -95,6 +118,11 @@ class FileSet:
         """Put the manifest on the disk; it does not list itself."""
         text = self.manifest.to_json()
         write_file(self.folder.path / NAME, lambda stream: stream.write(text.encode()))
+
+    def expect_file(self, name: str) -> None:
+        """Note the checksum of a file that another library has written into the folder."""
+        path = self.folder.path / name
+        self.manifest.files[name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
     def expect_text(self, name: str, text: str) -> None:
         """Note the checksum of a text file that is written later."""

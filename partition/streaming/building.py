@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -17,13 +17,22 @@ from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.storage import PendingFolder
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
-from partition.halo import Halo
-from partition.manifest import FileSet, PartitionManifest
+from partition.assignment import Assignment
+from partition.manifest import FileSet, PartitionManifest, facts_of
+from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, check_replaceable, load
 from partition.streaming.edges import Shuffle, ShuffleLayout
 from partition.streaming.links import Links
 from partition.streaming.parts import PartFiles
-from partition.streaming.placing import Placing, Request, described, graph_without_edges, layout_of
+from partition.streaming.placing import (
+    Placing,
+    check_method,
+    described,
+    graph_without_edges,
+    layout_of,
+    num_passes,
+    streaming_method,
+)
 from partition.streaming.plan import Budget, Plan
 from partition.streaming.scan import Scan
 from partition.streaming.shared_stages import Removed, Workers, Workplace
@@ -41,25 +50,17 @@ class Job:
 
     Attributes:
         source: The edges.
-        request: How nodes are assigned.
+        options: Those of the build.
         budget: The limit on memory of each worker.
-        out: Folder of the partition.
         name: The graph's name in DGL.
-        halo: See ``partition.halo.PartBuilder``.
-        may_replace: Raises a ConfigError unless an existing ``out`` may be replaced.
-        show_plan: Write the plan to standard error.
     """
 
     source: EdgeSource
-    request: Request
+    options: BuildOptions
     budget: Budget
-    out: Path
     name: str
-    halo: Halo
-    may_replace: Callable[[Path], None]
-    show_plan: bool
 
-    def run(self, progress: bool | None) -> PartitionedGraph:
+    def run(self) -> PartitionedGraph:
         """The finished partition; what a killed run has left is used.
 
         Raises:
@@ -67,11 +68,13 @@ class Job:
         """
         workers = Workers.of_environment()
         with ExitStack() as stack:
-            stack.enter_context(progress_shown(progress if workers.rank == 0 else False))
-            place = Path(os.path.realpath(self.out.expanduser()))
+            stack.enter_context(progress_shown(self.options.progress if workers.rank == 0 else False))
+            place = Path(os.path.realpath(Path(self.options.out).expanduser()))
             pending = None
             if workers.rank == 0:
-                pending = stack.enter_context(PendingFolder(place, self.may_replace))
+                pending = stack.enter_context(
+                    PendingFolder(place, partial(check_replaceable, overwrite=self.options.overwrite))
+                )
             workplace = Workplace(place, self._facts(), workers)
             try:
                 self._run(workplace, pending)
@@ -90,13 +93,13 @@ class Job:
 
     def _facts(self) -> dict[str, Any]:
         """All that the files depend on."""
-        request = self.request
+        options = self.options
         return {
             **self.source.facts(),
-            "request": [request.num_parts, request.method, request.seed, request.balance],
-            "options": [request.tolerance, dict(request.options), described(request.assignment)],
+            "request": [options.total_parts, options.method, options.seed, options.balance],
+            "options": [options.tolerance, options.method_options, described(options.assignment)],
             "memory": self.budget.memory,
-            "layout": [self.name, self.halo, TEMPORARY_VERSION],
+            "layout": [self.name, options.halo, TEMPORARY_VERSION],
         }
 
     def _run(self, workplace: Workplace, pending: PendingFolder | None) -> None:
@@ -114,7 +117,7 @@ class Job:
         placing = self._placing(workplace, scan, num_nodes, num_edges)
 
         def place(_: int) -> dict[str, Any]:
-            with reading("assigning nodes", num_nodes * self.request.passes, " nodes") as tick:
+            with reading("assigning nodes", num_nodes * num_passes(self.options), " nodes") as tick:
                 return placing.place(num_nodes, weight is not None, tick)
 
         placed = workplace.run("place", 1, place)[0]
@@ -127,14 +130,14 @@ class Job:
 
     def _placing(self, workplace: Workplace, scan: Scan, num_nodes: int, num_edges: int) -> Placing:
         links = None
-        if self.request.streamed is not None:
+        if streaming_method(self.options) is not None:
             with reading("grouping neighbours", num_edges, " edges") as tick:
                 links = Links(workplace, self.source, self.budget, num_nodes, tick)
                 links.run(partial(scan.degrees, num_nodes=num_nodes))
-        return Placing(workplace, self.request, self.budget, scan, self.name, links)
+        return Placing(workplace, self.options, self.budget, scan, self.name, links)
 
     def _check_counts(self, num_nodes: int, slices: Iterable[Mapping[str, Any]]) -> None:
-        num_parts, given = self.request.num_parts, self.request.assignment
+        num_parts, given = self.options.total_parts, self.options.assignment
         if num_parts < 1 or num_parts > num_nodes:
             raise ConfigError(f"num_parts is {num_parts}; it must lie in 1 .. {num_nodes}, the number of nodes")
         if given is not None and len(given.parts.get(NODE_TYPE, ())) != num_nodes:
@@ -151,21 +154,21 @@ class Job:
             input_bytes=self.source.num_bytes,
             num_nodes=num_nodes,
             num_edges=num_edges,
-            num_parts=self.request.num_parts,
-            neighbour_passes=self.request.passes,
+            num_parts=self.options.total_parts,
+            neighbour_passes=num_passes(self.options),
             weight_bytes=0 if weight is None else weight.itemsize,
             num_slices=len(self.source.slices),
-            num_buckets=self.request.num_parts - 1 + -(-num_edges // rows),
-            both_ends=self.halo == "dgl",
+            num_buckets=self.options.total_parts - 1 + -(-num_edges // rows),
+            both_ends=self.options.halo == "dgl",
         )
         if workplace.workers.rank == 0:
-            if self.show_plan:
+            if self.options.progress is not False:
                 print(plan.text(self.budget), file=sys.stderr, flush=True)
             already = sum(path.stat().st_size for path in workplace.path.rglob("*") if path.is_file())
             plan.check_disk(workplace.path, already)
 
     def _shuffled(self, workplace: Workplace, layout: ShuffleLayout, placing: Placing) -> Shuffle:
-        shuffle = Shuffle(workplace, layout, self.budget, both_ends=self.halo == "dgl")
+        shuffle = Shuffle(workplace, layout, self.budget, both_ends=self.options.halo == "dgl")
         with reading("moving edges to their parts", layout.edges.total, " edges") as tick:
             task = partial(shuffle.slice, source=self.source, node_ids=placing.node_ids(), tick=tick)
             workplace.run("shuffle", len(self.source.slices), task)
@@ -196,17 +199,11 @@ class Job:
         facts: dict[str, Any],
     ) -> None:
         """Move the files to where they become the partition; they stay in the workplace until then."""
-        made = {
-            "method": assigned["method"],
-            "why": assigned["why"],
-            "seed": self.request.seed if self.request.assignment is None else self.request.assignment.seed,
-            "num_parts": self.request.num_parts,
-            "balance": assigned["balance"],
-            "num_nodes": {NODE_TYPE: layout.nodes.total},
-            "num_edges": {type_name(EDGE_TYPE): layout.edges.total},
-            "reader": {},
-        }
-        manifest = PartitionManifest(f"{self.name}.json", "destination", self.halo, 1, made, files=facts)
+        seed = (self.options.assignment or self.options).seed
+        assignment = Assignment({}, self.options.total_parts, seed=seed, **assigned)
+        num_edges = {type_name(EDGE_TYPE): layout.edges.total}
+        made = facts_of(assignment, {NODE_TYPE: layout.nodes.total}, num_edges, {})
+        manifest = PartitionManifest(f"{self.name}.json", "destination", self.options.halo, 1, made, files=facts)
         for kind, name in (("node", NODE_TYPE), ("edge", type_name(EDGE_TYPE))):
             manifest.id_maps[kind] = {name: id_map_paths(kind, name)}
         for name in facts:
@@ -218,23 +215,12 @@ class Job:
         pending.publish()
 
 
-def build_streaming(
-    source: Any,
-    request: Request,
-    *,
-    memory: str | int,
-    out: str | Path,
-    name: str | None,
-    reader_options: Mapping[str, Any] | None,
-    halo: Halo,
-    overwrite: bool,
-    progress: bool | None,
-) -> PartitionedGraph:
-    """``partition.build`` of edge files in bounded memory; the arguments are those of ``build``."""
-    request.check()
-    edges = EdgeSource(source, reader_options)
-    check_config_name(name or edges.name)
-    check_names(graph_without_edges(1, name or edges.name), name or edges.name)
-    replaceable = partial(check_replaceable, overwrite=overwrite)
-    shown = progress is not False
-    return Job(edges, request, Budget.of(memory), Path(out), name or edges.name, halo, replaceable, shown).run(progress)
+def build_streaming(source: Any, options: BuildOptions) -> PartitionedGraph:
+    """``partition.build`` of edge files in bounded memory."""
+    check_method(options)
+    assert options.memory is not None
+    edges = EdgeSource(source, options.reader_options)
+    name = options.name or edges.name
+    check_config_name(name)
+    check_names(graph_without_edges(1, name), name)
+    return Job(edges, options, Budget.of(options.memory), name).run()

@@ -8,7 +8,7 @@ the neighbours weigh. Legend: N nodes, L links (an edge is two, a self loop none
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ def streamed_options(method: str, options: Mapping[str, Any]) -> tuple[int, str]
     return checked_passes(passes, order), order
 
 
-def check_streamed(method: str, balance: tuple[str, ...] | None, seed: int, options: Mapping[str, Any]) -> None:
+def check_streamed(method: str, balance: Sequence[str] | None, seed: int, options: Mapping[str, Any]) -> None:
     """Raise a ConfigError for what a streaming method cannot do here."""
     chosen = METHODS[method]
     names = chosen.balance if balance is None else balance
@@ -161,7 +161,7 @@ def limits_of(
     graph: HeteroGraph,
     degrees: np.ndarray,
     method: str,
-    balance: tuple[str, ...] | None,
+    balance: Sequence[str] | None,
     tolerance: float | Mapping[str, float] | None,
 ) -> Constraints:
     """Constraints of the nodes and their in-degrees, for a graph whose edges lie elsewhere."""

@@ -6,7 +6,6 @@ Legend: N nodes, E edges, P parts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from partition.assignment import Assignment
 from partition.constraints import Constraints
 from partition.methods.base import Problem
 from partition.methods.repair import repair
+from partition.options import BuildOptions
 from partition.relabel import Ranges, relabel
 from partition.streaming.edges import ShuffleLayout, check_largest, cut_buckets, number_type
 from partition.streaming.links import STREAMED, Links, check_streamed, limits_of, streamed_options
@@ -31,38 +31,26 @@ AUTO = "ldg"
 AUTO_WHY = "auto: the lowest cut within the limits that needs no graph in memory"
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the caller wants; see ``partition.build``."""
+def streaming_method(options: BuildOptions) -> str | None:
+    """The streaming method that assigns the nodes; None where no edge is needed for that."""
+    method = AUTO if options.method == "auto" else options.method
+    return method if options.assignment is None and method in STREAMED else None
 
-    num_parts: int
-    method: str
-    seed: int
-    balance: tuple[str, ...] | None
-    tolerance: float | Mapping[str, float] | None
-    options: Mapping[str, Any]
-    assignment: Assignment | None
 
-    @property
-    def streamed(self) -> str | None:
-        """The streaming method that assigns; None where the edges are not looked at."""
-        method = AUTO if self.method == "auto" else self.method
-        return method if self.assignment is None and method in STREAMED else None
+def check_method(options: BuildOptions) -> None:
+    """Raise a ConfigError for a method, or an option of it, that needs the whole graph in memory."""
+    streamed = streaming_method(options)
+    if streamed is not None:
+        check_streamed(streamed, options.balance, options.seed, options.method_options or {})
+    elif options.assignment is None and options.method not in WITHOUT_EDGES:
+        known = ", ".join(sorted((*WITHOUT_EDGES, *STREAMED)))
+        raise ConfigError(f"method {options.method!r} needs the whole graph in memory; with memory= there are: {known}")
 
-    def check(self) -> None:
-        """Raise a ConfigError for a method, or an option of it, that needs the whole graph in memory."""
-        if self.streamed is not None:
-            check_streamed(self.streamed, self.balance, self.seed, self.options)
-        elif self.assignment is None and self.method not in WITHOUT_EDGES:
-            known = ", ".join(sorted((*WITHOUT_EDGES, *STREAMED)))
-            raise ConfigError(
-                f"method {self.method!r} needs the whole graph in memory; with memory= there are: {known}"
-            )
 
-    @property
-    def passes(self) -> int:
-        """Times that all neighbours are read."""
-        return 0 if self.streamed is None else streamed_options(self.streamed, self.options)[0]
+def num_passes(options: BuildOptions) -> int:
+    """Passes over all neighbours."""
+    streamed = streaming_method(options)
+    return 0 if streamed is None else streamed_options(streamed, options.method_options or {})[0]
 
 
 class Placing:
@@ -73,9 +61,9 @@ class Placing:
     """
 
     def __init__(
-        self, workplace: Workplace, request: Request, budget: Budget, scan: Scan, name: str, links: Links | None
+        self, workplace: Workplace, options: BuildOptions, budget: Budget, scan: Scan, name: str, links: Links | None
     ) -> None:
-        self.request, self.budget, self.scan, self.name = request, budget, scan, name
+        self.options, self.budget, self.scan, self.name = options, budget, scan, name
         self.links = links
         self.folder = workplace.folder("nodes")
 
@@ -104,7 +92,7 @@ class Placing:
         sizes = np.diff(np.append(0, np.cumsum(degrees))[starts])
         if weighted and not sizes.all():
             raise PartitionError(
-                f"part {int(np.argmin(sizes))} of {self.request.num_parts} owns no edge, but edges have weights: DGL's "
+                f"part {int(np.argmin(sizes))} of {len(sizes)} owns no edge, but edges have weights: DGL's "
                 "servers die on that; use fewer parts or another method"
             )
         return {
@@ -120,41 +108,41 @@ class Placing:
     def _assigned(self, graph: HeteroGraph, tick: Tick) -> Assignment:
         from partition.methods import assign
 
-        request = self.request
-        if request.assignment is not None:
-            return request.assignment
+        options = self.options
+        if options.assignment is not None:
+            return options.assignment
         if self.links is not None:
             return self._streamed(graph, self.links, tick)
         return assign(
             graph,
-            request.num_parts,
-            request.method,
-            seed=request.seed,
-            balance=request.balance,
-            tolerance=request.tolerance,
-            **request.options,
+            options.total_parts,
+            options.method,
+            seed=options.seed,
+            balance=options.balance,
+            tolerance=options.tolerance,
+            **(options.method_options or {}),
         )
 
     def _streamed(self, graph: HeteroGraph, links: Links, tick: Tick) -> Assignment:
-        request = self.request
-        method = request.streamed
+        options, num_parts = self.options, self.options.total_parts
+        method = streaming_method(options)
         assert method is not None
         degrees = self.scan.degrees("in", graph.total_nodes)
-        wanted = limits_of(graph, degrees, method, request.balance, request.tolerance)
+        wanted = limits_of(graph, degrees, method, options.balance, options.tolerance)
         del degrees
         parts = np.zeros(graph.total_nodes, np.int32)
-        if request.num_parts > 1:
-            parts = links.stream(wanted, request.num_parts, request.seed, method, request.options, tick)
-        why = AUTO_WHY if request.method == "auto" else "asked for"
-        moved = repair(Problem(graph, request.num_parts, wanted), parts, "destination", with_cut=False)
+        if num_parts > 1:
+            parts = links.stream(wanted, num_parts, options.seed, method, options.method_options or {}, tick)
+        why = AUTO_WHY if options.method == "auto" else "asked for"
+        moved = repair(Problem(graph, num_parts, wanted), parts, "destination", with_cut=False)
         if moved:
             why += f"; {moved} nodes moved so that every part has what it needs"
-        wanted.check(parts, request.num_parts, method)
-        return Assignment({NODE_TYPE: parts}, request.num_parts, method, request.seed, why)
+        wanted.check(parts, num_parts, method)
+        return Assignment({NODE_TYPE: parts}, num_parts, method, options.seed, why)
 
     def _balance(self, assignment: Assignment, parts: np.ndarray, degrees: np.ndarray) -> dict[str, float]:
         """Of nodes and of edges; an assignment that was given keeps what it says of itself."""
-        if self.request.assignment is not None:
+        if self.options.assignment is not None:
             return dict(assignment.balance)
         found: dict[str, float] = {}
         for name, weights in (("nodes", np.ones(len(parts), np.int64)), ("edges", degrees)):

@@ -13,7 +13,9 @@ import pytest
 
 import partition
 from graph_emb.cli import main as graph_emb_cli
+from graph_emb.core.errors import ConfigError
 from partition import cli
+from partition.options import BuildOptions
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -162,3 +164,19 @@ def test_parsing_imports_nothing_heavy() -> None:
     script = "import sys, partition.cli; print([m for m in ('numpy', 'torch', 'numba', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=CHECKOUT)
     assert done.stdout == "[]\n"
+
+
+def test_defaults_are_those_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each default stood twice: --halo, --hops, --seed and --edge-owner had their own."""
+    told: list[BuildOptions] = []
+
+    def noted(graph: object, options: BuildOptions) -> None:
+        told.append(options)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("partition.building._build", noted)
+    out = str(tmp_path / "out")
+    assert cli.main(["build", "g.csv", "--parts", "2", "--out", out]) == 2
+    with pytest.raises(ConfigError, match="enough"):
+        partition.build("g.csv", 2, out=out, method_options={}, reader_options={})
+    assert told == [told[0]] * 2

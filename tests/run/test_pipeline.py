@@ -205,7 +205,7 @@ def test_walk_models_add_the_reverse_of_every_edge_unless_told(tmp_path: Path) -
     options = {**tiny(), "dataset": tmp_path / "g.npz"}
     assert ge.pipeline("deepwalk", **options).metrics["dataset"]["directed"] is False
     assert ge.pipeline("deepwalk", symmetrize=False, **options).metrics["dataset"]["directed"] is True
-    with pytest.raises(ConfigError, match="has no effect with model.symmetrize = True"):
+    with pytest.raises(ConfigError, match=r"has no effect with model\.symmetrize = True"):
         ge.pipeline("deepwalk", directed=True, **options)
 
 

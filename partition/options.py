@@ -1,0 +1,170 @@
+"""Options of a build, checked once, before anything is read."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from graph_emb.core.errors import CompatError, ConfigError, unknown_name
+from partition.assignment import Assignment, EdgeOwner
+from partition.halo import Halo, check_layout
+
+ASSIGN_ARGUMENTS = {
+    "graph": "GRAPH",
+    "num_parts": "--parts",
+    "method": "--method",
+    "balance": "--balance",
+    "tolerance": "--tolerance",
+    "seed": "--seed",
+    "num_threads": "--threads",
+    "edge_owner": "--edge-owner",
+}
+"""Arguments of ``partition.methods.assign`` that are no options of a method, each with its flag."""
+READ_ARGUMENTS = {"source": "GRAPH", "progress": "--quiet"}
+"""The same of ``graph_emb.graph.readers.read_graph``; ``build`` has ``name`` too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """How to partition a graph and where to write it.
+
+    Attributes:
+        out: Folder of the partition; it appears when the partition is complete.
+        num_parts: Parts to make; taken from ``assignment`` when that is given.
+        method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
+        name: The graph's name in DGL; default: the graph's own.
+        assignment: Use this instead of a method; the options of methods are then refused, and a seed other than 0.
+        balance, tolerance, seed: See ``partition.methods.assign``.
+        num_threads: Of every step; changes the time, not the result. None: all that this process may use.
+        method_options: Of the method, and ``relation_weights``.
+        reader_options: Passed to ``graph_emb.graph.readers.read_graph``.
+        edge_owner: ``"destination"``, ``"source"`` or ``"balanced"``, see ``partition.relabel.relabel``.
+        halo, num_hops: See ``partition.halo.PartBuilder``.
+        graphbolt: Add the sampling graphs of ``dgl.graphbolt``.
+        allow_empty: Accept a part without rows of a type that has data; DGL's servers do not.
+        report: Write report.json, report.html and timings.json; None: unless ``memory`` is given, as the report needs
+            the graph.
+        memory: What this process may hold, such as ``"2GB"``: the edges of the graph, a path to edge lists with
+            integer ids, are then never all in memory, and ``"auto"`` is ``"ldg"``. Under torchrun every worker must
+            call, and each may hold as much. See ``docs/concepts/partition-streaming.md``.
+        overwrite: Replace a partition that is in ``out``.
+        progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
+    Raises:
+        ConfigError: an option is wrong, or has no effect beside another one.
+        CompatError: graphbolt is asked for but is not there.
+    """
+
+    out: str | Path
+    num_parts: int | None = None
+    method: str = "auto"
+    name: str | None = None
+    assignment: Assignment | None = None
+    balance: Sequence[str] | None = None
+    tolerance: float | Mapping[str, float] | None = None
+    seed: int = 0
+    num_threads: int | None = None
+    method_options: Mapping[str, Any] | None = None
+    reader_options: Mapping[str, Any] | None = None
+    edge_owner: EdgeOwner = "destination"
+    halo: Halo = "dgl"
+    num_hops: int = 1
+    graphbolt: bool = False
+    allow_empty: bool = False
+    report: bool | None = None
+    memory: str | int | None = None
+    overwrite: bool = False
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.graphbolt:
+            check_graphbolt()
+        check_layout(self.halo, self.num_hops)
+        refuse_arguments("method_options", self.method_options, ASSIGN_ARGUMENTS)
+        refuse_arguments("reader_options", self.reader_options, {**READ_ARGUMENTS, "name": "--name"})
+        if self.edge_owner not in get_args(EdgeOwner):
+            raise unknown_name("edge owner", self.edge_owner, get_args(EdgeOwner))
+        if self.num_parts is None and self.assignment is None:
+            raise ConfigError("num_parts is missing; give the number of parts or an assignment")
+        if self.assignment is not None:
+            self._check_assigned(self.assignment)
+        if self.memory is not None:
+            self._check_streamed()
+
+    @classmethod
+    def of(cls, **given: Any) -> BuildOptions:
+        """Options by name; an unknown one is a ConfigError with the nearest known one."""
+        known = [option.name for option in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise unknown_name("option of a build", name, known)
+        return cls(**given)
+
+    @property
+    def total_parts(self) -> int:
+        """Parts to make, the assignment's where one is given."""
+        if self.assignment is not None:
+            return self.assignment.num_parts
+        assert self.num_parts is not None
+        return self.num_parts
+
+    def _check_assigned(self, assignment: Assignment) -> None:
+        """Refuse options that a given assignment leaves without effect."""
+        if self.num_parts not in (None, assignment.num_parts):
+            raise ConfigError(f"num_parts is {self.num_parts} but the assignment has {assignment.num_parts} parts")
+        chosen = {
+            "method": None if self.method == "auto" else self.method,
+            "seed": self.seed or None,
+            "balance": self.balance,
+            "tolerance": self.tolerance,
+            **(self.method_options or {}),
+        }
+        idle = [name for name, value in chosen.items() if value is not None]
+        if idle:
+            raise ConfigError(f"{idle[0]} has no effect on parts that are given; leave it or the assignment out")
+
+    def _check_streamed(self) -> None:
+        """Refuse options that need the whole graph in memory."""
+        refused = {
+            "report=True": self.report,
+            f"edge_owner={self.edge_owner!r}": self.edge_owner != "destination",
+            f"num_hops={self.num_hops}": self.num_hops != 1,
+            "graphbolt=True": self.graphbolt,
+            "allow_empty=True": self.allow_empty,
+        }
+        for option, given in refused.items():
+            if given:
+                raise ConfigError(f"{option} needs the whole graph in memory; leave out it or memory")
+        if self.num_threads is not None:
+            raise ConfigError(
+                f"num_threads={self.num_threads}: memory= works with one thread; start workers by torchrun"
+            )
+
+
+def refuse_arguments(what: str, options: Mapping[str, Any] | None, arguments: Mapping[str, str]) -> None:
+    """Raise a ConfigError for an option that is an argument of its own: one of both would win in silence, or collide.
+
+    Args:
+        what: Name of the group of options.
+        arguments: Names of the arguments, each with its flag on the command line.
+    """
+    for name in options or {}:
+        if name in arguments:
+            place = f"{arguments[name]} on the command line"
+            raise ConfigError(f"{what}: {name!r} is an argument of its own, {place}; give it there")
+
+
+def check_graphbolt() -> None:
+    """Raise a CompatError unless ``dgl.graphbolt`` works here."""
+    from graph_emb.compat import dgl as compat_dgl
+    from graph_emb.compat.graphbolt import StubModule
+
+    version = compat_dgl.load().__version__
+    try:
+        found = importlib.import_module("dgl.graphbolt")
+    except ImportError as error:
+        raise CompatError(f"graphbolt of dgl {version}: {error}; build the partition without it") from error
+    if isinstance(found, StubModule):
+        raise CompatError(f"graphbolt of dgl {version}: {found.reason}; build the partition without it")
