@@ -81,6 +81,16 @@ class DistEmbedding:
     Raises:
         ConfigError: a bad shape, dtype or name.
         PartitionError: the policy or original_ids do not cover num_embeddings ids.
+    Example:
+        >>> emb = ge.DistEmbedding(5, 2, "node", ge.initializers.FromArray(torch.arange(10.0).view(5, 2)))
+        >>> opt = ge.SparseSGD([emb], lr=0.1)
+        >>> rows = emb(torch.tensor([3, 0, 3]))
+        >>> rows.tolist()
+        [[6.0, 7.0], [0.0, 1.0], [6.0, 7.0]]
+        >>> rows.sum().backward()
+        >>> opt.step()
+        >>> emb.weight[3].tolist()
+        [5.800000190734863, 6.800000190734863]
     """
 
     def __init__(
@@ -249,9 +259,11 @@ class DistEmbedding:
         return self._spec.dtype
 
     @property
-    def kvstore(self) -> Any:
-        """The transport that stores the rows (DGL: the kvstore client)."""
+    def transport(self) -> Any:
+        """The transport that stores the rows (``graph_emb.transport.base.Transport``)."""
         return self._transport
+
+    kvstore = transport  # DGL's word: its tables name their kvstore client so
 
     @property
     def shard(self) -> EmbeddingShard:

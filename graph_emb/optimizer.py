@@ -37,6 +37,9 @@ class SparseOptimizer(torch.optim.Optimizer):
         numbers: The default of each number in a group.
         options: The choices that fix the rule's state: equal for all groups.
         chosen: The convention of duplicates and clocks.
+    Attributes:
+        rule_type: The rule's class.
+        transport: Of all tables.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         options: dict[str, Any],
         chosen: Convention,
     ) -> None:
-        self._rule_type = rule
+        self.rule_type = rule
         self._options = options
         self._convention = chosen
         self._tables: dict[str, DistEmbedding] = {}
@@ -64,20 +67,24 @@ class SparseOptimizer(torch.optim.Optimizer):
                 self._tables[table.name] = table
             merged.append({"params": [table.anchor for table in group["tables"]], **group})
         super().__init__(merged, dict(numbers))
-        rules = {table.name: self._rule(group) for group in self.param_groups for table in group["tables"]}
-        self._transport = common_transport(self._tables.values())
-        attach_all(self._transport, rules)
-        self._detach = weakref.finalize(self, detach_all, self._transport, list(rules))
+        rules = {table.name: self.rule_of(group) for group in self.param_groups for table in group["tables"]}
+        self.transport = common_transport(self._tables.values())
+        attach_all(self.transport, rules)
+        self._detach = weakref.finalize(self, detach_all, self.transport, list(rules))
 
-    def _rule(self, group: dict[str, Any]) -> Rule:
-        """The group's rule with the numbers as they stand now, checked."""
+    def rule_of(self, group: dict[str, Any]) -> Rule:
+        """The group's rule with the numbers as they stand now.
+
+        Raises:
+            ConfigError: a number is NaN or out of its limits.
+        """
         numbers = {name: group[name] for name in self.defaults}
         if isinstance(numbers.get("lr"), Tensor):
             numbers["lr"] = float(numbers["lr"])
         if "betas" in numbers:
             numbers["beta1"], numbers["beta2"] = _two(numbers.pop("betas"))
         try:
-            return self._rule_type(**numbers, **self._options)
+            return self.rule_type(**numbers, **self._options)
         except ConfigError as error:
             names = ", ".join(repr(table.name) for table in group["tables"])
             raise ConfigError(f"{type(self).__name__}: table {names}: {error}") from None
@@ -105,14 +112,14 @@ class SparseOptimizer(torch.optim.Optimizer):
                 result = closure()
         pushes = []
         for group in self.param_groups:
-            rule = self._rule(group)
+            rule = self.rule_of(group)
             for table in group["tables"]:
-                if table.touched or self._transport.lockstep:
+                if table.touched or self.transport.lockstep:
                     ids, grads = _concatenate(table)
                     check_gradient(table.name, ids, grads, table.embedding_dim)
                     pushes.append(Push(table.name, ids, grads, rule, self._convention.merge, table.touched))
         try:
-            self._transport.push(pushes)
+            self.transport.push(pushes)
         finally:  # an error may come when some, or all, of them are applied
             for push in pushes:
                 self._tables[push.table].clear_gradients()
@@ -136,14 +143,14 @@ class SparseOptimizer(torch.optim.Optimizer):
         """
         if not 0 <= position < trainers:
             raise ConfigError(f"take_turns({position}, {trainers}): the position must be at least 0 and below trainers")
-        if trainers > 1 and self._transport.lockstep:
-            raise ModeError(f"take_turns({position}, {trainers}): ranks of {self._transport.mode} mode share each step")
+        if trainers > 1 and self.transport.lockstep:
+            raise ModeError(f"take_turns({position}, {trainers}): ranks of {self.transport.mode} mode share each step")
         self._turns = trainers
         for clock in [clock for table in self._tables for clock in self._clocks(table)]:
             clock.add_((position - int(clock)) % trainers)
 
     def _clocks(self, table: str) -> list[Tensor]:
-        shard = self._transport.shard(table)
+        shard = self.transport.shard(table)
         return [shard.state[name] for name, spec in shard.state_specs.items() if spec.kind == "table"]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -200,18 +207,41 @@ class SparseOptimizer(torch.optim.Optimizer):
         return dict(self._tables)
 
     @property
+    def choices(self) -> dict[str, Any]:
+        """The options that every group shares, ``merge`` among them."""
+        return {**self._options, "merge": self._convention.merge}
+
+    @property
     def rank(self) -> int:
         """This process."""
-        return self._transport.rank
+        return self.transport.rank
 
     @property
     def world_size(self) -> int:
         """Processes that share the tables."""
-        return self._transport.world_size
+        return self.transport.world_size
 
 
 class SparseSGD(SparseOptimizer):
-    """SGD on touched rows; ``momentum`` adds a buffer per element. See ``graph_emb.optim.sgd.SGD``."""
+    """Stochastic gradient descent on touched rows, as ``torch.optim.SGD`` with dampening 0.
+
+    ``b <- momentum * b + g;  w <- w - lr * b`` (heavy ball: Polyak 1964), with ``b = g`` and no state without momentum.
+    A row's buffer does not decay while the row is untouched.
+
+    Args:
+        params: Tables or groups.
+        lr: Learning rate.
+        momentum: In [0, 1); above 0 each weight has a buffer.
+        merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
+        compat: ``"torch"`` or ``"fbgemm"``.
+    Example:
+        >>> emb = ge.DistEmbedding(4, 2, init_func=ge.initializers.Zeros())
+        >>> opt = ge.SparseSGD([emb], lr=0.5)
+        >>> emb(torch.tensor([1, 1, 3])).sum().backward()
+        >>> opt.step()
+        >>> emb.weight[:][:, 0].tolist()
+        [0.0, -1.0, 0.0, -0.5]
+    """
 
     def __init__(
         self,
@@ -228,7 +258,9 @@ class SparseSGD(SparseOptimizer):
 
 
 class SparseAdagrad(SparseOptimizer):
-    """Element-wise Adagrad, as ``torch.optim.Adagrad``. See ``graph_emb.optim.adagrad.Adagrad``.
+    """Element-wise Adagrad (Duchi, Hazan and Singer 2011) on touched rows, as ``torch.optim.Adagrad``.
+
+    ``s <- s + g * g;  w <- w - lr * g / (sqrt(s) + eps)``
 
     Args:
         params: Tables or groups.
@@ -237,6 +269,16 @@ class SparseAdagrad(SparseOptimizer):
         initial_accumulator_value: The first value of the state.
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         compat: ``"torch"``, ``"dgl-1.x"`` (mean), ``"dgl-0.5"`` (row-wise, each occurrence squared), ``"fbgemm"``.
+    Example:
+        >>> emb = ge.DistEmbedding(3, 1, init_func=ge.initializers.Zeros())
+        >>> opt = ge.SparseAdagrad([emb], lr=0.1)
+        >>> for _ in range(2):
+        ...     emb(torch.tensor([2])).sum().backward()
+        ...     opt.step()
+        >>> emb.optm_state["sum"].flatten().tolist()
+        [0.0, 0.0, 2.0]
+        >>> [round(x, 4) for x in emb.weight[:].flatten().tolist()]
+        [0.0, 0.0, -0.1707]
     """
 
     _rule_class: type[Rule] = Adagrad
@@ -257,13 +299,26 @@ class SparseAdagrad(SparseOptimizer):
 
 
 class SparseRowAdagrad(SparseAdagrad):
-    """Adagrad with one scalar per row. See ``graph_emb.optim.adagrad.RowAdagrad``; arguments as ``SparseAdagrad``."""
+    """Row-wise Adagrad: one scalar per row, so that the state takes 1/D of ``SparseAdagrad``'s memory.
+
+    ``s <- s + mean(g * g);  w <- w - lr * g / (sqrt(s) + eps)`` with the mean over the row's columns: Adagrad (Duchi,
+    Hazan and Singer 2011) as FBGEMM and PyTorch-BigGraph (Lerer et al. 2019) keep it. Arguments as ``SparseAdagrad``.
+
+    Example:
+        >>> emb = ge.DistEmbedding(1000, 64)
+        >>> opt = ge.SparseRowAdagrad([emb], lr=0.1)
+        >>> emb.optm_state["sum"].shape
+        torch.Size([1000])
+    """
 
     _rule_class = RowAdagrad
 
 
 class SparseAdam(SparseOptimizer):
-    """Adam on touched rows. See ``graph_emb.optim.adam.Adam``.
+    """Adam (Kingma and Ba 2015) on touched rows, as ``torch.optim.SparseAdam``.
+
+    ``m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g * g;  w <- w - lr * (m / c1) / (sqrt(v / c2) + e)`` with
+    ``c = 1 - b ** t``. The moments of a row do not decay while it is untouched.
 
     Args:
         params: Tables or groups.
@@ -273,6 +328,15 @@ class SparseAdam(SparseOptimizer):
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         bias_correction: ``"row"`` or ``"global"`` clock; None follows ``compat``.
         compat: ``"torch"`` (``torch.optim.SparseAdam``), ``"dgl-1.x"`` or ``"fbgemm"``.
+    Example:
+        >>> emb = ge.DistEmbedding(4, 1, init_func=ge.initializers.Zeros())
+        >>> opt = ge.SparseAdam([emb], lr=0.01)
+        >>> emb(torch.tensor([0, 2])).sum().backward()
+        >>> opt.step()
+        >>> [round(x, 4) for x in emb.weight[:].flatten().tolist()]
+        [-0.01, 0.0, -0.01, 0.0]
+        >>> sorted(emb.optm_state)
+        ['exp_avg', 'exp_avg_sq', 'step']
     """
 
     _rule_class: type[Rule] = Adam
@@ -306,16 +370,35 @@ class SparseAdam(SparseOptimizer):
 
 
 class SparseRowAdam(SparseAdam):
-    """Adam with one second moment per row. See ``graph_emb.optim.adam.RowAdam``; arguments as ``SparseAdam``."""
+    """Adam (Kingma and Ba 2015) with one second moment per row: FBGEMM's partial row-wise Adam.
+
+    As ``SparseAdam`` but ``v <- b2 v + (1 - b2) mean(g * g)`` over the row's columns; arguments as ``SparseAdam``.
+
+    Example:
+        >>> emb = ge.DistEmbedding(1000, 64)
+        >>> opt = ge.SparseRowAdam([emb], lr=0.001)
+        >>> emb.optm_state["exp_avg"].shape, emb.optm_state["exp_avg_sq"].shape
+        (torch.Size([1000, 64]), torch.Size([1000]))
+    """
 
     _rule_class = RowAdam
 
 
 class SparseAdamW(SparseAdam):
-    """Adam with decoupled weight decay on touched rows; other arguments as ``SparseAdam``.
+    """AdamW (Loshchilov and Hutter 2019) on touched rows: ``SparseAdam`` with decoupled weight decay.
+
+    ``w <- (1 - lr * weight_decay) w - lr * (m / c1) / (sqrt(v / c2) + e)``; moments and other arguments as
+    ``SparseAdam``.
 
     Args:
         weight_decay: A touched row shrinks by ``1 - lr * weight_decay`` in each step that touches it.
+    Example:
+        >>> emb = ge.DistEmbedding(2, 1, init_func=ge.initializers.FromArray(torch.ones(2, 1)))
+        >>> opt = ge.SparseAdamW([emb], lr=0.5, weight_decay=0.5)
+        >>> (0 * emb(torch.tensor([1]))).sum().backward()
+        >>> opt.step()
+        >>> emb.weight[:].flatten().tolist()
+        [1.0, 0.75]
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Optimizer state leaves and returns: dicts in torch's and DGL's form, and safetensors files.
+"""Save and restore optimizer state: dicts in torch's and DGL's form, and safetensors files.
 
 State of rows is copied whole; ids are the table's (partition order). Files hold no pickle and are replaced atomically.
 """
@@ -8,31 +8,44 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from graph_emb.optimizer import SparseOptimizer
+from graph_emb.embedding import DistEmbedding
+from graph_emb.optim.rule import Rule
+from graph_emb.transport.base import Transport
 
 FORMAT = 1
 
 
-def header(optimizer: SparseOptimizer) -> dict[str, Any]:
+class StatefulOptimizer(Protocol):
+    """The part of ``graph_emb.optimizer.SparseOptimizer`` on which its state depends."""
+
+    param_groups: list[dict[str, Any]]
+
+    @property
+    def tables(self) -> dict[str, DistEmbedding]: ...
+    @property
+    def transport(self) -> Transport: ...
+    @property
+    def choices(self) -> dict[str, Any]: ...
+    @property
+    def rule_type(self) -> type[Rule]: ...
+    def rule_of(self, group: dict[str, Any]) -> Rule: ...
+
+
+def header(optimizer: StatefulOptimizer) -> dict[str, Any]:
     """Rule, options and parameter groups with their numbers: everything but the state of rows."""
-    chosen = optimizer._convention
     groups = [
-        {"tables": [table.name for table in group["tables"]], **_numbers(optimizer, group)}
-        for group in optimizer.param_groups
+        {"tables": [table.name for table in group["tables"]], **_numbers(group)} for group in optimizer.param_groups
     ]
-    options = {**optimizer._options, "merge": chosen.merge}
-    return {"rule": optimizer._rule_type.__name__, "options": options, "param_groups": groups}
+    return {"rule": optimizer.rule_type.__name__, "options": optimizer.choices, "param_groups": groups}
 
 
-def _numbers(optimizer: SparseOptimizer, group: dict[str, Any]) -> dict[str, Any]:
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
     return {
         name: float(value) if isinstance(value, Tensor) else value
         for name, value in group.items()
@@ -40,29 +53,29 @@ def _numbers(optimizer: SparseOptimizer, group: dict[str, Any]) -> dict[str, Any
     }
 
 
-def snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
+def snapshot(optimizer: StatefulOptimizer) -> dict[str, Any]:
     """Header and copies of all state, every step of this process applied."""
-    optimizer._transport.flush()
+    optimizer.transport.flush()
     state = {
         name: {key: value.clone() for key, value in table.optm_state.items()}
-        for name, table in optimizer._tables.items()
+        for name, table in optimizer.tables.items()
     }
     return {**header(optimizer), "state": state}
 
 
-def restore(optimizer: SparseOptimizer, saved: dict[str, Any]) -> None:
+def restore(optimizer: StatefulOptimizer, saved: dict[str, Any]) -> None:
     """Check a snapshot against the optimizer, then copy it in."""
     missing = {"rule", "options", "param_groups", "state"} - set(saved)
     if missing:
         raise ConfigError(f"state_dict lacks {sorted(missing)}; pass what state_dict() returned")
     fresh = checked_groups(optimizer, saved, "state_dict")
     _check_tensors(optimizer, saved["state"])
-    optimizer._transport.flush()  # steps on their way would change what is copied in
+    optimizer.transport.flush()  # steps on their way would change what is copied in
     set_groups(optimizer, fresh)
     _copy_in(optimizer, saved["state"])
 
 
-def checked_groups(optimizer: SparseOptimizer, saved: dict[str, Any], where: str) -> list[dict[str, Any]]:
+def checked_groups(optimizer: StatefulOptimizer, saved: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """The optimizer's groups with the numbers of a saved header; changes nothing.
 
     Args:
@@ -84,19 +97,19 @@ def checked_groups(optimizer: SparseOptimizer, saved: dict[str, Any], where: str
     for group, values in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         numbers = _with_tuple_betas({key: value for key, value in values.items() if key != "tables"})
         trial = {**group, **numbers}
-        optimizer._rule(trial)
+        optimizer.rule_of(trial)
         fresh.append(trial)
     return fresh
 
 
-def set_groups(optimizer: SparseOptimizer, fresh: list[dict[str, Any]]) -> None:
+def set_groups(optimizer: StatefulOptimizer, fresh: list[dict[str, Any]]) -> None:
     """Give the optimizer the numbers that ``checked_groups`` returned."""
     for group, trial in zip(optimizer.param_groups, fresh, strict=True):
         group.update(trial)
 
 
-def _check_tensors(optimizer: SparseOptimizer, state: dict[str, dict[str, Tensor]]) -> None:
-    for name, table in optimizer._tables.items():
+def _check_tensors(optimizer: StatefulOptimizer, state: dict[str, dict[str, Tensor]]) -> None:
+    for name, table in optimizer.tables.items():
         own = table.optm_state
         found = state.get(name, {})
         if set(found) != set(own):
@@ -109,18 +122,18 @@ def _check_tensors(optimizer: SparseOptimizer, state: dict[str, dict[str, Tensor
                 )
 
 
-def _copy_in(optimizer: SparseOptimizer, state: dict[str, dict[str, Tensor]]) -> None:
-    for name, table in optimizer._tables.items():
+def _copy_in(optimizer: StatefulOptimizer, state: dict[str, dict[str, Tensor]]) -> None:
+    for name, table in optimizer.tables.items():
         for key, target in table.optm_state.items():
             target.copy_(state[name][key])
 
 
-def local_snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
+def local_snapshot(optimizer: StatefulOptimizer) -> dict[str, Any]:
     """DGL's ``local_state_dict``: hyper-parameters under their private names, states with the ids of this rank."""
     full = snapshot(optimizer)
     first = full["param_groups"][0]
     params = {
-        "world_size": optimizer.world_size,
+        "world_size": optimizer.transport.world_size,
         **{f"_{key}": value for key, value in first.items() if key != "tables"},
     }
     if "_betas" in params:
@@ -130,7 +143,7 @@ def local_snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
             "ids": torch.arange(table.shard.num_rows) + table.shard.first_id,
             "states": full["state"][name],
         }
-        for name, table in optimizer._tables.items()
+        for name, table in optimizer.tables.items()
     }
     return {
         "params": params,
@@ -139,12 +152,12 @@ def local_snapshot(optimizer: SparseOptimizer) -> dict[str, Any]:
     }
 
 
-def restore_local(optimizer: SparseOptimizer, saved: dict[str, Any]) -> None:
+def restore_local(optimizer: StatefulOptimizer, saved: dict[str, Any]) -> None:
     """Check and copy in what ``local_snapshot`` returned."""
     missing = {"params", "emb_states", "header"} - set(saved)
     if missing:
         raise ConfigError(f"local state lacks {sorted(missing)}; pass what local_state_dict() returned")
-    for name, table in optimizer._tables.items():
+    for name, table in optimizer.tables.items():
         ids = saved["emb_states"].get(name, {}).get("ids", torch.empty(0))
         expected = torch.arange(table.shard.num_rows) + table.shard.first_id
         if not torch.equal(ids, expected):
@@ -161,21 +174,21 @@ def _rank_file(f: str | Path, rank: int) -> Path:
     return path.with_name(f"{path.name}_{rank}")
 
 
-def save(optimizer: SparseOptimizer, f: str | Path) -> None:
+def save(optimizer: StatefulOptimizer, f: str | Path) -> None:
     """Write ``f_<rank>`` through a temporary name, every step of this process applied."""
     from safetensors.torch import save_file
 
-    target = _rank_file(f, optimizer.rank)
+    target = _rank_file(f, optimizer.transport.rank)
     if not target.parent.is_dir():
         raise DataError(f"{target.parent} is no folder; make it before save()")
-    optimizer._transport.flush()
+    optimizer.transport.flush()
     tensors = {
         f"{name}/{key}": value
-        for name, table in optimizer._tables.items()
+        for name, table in optimizer.tables.items()
         for key, value in table.optm_state.items()
         if value.numel()
     }
-    about = {"format": FORMAT, "world_size": optimizer.world_size, **header(optimizer)}
+    about = {"format": FORMAT, "world_size": optimizer.transport.world_size, **header(optimizer)}
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         save_file(tensors, temporary, metadata={"graph_emb": json.dumps(about)})
@@ -186,11 +199,11 @@ def save(optimizer: SparseOptimizer, f: str | Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load(optimizer: SparseOptimizer, f: str | Path) -> None:
+def load(optimizer: StatefulOptimizer, f: str | Path) -> None:
     """Read ``f_<rank>``, check it, copy it in."""
     from safetensors import SafetensorError, safe_open
 
-    target = _rank_file(f, optimizer.rank)
+    target = _rank_file(f, optimizer.transport.rank)
     if not target.is_file():
         raise DataError(f"no optimizer state at {target}; save() writes it")
     try:
@@ -203,15 +216,16 @@ def load(optimizer: SparseOptimizer, f: str | Path) -> None:
                     for key, value in table.optm_state.items()
                     if f"{name}/{key}" in names or not value.numel()
                 }
-                for name, table in optimizer._tables.items()
+                for name, table in optimizer.tables.items()
             }
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise DataError(f"{target} is no optimizer state of graph_emb or is damaged: {error}") from error
     if about.get("format") != FORMAT:
         raise DataError(f"{target} has format {about.get('format')}, this version reads {FORMAT}")
-    if about.get("world_size") != optimizer.world_size:
+    writers, readers = about.get("world_size"), optimizer.transport.world_size
+    if writers != readers:
         raise ConfigError(
-            f"{target} was written by {about.get('world_size')} processes, this job has {optimizer.world_size}; "
+            f"{target} was written by {writers} processes, this job has {readers}; "
             "use a checkpoint to change the number of processes"
         )
     restore(optimizer, {**about, "state": state})

@@ -38,7 +38,7 @@ def _as_group(entry: Any) -> dict[str, Any]:
 
 def common_transport(tables: Iterable[DistEmbedding]) -> Transport:
     """The transport of all tables."""
-    transports = {id(table.kvstore): table.kvstore for table in tables}
+    transports = {id(table.transport): table.transport for table in tables}
     if len(transports) > 1:
         raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
     return next(iter(transports.values()))

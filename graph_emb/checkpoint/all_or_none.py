@@ -54,7 +54,7 @@ def common_transport(tables: Sequence[DistEmbedding]) -> Transport:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"table {twice[0]!r} is given twice")
-    transports = {id(table.kvstore): table.kvstore for table in tables}
+    transports = {id(table.transport): table.transport for table in tables}
     if len(transports) > 1:
         raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
     return next(iter(transports.values()), None) or runtime.current()

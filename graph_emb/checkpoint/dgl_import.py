@@ -90,7 +90,7 @@ def import_dgl_state(
     numbers = {ours: first["params"][theirs] for theirs, ours in NUMBERS.items() if theirs in first["params"]}
     groups = [_with_numbers(optimizer, group, numbers, first_path) for group in optimizer.param_groups]
     root_eps = _root_eps(optimizer, numbers) if stored_root else None
-    transport = next(iter(optimizer.tables.values())).kvstore
+    transport = next(iter(optimizer.tables.values())).transport
     transport.flush()
     transport.barrier()  # a late push of another rank must not land on what is written here
     for group, fresh in zip(optimizer.param_groups, groups, strict=True):
@@ -213,7 +213,7 @@ def _with_numbers(
     if "betas" in group and "beta1" in numbers:
         fresh["betas"] = (numbers["beta1"], numbers["beta2"])
     try:
-        optimizer._rule({**group, **fresh})
+        optimizer.rule_of({**group, **fresh})
     except ConfigError as error:
         raise DataError(f"{path}: {error}") from None
     return fresh
@@ -228,7 +228,7 @@ def _root_eps(optimizer: SparseOptimizer, numbers: dict[str, Any]) -> float:
 def _write(table: DistEmbedding, part: _Part, root_eps: float | None) -> int:
     """Copy the rows that this process loads into their state; how many they are."""
     written = 0
-    for share in table.kvstore.rows(table.name, overwrite=True):
+    for share in table.transport.rows(table.name, overwrite=True):
         rows = part.ids - share.first_id
         mine = ((rows >= 0) & (rows < share.num_rows)).nonzero().flatten()
         for taken in mine.split(PIECE_ROWS):

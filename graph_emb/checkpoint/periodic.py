@@ -99,7 +99,7 @@ class PeriodicCheckpoints:
             "schedulers": schedulers,
             "generators": generators,
         }
-        self._last_time, transport = time.monotonic(), tables[0].kvstore
+        self._last_time, transport = time.monotonic(), tables[0].transport
         place = newest(self.folder) if self._resume else None
         if transport.votes(place is not None) not in (0, transport.world_size):
             raise ConfigError(f"{self.folder}: some ranks see a checkpoint there, others none; it must be one folder")
@@ -160,7 +160,7 @@ class PeriodicCheckpoints:
 
     def _sync_history(self) -> None:
         """A checkpoint counts lines, so they must be on the disk before it is."""
-        if self._lines and self._tables[0].kvstore.rank == 0:
+        if self._lines and self._tables[0].transport.rank == 0:
             with (self.folder / HISTORY).open("rb+") as file:
                 os.fsync(file.fileno())
 
@@ -188,7 +188,7 @@ class PeriodicCheckpoints:
             return step - self._last_step >= self._steps
         if self._seconds is None:
             return False
-        transport = self._tables[0].kvstore
+        transport = self._tables[0].transport
         return transport.votes(transport.rank == 0 and time.monotonic() - self._last_time >= self._seconds) > 0
 
     def _check(self, place: Path) -> None:

@@ -39,7 +39,7 @@ class RowsBack:
     def __init__(self, table: DistEmbedding, reader: TableReader, with_state: bool) -> None:
         self._table, self._reader = table, reader
         self._columns = reader.columns if with_state else [WEIGHT]
-        self._shares: Sequence[TableRows] = table.kvstore.rows(table.name)
+        self._shares: Sequence[TableRows] = table.transport.rows(table.name)
         self._ids: OriginalIds = table.original_ids
         self.covered = [np.zeros(rows.num_rows, bool) for rows in self._shares]
         self._first_values: list[Tensor | None] = []
@@ -87,7 +87,7 @@ class RowsBack:
         Raises:
             DataError: a file cannot be read any more; rows may be changed.
         """
-        self._table.kvstore.rows(self._table.name, overwrite=True)
+        self._table.transport.rows(self._table.name, overwrite=True)
         for rows, covered, first in zip(self._shares, self.covered, self._first_values, strict=True):
             files = self._reader.entry.files
             if rows.memory(WEIGHT) is not None:

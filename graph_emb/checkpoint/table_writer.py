@@ -55,7 +55,7 @@ class TableShare:
     @classmethod
     def of(cls, table: DistEmbedding, with_state: bool) -> TableShare:
         """The share of this process; without state where no optimizer is saved with the table."""
-        transport, shard = table.kvstore, table.shard
+        transport, shard = table.transport, table.shard
         specs = dict(shard.state_specs) if with_state else {}
         clocks = {name: shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
         rows = transport.rows(table.name)

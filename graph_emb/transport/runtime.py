@@ -45,7 +45,7 @@ def init(mode: str = "local", **options: Any) -> Transport:
             ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only).
             Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
     Returns:
-        The transport, for those who want its rank, world_size, flush and barrier.
+        The transport: its rank, world_size, flush and barrier.
     Raises:
         ConfigError: an unknown mode or option.
         ModeError: already initialised, or collective mode outside of a launcher.
@@ -107,10 +107,12 @@ def in_step(batches: Iterable[T], empty: T) -> Iterator[T]:
 
     Args:
         batches: This rank's, any number.
-        empty: What the loop's body gets when this rank has no more, such as ids of shape (0,).
+        empty: The batch of a rank that has no more, such as ids of shape (0,).
     Example:
-        >>> for ids in ge.in_step(my_batches, torch.empty(0, dtype=torch.int64)):
-        ...     loss = model(emb(ids)).sum()
+        >>> emb = ge.DistEmbedding(10, 4)
+        >>> mine = [torch.tensor([1, 2]), torch.tensor([3])]
+        >>> [len(emb(ids)) for ids in ge.in_step(mine, torch.empty(0, dtype=torch.int64))]
+        [2, 1]
     """
     transport = current()
     own = iter(batches)

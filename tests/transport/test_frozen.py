@@ -43,7 +43,7 @@ def test_every_rule_has_a_case() -> None:
     ge.init()
     made = set()
     for kind, options in OPTIMIZERS.values():
-        made.add(getattr(ge, kind)([ge.DistEmbedding(2, 1)], **options)._rule_type)
+        made.add(getattr(ge, kind)([ge.DistEmbedding(2, 1)], **options).rule_type)
     assert made == set(RULES.values())
 
 

@@ -115,7 +115,7 @@ def train_kge(
     names = ("", "") if checkpoints is None else ("entity", "relation")
     model = KGEModel(graph.num_entities, graph.num_relations, config, seed=seed, part_policy=part_policy, names=names)
     training = _Training(graph, model, seed, checkpoints)
-    transport = model.entity.kvstore
+    transport = model.entity.transport
     steps = config.epochs * training.batches.steps_per_epoch
     shown = progress and transport.rank == 0
     with (
@@ -144,7 +144,7 @@ class _Training:
         self, graph: KnowledgeGraph, model: KGEModel, seed: int, checkpoints: PeriodicCheckpoints | None
     ) -> None:
         self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
-        config, transport = model.config, model.entity.kvstore
+        config, transport = model.config, model.entity.transport
         self.transport = transport
         self.batches = Batches(graph, config, seed, transport.rank, transport.world_size, transport.lockstep)
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)

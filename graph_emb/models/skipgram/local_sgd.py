@@ -28,7 +28,7 @@ MOST_TOKENS = 1 << 18
 
 def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int) -> int:
     """Walks of all ranks that walk together, between two exchanges of theirs."""
-    most = MOST_WALKS if model.embedding.kvstore.lockstep else max(1, MOST_TOKENS // walk_length)
+    most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
     return ranks * (model.config.exchange_walks or min(most, -(-total_walks // (ranks * EXCHANGES))))
 
 
@@ -41,7 +41,7 @@ class LockstepCopies:
 
     def __init__(self, model: SkipGram) -> None:
         self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
-        self._rows = RowCopies(model.embedding.kvstore, [table.name for table in model.tables])
+        self._rows = RowCopies(model.embedding.transport, [table.name for table in model.tables])
         self._tables = len(model.tables)
 
     def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
@@ -122,7 +122,7 @@ class ExchangeSteps:
     ) -> None:
         self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
         self._kernel, self._negatives = Kernel(model.config, negatives), negatives
-        self._copies = LockstepCopies(model) if model.embedding.kvstore.lockstep else PushedCopies(model, wait)
+        self._copies = LockstepCopies(model) if model.embedding.transport.lockstep else PushedCopies(model, wait)
         self.size = size
         self._places = np.full(model.num_nodes, -1, np.int32)
         self.used, self.own, self.optimizer = 0, 0, None
@@ -130,8 +130,8 @@ class ExchangeSteps:
     @staticmethod
     def fits(model: SkipGram) -> bool:
         """Whether several processes share float32 rows on the CPU, each table cut in the same way."""
-        reaches = [table.kvstore.in_reach(table.name) for table in model.tables]
-        return model.embedding.kvstore.world_size > 1 and all(
+        reaches = [table.transport.in_reach(table.name) for table in model.tables]
+        return model.embedding.transport.world_size > 1 and all(
             trainable_in_place(reach)
             and (reach.first_id, len(reach.weight)) == (reaches[0].first_id, len(reaches[0].weight))
             for reach in reaches
@@ -165,12 +165,14 @@ class ExchangeSteps:
 
     def _own_rows(self) -> tuple[int, list[np.ndarray]]:
         """The first id of the rows that need no copy, and those rows of each table."""
-        reaches = [table.kvstore.in_reach(table.name) for table in self._model.tables]
+        reaches = [table.transport.in_reach(table.name) for table in self._model.tables]
         return reaches[0].first_id, [reach.weight.numpy() for reach in reaches]
 
     def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
         """The nodes that are negatives of this rank's walks until the next exchange; None: all nodes."""
         if not self._model.config.negative_pool:
             return None
-        number = piece.first + self._model.embedding.kvstore.rank  # exchanges are at least as many walks apart as ranks
+        number = (
+            piece.first + self._model.embedding.transport.rank
+        )  # exchanges are at least as many walks apart as ranks
         return self._negatives.pool(self._model.config.negative_pool, number, epoch=piece.epoch)

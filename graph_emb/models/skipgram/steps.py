@@ -168,7 +168,7 @@ class InPlaceSteps:
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self.size, self.optimizer = 1, None
-        reach = model.embedding.kvstore.in_reach
+        reach = model.embedding.transport.in_reach
         self._tables = (reach(model.embedding.name).weight.numpy(), reach(model.context.name).weight.numpy())
         self._decay, self._pool, self._threads = decay, pool, threads
 
@@ -177,7 +177,7 @@ class InPlaceSteps:
         """Whether this process may change all rows of all tables in place, in float32 and on the CPU."""
         return all(
             len(reach.weight) == model.num_nodes and trainable_in_place(reach)
-            for reach in (table.kvstore.in_reach(table.name) for table in model.tables)
+            for reach in (table.transport.in_reach(table.name) for table in model.tables)
         )
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
@@ -220,7 +220,7 @@ class GradientSteps:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._pool, self.optimizer = model, decay, pool, optimizer
         self.size = step_walks(model)
-        self._lockstep = model.embedding.kvstore.lockstep
+        self._lockstep = model.embedding.transport.lockstep
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
@@ -315,7 +315,7 @@ class PacedSteps:
 
 def step_walks(model: SkipGram) -> int:
     """Walks of one step of an optimizer, of all ranks that step together."""
-    transport = model.embedding.kvstore
+    transport = model.embedding.transport
     return model.config.batch_size * (transport.world_size if transport.lockstep else 1)
 
 

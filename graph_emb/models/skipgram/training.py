@@ -126,7 +126,7 @@ def train_skipgram(
     total_walks = config.epochs * sampler.num_walks_per_epoch
     decay = learning_rate(config, optimizer, total_walks)
     ranks: Ranks = OneRank()
-    first, interrupted = model.embedding.kvstore.rank == 0 or isinstance(sampler, WalkSampler), False
+    first, interrupted = model.embedding.transport.rank == 0 or isinstance(sampler, WalkSampler), False
     with (
         _threads(num_threads) as (pool, threads),
         _bar(total_walks, sampler, progress and first) as bar,
@@ -134,7 +134,7 @@ def train_skipgram(
     ):
         steps = _choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
         if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
-            ranks = LockstepRanks(sampler.group, model.embedding.kvstore.traffic, sampler, steps)
+            ranks = LockstepRanks(sampler.group, model.embedding.transport.traffic, sampler, steps)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
         epoch = first_epoch = begin = step = 0
         if checkpoints is not None:
@@ -185,7 +185,7 @@ def _choose_steps(
     threads: int,
 ) -> Steps:
     """In place for SGD where the rows allow it, else the optimizer with the kernel's or autograd's gradients."""
-    config, transport = model.config, model.embedding.kvstore
+    config, transport = model.config, model.embedding.transport
     in_place = optimizer is None and config.rule == "sgd" and config.path == "auto"
     ranks = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
     paced = ranks > 1 and not transport.lockstep
@@ -253,7 +253,7 @@ def _fitting_model(
         book = RangeBook(sampler.layout.bounds.tolist()) if isinstance(sampler, PartitionedWalkSampler) else None
         model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book)
         config = None
-    transport = model.embedding.kvstore
+    transport = model.embedding.transport
     parts = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
     if parts != transport.world_size and (parts > 1 or transport.lockstep):
         raise ConfigError(
