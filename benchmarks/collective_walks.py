@@ -32,9 +32,10 @@ def partitioned(args: argparse.Namespace, num_parts: int) -> tuple[Any, list[int
 
     from graph_emb.compat import dgl as compat_dgl
     from graph_emb.graph.csr import Graph
-    from graph_emb.graph.datasets import load
+    from graph_emb.graph.datasets import load_dataset
+    from graph_emb.graph.views import plain_dataset
 
-    graph = load(args.dataset, args.root).graph.to_undirected()
+    graph = plain_dataset(load_dataset(args.dataset, args.root)).graph
     parts = np.zeros(graph.num_nodes, np.int64)
     if num_parts > 1:
         dgl = compat_dgl.load()

@@ -30,8 +30,9 @@ import psutil
 import torch
 from tabulate import tabulate
 
-from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
 
@@ -124,7 +125,7 @@ def main() -> None:
     parser.add_argument("--skip-peer", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    graph = load_triples(args.dataset, args.root)
+    graph = knowledge_graph(load_dataset(args.dataset, args.root))
     rows = [measure(model, graph, args) for model in args.models]
     table = [
         [r["model"], *(statistics.median(r[side]) if r[side] else None for side in ("ours", "pykeen")), r.get("ratio")]

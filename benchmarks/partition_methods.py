@@ -38,6 +38,7 @@ from tabulate import tabulate
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.graph import read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.views import compressed
 from partition.methods import assign
 
 BALANCE = 1.05
@@ -49,9 +50,8 @@ def real(folder: str, file: str = "graph.npz", *, directed: bool = True) -> Call
     """A reader of one of the shared graphs."""
 
     def read(data: Path) -> HeteroGraph:
-        graph = read_graph(data / folder / file, directed=directed)
-        src, dst = graph.sources().astype(np.int64), graph.indices.astype(np.int64)
-        return HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: (src, dst)}, name=folder)
+        graph, _ = compressed(read_graph(data / folder / file), symmetrize=not directed)
+        return read_graph(graph, name=folder)
 
     return read
 

@@ -25,7 +25,8 @@ from tabulate import tabulate
 
 from graph_emb.evaluate.node_classification import node_classification
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.datasets import Dataset, load
+from graph_emb.graph.datasets import load_dataset
+from graph_emb.graph.views import PlainDataset, plain_dataset
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.sampling.walks import WalkSampler
 
@@ -47,7 +48,7 @@ GENSIM: dict[str, dict[str, Any]] = {
 class Curve:
     """Points (seconds of training, tokens, micro-F1, macro-F1) of one system."""
 
-    def __init__(self, name: str, dataset: Dataset, shuffles: int) -> None:
+    def __init__(self, name: str, dataset: PlainDataset, shuffles: int) -> None:
         self.name = name
         self.points: list[dict[str, float]] = []
         self._labels, self._shuffles = dataset.labels, shuffles
@@ -77,7 +78,7 @@ def sampler(graph: Graph, args: argparse.Namespace, **options: float) -> WalkSam
 
 
 def ours(
-    name: str, dataset: Dataset, options: dict[str, float], config: SkipGramConfig, args: argparse.Namespace
+    name: str, dataset: PlainDataset, options: dict[str, float], config: SkipGramConfig, args: argparse.Namespace
 ) -> Curve:
     """Our training, with a point every ``--every`` seconds and one at the end."""
     curve = Curve(name, dataset, args.curve_shuffles)
@@ -114,7 +115,7 @@ def warm_up(args: argparse.Namespace) -> float:
     return time.perf_counter() - begin
 
 
-def write_corpus(dataset: Dataset, args: argparse.Namespace, path: Path) -> int:
+def write_corpus(dataset: PlainDataset, args: argparse.Namespace, path: Path) -> int:
     """The walks of one epoch as lines of words; returns the number of words."""
     tokens = 0
     with path.open("w", encoding="utf-8") as file:
@@ -127,7 +128,7 @@ def write_corpus(dataset: Dataset, args: argparse.Namespace, path: Path) -> int:
 
 
 def gensim_peer(
-    name: str, settings: dict[str, Any], dataset: Dataset, corpus: Path, tokens: int, args: argparse.Namespace
+    name: str, settings: dict[str, Any], dataset: PlainDataset, corpus: Path, tokens: int, args: argparse.Namespace
 ) -> Curve:
     """``gensim.models.Word2Vec`` on the same corpus in every epoch, with a point after each."""
     from gensim.models import Word2Vec
@@ -166,7 +167,7 @@ def gensim_peer(
     return curve
 
 
-def peers(dataset: Dataset, args: argparse.Namespace) -> list[Curve]:
+def peers(dataset: PlainDataset, args: argparse.Namespace) -> list[Curve]:
     """Curves of all gensim settings that were asked for."""
     if args.skip_gensim:
         return []
@@ -226,7 +227,7 @@ def main() -> None:
     args = parser.parse_args()
     default = SkipGramConfig()
     args.dim, args.window = default.dim, default.window
-    dataset = load(args.dataset, args.root)
+    dataset = plain_dataset(load_dataset(args.dataset, args.root))
     print(f"kernels ready after {warm_up(args):.1f} s")
     wanted = {**OURS, **(QUALITY if args.quality else {})}
     curves = [ours(name, dataset, options, config, args) for name, (options, config) in wanted.items()]

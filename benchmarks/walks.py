@@ -25,7 +25,8 @@ from tabulate import tabulate
 
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.datasets import load
+from graph_emb.graph.datasets import load_dataset
+from graph_emb.graph.views import plain_dataset
 from graph_emb.sampling.walks import WalkSampler
 
 Walk = Callable[[int], int]
@@ -163,8 +164,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     results = []
     for name in args.datasets:
-        graph = load(name, args.root).graph
-        graph = graph.to_undirected()
+        graph = plain_dataset(load_dataset(name, args.root)).graph
         results += [compare(name, graph, p, q, args) for p, q in ((1.0, 1.0), tuple(args.pq))]
     report(results)
     if args.json:

@@ -66,9 +66,10 @@ def generated(seed: int, num_nodes: int = 600, degree: int = 12, num_classes: in
 
 def labelled(name: str, root: str | None) -> Data:
     """A data set whose nodes have one class each and a split; its features are left aside."""
-    from graph_emb.graph.typed_nodes import load_typed_nodes
+    from graph_emb.graph.datasets import load_dataset
+    from graph_emb.graph.views import typed_nodes
 
-    data = load_typed_nodes(name, root)
+    data = typed_nodes(load_dataset(name, root))
     ((src, dst),) = data.graph.edges.values()
     once = src < dst
     split = {part: torch.from_numpy(nodes) for part, nodes in data.split.items()}

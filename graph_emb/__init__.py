@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from graph_emb.checkpoint.loading import load_checkpoint
     from graph_emb.checkpoint.saving import save_checkpoint
     from graph_emb.embedding import DistEmbedding
+    from graph_emb.graph.datasets import load_dataset
     from graph_emb.graph.partition_book import PartitionBook, RangeBook
+    from graph_emb.graph.readers import read_graph
     from graph_emb.optimizer import (
         SparseAdagrad,
         SparseAdam,
@@ -58,7 +60,9 @@ _LAZY = {
     "in_step": "graph_emb.transport.runtime",
     "init": "graph_emb.transport.runtime",
     "load_checkpoint": "graph_emb.checkpoint.loading",
+    "load_dataset": "graph_emb.graph.datasets",
     "pipeline": "graph_emb.run.pipeline",
+    "read_graph": "graph_emb.graph.readers",
     "save_checkpoint": "graph_emb.checkpoint.saving",
     "shutdown": "graph_emb.transport.runtime",
 }
@@ -105,7 +109,9 @@ __all__ = [
     "init",
     "initializers",
     "load_checkpoint",
+    "load_dataset",
     "pipeline",
+    "read_graph",
     "save_checkpoint",
     "shutdown",
 ]

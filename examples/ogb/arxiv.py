@@ -48,7 +48,7 @@ SCRIPT = Script(
         "line": NodeRecipe(LINE, MLPConfig(), features="raw"),
     },
     description=__doc__,
-    load=plain_graph("ogbn-arxiv", directed=False),
+    load=plain_graph("ogbn-arxiv"),
 )
 main = SCRIPT.main
 

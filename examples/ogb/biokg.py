@@ -18,10 +18,9 @@ in a rank. What differs from the published recipe:
 
 import sys
 
-from graph_emb.graph.triple_readers import load_triples
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.ogb.kge import KGERecipe
-from graph_emb.ogb.script import Script
+from graph_emb.ogb.script import Script, knowledge_graph
 
 SHARED = {
     "dim": 2000,
@@ -46,7 +45,7 @@ SCRIPT = Script(
         "rotate": KGERecipe(KGEConfig(model="rotate", margin=20.0, lr=1e-4, **SHARED)),
     },
     description=__doc__,
-    load=lambda root: load_triples("ogbl-biokg", root),
+    load=knowledge_graph("ogbl-biokg"),
 )
 main = SCRIPT.main
 

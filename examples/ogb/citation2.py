@@ -56,7 +56,7 @@ SCRIPT = Script(
         "mf": LinkRecipe(MatrixFactorizationConfig(dim=96, std=0.2), MF_PREDICTOR),
     },
     description=__doc__,
-    load=plain_graph("ogbl-citation2", directed=False),
+    load=plain_graph("ogbl-citation2"),
 )
 main = SCRIPT.main
 

@@ -19,10 +19,9 @@ The real set has 2,500,604 entities: a table of 500 columns is 4.7 GiB, and Adam
 
 import sys
 
-from graph_emb.graph.triple_readers import load_triples
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.ogb.kge import KGERecipe
-from graph_emb.ogb.script import Script
+from graph_emb.ogb.script import Script, knowledge_graph
 
 SHARED = {
     "dim": 500,
@@ -47,7 +46,7 @@ SCRIPT = Script(
         "rotate": KGERecipe(KGEConfig(model="rotate", margin=5.0, lr=1e-4, **SHARED)),
     },
     description=__doc__,
-    load=lambda root: load_triples("ogbl-wikikg2", root),
+    load=knowledge_graph("ogbl-wikikg2"),
 )
 main = SCRIPT.main
 

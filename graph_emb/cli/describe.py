@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graph_emb.config import section_from
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.run.run_folder import is_run, read_metrics
 from graph_emb.run.versions import versions
@@ -39,10 +38,10 @@ def _described(target: str, root: str | None) -> dict[str, Any]:
             return _embeddings(target, load_embeddings(target))
         except DataError:  # no embeddings: then it is a graph, or its reader says what is wrong
             pass
+    from graph_emb.graph.datasets import load_dataset
     from graph_emb.graph.describe import describe
-    from graph_emb.run.inputs import load_dataset
 
-    return describe(load_dataset(section_from("dataset", {"name": target, "root": root})))
+    return describe(load_dataset(target, root))
 
 
 def _installation() -> dict[str, Any]:

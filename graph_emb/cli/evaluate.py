@@ -14,9 +14,9 @@ from graph_emb.config import EvaluateSection, RunConfig, config_from, parse_over
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.formats.export import Embeddings, align, load_embeddings
 from graph_emb.graph import Graph, read_labels
-from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.views import PlainDataset
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links
-from graph_emb.run.inputs import edge_policy, load_dataset
+from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.run.run_folder import CONFIG, is_run
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -40,7 +40,7 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
         if args.root is not None:
             raise ConfigError(f"--root {args.root} means nothing with --labels, which is a file")
         graph = _nodes_of(embeddings)
-        dataset = Dataset(str(args.embeddings), graph, read_labels(args.labels, graph))
+        dataset = PlainDataset(str(args.embeddings), graph, read_labels(args.labels, graph))
         weights = embeddings.weights
     else:
         dataset = _dataset(args)
@@ -76,16 +76,16 @@ def _section(defaults: dict[str, Any], **flags: str | None) -> EvaluateSection:
     return section_from("evaluate", values)
 
 
-def _dataset(args: argparse.Namespace) -> Dataset:
+def _dataset(args: argparse.Namespace) -> PlainDataset:
     """The data set of --dataset, else what the run was trained on with the edges that it held out."""
     if args.dataset is not None:
         section = section_from("dataset", {"name": args.dataset, "root": args.root})
-        return load_dataset(section)
+        return read_plain_dataset(section)
     config = run_config(args.embeddings)
     if config is None:
         raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
     section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
-    return load_dataset(section, config.seed, **edge_policy(config.model))
+    return read_plain_dataset(section, config.seed, **edge_policy(config.model))
 
 
 def run_config(folder: str | Path) -> RunConfig | None:
@@ -100,7 +100,7 @@ def _nodes_of(embeddings: Embeddings) -> Graph:
     return Graph.from_edges(nothing, nothing, len(embeddings.weights), node_ids=embeddings.node_ids)
 
 
-def _in_order(embeddings: Embeddings, dataset: Dataset, source: str) -> NDArray[np.floating]:
+def _in_order(embeddings: Embeddings, dataset: PlainDataset, source: str) -> NDArray[np.floating]:
     """The rows in the order of the data set's nodes."""
     num_rows, num_nodes = len(embeddings.weights), dataset.graph.num_nodes
     if num_rows != num_nodes:  # equal ids in 0 .. N-1 say nothing where the graphs have different sizes

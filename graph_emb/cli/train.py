@@ -116,7 +116,6 @@ def config_of(args: argparse.Namespace) -> RunConfig:
         layers.append(place_key("output.formats", listed(args.formats)))
     for flag, path, value in (
         ("download", "dataset.download", True),
-        ("directed", "dataset.directed", True),
         ("directed", "model.symmetrize", False),
         ("no_eval", "evaluate.enabled", False),
     ):
@@ -155,6 +154,8 @@ def summary(metrics: dict[str, Any]) -> str:
     data, train = metrics["dataset"], metrics["train"]
     sizes = [f"{n:,} {what.replace('_', ' ')}" for what, n in data.items() if type(n) is int]  # of nodes, triples, ...
     lines = [f"{metrics['model']} on {data['name']}: {', '.join(sizes)}, {train['parameters']:,} parameters"]
+    if data.get("counts"):
+        lines.append("edges: " + ", ".join(f"{count:,} {what}" for what, count in data["counts"].items()))
     rate = next((key for key in train if key.endswith("_per_second") and train[key]), None)
     if rate is not None:
         unit = rate.removesuffix("_per_second")  # tokens of walks, edges of LINE

@@ -45,11 +45,15 @@ class DatasetSection(Section):
     hold_out: Number = Field(
         default=0.0, ge=0, lt=1, description="share of the edges kept out of training to judge link prediction"
     )
-    directed: bool | None = Field(default=None, description="null: as the data set or file says")
-    weights: Literal["auto", "require", "ignore"] | None = Field(default=None, description="edge weights")
-    duplicates: Literal["first", "sum"] | None = Field(default=None, description="weight of a repeated edge")
+    directed: bool | None = Field(
+        default=None, description="false: add the reverse of every edge; null: where the data set or file says so"
+    )
+    weights: Literal["auto", "require", "ignore"] | None = Field(default=None, description="edge weights of text")
+    duplicates: Literal["keep", "drop", "sum"] | None = Field(
+        default=None, description="repeated edges while reading; null: keep, the model merges them"
+    )
     self_loops: Literal["keep", "drop"] | None = Field(default=None, description="arcs from a node to itself")
-    format: str | None = Field(default=None, description="suffix that says how to read a file of another name")
+    format: str | None = Field(default=None, description="how to read a file of another name: edges, npz, dgl, ...")
     num_nodes: Count | None = Field(default=None, ge=1, description="ids are node numbers below this")
     ids: Literal["auto", "int", "str"] | None = Field(default=None, description="how a file's ids are read")
     header: bool | None = Field(default=None, description="whether a text file begins with column names")
@@ -58,8 +62,10 @@ class DatasetSection(Section):
     columns: tuple[str, ...] | None = Field(default=None, description="names of source, target [, weight]")
 
     def read_options(self) -> dict[str, Any]:
-        """The options of the reader that are set."""
+        """The options of ``graph_emb.read_graph`` that are set."""
         chosen = self.model_dump(exclude={"name", "root", "download", "labels", "hold_out", "directed"})
+        if self.directed is not None:
+            chosen["undirected"] = not self.directed
         return {key: value for key, value in chosen.items() if value is not None}
 
 

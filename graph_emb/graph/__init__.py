@@ -1,8 +1,8 @@
-"""Graphs and labels in memory, and the readers of every file format that carries one."""
+"""Graphs, labels and data sets, and the readers of every format that holds one."""
 
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.csr_readers import GraphFile, ReadOptions, read_graph, read_graph_file
 from graph_emb.graph.label_files import read_labels
 from graph_emb.graph.labels import Labels
+from graph_emb.graph.readers import read_graph
 
-__all__ = ["Graph", "GraphFile", "Labels", "ReadOptions", "read_graph", "read_graph_file", "read_labels"]
+__all__ = ["Graph", "Labels", "read_graph", "read_labels"]

@@ -1,217 +1,269 @@
-"""Data sets by name or path: the training graph with the labels and splits that belong to it."""
+"""Data sets by name or path: one typed graph with the labels, splits and features that belong to it."""
 
-# N nodes, E edges
+# N nodes of a type, E edges
 
 from __future__ import annotations
 
+import difflib
+import gzip
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from graph_emb.compat import ogb
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
-from graph_emb.graph import Graph, GraphFile, Labels, ReadOptions, read_graph_file
-from graph_emb.graph.csr_readers import READERS
-from graph_emb.graph.csr_readers.source import COMMON_OPTIONS, graph_of_arcs, split_suffix
-
-if TYPE_CHECKING:
-    from graph_emb.compat.ogb import OGBLink, OGBNode
+from graph_emb.graph.build import Duplicates
+from graph_emb.graph.csr_readers.arrays import load_arrays
+from graph_emb.graph.csr_readers.source import checked_file, split_suffix
+from graph_emb.graph.labels import Labels
+from graph_emb.graph.readers import READERS, read_graph
+from graph_emb.graph.readers.source import MASKS, WEIGHT
+from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph
+from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
+from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 
 GRAPH_FILE = "graph.npz"
+FOLDERS = ("blogcatalog", "cnr2000", "cora", "soc_epinions1", "web_notredame")
+"""Usual names of folders with a ``graph.npz``."""
 DIGITS_NEIGHBOURS = 10
-
-# Folders with a graph.npz that does not say it itself: whether the graph is directed.
-FOLDERS = {"blogcatalog": False, "cnr2000": True, "cora": False, "soc_epinions1": True, "web_notredame": True}
+ENTITY_PARTS = {"train": "trainingSet.tsv", "test": "testSet.tsv"}
+TRIPLE_FILES = tuple(f"train.{suffix}" for suffix in ("tsv", "txt", "tsv.gz", "txt.gz"))
+VENUE_NAMES = "conf_names.txt.gz"
+DBIS_METAPATH = "author-paper-venue-paper-author"
+AREAS = ("databases", "data mining", "information retrieval")
+AREA_VENUES = {
+    "databases": ("SIGMODConference", "VLDB", "ICDE", "PODS", "EDBT"),
+    "data mining": ("KDD", "ICDM", "SDM", "PKDD", "PAKDD"),
+    "information retrieval": ("SIGIR", "WWW", "CIKM", "ECIR", "WSDM"),
+}
+"""The venues of the DBLP four-area data set (Sun et al., 2009) in DBIS, which lacks its fourth area."""
+ASKED_VENUES = ("KDD", "SIGMODConference", "SIGIR", "WWW")
 
 LinkSplit = dict[str, dict[str, NDArray[np.int64]]]
+NodeSplit = dict[str, NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
-    """A graph to train on, and what its results are judged by.
+    """A typed graph and the labels, splits and features of its nodes; ``graph_emb.graph.views`` has views of it.
 
     Attributes:
         name: As the data set or its file is called.
-        graph: Training edges only; held-out edges of ``link_split`` are not in it.
-        labels: Classes of the N nodes, or None.
-        node_split: Node numbers of ``train``, ``valid`` and ``test`` (those that exist), or None.
+        graph: Training edges only, as the source holds them; held-out edges and triples are not in it.
+        labels: Classes by node type.
+        node_split: By node type, the nodes of ``train``, ``valid`` and ``test`` (those that exist).
+        features: By node type, shape (N, F), float32 or int64. OGB's node features; for ogbn-proteins, whose edges
+            have features and whose nodes have none, the mean over a node's edges, as in OGB's examples.
         link_split: ``train``: ``edge`` (E, 2); ``valid`` and ``test``: ``edge`` and negatives, ``edge_neg`` for
             example; or None.
-        features: Shape (N, F), float32 or int64, or None: OGB's node features; for ogbn-proteins, whose edges have
-            features and whose nodes have none, the mean over a node's edges, as in OGB's examples.
+        triples: Of a knowledge graph, with the held-out ones; else None.
+        duplicates: Weight of a repeated edge, as the data set is defined.
+        metapath: The path that is walked where none is given, or None.
+        groups: Node types whose labelled nodes are few and are clustered rather than classified.
+        names: By node type, readable names of the nodes, (N,) strings, for tables.
+        asked: Nodes of those types whose neighbours are shown.
+    Raises:
+        ShapeError: labels of another number of nodes.
     """
 
     name: str
-    graph: Graph
-    labels: Labels | None = None
-    node_split: dict[str, NDArray[np.int64]] | None = None
+    graph: HeteroGraph
+    labels: Mapping[str, Labels] = field(default_factory=dict)
+    node_split: Mapping[str, NodeSplit] = field(default_factory=dict)
+    features: Mapping[str, NDArray] = field(default_factory=dict)
     link_split: LinkSplit | None = None
-    features: NDArray | None = None
+    triples: KnowledgeGraph | None = None
+    duplicates: Duplicates = "first"
+    metapath: str | None = None
+    groups: frozenset[str] = frozenset()
+    names: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    asked: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.labels is not None and self.labels.num_nodes != self.graph.num_nodes:
-            raise ShapeError(
-                f"data set {self.name!r}: labels of {self.labels.num_nodes} nodes for a graph of {self.graph.num_nodes}"
-            )
+        for ntype, labels in self.labels.items():
+            if labels.num_nodes != self.graph.num_nodes[ntype]:
+                raise ShapeError(
+                    f"data set {self.name!r}: labels of {labels.num_nodes} nodes for a graph of "
+                    f"{self.graph.num_nodes[ntype]}"
+                )
+
+    @classmethod
+    def of_graph(cls, graph: HeteroGraph, name: str | None = None, **more: Any) -> Dataset:
+        """A graph with the labels, splits and features among its node data, as readers and DGL name them."""
+        columns = graph.node_data.items()
+        labels = {ntype: _labels(data["label"]) for ntype, data in columns if _is_classes(data.get("label"))}
+        split = {ntype: found for ntype, data in columns if (found := _split(data))}
+        features = {ntype: data["feat"] for ntype, data in columns if "feat" in data}
+        known = {"labels": labels, "node_split": split, "features": features}
+        return cls(graph.name if name is None else name, graph, **{**known, **more})
 
 
 def available() -> tuple[str, ...]:
-    """Names that ``load`` knows; all but ``digits`` need a root folder, and OGB's may be downloaded into it."""
-    from graph_emb.compat import ogb
-
-    readable = [name for name in ogb.known_names() if not ogb.metadata(name).is_hetero and not _has_relations(name)]
-    return tuple(sorted(["digits", *FOLDERS, *readable]))
+    """Names that ``load_dataset`` knows; all but ``digits`` need a root folder, OGB's may be downloaded into it."""
+    return tuple(sorted(["digits", "dbis", *FOLDERS, *ogb.known_names()]))
 
 
-def load(
-    name_or_path: str | Path,
-    root: str | Path | None = None,
-    *,
-    download: bool = False,
-    directed: bool | None = None,
-    **read_options: Any,
-) -> Dataset:
-    """A data set by its name or by the path of its file; a path that exists wins.
+def load_dataset(source: Any, root: str | Path | None = None, *, download: bool = False, **options: Any) -> Dataset:
+    """A data set by its name, by the path of its file or folder, or of a graph in memory; a path that exists wins.
 
     * ``digits``: scikit-learn's bundled handwritten digits, 1,797 nodes; each is joined with its 10 nearest.
     * ``ogbl-*``, ``ogbn-*``: OGB's, in OGB's folder layout under ``root``. The graph of a link data set has the
-      training edges only. Weights of repeated edges are added up unless ``duplicates`` says otherwise.
-    * another name: ``root/name/graph.npz`` with labels and splits, or the file ``root/name``.
+      training edges only.
+    * a folder with ``triples.npz``, or with ``train``, ``valid`` and ``test`` as ``.tsv`` or ``.txt``: a knowledge
+      graph, as ``format="triples"`` reads it. One such file needs ``format="triples"`` said.
+    * a folder with one ``.nt`` file, ``trainingSet.tsv`` and ``testSet.tsv``: RDF entities with classes, such as
+      AIFB, MUTAG, BGS and AM of R-GCN (Ristoski et al. 2016).
+    * ``dbis``: a folder with ``graph.npz`` and ``conf_names.txt.gz``; authors, papers and venues.
+    * a folder with ``graph.npz``; and any file, folder or object that ``read_graph`` takes. The columns ``label``,
+      ``train_mask``, ``val_mask``, ``test_mask`` and ``feat`` of the node data become labels, split and features.
 
     Args:
+        source: A path; or a name, looked up under ``root``; or a graph of DGL, networkx, scipy or this library.
         root: Folder of the named data sets; None: $GRAPH_EMB_DATA.
         download: Fetch an OGB data set that is not under ``root``. Without it nothing reaches for the network.
-        directed: None: as the data set or the file says.
-        read_options: Options of ``graph_emb.graph.read_graph``: ``weights``, ``duplicates``, ``self_loops`` for all;
-            those of a file format, and ``format`` itself, for files.
+        options: Of ``graph_emb.read_graph``.
     Raises:
         DataError: missing or damaged files.
         ConfigError: an unknown name or option, or one that means nothing to this data set.
+    Example:
+        >>> graph_emb.load_dataset("digits").graph.total_nodes
+        1797
     """
-    format = read_options.pop("format", None)
-    options = _options(directed, read_options)
-    path, name = Path(name_or_path), str(name_or_path)
-    root = os.environ.get("GRAPH_EMB_DATA") if root is None else root
-    where = _folder_or_file(path)
-    if where is None and root is not None and not _is_ogb(name):
-        where = _folder_or_file(Path(root) / name) or _folder_or_file(Path(root) / name.replace("-", "_"))
-    if where is not None and where.is_dir() and _is_ogb(where.name):
-        name, root, where = where.name, where.parent, None
-    if where is not None:
-        if download:
-            raise ConfigError(f"download=True means nothing to {where}, which is there already")
-        return _from_file(where, options, format)
-    _refuse_file_options(name, options, format)
-    if _is_ogb(name):
-        return _from_ogb(name.replace("_", "-"), _root(name, root), download, options, "duplicates" in read_options)
+    if not isinstance(source, str | Path):
+        return _of_object(source, root, download, options)
+    name, place = str(source), find_dataset(source, root)
+    if _is_ogb(name if place is None else place.name):
+        if place is not None and place.is_dir():
+            name, root = place.name, place.absolute().parent
+        return _of_ogb(Path(name).name, _root(name, root), download, options)
     if download:
         raise ConfigError(f"download=True: only OGB's data sets are downloaded, {name!r} is none")
+    if place is not None:
+        return _of_place(place, options)
     if name == "digits":
         return _digits(options)
-    raise _not_found(path, name, root)
+    raise _not_found(Path(source), name, data_root(root))
 
 
-def _options(directed: bool | None, given: dict[str, Any]) -> ReadOptions:
-    known = [field.name for field in fields(ReadOptions)]
-    for name in given:
-        if name not in known:
-            raise unknown_name("option of a data set", name, known)
-    if given.get("columns") is not None:
-        given["columns"] = tuple(given["columns"])
-    return ReadOptions(directed=directed, **given)
+def data_root(root: str | Path | None = None) -> Path | None:
+    """The folder of the named data sets: ``root``, else $GRAPH_EMB_DATA, else None."""
+    found = os.environ.get("GRAPH_EMB_DATA") if root is None else root
+    return None if found is None else Path(found).expanduser()
 
 
-def _refuse_file_options(name: str, options: ReadOptions, format: str | None) -> None:
-    changed = [option for option in options.changed() if option not in COMMON_OPTIONS]
-    if format is not None:
-        changed.append("format")
-    if changed and (_is_ogb(name) or name == "digits"):
-        raise ConfigError(f"{changed[0]} is an option of files and means nothing to {name!r}")
+def find_dataset(source: str | Path, root: str | Path | None = None) -> Path | None:
+    """The path that a path or name stands for: where it is one, else below the root; None where there is none."""
+    folder, name = data_root(root), str(source)
+    below = [] if folder is None else [folder / name, folder / name.replace("-", "_")]
+    return next((place for place in (Path(source), *below) if _is_data(place)), None)
+
+
+def _is_data(path: Path) -> bool:
+    try:
+        if path.is_file():
+            return True
+        own = (GRAPH_FILE, ARRAYS, VENUE_NAMES, *ENTITY_PARTS.values(), *TRIPLE_FILES)
+        return path.is_dir() and (
+            any((path / file).is_file() for file in own) or any(reader.accepts(path) for reader in READERS.values())
+        )
+    except (OSError, ValueError):  # a name that the system does not take is no path
+        return False
 
 
 def _is_ogb(name: str) -> bool:
-    return name.startswith(("ogbl-", "ogbl_", "ogbn-", "ogbn_"))
-
-
-def _has_relations(name: str) -> bool:
-    return name.startswith(("ogbl-wikikg", "ogbl-biokg"))
-
-
-def _folder_or_file(path: Path) -> Path | None:
-    """The path where it is a file, a folder with a graph file, or OGB's folder; else None."""
-    try:
-        if path.is_file() or (path / GRAPH_FILE).is_file() or (path.is_dir() and _is_ogb(path.name)):
-            return path
-    except (OSError, ValueError):  # no name that the system takes; it is no path, then
-        return None
-    return None
+    return Path(name).name.startswith(("ogbl-", "ogbl_", "ogbn-", "ogbn_")) and "." not in Path(name).name
 
 
 def _root(name: str, root: str | Path | None) -> Path:
-    if root is None:
+    found = data_root(root)
+    if found is None:
         raise DataError(f"data set {name!r} needs root=, the folder that holds {name.replace('-', '_')}/")
-    return Path(root)
+    return found
 
 
-def _not_found(path: Path, name: str, root: str | Path | None) -> Exception:
-    folder = name.replace("-", "_")
-    if folder in FOLDERS:
-        try:
-            place = _root(name, root) / folder / GRAPH_FILE
-        except DataError as error:
-            return error
-        return DataError(f"{place}: no such file; root= is the folder that holds {folder}/")
+def _not_found(path: Path, name: str, root: Path | None) -> Exception:
+    if name.replace("-", "_") in (*FOLDERS, "dbis"):
+        if root is None:
+            return DataError(f"data set {name!r} needs root=, the folder that holds {name.replace('-', '_')}/")
+        return DataError(f"{root / name}: no such file; root= is the folder that holds {name.replace('-', '_')}/")
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         return DataError(f"{path}: is a folder without {GRAPH_FILE}; give the graph file itself")
-    if split_suffix(path)[0] in READERS or len(path.parts) > 1:
-        return DataError(f"{path}: no such file; check the name" + (f", or look under {root}" if root else ""))
+    if split_suffix(path)[1] or split_suffix(path)[0] or len(path.parts) > 1:
+        return DataError(
+            f"{path}: no such file or folder; check the name" + (f", or look under {root}" if root else "")
+        )
+    if root is not None and not difflib.get_close_matches(name, available()):
+        return DataError(f"data set {name[:80]!r}: no {name[:80]} in {root}; root= is the folder that holds it")
     return unknown_name("data set", name[:80], available())
 
 
-def _from_file(path: Path, options: ReadOptions, format: str | None) -> Dataset:
-    name, file = path.name, path
-    if path.is_dir():
-        file = path / GRAPH_FILE
-        if options.directed is None and path.name in FOLDERS:
-            options = replace(options, directed=FOLDERS[path.name])
-    else:
-        name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-    read: GraphFile = read_graph_file(file, options, format=format)
-    return Dataset(name, read.graph, read.labels, read.node_split)
+def _of_object(source: Any, root: str | Path | None, download: bool, options: dict[str, Any]) -> Dataset:
+    if root is not None or download:
+        raise ConfigError(f"root= and download= mean nothing to a {type(source).__name__} in memory; leave them out")
+    if not isinstance(source, Dataset):
+        return Dataset.of_graph(read_graph(source, **options))
+    if options:
+        raise ConfigError(f"{next(iter(options))}= means nothing to a Dataset, which was read already; leave it out")
+    return source
 
 
-def _from_ogb(name: str, root: Path, download: bool, options: ReadOptions, says_duplicates: bool) -> Dataset:
-    from graph_emb.compat import ogb
+def _of_place(place: Path, options: dict[str, Any]) -> Dataset:
+    """The data set of a file or folder that is there."""
+    if (place / VENUE_NAMES).is_file():
+        return _dbis(place, options)
+    if (place / ENTITY_PARTS["train"]).is_file():
+        return _entities(place, options)
+    if options.get("format") == "triples" or ("format" not in options and _holds_triples(place)):
+        return _of_triples(place, options)
+    name = place.name
+    if (place / GRAPH_FILE).is_file():
+        place = place / GRAPH_FILE
+    elif not place.is_dir():
+        name = place.name.removesuffix(".gz").rpartition(".")[0] or place.name
+    return Dataset.of_graph(read_graph(place, **options), name)
 
-    if _has_relations(name):
-        raise DataError(f"data set {name!r} is a knowledge graph with relations; load reads plain graphs")
-    read: Callable[..., Any] = ogb.read_link_dataset if name.startswith("ogbl") else ogb.read_node_dataset
-    data = read(name, root, download=download)
-    weights = data.extra.get("edge_weight")
-    if weights is not None and not says_duplicates:
-        options = replace(options, duplicates="sum")  # OGB lists a repeated collaboration once for each year
-    graph = graph_of_arcs(
-        root / data.metadata.folder,
-        data.edge_index[0],
-        data.edge_index[1],
-        None if weights is None else weights.reshape(-1),
-        options,
-        directed=data.is_directed,
-        num_nodes=data.num_nodes,
-    )
+
+def _holds_triples(folder: Path) -> bool:
+    return any((folder / file).is_file() for file in (ARRAYS, *TRIPLE_FILES))
+
+
+def _of_triples(place: Path, options: dict[str, Any]) -> Dataset:
+    own = {name: options[name] for name in ("order", "ids", "separator") if name in options}
+    triples = read_knowledge_graph(place, **own)
+    rest = {name: value for name, value in options.items() if name not in (*own, "format")}
+    return Dataset(triples.name, read_graph(triples, **{"relations": "column", **rest}), triples=triples)
+
+
+def _of_ogb(name: str, root: Path, download: bool, options: dict[str, Any]) -> Dataset:
+    data = ogb.read_dataset(name, root, download=download)
+    name = data.metadata.name
+    if data.metadata.kind == "link" and "relation" in data.split["train"]:
+        assert not isinstance(data, ogb.OGBNode)
+        if not data.metadata.is_hetero:
+            options.setdefault("relations", "column")
+        triples = triples_of_ogb(data)
+        return Dataset(name, read_graph(data, **options), triples=triples)
+    if isinstance(data, ogb.OGBHetero):
+        return Dataset.of_graph(read_graph(data, **options), name)
     features = data.node_feat if data.node_feat is not None else _mean_at_nodes(data)
-    if name.startswith("ogbl"):
-        split = {part: _edges_of(tables) for part, tables in data.split.items()}
-        return Dataset(name, graph, link_split=split, features=features)
-    labels = _labels(data.labels, data.metadata.num_classes)
-    return Dataset(name, graph, labels, node_split=dict(data.split), features=features)
+    graph = read_graph(replace(data, edge_feat=None), **options)
+    more: dict[str, Any] = {"features": {} if features is None else {NODE_TYPE: features}}
+    if isinstance(data, ogb.OGBNode):
+        more["labels"] = {NODE_TYPE: _labels(data.labels, data.metadata.num_classes)}
+        more["node_split"] = {NODE_TYPE: dict(data.split)}
+    else:
+        more["link_split"] = {part: _edges_of(tables) for part, tables in data.split.items()}
+    if any(WEIGHT in columns for columns in graph.edge_data.values()):
+        more["duplicates"] = "sum"  # OGB lists a repeated collaboration once for each year
+    return Dataset.of_graph(graph, name, **more)
 
 
-def _mean_at_nodes(data: OGBNode | OGBLink) -> NDArray[np.float32] | None:
+def _mean_at_nodes(data: ogb.OGBNode | ogb.OGBLink) -> NDArray[np.float32] | None:
     """Edge features (E, F) of an undirected graph as their mean over the edges of each node, (N, F); 0 of none."""
     if data.edge_feat is None:
         return None
@@ -228,7 +280,11 @@ def _edges_of(tables: dict[str, NDArray]) -> dict[str, NDArray]:
     return {**tables, "edge": np.stack([tables["source_node"], tables["target_node"]], axis=1)}
 
 
-def _labels(values: NDArray, num_classes: int | None) -> Labels:
+def _is_classes(column: NDArray | None) -> bool:
+    return column is not None and (column.ndim == 2 or (column.ndim == 1 and column.dtype.kind in "iu"))
+
+
+def _labels(values: NDArray, num_classes: int | None = None) -> Labels:
     """Labels of (N,) classes with -1 for none, or of (N, tasks) zeros and ones (a missing one is no label)."""
     if values.ndim == 1:
         return Labels.from_single(values, num_classes)
@@ -236,13 +292,95 @@ def _labels(values: NDArray, num_classes: int | None) -> Labels:
     return Labels.from_pairs(nodes, classes, len(values), num_classes=values.shape[1])
 
 
-def _digits(options: ReadOptions) -> Dataset:
+def _split(columns: Mapping[str, NDArray]) -> NodeSplit:
+    return {part: np.flatnonzero(columns[mask]) for part, mask in MASKS.items() if mask in columns}
+
+
+def _digits(options: dict[str, Any]) -> Dataset:
     from sklearn.datasets import load_digits
     from sklearn.neighbors import kneighbors_graph
 
+    if "format" in options:
+        raise ConfigError("format is an option of files and means nothing to 'digits'")
     images, digits = load_digits(return_X_y=True)
-    nearest = kneighbors_graph(images, DIGITS_NEIGHBOURS).tocoo()
-    graph = graph_of_arcs(
-        Path("digits"), nearest.row, nearest.col, None, options, directed=False, num_nodes=len(images)
+    graph = read_graph(kneighbors_graph(images, DIGITS_NEIGHBOURS), **{"undirected": True, **options})
+    labels = Labels.from_single(digits, class_names=[str(digit) for digit in range(10)])
+    return Dataset("digits", replace(graph, name="digits"), {NODE_TYPE: labels})
+
+
+def _entities(folder: Path, options: dict[str, Any]) -> Dataset:
+    """RDF entities with classes.
+
+    A split file is tab-separated with a header; the column that starts with ``label`` holds the classes and the one
+    whose values are IRIs of the graph the entities.
+    """
+    graphs = sorted([*folder.glob("*.nt"), *folder.glob("*.nt.gz")])
+    if len(graphs) != 1:
+        raise DataError(f"{folder}: has {len(graphs)} N-Triples files; expected one .nt or .nt.gz")
+    graph = read_graph(graphs[0], **options)
+    numbers = {term: number for number, term in enumerate(graph.node_ids[NODE_TYPE].tolist())}
+    found = {part: _labelled(checked_file(folder / file), numbers) for part, file in ENTITY_PARTS.items()}
+    names = sorted({label for _, labels in found.values() for label in labels})
+    classes = np.full(graph.num_nodes[NODE_TYPE], -1, dtype=np.int64)
+    for nodes, labels in found.values():
+        classes[nodes] = [names.index(label) for label in labels]
+    split = {part: nodes for part, (nodes, _) in found.items()}
+    by_name = Labels.from_single(classes, class_names=names)
+    return Dataset(folder.name, graph, {NODE_TYPE: by_name}, {NODE_TYPE: split})
+
+
+def _labelled(file: Path, numbers: dict[str, int]) -> tuple[NDArray[np.int64], list[str]]:
+    """Nodes and labels of a split file."""
+    lines = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines() if line]
+    header, rows = lines[0], lines[1:]
+    label = next((column for column, name in enumerate(header) if name.startswith("label")), None)
+    entity = next((c for c in range(len(header)) if rows and f"<{rows[0][c]}>" in numbers), None)
+    if label is None or entity is None:
+        raise DataError(f"{file}: no column starts with 'label', or none holds IRIs of the graph; has {header}")
+    unknown = [row[entity] for row in rows if f"<{row[entity]}>" not in numbers]
+    if unknown:
+        raise DataError(f"{file}: entity {unknown[0]!r} is not in the graph; the files do not fit together")
+    nodes = np.array([numbers[f"<{row[entity]}>"] for row in rows], dtype=np.int64)
+    return nodes, [row[label] for row in rows]
+
+
+def _dbis(folder: Path, options: dict[str, Any]) -> Dataset:
+    """The DBIS network as the folder's PROVENANCE.md describes it."""
+    file, name_file = folder / GRAPH_FILE, folder / VENUE_NAMES
+    arrays = load_arrays(checked_file(file))
+    missing = {"paper_author", "paper_conf", "paper_id", "author_id", "conf_id"} - arrays.keys()
+    if missing:
+        raise DataError(f"{file}: has no {', '.join(sorted(missing))}; is it the DBIS network?")
+    with gzip.open(name_file, "rt", encoding="utf-8") as lines:
+        names = np.array([line.rstrip("\n") for line in lines])
+    if len(names) != len(arrays["conf_id"]):
+        raise DataError(f"{name_file}: {len(names)} names for {len(arrays['conf_id'])} venues")
+    ids = {"author": "author_id", "paper": "paper_id", "venue": "conf_id"}
+    by, at = (tuple(arrays[name].astype(np.int64)) for name in ("paper_author", "paper_conf"))
+    graph = HeteroGraph(
+        {ntype: len(arrays[column]) for ntype, column in ids.items()},
+        {("paper", "written_by", "author"): by, ("paper", "in", "venue"): at},
+        node_ids={ntype: arrays[column].astype(np.int64) for ntype, column in ids.items()},
+        name="dbis",
     )
-    return Dataset("digits", graph, Labels.from_single(digits, class_names=[str(digit) for digit in range(10)]))
+    papers = np.bincount(at[1], minlength=len(names))
+
+    def venue(name: str) -> int:
+        """Of the venues of one name, the one with the most papers."""
+        here = np.flatnonzero(names == name)
+        if not len(here):
+            raise DataError(f"{name_file}: no venue {name!r}; is it the DBIS network?")
+        return int(here[papers[here].argmax()])
+
+    areas = np.full(len(names), -1, np.int64)
+    for area, title in enumerate(AREAS):
+        areas[[venue(name) for name in AREA_VENUES[title]]] = area
+    return Dataset(
+        "dbis",
+        read_graph(graph, **options),
+        {"venue": Labels.from_single(areas, class_names=AREAS)},
+        metapath=DBIS_METAPATH,
+        groups=frozenset({"venue"}),
+        names={"venue": names},
+        asked={"venue": np.array([venue(name) for name in ASKED_VENUES])},
+    )

@@ -6,12 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.graph import Graph, Labels
+from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.labels import Labels
+from graph_emb.graph.views import PlainDataset, is_plain, plain_dataset
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """Counts of a data set; plain numbers, strings, lists and dicts only.
+    """Counts of any data set; plain numbers, strings, lists and dicts only."""
+    if is_plain(dataset):
+        return describe_plain(plain_dataset(dataset, symmetrize=False))
+    graph, triples = dataset.graph, dataset.triples
+    found: dict[str, Any] = {"name": dataset.name, "nodes": graph.total_nodes, "edges": graph.total_edges}
+    if triples is not None:
+        found["relations"] = triples.num_relations
+        found["triples"] = {part: len(own) for part, own in triples.parts.items()}
+    found["node_types"] = dict(graph.num_nodes)
+    found["edge_types"] = {" ".join(etype): len(src) for etype, (src, _) in graph.edges.items()}
+    found["labels"] = {ntype: _describe_labels(labels) for ntype, labels in dataset.labels.items()} or None
+    split = {t: {part: len(nodes) for part, nodes in own.items()} for t, own in dataset.node_split.items()}
+    return {**found, "node_split": split or None}
+
+
+def describe_plain(dataset: PlainDataset) -> dict[str, Any]:
+    """Counts of a data set of one node and one edge type.
 
     ``edges`` counts an undirected edge once, ``arcs`` what is stored. ``degree`` is of stored out-arcs; a node is
     isolated when no arc leaves or reaches it, a self loop aside. ``components`` ignores directions.
@@ -20,7 +38,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     found["labels"] = None if dataset.labels is None else _describe_labels(dataset.labels)
     split = dataset.node_split
     found["node_split"] = None if split is None else {part: len(nodes) for part, nodes in split.items()}
-    found["link_split"] = None
+    found |= {"link_split": None, **dataset.counts}
     if dataset.link_split is not None:
         found["link_split"] = {
             part: {name: list(table.shape) for name, table in tables.items()}

@@ -4,16 +4,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph import Graph
-
-if TYPE_CHECKING:
-    from graph_emb.graph.datasets import LinkSplit
+from graph_emb.graph.csr import Graph
+from graph_emb.graph.datasets import LinkSplit
 
 
 def hold_out_edges(graph: Graph, valid: float = 0.1, test: float = 0.1, seed: int = 0) -> tuple[Graph, LinkSplit]:

@@ -1,4 +1,4 @@
-"""Knowledge graphs: triples (head, relation, tail) with their splits, by name or path.
+"""Knowledge graphs: numbered triples (head, relation, tail) by part.
 
 Legend: T triples, E entities, R relations, B judged triples, M given negatives.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graph_emb.compat.ogb import OGBHetero, OGBLink
 from graph_emb.core.errors import DataError
 
 PARTS = ("train", "valid", "test")
@@ -17,7 +18,7 @@ PARTS = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False)
 class GivenNegatives:
-    """Entities that a data set says to rank each triple's ends against, shape (B, M) each, int64."""
+    """Entities of a data set to rank each triple's ends against, shape (B, M) each, int64."""
 
     heads: np.ndarray
     tails: np.ndarray
@@ -25,14 +26,14 @@ class GivenNegatives:
 
 @dataclass(frozen=True, eq=False)
 class KnowledgeGraph:
-    """Triples to train on and to judge by.
+    """Triples by part, with the names of entities and relations.
 
     Attributes:
         name: As the data set or its folder is called.
         num_entities: E.
         num_relations: R.
         parts: ``train`` and, where there are, ``valid`` and ``test``: shape (T, 3), int64, head, relation, tail.
-        entities: Names of the entities in order, or None.
+        entities: Names of the entities in order, strings or integers; None: they have none.
         relations: Names of the relations in order, or None.
         negatives: By part, where the data set gives them (OGB).
         entity_types: First entity of each type in order, where types share the id space one after the other (biokg).
@@ -44,7 +45,7 @@ class KnowledgeGraph:
     num_entities: int
     num_relations: int
     parts: Mapping[str, np.ndarray]
-    entities: tuple[str, ...] | None = None
+    entities: tuple[str, ...] | tuple[int, ...] | None = None
     relations: tuple[str, ...] | None = None
     negatives: Mapping[str, GivenNegatives] = field(default_factory=dict)
     entity_types: Mapping[str, int] | None = None
@@ -73,11 +74,11 @@ class KnowledgeGraph:
         return self.parts["train"]
 
     def all_triples(self) -> np.ndarray:
-        """Every triple that is known, of all parts: what filtered ranks leave out."""
+        """The triples of all parts; filtered ranks leave them out."""
         return np.concatenate([self.parts[part] for part in self.parts])
 
     def occurrences(self) -> np.ndarray:
-        """How often each entity is the end of a training triple, shape (E,), int64."""
+        """Count the training triples that each entity is an end of, shape (E,), int64."""
         return np.bincount(self.train[:, [0, 2]].ravel(), minlength=self.num_entities)
 
 
@@ -86,3 +87,55 @@ def check_ids(what: str, ids: np.ndarray, limit: int) -> None:
     if ids.size and not 0 <= ids.min() <= ids.max() < limit:
         worst = ids.min() if ids.min() < 0 else ids.max()
         raise DataError(f"{what} {worst} is outside [0, {limit}); the files do not fit together")
+
+
+def triples_of_ogb(data: OGBLink | OGBHetero) -> KnowledgeGraph:
+    """The triples of ogbl-biokg or ogbl-wikikg2 with their given negatives.
+
+    Entity types of biokg share one id space, one after the other; OGB numbers each of them from 0.
+
+    Raises:
+        DataError: an entity is outside its type.
+    """
+    name, starts, counts = data.metadata.name, None, None
+    if isinstance(data, OGBHetero):
+        counts = data.num_nodes
+        firsts = np.cumsum([0, *counts.values()])
+        starts, num_entities = dict(zip(counts, map(int, firsts), strict=False)), int(firsts[-1])
+    else:
+        num_entities = data.num_nodes
+    parts, negatives = {}, {}
+    for part, tables in data.split.items():
+        first = {side: _first_ids(name, part, tables, side, starts, counts) for side in ("head", "tail")}
+        columns = [tables["head"] + first["head"], tables["relation"], tables["tail"] + first["tail"]]
+        parts[part] = np.stack(columns, axis=1)
+        if "head_neg" in tables:
+            shifted = [tables[f"{side}_neg"] + first[side][:, None] for side in ("head", "tail")]
+            negatives[part] = GivenNegatives(*shifted)
+    num_relations = int(parts["train"][:, 1].max()) + 1
+    return KnowledgeGraph(name, num_entities, num_relations, parts, negatives=negatives, entity_types=starts)
+
+
+def _first_ids(
+    name: str,
+    part: str,
+    tables: dict[str, np.ndarray],
+    side: str,
+    starts: dict[str, int] | None,
+    counts: dict[str, int] | None,
+) -> np.ndarray:
+    """The first entity of the type of each triple's end, shape (T,); OGB numbers each type from 0."""
+    if starts is None or counts is None:
+        return np.zeros(len(tables[side]), np.int64)
+    kinds = tables[f"{side}_type"]
+    unknown = set(np.unique(kinds)) - set(starts)
+    if unknown:
+        raise DataError(f"{name}, {part}: {side} type {sorted(unknown)[0]!r} has no entities; the files do not fit")
+    first, limit = np.zeros(len(kinds), np.int64), np.zeros(len(kinds), np.int64)
+    for kind, start in starts.items():
+        first[kinds == kind], limit[kinds == kind] = start, counts[kind]
+    for key in (side, f"{side}_neg"):
+        local = tables.get(key)
+        if local is not None and ((local < 0) | (local >= (limit if local.ndim == 1 else limit[:, None]))).any():
+            raise DataError(f"{name}, {part}: an entity of {key} is outside its type; the files do not fit together")
+    return first

@@ -11,8 +11,8 @@ import numpy as np
 
 from graph_emb.compat.ogb import OGBHetero, metadata
 from graph_emb.core.errors import DataError
-from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.views import PlainDataset
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
@@ -42,7 +42,7 @@ class SageRecipe:
     freezable: ClassVar[bool] = False
     uses_device: ClassVar[bool] = True
 
-    def run(self, data: Dataset, run: Run) -> SeedResult:
+    def run(self, data: PlainDataset, run: Run) -> SeedResult:
         """Trains on the training edges; the epoch of each metric is the best on the validation pairs."""
         if data.link_split is None:
             raise DataError(f"data set {data.name!r} has no link split; a link recipe needs one")

@@ -18,7 +18,7 @@ from torch import Tensor
 from graph_emb.compat.ogb import metadata
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.evaluate.mlp import MLPConfig, train_mlp
-from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.views import PlainDataset
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig, train_matrix_factorization
 from graph_emb.models.links.training import FrozenRows, LinkPredictorResult, train_link_predictor
@@ -77,7 +77,7 @@ class Recipe(Protocol):
 class Embedder(Protocol):
     """How the rows below a network are learned."""
 
-    def embed(self, data: Dataset, run: Run) -> FrozenRows:
+    def embed(self, data: PlainDataset, run: Run) -> FrozenRows:
         """Rows (N, D) and the parameters of all their tables."""
 
 
@@ -100,7 +100,7 @@ class WalkEmbedding:
     q: float = 1.0
     context: str = "none"
 
-    def embed(self, data: Dataset, run: Run) -> FrozenRows:
+    def embed(self, data: PlainDataset, run: Run) -> FrozenRows:
         """Walks over the training graph. The parameters of all tables count, whatever of them the network sees."""
         shape = {"num_walks": self.num_walks, "walk_length": self.walk_length}
         walks = WalkSampler(data.graph, **shape, p=self.p, q=self.q, seed=run.embedding_seed)
@@ -124,7 +124,7 @@ class LineEmbedding:
     line: LineConfig
     draws_per_edge: int = 100
 
-    def embed(self, data: Dataset, run: Run) -> FrozenRows:
+    def embed(self, data: PlainDataset, run: Run) -> FrozenRows:
         """Draws edges of the training graph. The parameters of both orders count, with those of the contexts."""
         edges = EdgeSampler.of_graph(data.graph, draws_per_edge=self.draws_per_edge, seed=run.embedding_seed)
         trained = train_line(edges, self.line, seed=run.embedding_seed, num_threads=run.threads, progress=run.progress)
@@ -171,7 +171,7 @@ class LinkRecipe:
         """Not for matrix factorisation, whose rows learn with the predictor."""
         return not isinstance(self.embedding, MatrixFactorizationConfig)
 
-    def run(self, data: Dataset, run: Run) -> SeedResult:
+    def run(self, data: PlainDataset, run: Run) -> SeedResult:
         """Trains on the training edges; the epoch of each metric is the best on the validation pairs."""
         if data.link_split is None:
             raise DataError(f"data set {data.name!r} has no link split; a link recipe needs one")
@@ -192,7 +192,7 @@ class LinkRecipe:
             )
         return self._result(data.name, result, learned, {"embedding": embedded - begin, "all": _since(begin)})
 
-    def _run_twice(self, data: Dataset, run: Run) -> SeedResult:
+    def _run_twice(self, data: PlainDataset, run: Run) -> SeedResult:
         if data.name not in TRAINING_ON_VALIDATION:
             allowed = ", ".join(TRAINING_ON_VALIDATION)
             raise ConfigError(f"validation_edges='trained on': the rules allow it for {allowed} only, not {data.name}")
@@ -241,7 +241,7 @@ class NodeRecipe:
     def __post_init__(self) -> None:
         _check_features(self.features)
 
-    def run(self, data: Dataset, run: Run) -> SeedResult:
+    def run(self, data: PlainDataset, run: Run) -> SeedResult:
         """Trains on the training nodes; the epoch is the best on the validation nodes."""
         if data.labels is None or data.node_split is None:
             raise DataError(f"data set {data.name!r} has no labels or no node split; a node recipe needs both")
@@ -292,7 +292,7 @@ def judge_nodes(
     )
 
 
-def with_features(rows: Tensor, data: Dataset, features: str) -> Tensor:
+def with_features(rows: Tensor, data: PlainDataset, features: str) -> Tensor:
     """Embeddings (N, D) behind the node features (N, F), as OGB's scripts put them; as they are for "none".
 
     Raises:

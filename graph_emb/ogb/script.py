@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,8 @@ from tabulate import tabulate
 from graph_emb.compat.ogb import read_hetero_dataset
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
-from graph_emb.graph.datasets import load as load_dataset
+from graph_emb.graph import views
+from graph_emb.graph.datasets import data_root, load_dataset
 from graph_emb.models.kge.training import MOST_THREADS
 from graph_emb.ogb.published import rows_of, text_of
 from graph_emb.ogb.recipes import Recipe, Run
@@ -197,16 +197,21 @@ class Script:
         return parser
 
 
-def plain_graph(dataset: str, **options: Any) -> Callable[[Path | None], Any]:
-    """A loader for ``Script.load``: ``graph_emb.graph.datasets.load`` with options."""
-    return lambda root: load_dataset(dataset, root=root, **options)
+def plain_graph(dataset: str) -> Callable[[Path | None], Any]:
+    """A loader for ``Script.load`` of a data set of one node and one edge type, whose edges mean both directions."""
+    return lambda root: views.plain_dataset(load_dataset(dataset, root))
+
+
+def knowledge_graph(dataset: str) -> Callable[[Path | None], Any]:
+    """A loader for ``Script.load`` of a data set of triples."""
+    return lambda root: views.knowledge_graph(load_dataset(dataset, root))
 
 
 def typed_graph(dataset: str) -> Callable[[Path | None], Any]:
     """A loader for ``Script.load`` of a data set with several node types: ``read_hetero_dataset``."""
 
     def load(root: Path | None) -> Any:
-        found = os.environ.get("GRAPH_EMB_DATA") if root is None else root
+        found = data_root(root)
         if found is None:
             raise DataError(f"{dataset} needs --root, the folder that holds {dataset.replace('-', '_')}/")
         return read_hetero_dataset(dataset, found)

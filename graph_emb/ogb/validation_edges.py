@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from graph_emb.graph import Graph
-from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.views import PlainDataset
 
 
-def with_validation_edges(data: Dataset) -> Dataset:
+def with_validation_edges(data: PlainDataset) -> PlainDataset:
     """The data set with its validation edges in the graph and among the training edges.
 
     Weights of repeated edges add up; an edge without one counts 1.

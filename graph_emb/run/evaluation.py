@@ -1,4 +1,4 @@
-"""What a data set allows to measure about embeddings: node classes, accuracy on its split, held-out edges."""
+"""Evaluations of embeddings by the labels, splits and held-out edges of a data set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from graph_emb.config import EvaluateSection
 from graph_emb.core.errors import ConfigError
-from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.views import PlainDataset
 
 SCORER_TITLES = {
     "dot": "dot product",
@@ -20,7 +20,7 @@ SCORER_TITLES = {
 
 
 class Scores(Protocol):
-    """What every evaluation returns: numbers for JSON, and a table as text."""
+    """Result of an evaluation: numbers for JSON, and a table as text."""
 
     def as_dict(self) -> dict[str, Any]: ...
 
@@ -39,7 +39,7 @@ class Finding:
 
 def evaluate(
     weights: NDArray[np.floating],
-    dataset: Dataset,
+    dataset: PlainDataset,
     section: EvaluateSection,
     seed: int = 0,
     *,
@@ -73,13 +73,13 @@ def evaluate(
     return findings
 
 
-def _is_split(dataset: Dataset) -> bool:
+def _is_split(dataset: PlainDataset) -> bool:
     """Whether classes are judged by the data set's own split rather than by shares of the labelled nodes."""
     labels, split = dataset.labels, dataset.node_split
     return labels is not None and split is not None and labels.is_single and {"train", "test"} <= split.keys()
 
 
-def check_section(section: EvaluateSection, dataset: Dataset) -> None:
+def check_section(section: EvaluateSection, dataset: PlainDataset) -> None:
     """Refuse fields that are set and mean nothing to what the data set brings, before anything is trained.
 
     Raises:
@@ -105,7 +105,7 @@ def refuse_set(section: EvaluateSection, names: tuple[str, ...], what: str) -> N
 
 def judge_classes(
     weights: NDArray[np.floating],
-    dataset: Dataset,
+    dataset: PlainDataset,
     section: EvaluateSection,
     seed: int = 0,
     *,
@@ -122,7 +122,7 @@ def judge_classes(
     return Finding("node_classification", "node classification, one-vs-rest logistic regression", scores)
 
 
-def judge_links(weights: NDArray[np.floating], dataset: Dataset, section: EvaluateSection) -> Finding:
+def judge_links(weights: NDArray[np.floating], dataset: PlainDataset, section: EvaluateSection) -> Finding:
     """Hits@K, MRR and ROC-AUC on the held-out parts that the data set has."""
     from graph_emb.evaluate.link_prediction import evaluate_link
 

@@ -1,4 +1,4 @@
-"""The data of a run: the configured graph with its labels and held-out edges."""
+"""The data of a run: the configured data set with its labels and held-out edges."""
 
 from __future__ import annotations
 
@@ -10,31 +10,45 @@ from graph_emb.config import DatasetSection
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import ModelBase
 from graph_emb.graph import read_labels
-from graph_emb.graph.datasets import Dataset, load
+from graph_emb.graph.build import Duplicates
+from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
 from graph_emb.graph.holdout import hold_out_edges
+from graph_emb.graph.views import PlainDataset, plain_dataset
 
 
-def load_dataset(
-    section: DatasetSection, seed: int = 0, *, symmetrize: bool = True, duplicates: str | None = None
-) -> Dataset:
-    """Read the graph, add the labels of a file, and keep edges out of training where the section asks for it.
+def read_dataset(section: DatasetSection, *, file_format: str | None = None) -> Dataset:
+    """The configured data set.
+
+    Args:
+        section: Its name, its root and the options of its reader.
+        file_format: Format of a single file, where the section does not say it.
+    Raises:
+        DataError: missing or damaged data.
+        ConfigError: an option that means nothing to this data set.
+    """
+    options = section.read_options()
+    place = find_dataset(section.name, section.root)
+    if file_format is not None and place is not None and place.is_file():
+        options = {"format": file_format, **options}
+    return load_dataset(section.name, section.root, download=section.download, **options)
+
+
+def read_plain_dataset(
+    section: DatasetSection, seed: int = 0, *, symmetrize: bool = True, duplicates: Duplicates | None = None
+) -> PlainDataset:
+    """The view that walks and LINE take, with the labels of a file and without the edges that are held out.
 
     Args:
         section: The data set and the options of its reader.
         seed: Chooses the held-out edges.
-        symmetrize: Add the reverse of every edge that lacks it.
-        duplicates: Weight of a repeated edge, ``first`` or ``sum``; None: as the data set is defined.
+        symmetrize, duplicates: As in ``plain_dataset``.
     Raises:
-        DataError: missing, damaged or empty data, or labels of another graph.
+        DataError: missing, damaged or empty data, more than one type, or labels of another graph.
         ConfigError: an option that means nothing to this data set.
     """
     if symmetrize and section.directed:
         raise ConfigError("dataset.directed = True has no effect with model.symmetrize = True; set it to false")
-    options: dict[str, Any] = {"duplicates": duplicates, **section.read_options()}
-    options = {name: value for name, value in options.items() if value is not None}
-    dataset = load(section.name, section.root, download=section.download, directed=section.directed, **options)
-    if symmetrize and dataset.graph.directed:
-        dataset = replace(dataset, graph=dataset.graph.to_undirected(options.get("duplicates", "first")))
+    dataset = plain_dataset(read_dataset(section), symmetrize=symmetrize, duplicates=duplicates)
     if dataset.graph.num_arcs == 0:
         raise DataError(f"{section.name}: the graph has {dataset.graph.num_nodes} nodes and no edges to walk on")
     if section.labels is not None:
@@ -45,7 +59,7 @@ def load_dataset(
 
 
 def edge_policy(model: ModelBase) -> dict[str, Any]:
-    """The arguments of ``load_dataset`` that the section of a walk model or of LINE sets."""
+    """The arguments of ``read_plain_dataset`` that the section of a walk model or of LINE sets."""
     return {"symmetrize": model.symmetrize, "duplicates": model.duplicates}  # type: ignore[attr-defined]
 
 
@@ -63,7 +77,7 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
+def _hold_out(dataset: PlainDataset, share: float, seed: int) -> PlainDataset:
     if dataset.link_split is not None:
         raise ConfigError(f"dataset.hold_out = {share}: {dataset.name} has held-out edges of its own; leave it at 0")
     graph, split = hold_out_edges(dataset.graph, valid=0.0, test=share, seed=seed)

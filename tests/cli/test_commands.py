@@ -41,7 +41,10 @@ def test_training_writes_a_complete_run(cli: Cli, cliques: CliqueFiles, tmp_path
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["files"] == files
     assert metrics["status"] == "finished"
-    assert metrics["dataset"] == {"name": "cliques", "nodes": 16, "edges": 51, "directed": False}  # 6 of 57 held out
+    counts = {"reverse edges added": 57}
+    shape = {"nodes": 16, "edges": 51, "directed": False, "counts": counts}  # 6 of 57 held out
+    assert metrics["dataset"] == {"name": "cliques", **shape}
+    assert "edges: 57 reverse edges added" in outcome.out
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [line["walks"] for line in lines] == [160, 320, 480]  # 10 walks from 16 nodes in each epoch
     assert metrics["train"]["walks"] == 480

@@ -44,7 +44,7 @@ def refused(outcome: Outcome, message: str) -> None:
         ("junk.mat", b"\x00\x01\x02", "junk.mat"),
         ("junk.parquet", b"PAR1 no", "junk.parquet"),
         ("junk.csv.gz", b"\x1f\x8b broken", "junk.csv.gz"),
-        ("graph.xyz", b"0 1\n", "suffix '.xyz'"),
+        ("graph.xyz", b"0 1\n", "cannot tell its format; give format="),
     ],
 )
 def test_a_bad_graph_file_is_one_clear_line(cli: Cli, tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -154,7 +154,7 @@ def test_an_interrupt_before_training_writes_nothing(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(walks, "load_dataset", interrupted)
+    monkeypatch.setattr(walks, "read_plain_dataset", interrupted)
     outcome = cli("train", "deepwalk", "--dataset", cliques[0], "--out", "runs/x", *TINY)
     assert (outcome.code, outcome.err) == (130, "graph-emb: interrupted\n")
     assert not (tmp_path / "runs").exists()

@@ -12,8 +12,9 @@ from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate import triple_ranks as module
 from graph_emb.evaluate.link_prediction import ogb_metrics
 from graph_emb.evaluate.triple_ranks import TripleRanks, rank_given, rank_part, rank_triples, score_given
-from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
+from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.distmult import DistMult
 from graph_emb.models.kge.scorer import score
@@ -128,7 +129,7 @@ def test_sampled_candidates_that_are_known_answers_do_not_count() -> None:
 def test_given_negatives_are_ranked_by_ogbs_evaluator(tmp_path: Path) -> None:
     for name, write in (("ogbl-biokg", write_biokg), ("ogbl-wikikg2", write_wikikg2)):
         write(tmp_path)
-        graph = load_triples(name, tmp_path)
+        graph = knowledge_graph(load_dataset(name, tmp_path))
         scorer = DistMult(2)
         entities, relations = (
             normal(graph.num_entities, 2, dtype=torch.float32).round(),

@@ -7,22 +7,22 @@ import json
 import numpy as np
 
 from graph_emb.graph import Graph, Labels
-from graph_emb.graph.datasets import Dataset
-from graph_emb.graph.describe import describe
+from graph_emb.graph.describe import describe_plain
+from graph_emb.graph.views import PlainDataset
 
 
 def test_every_number_of_a_drawn_graph() -> None:
     # 0-1, 1-2, 1-3; 4 alone; 5 with itself only
     graph = Graph.from_edges([0, 1, 1, 5], [1, 2, 3, 5], num_nodes=6, weights=[1, 2, 1, 1])
     labels = Labels.from_lists([[0, 1], [1], [], [1], [], []], num_classes=3)
-    data = Dataset(
+    data = PlainDataset(
         "drawn",
         graph,
         labels,
         node_split={"train": np.array([0, 1])},
         link_split={"train": {"edge": np.zeros((4, 2), dtype=np.int64)}},
     )
-    found = describe(data)
+    found = describe_plain(data)
     assert found == {
         "name": "drawn",
         "nodes": 6,
@@ -44,12 +44,12 @@ def test_every_number_of_a_drawn_graph() -> None:
 
 
 def test_a_directed_graph_counts_out_arcs_and_weak_components() -> None:
-    found = describe(Dataset("d", Graph.from_edges(["a", "c"], ["b", "b"], directed=True)))
+    found = describe_plain(PlainDataset("d", Graph.from_edges(["a", "c"], ["b", "b"], directed=True)))
     assert found["degree"] == {"min": 0, "median": 1.0, "mean": 2 / 3, "max": 1}
     assert (found["components"], found["isolated"], found["ids"]) == (1, 0, "str")
     assert found["labels"] is found["node_split"] is found["link_split"] is None
 
 
 def test_a_graph_without_nodes_has_zeros() -> None:
-    found = describe(Dataset("none", Graph.from_edges([], [])))
+    found = describe_plain(PlainDataset("none", Graph.from_edges([], [])))
     assert (found["nodes"], found["components"], found["isolated"], found["largest_component"]) == (0, 0, 0, 0)

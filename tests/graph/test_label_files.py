@@ -126,7 +126,7 @@ def test_random_bytes_give_one_line(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_blogcatalog_labels_fit_its_graph(shared_data: Path) -> None:
-    from graph_emb.graph import read_graph
+    from graph_emb.graph.csr_readers import read_graph
 
     path = shared_data / "blogcatalog" / "graph.npz"
     labels = read_labels(path, read_graph(path))

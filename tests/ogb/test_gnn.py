@@ -11,7 +11,8 @@ import pytest
 from graph_emb.compat.ogb import OGBHetero, read_hetero_dataset
 from graph_emb.core.errors import DataError
 from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.graph.datasets import load
+from graph_emb.graph.datasets import load_dataset
+from graph_emb.graph.views import plain_dataset
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.node_classes import NodeClassTraining
 from graph_emb.models.skipgram.config import SkipGramConfig
@@ -60,7 +61,7 @@ def test_types_without_features_have_learned_rows(mag: OGBHetero) -> None:
 def test_sage_learns_both_ways_of_each_edge_and_reports_every_metric(tmp_path: Path) -> None:
     ogb_layout.write_ddi(tmp_path)
     config = SAGEConfig(dim=4, hidden_dim=4, epochs=2, eval_every=1, batch_size=64)
-    found = SageRecipe(config, ("hits@20", "hits@50")).run(load("ogbl-ddi", tmp_path), RUN)
+    found = SageRecipe(config, ("hits@20", "hits@50")).run(plain_dataset(load_dataset("ogbl-ddi", tmp_path)), RUN)
     assert set(found.scores) == {"hits@20", "hits@50"}
     assert found.parameters["embedding"] == 40 * 4
     assert found.parameters["network"] > 0

@@ -11,7 +11,8 @@ import torch
 
 from graph_emb.compat.ogb import evaluator
 from graph_emb.evaluate.triple_ranks import rank_part, score_given
-from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.datasets import load_dataset
+from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.ogb.kge import KGERecipe, ogb_values
@@ -28,7 +29,7 @@ SMALL = KGEConfig(
 def test_the_values_are_ogbs_with_ties(tmp_path: Path, name: str) -> None:
     """Rows of few distinct numbers, so that scores are often equal; heads and tails in one list, as in OGB."""
     ogb_layout.WRITERS[name](tmp_path)
-    data, generator = load_triples(name, tmp_path), torch.Generator().manual_seed(0)
+    data, generator = knowledge_graph(load_dataset(name, tmp_path)), torch.Generator().manual_seed(0)
     scorer = SCORERS["distmult"](SMALL)
     entities = torch.randint(2, (data.num_entities, 8), generator=generator).float()
     relations = torch.randint(2, (data.num_relations, 8), generator=generator).float()
@@ -47,7 +48,7 @@ def test_the_values_are_ogbs_with_ties(tmp_path: Path, name: str) -> None:
 
 def test_the_best_validated_epoch_is_judged_and_counted(tmp_path: Path) -> None:
     ogb_layout.write_wikikg2(tmp_path)
-    data = load_triples("ogbl-wikikg2", tmp_path)
+    data = knowledge_graph(load_dataset("ogbl-wikikg2", tmp_path))
     found = KGERecipe(SMALL).run(data, Run(0, 0, 1))
     assert found.selected_on == "valid"
     assert found.parameters == {"entities": 40 * 8, "relations": 2 * 8}
@@ -59,5 +60,5 @@ def test_the_best_validated_epoch_is_judged_and_counted(tmp_path: Path) -> None:
 def test_without_validation_the_last_epoch_is_taken_and_said(tmp_path: Path) -> None:
     ogb_layout.write_wikikg2(tmp_path)
     recipe = KGERecipe(replace(SMALL, valid_every=0))
-    found = recipe.run(load_triples("ogbl-wikikg2", tmp_path), Run(0, 0, 1))
+    found = recipe.run(knowledge_graph(load_dataset("ogbl-wikikg2", tmp_path)), Run(0, 0, 1))
     assert (found.selected_on, found.scores["mrr"].epoch) == ("none", None)

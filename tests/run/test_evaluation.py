@@ -11,8 +11,8 @@ import pytest
 import graph_emb as ge
 from graph_emb.config import EvaluateSection
 from graph_emb.graph import Graph
-from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.labels import Labels
+from graph_emb.graph.views import PlainDataset
 from graph_emb.run.evaluation import check_section
 from graph_emb.run.families import walks
 
@@ -21,10 +21,10 @@ CLASSES = Labels.from_single(np.arange(8) % 2)
 SPLIT = {"train": np.arange(4), "test": np.arange(4, 8)}
 EDGES = {"test": {"edge": np.array([[0, 2]]), "edge_neg": np.array([[0, 4]])}}
 
-PLAIN = Dataset("ring", RING)
-LABELLED = Dataset("ring", RING, CLASSES)
-DIVIDED = Dataset("ring", RING, CLASSES, node_split=SPLIT)
-LINKED = Dataset("ring", RING, link_split=EDGES)
+PLAIN = PlainDataset("ring", RING)
+LABELLED = PlainDataset("ring", RING, CLASSES)
+DIVIDED = PlainDataset("ring", RING, CLASSES, node_split=SPLIT)
+LINKED = PlainDataset("ring", RING, link_split=EDGES)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ LINKED = Dataset("ring", RING, link_split=EDGES)
     ],
 )
 def test_fields_that_are_set_mean_something_to_the_data(
-    dataset: Dataset, fields: dict[str, Any], message: str | None
+    dataset: PlainDataset, fields: dict[str, Any], message: str | None
 ) -> None:
     section = EvaluateSection(**fields)
     if message is None:

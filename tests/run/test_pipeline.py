@@ -15,12 +15,11 @@ from graph_emb.config.schema import FormatName, RuleName
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.scorers import SCORERS
 from graph_emb.formats.formats import FORMATS
-from graph_emb.graph import ReadOptions
 from graph_emb.models.skipgram.training import SkipGramConfig
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.evaluation import SCORER_TITLES
 from graph_emb.run.families import walks
-from graph_emb.run.inputs import absolute_paths, load_dataset
+from graph_emb.run.inputs import absolute_paths, read_plain_dataset
 from graph_emb.run.memory import STATE_SHARE
 
 BASE: dict[str, Any] = {"model": "node2vec", "dataset": "digits"}
@@ -82,7 +81,7 @@ def test_batch_size_counts_on_the_autograd_path() -> None:
     assert not np.array_equal(big, small)
 
 
-def test_the_schema_covers_what_skipgram_and_readers_accept() -> None:
+def test_the_schema_covers_what_skipgram_accepts() -> None:
     config = config_from(BASE)
     default = SkipGramConfig()
     assert walks.skipgram_config(config) == default  # the same defaults on both sides
@@ -90,7 +89,6 @@ def test_the_schema_covers_what_skipgram_and_readers_accept() -> None:
     known = {name for section in sections for name in type(section).model_fields} | {"negative_scope"}
     known |= {"contexts", "typed_negatives"}  # of LINE and metapath2vec
     assert {field.name for field in fields(SkipGramConfig)} <= known
-    assert {field.name for field in fields(ReadOptions)} <= set(type(config.dataset).model_fields)
 
 
 def test_the_names_in_the_schema_are_those_of_the_registries() -> None:
@@ -128,12 +126,12 @@ def test_one_seed_reaches_data_walks_rows_and_splits(monkeypatch: pytest.MonkeyP
 
         monkeypatch.setattr(walks, name, call)
 
-    recorded("load_dataset", 1)
+    recorded("read_plain_dataset", 1)
     recorded("WalkSampler", "seed")
     recorded("train_skipgram", "seed")
     recorded("evaluate", 3)
     ge.pipeline("deepwalk", "digits", seed=7, **{**TINY, "evaluate": {"ratios": [0.5], "shuffles": 1}})
-    assert seeds == {"load_dataset": 7, "WalkSampler": 7, "train_skipgram": 7, "evaluate": 7}
+    assert seeds == {"read_plain_dataset": 7, "WalkSampler": 7, "train_skipgram": 7, "evaluate": 7}
 
 
 def test_an_interrupt_while_evaluating_keeps_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,13 +168,13 @@ def ge_graph(pairs: list[tuple[int, int]]) -> Any:
 
 def test_held_out_edges_are_not_trained_on() -> None:
     config = config_from(BASE, {"dataset": {"hold_out": 0.25}})
-    dataset = load_dataset(config.dataset, seed=1)
+    dataset = read_plain_dataset(config.dataset, seed=1)
     assert dataset.link_split is not None
     held = dataset.link_split["test"]["edge"]
     assert len(held) == 3085  # a quarter of 12,340
     assert not dataset.graph.has_edges(held[:, 0], held[:, 1]).any()
     assert "valid" not in dataset.link_split
-    other = load_dataset(config.dataset, seed=2)
+    other = read_plain_dataset(config.dataset, seed=2)
     assert other.link_split is not None
     assert not np.array_equal(held, other.link_split["test"]["edge"])
 
@@ -184,24 +182,22 @@ def test_held_out_edges_are_not_trained_on() -> None:
 def test_the_options_of_a_file_reach_its_reader(tmp_path: Path) -> None:
     file = tmp_path / "graph.dat"
     file.write_text("w;to;from\n2;1;7\n3;7;1\n5;4;4\n", encoding="utf-8")
-    options = {"format": "csv", "separator": ";", "header": True, "columns": ["from", "to", "w"], "ids": "str"}
-    config = config_from(
-        {"model": "deepwalk", "dataset": {"name": str(file), "duplicates": "sum", "self_loops": "drop", **options}}
-    )
-    graph = load_dataset(config.dataset).graph
+    options = {"format": "edges", "separator": ";", "header": True, "columns": ["from", "to", "w"], "ids": "str"}
+    config = config_from({"model": "deepwalk", "dataset": {"name": str(file), "self_loops": "drop", **options}})
+    graph = read_plain_dataset(config.dataset, duplicates="sum").graph
     assert graph.weights is not None
     assert graph.weights.tolist() == [5.0, 5.0]  # 1 - 7 in both directions, 2 + 3
     assert graph.node_ids is not None
     assert graph.node_ids.dtype.kind == "U"
     directed = config_from({"dataset": {"directed": True, "weights": "ignore"}}, config.model_dump(exclude_none=True))
-    assert load_dataset(directed.dataset, symmetrize=False).graph.weights is None
+    assert read_plain_dataset(directed.dataset, symmetrize=False).graph.weights is None
 
 
 def test_walk_models_add_the_reverse_of_every_edge_unless_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", indptr=[0, 1, 2, 4], indices=[1, 2, 0, 1], directed=True)
     section = config_from({"model": "deepwalk", "dataset": str(tmp_path / "g.npz")}).dataset
-    assert load_dataset(section).graph.num_arcs == 6
-    assert load_dataset(section, symmetrize=False).graph.num_arcs == 4
+    assert read_plain_dataset(section).graph.num_arcs == 6
+    assert read_plain_dataset(section, symmetrize=False).graph.num_arcs == 4
     options = {**tiny(), "dataset": tmp_path / "g.npz"}
     assert ge.pipeline("deepwalk", **options).metrics["dataset"]["directed"] is False
     assert ge.pipeline("deepwalk", symmetrize=False, **options).metrics["dataset"]["directed"] is True

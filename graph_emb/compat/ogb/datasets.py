@@ -58,6 +58,14 @@ class OGBHetero(raw.RawHeteroGraph):
     metadata: Metadata
 
 
+def read_dataset(name: str, root: Root, download: bool = False) -> OGBLink | OGBNode | OGBHetero:
+    """Read a link or node data set of any kind; arguments and errors as in `read_link_dataset`."""
+    meta = metadata(name)
+    if meta.is_hetero:
+        return read_hetero_dataset(name, root, download)
+    return read_link_dataset(name, root, download) if meta.kind == "link" else read_node_dataset(name, root, download)
+
+
 def read_link_dataset(name: str, root: Root, download: bool = False) -> OGBLink:
     """Read an ogbl data set with one node type.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from graph_emb.compat.ogb import OGBHetero, OGBLink, OGBNode, read_dataset
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, as_path, mask_of, register
 from graph_emb.graph.readers.triples import Relations, relation_graph
@@ -20,7 +21,9 @@ _PREFIXES = ("ogbl-", "ogbl_", "ogbn-", "ogbn_")
 
 def _is_ogb(source: Any) -> bool:
     path = as_path(source)
-    return path is not None and path.name.startswith(_PREFIXES) and "." not in path.name
+    if path is None:
+        return isinstance(source, OGBNode | OGBLink | OGBHetero)
+    return path.name.startswith(_PREFIXES) and "." not in path.name
 
 
 @register("ogb", _is_ogb)
@@ -36,31 +39,33 @@ def read_ogb(
     Tables are called as OGB's DGL classes call them: ``feat``, ``label``, ``year``, ``weight``, ``species`` ...
 
     Args:
+        source: A name, the data set's folder, or what ``graph_emb.compat.ogb.read_dataset`` gave.
         root: The folder that holds ``ogbn_arxiv/``; not needed where the source is that folder itself.
         download: Fetch a data set that is not there; without it nothing reaches for the network.
         relations: Of ogbl-wikikg2: ``types`` makes each relation an edge type, ``column`` one type with a column.
     """
-    from graph_emb.compat import ogb
-
-    path = Path(source)
-    if root is None and path.is_dir():
-        root = path.parent
-    if root is None:
-        raise DataError(f"data set {path.name!r} needs root=, the folder that holds {path.name.replace('-', '_')}/")
-    meta = ogb.metadata(path.name)
-    if meta.is_hetero:
-        hetero = ogb.read_hetero_dataset(meta.name, root, download)
-        graph = _hetero_link(hetero) if meta.kind == "link" else _hetero_node(hetero)
-    elif meta.kind == "node":
-        graph = _node(ogb.read_node_dataset(meta.name, root, download))
+    path = as_path(source)
+    data = source if path is None else read_dataset(path.name, _root(path, root), download)
+    meta = data.metadata
+    if isinstance(data, OGBHetero):
+        graph = _hetero_link(data) if meta.kind == "link" else _hetero_node(data)
+    elif isinstance(data, OGBNode):
+        graph = _node(data)
+    elif "relation" in data.split["train"]:
+        return Contents(_knowledge_graph(data, relations))
     else:
-        link = ogb.read_link_dataset(meta.name, root, download)
-        if "relation" in link.split["train"]:
-            return Contents(_knowledge_graph(link, relations))
-        graph = _link(link)
+        graph = _link(data)
     if relations != "types":
         raise ConfigError(f"relations={relations!r} is for ogbl-wikikg2; {meta.name} has no relation column")
     return Contents(graph, both_ways=not meta.is_hetero and not meta.is_directed)
+
+
+def _root(path: Path, root: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    if root is None and path.is_dir():
+        return path.parent
+    if root is None:
+        raise DataError(f"data set {path.name!r} needs root=, the folder that holds {path.name.replace('-', '_')}/")
+    return root
 
 
 def _short(table: str) -> str:

@@ -4,28 +4,35 @@
 
 from __future__ import annotations
 
+import gzip
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.graph.csr_readers.source import IdsPolicy, checked_file, split_suffix
+from graph_emb.graph.csr_readers.layout import is_integer
+from graph_emb.graph.csr_readers.source import IdsPolicy, checked_file, parsing, split_suffix
 from graph_emb.graph.ids import number_ids, number_strings
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.source import Contents, register
+from graph_emb.graph.triples import PARTS, KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 
 Relations = Literal["types", "column"]
 RELATION = "relation"
 """The column of edge data with the number of each edge's relation, where relations are no edge types."""
-_PARTS = ("train", "valid", "test")
+ARRAYS = "triples.npz"
+"""The file of arrays in a folder of triples."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
-@register("triples", lambda source: False)  # three columns may as well be weighted edges: format= must say it
+def _is_knowledge_graph(source: Any) -> bool:
+    return isinstance(source, KnowledgeGraph)
+
+
+@register("triples", _is_knowledge_graph)  # three columns of a file may as well be weighted edges: format= must say it
 def read_triples(
     source: Any,
     *,
@@ -34,10 +41,11 @@ def read_triples(
     ids: IdsPolicy = "auto",
     separator: str | None = None,
 ) -> Contents:
-    """Triples without a header row: csv, tsv, txt, also gzipped, or Parquet with three columns.
+    """Triples without a header row: csv, tsv, txt, also gzipped, or Parquet with three columns; or arrays.
 
     Of a folder with files called train, valid and test, only train's triples become edges; the entities of all three
-    become nodes, so that what is held out can be ranked.
+    become nodes, so that what is held out can be ranked. The same holds for the arrays ``train``, ``valid``, ``test``,
+    shape (T, 3), of an ``.npz`` file, whose names lie beside it in ``entities.txt.gz`` and ``relations.txt.gz``.
 
     Args:
         relations: ``types``: each relation is an edge type, its name cleaned of what DGL's files cannot hold;
@@ -47,33 +55,82 @@ def read_triples(
         separator: None: as the first line shows.
     """
     check_relations(relations)
+    known = isinstance(source, KnowledgeGraph)
+    read = source if known else read_knowledge_graph(Path(source), order=order, ids=ids, separator=separator)
+    heads, numbers, tails = read.train.T
+    names = None if read.entities is None else np.array(read.entities)
+    relation_names = [f"relation_{number}" for number in range(read.num_relations)]
+    graph = relation_graph(
+        heads,
+        numbers,
+        tails,
+        np.array(relation_names if read.relations is None else read.relations),
+        read.num_entities,
+        relations,
+        node_ids=names,
+        counts={f"{part} edges left out": len(own) for part, own in read.parts.items() if part != "train"},
+        name=read.name,
+    )
+    return Contents(graph)
+
+
+def read_knowledge_graph(
+    path: Path, *, order: str = "hrt", ids: IdsPolicy = "auto", separator: str | None = None
+) -> KnowledgeGraph:
+    """Numbered triples of all parts; options and files as ``read_triples`` takes them.
+
+    Entities and relations are numbered in sorted order of their names, over all parts; arrays hold numbers already.
+    Entities that are the integers 0 .. N - 1 have no names.
+    """
     if sorted(order) != ["h", "r", "t"]:
         raise ConfigError(f"order={order!r}: expected a permutation of 'hrt', such as 'htr'")
     if ids not in get_args(IdsPolicy):
         raise unknown_name("ids policy", ids, get_args(IdsPolicy))
-    files = _files(Path(source))
+    name = path.name.partition(".")[0] or "graph"
+    arrays = path / ARRAYS if path.is_dir() else path
+    if arrays.suffix == ".npz" and arrays.is_file():
+        return _of_arrays(name, arrays)
+    files = _files(path)
     read = [_read(file, order, ids, separator) for file in files.values()]
     kinds = {isinstance(part[0], np.ndarray) for part in read}
     if len(kinds) > 1:
-        raise DataError(f"{source}: entities are numbers in some files and names in others; pass ids='str'")
+        raise DataError(f"{path}: entities are numbers in some files and names in others; pass ids='str'")
     heads, rels, tails = (_joined([part[place] for part in read]) for place in range(3))
     heads, tails, names = number_ids(heads, tails) if kinds == {True} else number_strings(heads, tails)
-    num_nodes = len(names) if names is not None else 1 + int(max(heads.max(), tails.max()))
-    numbers, _, relation_names = number_strings(rels, rels.slice(0, 0))
-    assert relation_names is not None  # strings are always numbered
-    train, counts = _train_only(files, [len(part[0]) for part in read])
-    graph = relation_graph(
-        heads[:train],
-        numbers[:train],
-        tails[:train],
-        relation_names,
-        num_nodes,
-        relations,
-        node_ids=names,
-        counts=counts,
-        name=Path(source).name.partition(".")[0],
-    )
-    return Contents(graph)
+    numbers, _, relations = number_strings(rels, rels.slice(0, 0))
+    assert relations is not None  # strings are always numbered
+    triples = np.stack([heads, numbers, tails], axis=1).astype(np.int64, copy=False)
+    ends = np.cumsum([len(part[0]) for part in read])
+    parts = dict(zip(files, np.split(triples, ends[:-1]), strict=True)) if "train" in files else {"train": triples}
+    count = len(names) if names is not None else 1 + int(max(heads.max(), tails.max()))
+    entities = None if names is None else tuple(names.tolist())
+    return KnowledgeGraph(name, count, len(relations), parts, entities, tuple(relations.tolist()))
+
+
+def _of_arrays(name: str, file: Path) -> KnowledgeGraph:
+    with parsing(checked_file(file), "an .npz archive"), np.load(file, allow_pickle=False) as archive:
+        parts = {part: archive[part] for part in PARTS if part in archive.files}
+    if not parts:
+        raise DataError(f"{file}: has none of the arrays {', '.join(PARTS)}; expected (T, 3) ids each")
+    for part, triples in parts.items():
+        if triples.dtype.kind not in "iu" or triples.ndim != 2 or triples.shape[1] != 3 or not len(triples):
+            raise DataError(
+                f"{file}: {part} has shape {triples.shape} of {triples.dtype}; expected (T, 3) of integers, T > 0"
+            )
+    parts = {part: triples.astype(np.int64) for part, triples in parts.items()}
+    largest = np.max([triples.max(axis=0) for triples in parts.values()], axis=0)
+    entities, relations = (_names(file.with_name(f"{word}.txt.gz")) for word in ("entities", "relations"))
+    num_entities = 1 + int(max(largest[0], largest[2])) if entities is None else len(entities)
+    num_relations = 1 + int(largest[1]) if relations is None else len(relations)
+    return KnowledgeGraph(name, num_entities, num_relations, parts, entities, relations)
+
+
+def _names(file: Path) -> tuple[str, ...] | None:
+    """A name a line; None where there is no such file."""
+    if not file.is_file():
+        return None
+    with parsing(file, "a list of names"), gzip.open(file, "rt", encoding="utf-8") as lines:
+        return tuple(line.rstrip("\n") for line in lines)
 
 
 def check_relations(relations: str) -> None:
@@ -89,7 +146,7 @@ def _files(path: Path) -> dict[str, Path]:
     entries = sorted(entry for entry in path.iterdir() if entry.is_file() and split_suffix(entry)[0] in known)
     by_stem = {entry.name.partition(".")[0].lower(): entry for entry in entries}
     if "train" in by_stem:
-        return {part: by_stem[part] for part in _PARTS if part in by_stem}
+        return {part: by_stem[part] for part in PARTS if part in by_stem}
     if not entries:
         raise DataError(f"{path}: holds no file of triples; expected one of .{', .'.join(known)}")
     return {entry.name: entry for entry in entries}
@@ -102,7 +159,7 @@ def _read(file: Path, order: str, ids: str, separator: str | None) -> list[Any]:
         raise DataError(f"{file}: {len(names)} column(s) in the first line, expected 3: head, relation, tail")
     keys = names if tables.is_parquet(file) else ["0", "1", "2"]
     place = {letter: keys[order.index(letter)] for letter in "hrt"}
-    text = [place["r"]] if ids != "str" else keys
+    text = keys if ids == "str" or _shows_names(file, place, separator) else [place["r"]]
     read = tables.read_columns(file, separator=separator, header=False, text=text)
     if not len(read[place["r"]]):
         raise DataError(f"{file}: has no triples; expected at least 1")
@@ -111,6 +168,14 @@ def _read(file: Path, order: str, ids: str, separator: str | None) -> list[Any]:
     if isinstance(columns["h"], np.ndarray) != isinstance(columns["t"], np.ndarray):
         raise DataError(f"{file}: heads and tails are of two kinds, numbers and names; pass ids='str'")
     return [columns[letter] for letter in "hrt"]
+
+
+def _shows_names(file: Path, place: dict[str, str], separator: str | None) -> bool:
+    """Whether both ends in the first line of a text file are names; NA and null are then names like others."""
+    if tables.is_parquet(file):
+        return False
+    cells = tables.column_names(file, separator)
+    return not any(is_integer(cells[int(place[end])]) for end in "ht")
 
 
 _WORDS = {"h": "head", "r": "relation", "t": "tail"}
@@ -122,14 +187,6 @@ def _joined(columns: list[Any]) -> Any:
     import pyarrow as pa
 
     return pa.chunked_array([chunk for column in columns for chunk in column.chunks], type=columns[0].type)
-
-
-def _train_only(files: Mapping[str, Path], sizes: list[int]) -> tuple[int, dict[str, int]]:
-    """How many of the triples, which lie file after file, become edges; and what is left out."""
-    if "train" not in files:
-        return sum(sizes), {}
-    left_out = {f"{part} edges left out": size for part, size in zip(files, sizes, strict=True) if part != "train"}
-    return sizes[0], left_out
 
 
 def relation_graph(

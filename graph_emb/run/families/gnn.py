@@ -16,17 +16,16 @@ from graph_emb.config.gnn import GNNSection, RGCNSection, SAGESection
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.export import Embeddings
 from graph_emb.formats.gather_table import all_rows
-from graph_emb.graph.datasets import load
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
-from graph_emb.graph.typed_nodes import load_typed_nodes
+from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import Evaluation, GNNResult, SeedsResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import absolute_paths
+from graph_emb.run.inputs import absolute_paths, read_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.parallel import Ranks
 from graph_emb.run.versions import peak_memory_mib
@@ -70,13 +69,11 @@ class GNNFamily:
 
     def load(self) -> GNNData:
         """Graph, task and features."""
-        dataset = self.config.dataset
-        if isinstance(self.section, SAGESection) and dataset.name.replace("_", "-").rpartition("/")[2].startswith(
-            "ogbl"
-        ):
-            data = _links(load(dataset.name, dataset.root, download=dataset.download))
+        dataset = read_dataset(self.config.dataset)
+        if isinstance(self.section, SAGESection) and dataset.link_split is not None:
+            data = _links(plain_dataset(dataset))
         else:
-            nodes = load_typed_nodes(dataset.name, dataset.root, download=dataset.download)
+            nodes = typed_nodes(dataset)
             data = GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
         if not self.section.features:
             data = GNNData(data.name, data.graph, data.task)
@@ -227,13 +224,12 @@ def gnn_config(config: RunConfig) -> RGCNConfig | SAGEConfig:
     return RGCNConfig(**options) if isinstance(section, RGCNSection) else SAGEConfig(**options)
 
 
-def _links(dataset: Any) -> GNNData:
+def _links(dataset: PlainDataset) -> GNNData:
     """An OGB link data set: messages along and against its training edges."""
     metrics = LINK_METRICS.get(dataset.name, LinkTask.metrics)
     features = {} if dataset.features is None else {NODE_TYPE: dataset.features.astype(np.float32)}
-    return GNNData(
-        dataset.name, read_graph(dataset.graph.to_undirected()), LinkTask(dataset.link_split, metrics), features
-    )
+    assert dataset.link_split is not None
+    return GNNData(dataset.name, read_graph(dataset.graph), LinkTask(dataset.link_split, metrics), features)
 
 
 def _tables(graph: HeteroGraph, result: GNNResult, wanted: bool) -> dict[str, Embeddings]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from graph_emb.config import RunConfig
 from graph_emb.config.kge import KGESection
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.export import Embeddings
-from graph_emb.graph.triple_readers import load_triples
 from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import KGEProgress, KGEResult, train_kge
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import absolute_paths
+from graph_emb.run.inputs import absolute_paths, read_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.parallel import Ranks
 from graph_emb.run.versions import peak_memory_mib
@@ -40,8 +41,7 @@ class KGEFamily:
 
     def load(self) -> KnowledgeGraph:
         """Triples with their splits."""
-        section = self.config.dataset
-        graph = load_triples(section.name, section.root, download=section.download)
+        graph = knowledge_graph(read_dataset(self.config.dataset, file_format="triples"))
         check_candidates(graph, JUDGED, self.recipe.candidates)
         tables = 2 if self.recipe.valid_every and "valid" in graph.parts else 1  # the best rows are kept beside
         check_memory(graph.num_entities, self.recipe.dim, tables, self.recipe.rule)
@@ -156,6 +156,6 @@ def _shared(ranks: Ranks, graph: KnowledgeGraph | None) -> KnowledgeGraph:
     return found if graph is None else graph
 
 
-def _ids(names: tuple[str, ...] | None, count: int) -> np.ndarray:
+def _ids(names: Sequence[str] | Sequence[int] | None, count: int) -> np.ndarray:
     """The names of the rows, or their numbers where there are none or where two are alike."""
     return np.array(names) if names is not None and len(set(names)) == count else np.arange(count)

@@ -10,14 +10,14 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import LineSection, RunConfig
 from graph_emb.formats.export import Embeddings
-from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.views import PlainDataset
 from graph_emb.models.skipgram.line import LineConfig, LineResult, side_by_side, train_line
 from graph_emb.models.skipgram.training import SkipGramProgress
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, check_section, evaluate
 from graph_emb.run.families.walks import describe_graph, with_rates
 from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import edge_policy, load_dataset
+from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.sampling.edge_sampler import EdgeSampler
@@ -31,26 +31,27 @@ class LineFamily:
         self.line = line_config(config)
         self.config = with_rates(config, self.line.skipgram(self.line.orders[-1], directed=False))
 
-    def load(self) -> Dataset:
+    def load(self) -> PlainDataset:
         """The graph with what its embeddings are judged by."""
-        dataset = load_dataset(self.config.dataset, self.config.seed, **edge_policy(self.config.model))
+        config = self.config
+        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(config.model))
         check_section(self.config.evaluate, dataset)
         for order in self.line.orders:
             self.line.skipgram(order, directed=dataset.graph.directed)  # refuses what has no meaning on the graph
         check_memory(dataset.graph.num_nodes, self.line.dim, 2, self.line.rule)
         return dataset
 
-    def describe(self, dataset: Dataset) -> dict[str, Any]:
+    def describe(self, dataset: PlainDataset) -> dict[str, Any]:
         """Name and size of the graph."""
         return describe_graph(dataset)
 
-    def num_saved(self, dataset: Dataset) -> int:
+    def num_saved(self, dataset: PlainDataset) -> int:
         """A row for each node."""
         return dataset.graph.num_nodes * self.line.dim
 
     def train(
         self,
-        dataset: Dataset | None,
+        dataset: PlainDataset | None,
         *,
         ranks: parallel.Ranks | None,
         log: Log,
@@ -97,7 +98,7 @@ class LineFamily:
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
         return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, self._metrics(result))
 
-    def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
+    def judge(self, trained: Trained, dataset: PlainDataset, *, progress: bool) -> list[Finding]:
         """Node classes and held-out edges."""
         config, weights = self.config, trained.tables[parallel.TABLE].weights
         return evaluate(weights, dataset, config.evaluate, config.seed, threads=config.train.threads, progress=progress)

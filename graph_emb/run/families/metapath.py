@@ -12,7 +12,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import Metapath2VecSection, RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.export import Embeddings
-from graph_emb.graph.metapath_datasets import TypedDataset, load_typed
+from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
@@ -20,6 +20,7 @@ from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, refuse_set
 from graph_emb.run.families.walks import skipgram_config, training_metrics, with_rates
 from graph_emb.run.family import Log, Trained
+from graph_emb.run.inputs import read_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.sampling.metapath import WEIGHT, Metapath, node_kinds, step_arcs
 from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler, StepArcs
@@ -33,10 +34,9 @@ class MetapathFamily:
         self.skipgram = skipgram_config(config)
         self.config = with_rates(config, self.skipgram)
 
-    def load(self) -> TypedDataset:
+    def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
-        section = self.config.dataset
-        dataset = load_typed(section.name, section.root, format=section.format)
+        dataset = read_dataset(self.config.dataset)
         types = path_of(self.config, dataset).node_types()  # refuses a path that the graph does not have
         if not any(ntype in dataset.labels and ntype not in dataset.groups for ntype in types):
             what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
@@ -44,7 +44,7 @@ class MetapathFamily:
         check_memory(dataset.graph.total_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
         return dataset
 
-    def describe(self, dataset: TypedDataset) -> dict[str, Any]:
+    def describe(self, dataset: Dataset) -> dict[str, Any]:
         """Name, size and the path that is walked."""
         graph = dataset.graph
         return {
@@ -55,7 +55,7 @@ class MetapathFamily:
             "metapath": str(path_of(self.config, dataset)),
         }
 
-    def num_saved(self, dataset: TypedDataset) -> int:
+    def num_saved(self, dataset: Dataset) -> int:
         """A row for each node of a type on the path."""
         width = self.skipgram.dim * (2 if self.config.output.context == "concat" else 1)
         types = path_of(self.config, dataset).node_types()
@@ -63,7 +63,7 @@ class MetapathFamily:
 
     def train(
         self,
-        dataset: TypedDataset | None,
+        dataset: Dataset | None,
         *,
         ranks: parallel.Ranks | None,
         log: Log,
@@ -117,7 +117,7 @@ class MetapathFamily:
         split = rows_by_type(rows, dataset.graph, path_of(config, dataset))
         return Trained(split, result.interrupted, training_metrics(result, config.train.threads))
 
-    def judge(self, trained: Trained, dataset: TypedDataset, *, progress: bool) -> list[Finding]:
+    def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
         """Classes or clusters of labelled types, and the neighbours of nodes that have names."""
         from graph_emb.evaluate.clustering import cluster_agreement
         from graph_emb.evaluate.nearest import nearest_nodes
@@ -157,7 +157,7 @@ def section_of(config: RunConfig) -> Metapath2VecSection:
     return config.model
 
 
-def path_of(config: RunConfig, dataset: TypedDataset) -> Metapath:
+def path_of(config: RunConfig, dataset: Dataset) -> Metapath:
     """The configured metapath, or the data set's own.
 
     Raises:
@@ -187,7 +187,7 @@ def rows_by_type(rows: Tensor, graph: HeteroGraph, path: Metapath) -> dict[str, 
     return tables
 
 
-def _share_of(ranks: parallel.Ranks, config: RunConfig, dataset: TypedDataset | None) -> _Share:
+def _share_of(ranks: parallel.Ranks, config: RunConfig, dataset: Dataset | None) -> _Share:
     """Cut the arcs of the path and take this rank's share. Every rank calls it; the first one gives the graph.
 
     All nodes are cut as one type, so that one table has all rows; each distinct step is an edge type of its own.

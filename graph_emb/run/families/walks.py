@@ -10,7 +10,7 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import DatasetSection, RunConfig
 from graph_emb.formats.export import Embeddings
-from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.views import PlainDataset
 from graph_emb.models.skipgram.training import (
     SkipGram,
     SkipGramConfig,
@@ -21,7 +21,7 @@ from graph_emb.models.skipgram.training import (
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, check_section, evaluate
 from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import absolute_paths, edge_policy, load_dataset
+from graph_emb.run.inputs import absolute_paths, edge_policy, read_plain_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.run.warm_start import absolute_path, first_rows
@@ -35,25 +35,26 @@ class WalkFamily:
         self.skipgram = skipgram_config(config)
         self.config = absolute_path(with_rates(config, self.skipgram))
 
-    def load(self) -> Dataset:
+    def load(self) -> PlainDataset:
         """The graph with what its embeddings are judged by."""
-        dataset = load_dataset(self.config.dataset, self.config.seed, **edge_policy(self.config.model))
+        config = self.config
+        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(config.model))
         check_section(self.config.evaluate, dataset)
         check_memory(dataset.graph.num_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
         return dataset
 
-    def describe(self, dataset: Dataset) -> dict[str, Any]:
+    def describe(self, dataset: PlainDataset) -> dict[str, Any]:
         """Name and size of the graph."""
         return describe_graph(dataset)
 
-    def num_saved(self, dataset: Dataset) -> int:
+    def num_saved(self, dataset: PlainDataset) -> int:
         """A row for each node."""
         width = self.skipgram.dim * (2 if self.config.output.context == "concat" else 1)
         return dataset.graph.num_nodes * width
 
     def train(
         self,
-        dataset: Dataset | None,
+        dataset: PlainDataset | None,
         *,
         ranks: parallel.Ranks | None,
         log: Log,
@@ -90,14 +91,14 @@ class WalkFamily:
         metrics = training_metrics(result, self.config.train.threads)
         return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
 
-    def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
+    def judge(self, trained: Trained, dataset: PlainDataset, *, progress: bool) -> list[Finding]:
         """Node classes and held-out edges."""
         config = self.config
         weights = trained.tables[parallel.TABLE].weights
         return evaluate(weights, dataset, config.evaluate, config.seed, threads=config.train.threads, progress=progress)
 
     def _train_alone(
-        self, dataset: Dataset, log: Any, progress: bool, checkpoints: PeriodicCheckpoints | None
+        self, dataset: PlainDataset, log: Any, progress: bool, checkpoints: PeriodicCheckpoints | None
     ) -> SkipGramResult:
         model, train = parallel.walks_of(self.config), self.config.train
         sampler = WalkSampler(
@@ -163,10 +164,11 @@ def skipgram_config(config: RunConfig) -> SkipGramConfig:
     )
 
 
-def describe_graph(dataset: Dataset) -> dict[str, Any]:
-    """Name and size of a plain graph."""
+def describe_graph(dataset: PlainDataset) -> dict[str, Any]:
+    """Name and size of a plain graph, and the edges that its view merged and added."""
     graph = dataset.graph
-    return {"name": dataset.name, "nodes": graph.num_nodes, "edges": graph.num_edges, "directed": graph.directed}
+    sizes = {"name": dataset.name, "nodes": graph.num_nodes, "edges": graph.num_edges, "directed": graph.directed}
+    return {**sizes, "counts": dict(dataset.counts)} if dataset.counts else sizes
 
 
 def with_rates(config: RunConfig, skipgram: SkipGramConfig) -> RunConfig:

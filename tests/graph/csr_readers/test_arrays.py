@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph import ReadOptions, read_graph, read_graph_file
+from graph_emb.graph.csr_readers import ReadOptions, read_graph, read_graph_file
 
 Put = Callable[..., Path]
 # Each edge once, smaller node first: 0-1, 0-2, 1-2; node 3 alone.

@@ -10,7 +10,7 @@ import scipy.io
 from scipy import sparse
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph import read_graph, read_graph_file
+from graph_emb.graph.csr_readers import read_graph, read_graph_file
 
 from .samples import symmetric
 

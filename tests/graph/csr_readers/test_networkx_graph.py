@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph import read_graph
+from graph_emb.graph.csr_readers import read_graph
 
 Put = Callable[..., Path]
 

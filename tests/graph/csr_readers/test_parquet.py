@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph import read_graph
-from graph_emb.graph.csr_readers import parquet
+from graph_emb.graph.csr_readers import parquet, read_graph
 
 
 def save(path: Path, columns: dict, **types: pa.DataType) -> Path:

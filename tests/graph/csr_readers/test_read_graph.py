@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
-from graph_emb.graph import read_graph
-from graph_emb.graph.csr_readers import READERS
+from graph_emb.graph.csr_readers import READERS, read_graph
 
 from .samples import WRITERS
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph import ReadOptions, read_graph
+from graph_emb.graph.csr_readers import ReadOptions, read_graph
 from graph_emb.graph.csr_readers.text import edge_blocks
 
 Put = Callable[..., Path]

@@ -9,7 +9,7 @@ import pytest
 from scipy import io, sparse
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph import read_graph as read_csr
+from graph_emb.graph.csr_readers import read_graph as read_csr
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 

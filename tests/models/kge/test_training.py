@@ -13,8 +13,9 @@ import graph_emb as ge
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.evaluate.triple_ranks import rank_part
-from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge import training
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
@@ -45,7 +46,7 @@ def umls_config(model: str) -> KGEConfig:
 @pytest.mark.data
 @pytest.mark.parametrize("model", SCORERS)
 def test_every_model_learns_umls(model: str, shared_data: Path) -> None:
-    graph = load_triples("umls", shared_data)
+    graph = knowledge_graph(load_dataset("umls", shared_data))
     result = train_kge(graph, umls_config(model), num_threads=1)
     assert result.entities is not None
     assert result.relations is not None
@@ -274,7 +275,7 @@ def test_umls_is_learnt_as_well_in_every_mode(model: str, ranks: Ranks, shared_d
     """One std of the test MRR over seeds in local mode bounds the difference of the modes. Ranks in lockstep take the
     local steps, seed by seed; trainers of servers take turns as they come, so that their mean over the seeds is judged.
     """
-    graph, seeds = load_triples("umls", shared_data), range(16)
+    graph, seeds = knowledge_graph(load_dataset("umls", shared_data)), range(16)
     config = replace(umls_config(model), batch_size=128, epochs=4, valid_every=0)
     local = judged(ge.init(), config, graph, seeds)
     ge.shutdown()

@@ -11,9 +11,10 @@ import pytest
 import graph_emb as ge
 from graph_emb.evaluate.node_classification import node_classification
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.datasets import load
+from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.views import plain_dataset
 from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
@@ -29,7 +30,7 @@ def relabelled_blogcatalog(folder: Path) -> tuple[Graph, list[int], np.ndarray, 
 
     METIS, which stood here, draws anew at every call, so that no two runs of the test trained on the same parts.
     """
-    data = load("blogcatalog", folder)
+    data = plain_dataset(load_dataset("blogcatalog", folder))
     graph = data.graph.to_undirected()
     arcs = (graph.sources().astype(np.int64), graph.indices.astype(np.int64))
     parts = assign(HeteroGraph({NODE_TYPE: graph.num_nodes}, {EDGE_TYPE: arcs}), 2, seed=0).parts[NODE_TYPE]

@@ -17,7 +17,8 @@ from graph_emb.cli.main import main
 from graph_emb.config import MODELS, config_from
 from graph_emb.config.kge import KGE_MODELS, KGESection
 from graph_emb.formats.export import load_embeddings
-from graph_emb.graph.triple_readers import load_triples
+from graph_emb.graph.datasets import load_dataset
+from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import DEFAULT_LR, KGEConfig
 from graph_emb.models.kge.losses import LOSSES
@@ -117,7 +118,7 @@ class ToldByTheFirst:
 def test_ranks_together_train_every_triple_of_a_typed_graph_once(tmp_path: Path) -> None:
     """The graph that the first rank told had no types: the others ordered the steps' triples in another way."""
     write_biokg(tmp_path)
-    graph, ranks = load_triples("ogbl-biokg", tmp_path), SimpleNamespace(group=ToldByTheFirst())
+    graph, ranks = knowledge_graph(load_dataset("ogbl-biokg", tmp_path)), SimpleNamespace(group=ToldByTheFirst())
     recipe, trained = KGEConfig(model="distmult", dim=4, num_negatives=4, chunk_size=8, batch_size=32), []
     for rank in range(3):
         own = family._shared(ranks, graph if rank == 0 else None)  # type: ignore[arg-type]
@@ -156,7 +157,7 @@ def test_options_without_effect_are_refused(folder: Path, options: dict[str, Any
 
 def test_data_that_is_no_knowledge_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("1 2\n")
-    with pytest.raises(ge.DataError, match="separated by tabs"):
+    with pytest.raises(ge.DataError, match="expected 3: head, relation, tail"):
         ge.pipeline("rotate", tmp_path)
 
 

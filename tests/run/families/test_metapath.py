@@ -11,7 +11,7 @@ import pytest
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from tests.graph.test_metapath_datasets import VENUES, write_dbis
+from tests.graph.test_datasets import VENUES, write_dbis
 from tests.ranks import Ranks
 
 QUICK: dict[str, Any] = {"dim": 16, "num_walks": 30, "walk_length": 21, "window": 4, "threads": 1, "lr": 0.05}

@@ -1,0 +1,141 @@
+"""Views of data sets: compressed rows, triples, typed nodes with classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graph_emb.core.errors import DataError, ShapeError
+from graph_emb.graph import Graph, Labels, read_graph
+from graph_emb.graph.datasets import Dataset, load_dataset
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.graph.views import PlainDataset, compressed, knowledge_graph, plain_dataset, typed_nodes
+from tests.ogb_layout import write_mag
+
+
+def arcs(src: list[int], dst: list[int], weights: list[float] | None = None) -> HeteroGraph:
+    data = {} if weights is None else {EDGE_TYPE: {"weight": np.array(weights, dtype=np.float32)}}
+    return HeteroGraph({NODE_TYPE: 4}, {EDGE_TYPE: (np.array(src), np.array(dst))}, edge_data=data)
+
+
+def triples_of(graph: Graph) -> list[tuple[int, int, float]]:
+    weights = np.ones(graph.num_arcs) if graph.weights is None else graph.weights
+    return list(zip(graph.sources().tolist(), graph.indices.tolist(), weights.tolist(), strict=True))
+
+
+def test_arcs_stay_as_they_are_unless_they_mean_both_directions() -> None:
+    given = arcs([0, 0, 1, 2], [1, 1, 0, 3], [5, 2, 3, 4])
+    graph, counts = compressed(given, symmetrize=False)
+    assert graph.directed
+    assert triples_of(graph) == [(0, 1, 5.0), (1, 0, 3.0), (2, 3, 4.0)]
+    assert counts == {"duplicate edges merged": 1}
+    graph, counts = compressed(given, symmetrize=True)
+    assert not graph.directed
+    assert triples_of(graph) == [(0, 1, 5.0), (1, 0, 5.0), (2, 3, 4.0), (3, 2, 4.0)]
+    assert counts == {"duplicate edges merged": 1, "reverse edges added": 1}
+
+
+def test_sums_count_an_edge_without_weight_as_one() -> None:
+    graph, counts = compressed(arcs([0, 0, 1, 2], [1, 1, 0, 2], [5, 2, 3, 4]), symmetrize=True, duplicates="sum")
+    assert triples_of(graph) == [(0, 1, 10.0), (1, 0, 10.0), (2, 2, 4.0)]
+    assert counts == {"duplicate edges merged": 1}
+    graph, _ = compressed(arcs([0, 0, 1], [1, 1, 2]), symmetrize=False, duplicates="sum")
+    assert triples_of(graph) == [(0, 1, 2.0), (1, 2, 1.0)]
+
+
+def test_a_graph_that_holds_both_directions_is_undirected_and_no_weight_is_doubled() -> None:
+    """Sums over both directions of stored pairs would count each edge twice, but a self loop once."""
+    both = arcs([0, 1, 1, 2, 2, 0, 1], [1, 0, 2, 1, 2, 1, 0], [5, 5, 3, 3, 4, 1, 1])
+    for symmetrize in (True, False):
+        graph, counts = compressed(both, symmetrize=symmetrize, duplicates="sum")
+        assert not graph.directed
+        assert triples_of(graph) == [(0, 1, 6.0), (1, 0, 6.0), (1, 2, 3.0), (2, 1, 3.0), (2, 2, 4.0)]
+        assert counts == {"duplicate edges merged": 2}
+    uneven, _ = compressed(arcs([0, 1], [1, 0], [5, 2]), symmetrize=False)
+    assert uneven.directed
+    turned, _ = compressed(arcs([0, 1, 2], [1, 2, 0]), symmetrize=False)  # degrees alone do not tell
+    assert turned.directed
+
+
+def test_a_view_equals_the_graph_that_is_built_at_once() -> None:
+    rng = np.random.default_rng(0)
+    src, dst, weights = rng.integers(0, 30, 200), rng.integers(0, 30, 200), rng.integers(1, 9, 200)
+    graph = HeteroGraph({NODE_TYPE: 30}, {EDGE_TYPE: (src, dst)}, edge_data={EDGE_TYPE: {"weight": weights}})
+    for duplicates in ("first", "sum"):
+        for symmetrize in (True, False):
+            found, _ = compressed(graph, symmetrize=symmetrize, duplicates=duplicates)
+            built = Graph.from_edges(src, dst, 30, weights, directed=not symmetrize, duplicates=duplicates)
+            assert triples_of(found) == triples_of(built)
+
+
+def test_original_ids_go_along() -> None:
+    graph = read_graph(Graph.from_edges(["a", "c"], ["b", "b"], directed=True))
+    assert plain_dataset(Dataset("x", graph)).graph.node_ids.tolist() == ["a", "b", "c"]
+
+
+def test_labels_of_another_number_of_nodes_are_refused() -> None:
+    with pytest.raises(ShapeError, match="labels of 2 nodes for a graph of 3"):
+        PlainDataset("x", Graph.from_edges([0], [1], num_nodes=3), Labels.from_single([0, 1]))
+
+
+def two_types() -> HeteroGraph:
+    edges = {
+        ("paper", "by", "author"): (np.array([0, 1]), np.array([1, 0])),
+        ("paper", "cites", "paper"): (np.array([2]), np.array([0])),
+    }
+    return HeteroGraph({"author": 2, "paper": 3}, edges, name="papers")
+
+
+def test_more_types_than_one_and_relations_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'papers' has 2 node types and 2 edge types; expected one of each"):
+        plain_dataset(load_dataset(two_types()))
+    (tmp_path / "facts.tsv").write_text("a\tlikes\tb\n")
+    with pytest.raises(DataError, match="'facts' is a knowledge graph; take a model of triples"):
+        plain_dataset(load_dataset(tmp_path / "facts.tsv", format="triples"))
+
+
+def test_edge_types_are_relations_of_triples() -> None:
+    found = knowledge_graph(load_dataset(two_types()))
+    assert (found.num_entities, found.num_relations) == (5, 2)
+    assert found.relations == ("paper:by:author", "paper:cites:paper")
+    assert found.train.tolist() == [[2, 0, 1], [3, 0, 0], [4, 1, 2]]
+    assert found.entity_types == {"author": 0, "paper": 2}
+
+
+def test_a_column_of_relations_is_one_of_triples(tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_text("a\tlikes\tb\nb\tis\tc\n")
+    data = load_dataset(tmp_path / "facts.tsv", format="triples")
+    given = knowledge_graph(data)
+    for relations in ("column", "types"):
+        graph = read_graph(given, relations=relations)
+        found = knowledge_graph(Dataset("facts", graph))
+        assert sorted(found.train.tolist()) == sorted(given.train.tolist())
+        assert (found.entities, found.relations) == (given.entities, given.relations)
+    with pytest.raises(DataError, match="has no relations; models of triples need them"):
+        knowledge_graph(Dataset("plain", arcs([0], [1])))
+
+
+def test_typed_nodes_of_a_plain_graph_have_each_edge_once_in_both_directions() -> None:
+    labels, split = Labels.from_single([0, 1, -1, 0]), {"train": np.array([0])}
+    graph = arcs([0, 0, 1], [1, 1, 2])
+    found = typed_nodes(Dataset("x", graph, {NODE_TYPE: labels}, {NODE_TYPE: split}, {NODE_TYPE: np.ones((4, 2))}))
+    src, dst = found.graph.edges[EDGE_TYPE]
+    assert list(zip(src.tolist(), dst.tolist(), strict=True)) == [(0, 1), (1, 0), (1, 2), (2, 1)]
+    assert found.labels.tolist() == [0, 1, -1, 0]
+    assert found.features[NODE_TYPE].dtype == np.float32
+    with pytest.raises(DataError, match="'x' has no split of its nodes; node classification needs both"):
+        typed_nodes(Dataset("x", graph, {NODE_TYPE: labels}))
+    with pytest.raises(DataError, match="'x' has no labels"):
+        typed_nodes(Dataset("x", graph))
+
+
+def test_typed_nodes_of_a_typed_graph_have_reverse_types(tmp_path: Path) -> None:
+    write_mag(tmp_path)
+    data = load_dataset("ogbn-mag", tmp_path)
+    found = typed_nodes(data)
+    assert (found.name, found.ntype) == ("ogbn-mag", "paper")
+    assert set(found.features) == {"paper"}
+    assert len(found.graph.edges) == 2 * len(data.graph.edges)
+    assert set(found.split) == {"train", "valid", "test"}
