@@ -16,9 +16,7 @@ from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.models.kge.distmult import DistMult
-from graph_emb.models.kge.scorer import score
-from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.scorers import SCORERS, DistMult, score
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
 from tests.models.kge.references import normal
 from tests.ogb_layout import write_biokg, write_wikikg2

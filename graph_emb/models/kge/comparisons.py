@@ -1,4 +1,4 @@
-"""How a query meets an entity: dot product, or a negative distance. All scorers end in one of these.
+"""Comparisons of a query with entities, in which every scorer ends: an inner product or a negative distance.
 
 Legend: K chunks, C queries and N entities of a chunk, D width, M = D / 2 complex numbers.
 """
@@ -29,7 +29,7 @@ class Comparison(Protocol):
         ...
 
 
-class Dot:
+class InnerProduct:
     """``s = sum_d q_d e_d``: a matrix product for each chunk."""
 
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class NegativeModulus:
         return scores
 
 
-DOT, L1, L2, MODULUS = Dot(), NegativeL1(), NegativeL2(), NegativeModulus()
+DOT, L1, L2, MODULUS = InnerProduct(), NegativeL1(), NegativeL2(), NegativeModulus()
 
 
 def _compiled(queries: Tensor, entities: Tensor) -> bool:

@@ -1,9 +1,10 @@
-"""A knowledge-graph model: a scorer and its two tables."""
+"""A knowledge-graph model: a scorer, its two tables, and the loss of a batch of triples."""
 
-# K chunks, C triples and N negatives of a chunk, B = K * C triples, D width.
+# K chunks, C triples and N negatives of a chunk, B = K * C triples, D and W widths of entities and relations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,7 @@ from torch import Tensor
 from graph_emb.embedding import DistEmbedding
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.losses import EXCLUDED, LOSSES
-from graph_emb.models.kge.penalties import power_sums
-from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.scorers import SCORERS, KGEScorer
 from graph_emb.sampling.known_triples import TAIL
 
 SEEDS = 2**63
@@ -24,14 +24,14 @@ SEEDS = 2**63
 
 @dataclass(frozen=True, eq=False)
 class TripleBatch:
-    """Chunks of triples of which all lose their heads, or all their tails.
+    """Chunks of triples, all corrupted on the same side.
 
     Attributes:
         triples: Shape (K, C, 3), int64.
-        weights: Shape (K, C), float32; 0 for a triple that only fills a chunk up.
-        total_weight: Of the whole step, all ranks together.
-        side: ``HEAD`` or ``TAIL``: what the negatives take the place of.
-        negatives: Entities that were drawn, shape (K, N), int64.
+        weights: Shape (K, C), float32; 0 for a triple that only pads its chunk.
+        total_weight: Of the whole step, summed over ranks.
+        side: ``HEAD`` or ``TAIL``: the side that negatives replace.
+        negatives: Drawn entities, shape (K, N), int64.
         excluded: Negatives that do not count, shape (K, C, N), or (K, C, N + C) with the chunk's own entities.
     """
 
@@ -44,14 +44,19 @@ class TripleBatch:
 
 
 class KGEModel:
-    """Tables of entities and relations under a scorer.
+    """A scorer with its tables of entities and relations.
 
     Args:
-        num_entities, num_relations: Rows.
+        num_entities, num_relations: Rows of each table.
         config: The recipe.
-        seed: Of the first rows.
-        part_policy: Of the entities; relations lie in one even range.
-        names: Of the tables of entities and relations; an empty one is chosen by the table.
+        seed: Of the initial values.
+        part_policy: Partition of the entities; relations are split into even ranges.
+        names: Names of the entity and relation tables; an empty one is chosen by the table.
+
+    Example:
+        >>> model = KGEModel(14, 3, KGEConfig(model="rotate", dim=8))
+        >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE learns D / 2 phases a relation
+        (torch.Size([14, 8]), torch.Size([3, 4]))
     """
 
     def __init__(
@@ -85,9 +90,9 @@ class KGEModel:
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
 
     def loss(self, batch: TripleBatch) -> Tensor:
-        """The batch's share of the step's weighted mean loss with its penalties; a scalar.
+        """The batch's share of the step's weighted mean loss, penalties included; a scalar.
 
-        Every table is pulled once, so that ranks in lockstep stay so, whatever they hold.
+        Pulls each table exactly once, so that ranks in lockstep make the same calls whatever triples they hold.
         """
         config, scorer = self.config, self.scorer
         chunks, size = batch.weights.shape
@@ -110,3 +115,18 @@ class KGEModel:
             if weight:
                 losses = losses + weight * power_sums(scorer, (head, relation, tail), power)
         return (losses * torch.from_numpy(batch.weights).flatten()).sum() / batch.total_weight
+
+
+def power_sums(scorer: KGEScorer, rows: Sequence[Tensor], power: int) -> Tensor:
+    """``sum |x|^power`` over the rows of each triple, shape (B,): weight decay of the touched rows only.
+
+    With power 3 this is N3 (Lacroix, Usunier and Obozinski 2018, equation 4) without its factor 1/3; |x| is the
+    modulus where the model's numbers are complex.
+
+    Args:
+        scorer: Says which numbers of a row are complex.
+        rows: Heads, relations and tails, shapes (B, D), (B, W), (B, D).
+        power: 2 or 3.
+    """
+    sums = [scorer.moduli(part).pow(power).sum(dim=-1) for part in rows]
+    return torch.stack(sums).sum(dim=0)

@@ -1,20 +1,268 @@
-"""The knowledge-graph models by name."""
+"""Scoring functions of knowledge-graph models: each turns two parts of a triple into a query for the third.
+
+Legend: B triples, D width of an entity's row, W width of a relation's row.
+"""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
-from graph_emb.models.kge.complex import ComplEx
-from graph_emb.models.kge.distmult import DistMult
-from graph_emb.models.kge.rotate import RotatE
-from graph_emb.models.kge.scorer import Scorer
-from graph_emb.models.kge.simple import SimplE
-from graph_emb.models.kge.transe import TransE
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.models.kge.comparisons import DOT, L1, L2, MODULUS, Comparison
+from graph_emb.table.initializers import Initializer, Normal, Uniform
+
+TINY = 1e-12  # keeps the modulus of 0 differentiable
 
 
-class Recipe(Protocol):
-    """What scorers are made from; ``KGEConfig`` is one."""
+@dataclass(frozen=True)
+class KGEScorer(ABC):
+    """The arithmetic of a model in plain torch, without ids, tables or optimizers.
+
+    ``score(h, r, t) = comparison(tail_query(h, r), t) = comparison(head_query(r, t), h)``, so that one query is
+    compared with any number of candidates at once. All methods broadcast over leading dimensions and may be called
+    in any order, with gradients or without.
+
+    Args:
+        dim: D.
+    Raises:
+        ConfigError: dim is not a positive multiple of ``multiple``.
+    """
+
+    dim: int
+    name: ClassVar[str]
+    multiple: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dim, bool) or not isinstance(self.dim, int) or self.dim < 1 or self.dim % self.multiple:
+            raise ConfigError(f"{self.name}: dim is {self.dim!r}; it must be a positive multiple of {self.multiple}")
+
+    @property
+    def comparison(self) -> Comparison:
+        """How a query is compared with an entity; the inner product unless the model says otherwise."""
+        return DOT
+
+    @property
+    def relation_dim(self) -> int:
+        """W; D unless the model says otherwise."""
+        return self.dim
+
+    @abstractmethod
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """The query for the missing tail: (..., D) and (..., W) to (..., D)."""
+
+    @abstractmethod
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor:
+        """The query for the missing head: (..., W) and (..., D) to (..., D)."""
+
+    @abstractmethod
+    def initializers(self, seed: int) -> tuple[Initializer, Initializer]:
+        """Initial values of entities and of relations."""
+
+    def moduli(self, rows: Tensor) -> Tensor:
+        """Absolute values that penalties count: of real numbers, or of the complex numbers that a row holds."""
+        return rows.abs()
+
+
+def score(scorer: KGEScorer, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+    """Scores of triples given by rows (..., D), (..., W), (..., D), which broadcast; shape (...)."""
+    return scorer.comparison.pairs(scorer.tail_query(head, relation), tail)
+
+
+@dataclass(frozen=True)
+class TransE(KGEScorer):
+    """``s(h, r, t) = -||h + r - t||`` in L1 or L2 (Bordes et al., NIPS 2013): a relation is a translation.
+
+    Args:
+        dim: D; a relation has as many numbers.
+        margin: gamma of the loss; initial values are uniform in +-(gamma + 2) / D (Sun et al. 2019, section 4.1).
+        norm: 1 or 2.
+
+    Example:
+        >>> h, r, t = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.0, 3.0]])
+        >>> float(score(TransE(2, norm=1), h, r, t))  # -(|1.5| + |-2|)
+        -3.5
+    """
+
+    margin: float = 9.0
+    norm: int = 1
+    name: ClassVar[str] = "transe"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm not in (1, 2):
+            raise ConfigError(f"transe: norm is {self.norm!r}; it must be 1 or 2")
+
+    @property
+    def comparison(self) -> Comparison:
+        """The negative distance."""
+        return L1 if self.norm == 1 else L2
+
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """``h + r``."""
+        return head + relation
+
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor:
+        """``t - r``."""
+        return tail - relation
+
+    def initializers(self, seed: int) -> tuple[Initializer, Initializer]:
+        """See ``KGEScorer.initializers``."""
+        bound = (self.margin + 2.0) / self.dim
+        return Uniform(-bound, bound, seed=seed), Uniform(-bound, bound, seed=seed + 1)
+
+
+@dataclass(frozen=True)
+class NormalScorer(KGEScorer):
+    """A model with an inner product, whose initial values are normal around 0.
+
+    Args:
+        dim: D.
+        init_std: Their standard deviation.
+    """
+
+    init_std: float = 0.1
+
+    def initializers(self, seed: int) -> tuple[Initializer, Initializer]:
+        """See ``KGEScorer.initializers``."""
+        return Normal(0.0, self.init_std, seed=seed), Normal(0.0, self.init_std, seed=seed + 1)
+
+
+@dataclass(frozen=True)
+class DistMult(NormalScorer):
+    """``s(h, r, t) = sum_d h_d r_d t_d`` (Yang et al., ICLR 2015). It cannot tell (h, r, t) from (t, r, h)."""
+
+    name: ClassVar[str] = "distmult"
+
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """``h * r``."""
+        return head * relation
+
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor:
+        """``r * t``."""
+        return relation * tail
+
+
+@dataclass(frozen=True)
+class ComplEx(NormalScorer):
+    """``s(h, r, t) = Re(sum_m h_m r_m conj(t_m))`` (Trouillon et al., ICML 2016).
+
+    DistMult over complex numbers, which tells a relation's two directions apart. Rows of entities and relations hold
+    D / 2 complex numbers: real parts, then imaginary ones.
+    """
+
+    name: ClassVar[str] = "complex"
+    multiple: ClassVar[int] = 2
+
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """``h * r``: its real dot product with t is the real part of ``h r conj(t)``."""
+        return complex_product(head, relation)
+
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor:
+        """``t * conj(r)``: its real dot product with h is the real part of ``conj(t conj(r)) h``."""
+        a, b = tail.chunk(2, dim=-1)
+        c, d = relation.chunk(2, dim=-1)
+        return torch.cat([a * c + b * d, b * c - a * d], dim=-1)
+
+    def moduli(self, rows: Tensor) -> Tensor:
+        """See ``KGEScorer.moduli``."""
+        return complex_moduli(rows)
+
+
+@dataclass(frozen=True)
+class SimplE(NormalScorer):
+    """``s(h, r, t) = (sum_m h_m r_m t'_m + sum_m t_m r'_m h'_m) / 2`` (Kazemi and Poole, NeurIPS 2018).
+
+    An entity's row holds its D / 2 numbers as a head, then the D / 2 (primed) ones as a tail; a relation's row holds
+    its own numbers, then those of its inverse.
+    """
+
+    name: ClassVar[str] = "simple"
+    multiple: ClassVar[int] = 2
+
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """``(r' h', r h) / 2``, for a tail's ``(t, t')``."""
+        return (head * relation).roll(self.dim // 2, dims=-1) / 2
+
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor:
+        """``(r t', r' t) / 2``, for a head's ``(h, h')``."""
+        return relation * tail.roll(self.dim // 2, dims=-1) / 2
+
+
+@dataclass(frozen=True)
+class RotatE(KGEScorer):
+    """``s(h, r, t) = -sum_m |h_m exp(i phase_m) - t_m|`` (Sun et al., ICLR 2019).
+
+    A relation is a rotation of each complex number. An entity has D / 2 of them: real parts, then imaginary ones. A
+    relation has D / 2 numbers within about +-range, ``phase = pi * number / range``, so that one learning rate suits
+    both tables (the authors' code).
+
+    Args:
+        dim: D, even.
+        margin: gamma of the loss; ``range = (gamma + 2) / (D / 2)``, and initial values are uniform in +-range.
+    """
+
+    margin: float = 9.0
+    name: ClassVar[str] = "rotate"
+    multiple: ClassVar[int] = 2
+
+    @property
+    def comparison(self) -> Comparison:
+        """The negative sum of moduli."""
+        return MODULUS
+
+    @property
+    def relation_dim(self) -> int:
+        """W = D / 2 phases."""
+        return self.dim // 2
+
+    @property
+    def range(self) -> float:
+        """The number that stands for a phase of pi."""
+        return (self.margin + 2.0) / self.relation_dim
+
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """``h * exp(i phase)``."""
+        return complex_product(head, self._rotation(relation))
+
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor:
+        """``t * exp(-i phase)``: a rotation keeps distances, so the score is the same."""
+        return complex_product(tail, self._rotation(-relation))
+
+    def _rotation(self, relation: Tensor) -> Tensor:
+        phase = relation * (math.pi / self.range)
+        return torch.cat([phase.cos(), phase.sin()], dim=-1)
+
+    def moduli(self, rows: Tensor) -> Tensor:
+        """See ``KGEScorer.moduli``; a relation's numbers are real."""
+        return rows.abs() if rows.shape[-1] == self.relation_dim else complex_moduli(rows)
+
+    def initializers(self, seed: int) -> tuple[Initializer, Initializer]:
+        """See ``KGEScorer.initializers``."""
+        return Uniform(-self.range, self.range, seed=seed), Uniform(-self.range, self.range, seed=seed + 1)
+
+
+def complex_product(left: Tensor, right: Tensor) -> Tensor:
+    """Products of the complex numbers of two rows (..., D): D / 2 real parts, then D / 2 imaginary parts."""
+    a, b = left.chunk(2, dim=-1)
+    c, d = right.chunk(2, dim=-1)
+    return torch.cat([a * c - b * d, a * d + b * c], dim=-1)
+
+
+def complex_moduli(rows: Tensor) -> Tensor:
+    """Absolute values of the complex numbers of rows (..., D); shape (..., D / 2)."""
+    real, imaginary = rows.chunk(2, dim=-1)
+    return (real.square() + imaginary.square() + TINY).sqrt()
+
+
+class ScorerSettings(Protocol):
+    """The settings from which a scorer is made; ``KGEConfig`` has them."""
 
     @property
     def dim(self) -> int: ...
@@ -26,11 +274,11 @@ class Recipe(Protocol):
     def init_std(self) -> float: ...
 
 
-SCORERS: dict[str, Callable[[Recipe], Scorer]] = {
-    "transe": lambda recipe: TransE(recipe.dim, recipe.margin, recipe.norm),
-    "distmult": lambda recipe: DistMult(recipe.dim, recipe.init_std),
-    "complex": lambda recipe: ComplEx(recipe.dim, recipe.init_std),
-    "rotate": lambda recipe: RotatE(recipe.dim, recipe.margin),
-    "simple": lambda recipe: SimplE(recipe.dim, recipe.init_std),
+SCORERS: dict[str, Callable[[ScorerSettings], KGEScorer]] = {
+    "transe": lambda settings: TransE(settings.dim, settings.margin, settings.norm),
+    "distmult": lambda settings: DistMult(settings.dim, settings.init_std),
+    "complex": lambda settings: ComplEx(settings.dim, settings.init_std),
+    "rotate": lambda settings: RotatE(settings.dim, settings.margin),
+    "simple": lambda settings: SimplE(settings.dim, settings.init_std),
 }
 """Makes the scorer of each model; a width that does not fit it is a ConfigError."""

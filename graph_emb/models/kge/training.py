@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -17,21 +19,19 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
-from graph_emb.models.kge.best import BestRows
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
 from graph_emb.sampling.walkers import thread_count
 
-if TYPE_CHECKING:
-    from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-
+BEST_FILE = "best.safetensors"
 MOST_THREADS = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009  set at run time, unknown to mypy
 
 
@@ -114,7 +114,7 @@ def train_kge(
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")
     model = KGEModel(graph.num_entities, graph.num_relations, config, seed=seed, part_policy=part_policy, names=names)
-    training = _Training(graph, model, seed, checkpoints)
+    training = _KGETraining(graph, model, seed, checkpoints)
     transport = model.entity.transport
     steps = config.epochs * training.batches.steps_per_epoch
     shown = progress and transport.rank == 0
@@ -137,7 +137,64 @@ def train_kge(
     return training.result()
 
 
-class _Training:
+class _BestRows:
+    """Entities and relations of the best validation so far, on the first rank.
+
+    Args:
+        folder: The run's checkpoint folder, where the rows are written for a resumed run; None: nowhere.
+    Attributes:
+        mrr: The best validation's; -1 before the first.
+        epoch: Its number, from 1; 0 before the first.
+        since: Validations after it.
+        rows: Rows of entities and relations; None before the first validation.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.mrr, self.epoch, self.since = -1.0, 0, 0
+        self.rows: tuple[Tensor, Tensor] | None = None
+        self._file = None if folder is None else folder / BEST_FILE
+
+    def add(self, mrr: float, epoch: int, rows: tuple[Tensor, Tensor]) -> None:
+        """Keep the rows if this validation beats the best so far, or repeats the best epoch."""
+        if mrr <= self.mrr and epoch != self.epoch:
+            self.since += 1
+            return
+        self.mrr, self.epoch, self.since, self.rows = mrr, epoch, 0, rows
+        if self._file is not None:
+            from safetensors.torch import save_file
+
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._file.with_name(f".{BEST_FILE}.{os.getpid()}.tmp")
+            facts = {"mrr": repr(mrr), "epoch": str(epoch)}
+            save_file({"entities": rows[0], "relations": rows[1]}, temporary, metadata=facts)
+            temporary.replace(self._file)
+
+    def position(self) -> dict[str, Any]:
+        """The state that a checkpoint keeps."""
+        return {"epoch": self.epoch, "since": self.since}
+
+    def resume(self, position: dict[str, Any]) -> None:
+        """Continue from a checkpoint; the rows are read from the file, which may hold a later validation.
+
+        Raises:
+            DataError: the file is missing or damaged.
+        """
+        if not position["epoch"]:
+            return
+        from safetensors import SafetensorError, safe_open
+
+        assert self._file is not None
+        try:
+            with safe_open(str(self._file), framework="pt") as file:
+                facts = file.metadata()
+                self.rows = file.get_tensor("entities"), file.get_tensor("relations")
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{self._file}: cannot be read ({error}); start the run anew with overwrite") from error
+        self.mrr, self.epoch = float(facts["mrr"]), int(facts["epoch"])
+        self.since = position["since"] if self.epoch == position["epoch"] else 0
+
+
+class _KGETraining:
     """The state of a training between two steps."""
 
     def __init__(
@@ -150,7 +207,7 @@ class _Training:
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
-        self.best = BestRows(None if checkpoints is None else checkpoints.folder)
+        self.best = _BestRows(None if checkpoints is None else checkpoints.folder)
         self.chosen, self.known = self._validation()
         position = None if checkpoints is None else checkpoints.start(model.tables, [self.optimizer])
         if position is not None:

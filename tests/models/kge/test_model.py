@@ -9,10 +9,8 @@ import torch
 import graph_emb as ge
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.losses import EXCLUDED, LOSSES
-from graph_emb.models.kge.model import KGEModel, TripleBatch
-from graph_emb.models.kge.penalties import power_sums
-from graph_emb.models.kge.scorer import score
-from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.model import KGEModel, TripleBatch, power_sums
+from graph_emb.models.kge.scorers import SCORERS, ComplEx, RotatE, TransE, score
 from graph_emb.sampling.known_triples import HEAD, TAIL
 
 TRIPLES = np.array([[[0, 0, 1], [2, 1, 3]], [[4, 1, 0], [4, 1, 0]]])
@@ -123,3 +121,22 @@ def test_only_the_rows_of_the_batch_are_touched() -> None:
 def test_values_outside_their_limits_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ge.ConfigError, match=message):
         KGEConfig(**options)
+
+
+ROW = torch.tensor([[3.0, 4.0]])
+
+
+def test_n3_counts_complex_numbers_by_their_modulus() -> None:
+    assert float(power_sums(ComplEx(2), [ROW, ROW, ROW], 3)) == pytest.approx(3 * 5.0**3)
+
+
+def test_n3_counts_real_numbers_one_by_one() -> None:
+    assert float(power_sums(TransE(2), [ROW, -ROW, ROW], 3)) == pytest.approx(3 * (27 + 64))
+
+
+def test_l2_is_the_sum_of_squares() -> None:
+    assert float(power_sums(ComplEx(2), [ROW, ROW, ROW], 2)) == pytest.approx(75.0)
+
+
+def test_phases_of_rotate_are_real_numbers() -> None:
+    assert float(power_sums(RotatE(2), [ROW, torch.tensor([[-2.0]]), ROW], 3)) == pytest.approx(2 * 125 + 8)

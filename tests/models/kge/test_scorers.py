@@ -4,17 +4,11 @@ import pytest
 import torch
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.models.kge.complex import ComplEx
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.models.kge.distmult import DistMult
-from graph_emb.models.kge.rotate import RotatE
-from graph_emb.models.kge.scorer import Scorer, score
-from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.simple import SimplE
-from graph_emb.models.kge.transe import TransE
+from graph_emb.models.kge.scorers import SCORERS, ComplEx, DistMult, KGEScorer, RotatE, SimplE, TransE, score
 from tests.models.kge.references import MARGIN, REFERENCES, normal
 
-MADE: dict[str, Scorer] = {
+MADE: dict[str, KGEScorer] = {
     "transe_l1": TransE(6, MARGIN, 1),
     "transe_l2": TransE(6, MARGIN, 2),
     "distmult": DistMult(6),
