@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.evaluate.arrays import as_scores
-from graph_emb.evaluate.link_prediction import roc_auc
+from graph_emb.evaluate.ranks import TiedValue, rank, warn_of_ties
 
 
 def accuracy(logits: Tensor, classes: Tensor) -> float:
@@ -28,7 +28,7 @@ def accuracy(logits: Tensor, classes: Tensor) -> float:
 
 
 def task_auc(logits: Tensor, targets: Tensor) -> float:
-    """The mean over tasks of ROC-AUC, as OGB judges ogbn-proteins.
+    """The mean over tasks of ROC-AUC, OGB's metric of ogbn-proteins.
 
     Args:
         logits: Shape (N, C).
@@ -36,15 +36,23 @@ def task_auc(logits: Tensor, targets: Tensor) -> float:
     Raises:
         DataError: no task has both.
     """
+    found = task_aucs(logits, targets)
+    for value in found:
+        warn_of_ties("auc", value)
+    return sum(value.realistic for value in found) / len(found)
+
+
+def task_aucs(logits: Tensor, targets: Tensor) -> list[TiedValue]:
+    """ROC-AUC of each task that has both answers; arguments and errors as in ``task_auc``."""
     scores = _fitting(logits, targets)
     values = [
-        roc_auc(scores[targets[:, task] == 1, task], scores[targets[:, task] == 0, task])
+        rank(scores[targets[:, task] == 1, task], scores[targets[:, task] == 0, task]).auc()
         for task in range(targets.shape[1])
         if bool((targets[:, task] == 1).any()) and bool((targets[:, task] == 0).any())
     ]
     if not values:
-        raise DataError("ROC-AUC: no task has both a node with the label and one without; judge more nodes")
-    return sum(values) / len(values)
+        raise DataError(f"ROC-AUC: none of {targets.shape[1]} tasks has both answers; evaluate more nodes")
+    return values
 
 
 def micro_f1(logits: Tensor, targets: Tensor) -> float:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from graph_emb.compat.ogb import evaluator
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.evaluate.arrays import as_embeddings, as_scores
-from graph_emb.evaluate.judged_pairs import JudgedPairs, own_targets
+from graph_emb.evaluate.link_split import LinkSplit, link_part
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank, warn_of_ties
-from graph_emb.evaluate.scorers import LinkSplit, Scorer, as_scorer, check_nodes, pairs_of, score_pairs
+from graph_emb.evaluate.scorers import PairScorer, as_scorer, score_pairs
 
 HITS_AT = (10, 20, 30, 50, 100)
 METRICS = (*(f"hits@{k}" for k in HITS_AT), "mrr", "auc")
@@ -142,10 +141,10 @@ def evaluate_link(
     embeddings: Any,
     link_split: LinkSplit,
     metrics: Sequence[str] = METRICS,
-    scorer: str | Scorer = "dot",
+    scorer: str | PairScorer = "dot",
     parts: Sequence[str] = ("valid", "test"),
 ) -> LinkScores:
-    """How well scores of embeddings tell held-out edges from non-edges.
+    """Rank held-out edges among non-edges by scores of embeddings.
 
     Args:
         embeddings: Shape (N, D), floating, torch or numpy; 16-bit rows are scored in float32.
@@ -168,22 +167,12 @@ def evaluate_link(
     found: dict[str, dict[str, TiedValue]] = {}
     num_pairs = {}
     for part in parts:
-        ranks = _ranks(link_split, part, len(table), lambda pairs: score_pairs(table, pairs, pair_score))
+        ranks = link_part(link_split, part, len(table)).ranks(lambda pairs: score_pairs(table, pairs, pair_score))
         found[part] = {name: of(ranks) for name, of in measures.items()}
         num_pairs[part] = len(ranks.optimistic), ranks.num_negatives
         for name, value in found[part].items():
             warn_of_ties(f"{part} {name}", value)
     return LinkScores(judge.name, found, num_pairs)
-
-
-def _ranks(link_split: LinkSplit, part: str, num_nodes: int, score: Callable[[Tensor], Tensor]) -> Ranks:
-    """Ranks of a part's edges among their negatives, by a function from pairs (..., 2) to scores (...)."""
-    edge = pairs_of(link_split, part, "edge", num_nodes)
-    if "target_node_neg" in link_split[part]:
-        targets = own_targets(link_split[part], part, len(edge))
-        check_nodes(f"{part} 'target_node_neg'", targets, num_nodes)
-        return JudgedPairs(edge, None, targets).ranks(score)
-    return rank(score(edge), score(pairs_of(link_split, part, "edge_neg", num_nodes)))
 
 
 _BY_NAME: Mapping[str, Callable[[Ranks], TiedValue]] = {"mrr": Ranks.mrr, "auc": Ranks.auc, "rocauc": Ranks.auc}

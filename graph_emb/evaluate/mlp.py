@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.ranks import rank
+from graph_emb.core.errors import ConfigError
+from graph_emb.evaluate.class_metrics import accuracy, task_aucs
 
-_JUDGED_AT_ONCE = 1 << 14
+ROWS_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -152,21 +152,14 @@ def _loss(logits: Tensor, truth: Tensor) -> Tensor:
 def _logits(model: nn.Module, features: Tensor) -> Tensor:
     model.eval()
     with torch.no_grad():
-        return torch.cat([model(rows) for rows in features.split(_JUDGED_AT_ONCE)])
+        return torch.cat([model(rows) for rows in features.split(ROWS_AT_ONCE)])
 
 
 def _accuracy(model: nn.Module, features: Tensor, classes: Tensor) -> float:
-    return int((_logits(model, features).argmax(dim=1) == classes).sum()) / len(classes)
+    return accuracy(_logits(model, features), classes)
 
 
 def _mean_roc_auc(model: nn.Module, features: Tensor, truth: Tensor) -> float:
     """OGB's ROC-AUC of several tasks: the mean over those that have both answers."""
-    logits = _logits(model, features)
-    values = []
-    for scores, answers in zip(logits.unbind(1), truth.unbind(1), strict=True):
-        positive, negative = scores[answers == 1], scores[answers == 0]
-        if len(positive) and len(negative):
-            values.append(rank(positive, negative).auc().realistic)
-    if not values:
-        raise DataError(f"none of {truth.shape[1]} tasks has both answers in this part; ROC-AUC is not defined")
-    return sum(values) / len(values)
+    found = task_aucs(_logits(model, features), truth)
+    return sum(value.realistic for value in found) / len(found)

@@ -1,39 +1,46 @@
-"""From the embeddings of two nodes to the score of their edge."""
+"""Scores of edges from the embeddings of their two ends."""
 
 # N nodes, D width, B pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError
 from graph_emb.core.registry import Registry
+from graph_emb.evaluate.link_split import LinkSplit, pairs_of
 from graph_emb.sampling.non_edges import NonEdges
 
-# Numbers gathered at once for one side of the pairs: 16 MiB of float32.
 GATHERED_AT_ONCE = 1 << 22
+"""Numbers gathered at once for one side of the pairs: 16 MiB of float32."""
 
 PairScore = Callable[[Tensor, Tensor], Tensor]
-LinkSplit = Mapping[str, Mapping[str, Any]]
 
 
-class Scorer(Protocol):
-    """A way of scoring that may learn from the training edges."""
+class PairScorer(Protocol):
+    """A scoring rule, which may learn from the training edges; ``fit`` is called once, before any score."""
 
     name: ClassVar[str]
 
     def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
-        """A function of the left and right rows, (B, D) each, that gives B scores; higher means likelier."""
+        """The score as a function of left and right rows, (B, D) each, to (B,); higher means likelier.
+
+        Args:
+            embeddings: All rows, shape (N, D).
+            link_split: Of which only the training part may be read.
+        Raises:
+            DataError: the rule learns and the split has no training edges.
+        """
 
 
-SCORERS: Registry[type[Scorer]] = Registry("scorer")
+SCORERS: Registry[type[PairScorer]] = Registry("scorer")
 
 
 @SCORERS.register("dot")
@@ -44,7 +51,7 @@ class Dot:
     name: ClassVar[str] = "dot"
 
     def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
-        """Nothing to learn."""
+        """Learns nothing."""
         return lambda left, right: (left * right).sum(dim=1)
 
 
@@ -56,7 +63,7 @@ class Cosine:
     name: ClassVar[str] = "cosine"
 
     def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
-        """Nothing to learn."""
+        """Learns nothing."""
         return lambda left, right: F.cosine_similarity(left, right)
 
 
@@ -107,7 +114,7 @@ class HadamardLogistic:
         return pairs[torch.randperm(len(pairs), generator=generator)[: self.max_edges]]
 
 
-def as_scorer(scorer: str | Scorer) -> Scorer:
+def as_scorer(scorer: str | PairScorer) -> PairScorer:
     """A scorer by its name, with default settings, or as given.
 
     Raises:
@@ -116,38 +123,13 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
     return SCORERS[scorer]() if isinstance(scorer, str) else scorer
 
 
-def pairs_of(link_split: LinkSplit, part: str, kind: str, num_nodes: int) -> Tensor:
-    """Pairs of a split, shape (..., 2), int64, all in [0, ``num_nodes``).
-
-    Raises:
-        DataError: absent, empty, or a node out of range.
-        ShapeError: not integers (..., 2).
-    """
-    if part not in link_split or kind not in link_split[part] or len(link_split[part][kind]) == 0:
-        raise DataError(f"the link split has no {part} {kind!r}; known parts: {', '.join(link_split) or 'none'}")
-    pairs = torch.as_tensor(link_split[part][kind])
-    if pairs.dim() < 2 or pairs.shape[-1] != 2 or pairs.is_floating_point():
-        raise ShapeError(
-            f"{part} {kind!r} has shape {tuple(pairs.shape)} and dtype {pairs.dtype}; give integers (E, 2)"
-        )
-    check_nodes(f"{part} {kind!r}", pairs, num_nodes)
-    return pairs.long()
-
-
-def check_nodes(what: str, nodes: Tensor, num_nodes: int) -> None:
-    """Raise a DataError unless all nodes are in [0, ``num_nodes``)."""
-    if int(nodes.min()) < 0 or int(nodes.max()) >= num_nodes:
-        wrong = int(nodes[(nodes < 0) | (nodes >= num_nodes)][0])
-        raise DataError(f"{what} names node {wrong}, outside [0, {num_nodes}), the embeddings' rows")
-
-
 def score_pairs(embeddings: Tensor, pairs: Tensor, pair_score: PairScore) -> Tensor:
     """Scores of pairs, gathered in pieces of bounded size.
 
     Args:
         embeddings: Shape (N, D).
         pairs: Node numbers, shape (..., 2), int64.
-        pair_score: What ``Scorer.fit`` returned.
+        pair_score: What ``PairScorer.fit`` returned.
     Returns:
         Shape (...), the embeddings' dtype.
     """

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from graph_emb.compat.ogb import evaluator
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
-from graph_emb.evaluate import judged_pairs
+from graph_emb.evaluate import link_split
 from graph_emb.evaluate.link_prediction import HITS_AT, evaluate_link, hits, mrr, ogb_metrics, roc_auc
 from graph_emb.evaluate.ranks import TiesWarning
 
@@ -146,7 +146,7 @@ def test_every_positive_may_have_its_own_negatives() -> None:
 @pytest.mark.parametrize("at_once", [1 << 20, 1])
 def test_every_source_may_have_its_own_wrong_targets(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """ogbl-citation2 brings these: it was trained on, and then could not be judged."""
-    monkeypatch.setattr(judged_pairs, "PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(link_split, "PAIRS_AT_ONCE", at_once)
     # Edge (3, 5) has 9.0, its wrong targets 0.2, 0.3 and 0.01; edge (0, 2) has 0.1, its own 0.9, 0.2 and 0.3.
     targets = np.array([[0, 1, 2], [5, 3, 4]])
     split = {"test": {"edge": SPLIT["test"]["edge"], "target_node_neg": targets}}

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from graph_emb.core.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate import scorers
 from graph_emb.evaluate.link_prediction import evaluate_link
-from graph_emb.evaluate.scorers import SCORERS, Dot, HadamardLogistic, as_scorer, pairs_of, score_pairs
+from graph_emb.evaluate.scorers import SCORERS, Dot, HadamardLogistic, as_scorer, score_pairs
 
 
 def parity_graph(num_nodes: int = 40) -> tuple[torch.Tensor, dict[str, dict[str, np.ndarray]]]:
@@ -85,17 +85,3 @@ def test_cosine_of_a_zero_row_is_zero() -> None:
 
 def test_every_scorer_is_known_by_its_own_name() -> None:
     assert {name: scorer.name for name, scorer in SCORERS.items()} == {name: name for name in SCORERS}
-
-
-@pytest.mark.parametrize(
-    ("pairs", "error", "text"),
-    [
-        (np.empty((0, 2), dtype=np.int64), DataError, "no test 'edge'"),
-        (np.array([[0, -1]]), DataError, "names node -1"),
-        (np.array([0, 1]), ShapeError, r"shape \(2,\)"),
-        (np.array([[0.0, 1.0]]), ShapeError, "float64"),
-    ],
-)
-def test_bad_pairs_are_refused(pairs: np.ndarray, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
-        pairs_of({"test": {"edge": pairs}}, "test", "edge", 5)

@@ -12,12 +12,12 @@ from torch import nn
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.graph.typed import HeteroGraph
+from graph_emb.models.epochs import Evaluation, run_epochs
 from graph_emb.models.gnn.average import WeightAverage
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
-from graph_emb.models.gnn.links import LinkTraining
-from graph_emb.models.gnn.node_classes import NodeClassTraining
-from graph_emb.models.gnn.result import Evaluation, GNNResult, run_epochs
+from graph_emb.models.gnn.objectives import LinkTraining, NodeClassTraining
+from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.rgcn import RGCN
 from graph_emb.models.gnn.sage import SAGE
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
@@ -196,7 +196,7 @@ class _Run:
             history, seconds = run_epochs(
                 self.config,
                 epoch,
-                training.judge,
+                training.evaluate,
                 has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
                 progress=progress and trainer.rank == 0,
                 on_evaluation=on_evaluation,

@@ -1,4 +1,4 @@
-"""What the training of node classes and of links shares: rows in, network, rows out, one step of both optimizers."""
+"""The forward pass and the optimizer step that all objectives of a graph network share."""
 
 # B nodes, O output width, N nodes of the target type.
 
@@ -26,7 +26,7 @@ from graph_emb.transport.routing import layout
 
 
 class Trainer:
-    """A network over the nodes of a graph, of whose type ``target`` it computes rows.
+    """A network that computes rows of the nodes of type ``target``, with its input rows and optimizers.
 
     Args:
         graph: The whole graph, in partition order where there are policies.
@@ -38,7 +38,7 @@ class Trainer:
         seed: Of batches and samples; each rank makes its own of it.
         device: Where the network runs.
     Attributes:
-        average: What is judged instead of the weights; None: the weights are.
+        average: Averaged weights, which are evaluated instead of the last ones; None: no average.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Trainer:
         """Whether a step computes the nodes that it asks for, rather than all."""
         return self._sampling is not None
 
-    def judged(self, network: nn.Module) -> nn.Module:
-        """The network that is judged for one that trains: its average, or itself."""
+    def evaluated(self, network: nn.Module) -> nn.Module:
+        """The network to evaluate in the place of one that trains: its average, or itself."""
         return network if self.average is None else self.average.of(network)
 
     @torch.no_grad()
@@ -97,7 +97,7 @@ class Trainer:
         transport = runtime.current()
         transport.flush()
         transport.barrier()
-        module = self.judged(self.network.module)
+        module = self.evaluated(self.network.module)
         module.eval()
         rows = self.inputs.gather(self._whole.inputs, None if self.average is None else self.average.tables)
         out: Tensor = module(self._whole.blocks, rows)[self.target]

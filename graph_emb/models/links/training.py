@@ -1,10 +1,10 @@
-"""OGB's link predictor: a small network on the element-wise product of two embeddings."""
+"""OGB's link predictor: a small network on the element-wise product of two embeddings, and its training."""
 
 # B pairs, D width of an embedding, H hidden width, R rows, E edges.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, cast
@@ -13,19 +13,22 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
-from graph_emb.core.errors import ShapeError
-from graph_emb.evaluate.judged_pairs import JudgedPairs
+from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.evaluate.link_prediction import metric_values
+from graph_emb.evaluate.link_split import LinkPart, LinkSplit, link_part, pairs_of
+from graph_emb.models.epochs import Evaluation, best, best_values, run_epochs
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.dropped_relu import dropped_relu_
 from graph_emb.models.links.pair_products import pair_products
-from graph_emb.models.links.pairs import LinkSplit, NegativeDraw, judged_pairs, negative_draw, training_edges
+from graph_emb.sampling.non_edges import NonEdges
 
-# Pairs that run through the network at once. Their activations stay in the cache, which takes a quarter off an epoch's
-# time; the gradients of a batch's chunks add up to the batch's.
+NegativeDraw = Callable[[Tensor, Tensor, torch.Generator], Tensor]
+"""Numbers (B,) and pairs (B, 2) of a batch's edges and the source of randomness, to as many negatives (B, 2)."""
+
 CHUNK = 4096
+"""Pairs that run through the network at once. Their activations stay in the cache, which takes a quarter off an
+epoch's time; the gradients of a batch's chunks add up to the batch's."""
 
 
 class LinkPredictor(nn.Module):
@@ -86,8 +89,12 @@ class LinkPredictor(nn.Module):
         return F.linear(x, last.weight * scale, last.bias).squeeze(-1)
 
 
-class RowSource(Protocol):
-    """Where the predictor's rows come from, and where their gradients go."""
+class EmbeddingSource(Protocol):
+    """The source of the predictor's input rows, and the sink of their gradients.
+
+    The training calls ``gather`` and then ``step`` once a batch; an evaluation calls ``gather`` alone, without
+    gradients.
+    """
 
     dim: int
     num_parameters: int
@@ -99,15 +106,15 @@ class RowSource(Protocol):
         """
 
     def step(self, row_grads: Tensor | None) -> None:
-        """Learns from the gradient (R, D) of the rows that the last ``gather`` returned; None where none learn."""
+        """Apply the gradient (R, D) of the rows that the last ``gather`` returned; None where none learn."""
 
 
 class FrozenRows:
-    """Embeddings that were trained before and stay as they are.
+    """Pretrained embeddings, not trained further.
 
     Args:
         embeddings: Shape (N, D), float32.
-        num_parameters: Numbers that were learned for them; None: as many as there are (one table).
+        num_parameters: Parameters of the model that made them; None: one for each number (one table).
     Raises:
         ShapeError: embeddings is no float32 matrix.
     """
@@ -122,7 +129,7 @@ class FrozenRows:
         self.num_parameters = embeddings.numel() if num_parameters is None else num_parameters
 
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """All rows, and the pairs on their device: nothing has to be collected."""
+        """All rows, and the pairs on their device; nothing is copied."""
         return self.embeddings, pairs.to(self.embeddings.device)
 
     def step(self, row_grads: Tensor | None) -> None:
@@ -130,25 +137,8 @@ class FrozenRows:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What one evaluation found.
-
-    Attributes:
-        epoch: 1-based.
-        loss: Mean over the epoch's edges.
-        valid: Validation values by metric.
-        test: The same on the test pairs; None where no metric's validation value is the best so far.
-    """
-
-    epoch: int
-    loss: float
-    valid: dict[str, float]
-    test: dict[str, float] | None
-
-
-@dataclass(frozen=True)
 class LinkPredictorResult:
-    """The evaluations of one training run, with the predictor as it was after the last epoch.
+    """The evaluations of a training, with the predictor after the last epoch.
 
     Attributes:
         predictor: The trained network.
@@ -164,27 +154,23 @@ class LinkPredictorResult:
 
     def best(self, metric: str) -> Evaluation:
         """The first evaluation with the highest validation value; its ``test`` is what OGB's logger reports."""
-        return max(self.history, key=lambda evaluation: evaluation.valid[metric])
+        return best(self.history, metric)
 
     def best_values(self) -> dict[str, dict[str, Any]]:
         """By metric, at its best evaluation: ``epoch``, ``valid`` and ``test``."""
-        best = {metric: self.best(metric) for metric in self.history[0].valid}
-        return {
-            metric: {"epoch": e.epoch, "valid": e.valid[metric], "test": (e.test or {})[metric]}
-            for metric, e in best.items()
-        }
+        return best_values(self.history)
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers for a JSON file: the best values, the history, counts and times."""
         return {
             "scores": self.best_values(),
-            "history": [{"epoch": e.epoch, "loss": e.loss, "valid": e.valid, "test": e.test} for e in self.history],
+            "history": [evaluation.as_dict() for evaluation in self.history],
             "num_parameters": self.num_parameters,
             "seconds_per_epoch": self.seconds_per_epoch,
         }
 
 
-def score_links(predictor: LinkPredictor, rows: RowSource, pairs: Tensor) -> Tensor:
+def score_links(predictor: LinkPredictor, rows: EmbeddingSource, pairs: Tensor) -> Tensor:
     """Logits in float32 without dropout.
 
     Args:
@@ -206,7 +192,7 @@ def score_links(predictor: LinkPredictor, rows: RowSource, pairs: Tensor) -> Ten
 
 
 def train_link_predictor(
-    rows: RowSource,
+    rows: EmbeddingSource,
     link_split: LinkSplit,
     num_nodes: int,
     config: LinkPredictorConfig | None = None,
@@ -214,7 +200,7 @@ def train_link_predictor(
     seed: int = 0,
     progress: bool = False,
 ) -> LinkPredictorResult:
-    """Trains a predictor on the training edges against random negatives and evaluates it as OGB does.
+    """Train a predictor on the training edges against random negatives and evaluate it as OGB does.
 
     The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, taken on logits. The test pairs are
     scored only at epochs whose validation value is the best so far, and nothing is chosen by them.
@@ -232,41 +218,48 @@ def train_link_predictor(
         ShapeError: a table of another shape.
     """
     config = config or LinkPredictorConfig()
-    edges = training_edges(link_split)
-    valid_pairs, test_pairs = (judged_pairs(link_split, part) for part in ("valid", "test"))
+    edges = pairs_of(link_split, "train", "edge", num_nodes)
+    parts = {part: link_part(link_split, part, num_nodes) for part in ("valid", "test")}
     draw = negative_draw(config.negatives, link_split, num_nodes)
     network_seed, order_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
     predictor = LinkPredictor(rows.dim, config, seed=network_seed)
     optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
     generator = torch.Generator().manual_seed(order_seed)
-    best = dict.fromkeys(config.metrics, -1.0)
-    history: list[Evaluation] = []
-    stale, seconds = 0, 0.0
-    bar = tqdm(range(1, config.epochs + 1), desc="link predictor", unit="epoch", disable=not progress)
-    for epoch in bar:
-        begin = time.perf_counter()
-        loss = _train_epoch(predictor, optimizer, rows, edges, draw, config, generator)
-        seconds += time.perf_counter() - begin
-        if epoch % config.eval_every:
-            continue
-        valid = _judge(predictor, rows, valid_pairs, config)
-        better = [name for name in config.metrics if valid[name] > best[name]]
-        best.update({name: valid[name] for name in better})
-        test = _judge(predictor, rows, test_pairs, config) if better else None
-        history.append(Evaluation(epoch, loss, valid, test))
-        bar.set_postfix({"loss": f"{loss:.3f}", f"valid {config.select}": f"{valid[config.select]:.4f}"})
-        stale = 0 if config.select in better else stale + 1
-        if stale == config.patience:
-            break
-    bar.close()
-    total = rows.num_parameters + predictor.num_parameters
-    return LinkPredictorResult(predictor, tuple(history), total, seconds / epoch)
+    history, seconds = run_epochs(
+        config,
+        lambda number: _train_epoch(predictor, optimizer, rows, edges, draw, config, generator),
+        lambda part: _evaluate(predictor, rows, parts[part], config),
+        select=config.select,
+        description="link predictor",
+        progress=progress,
+    )
+    return LinkPredictorResult(predictor, history, rows.num_parameters + predictor.num_parameters, seconds)
+
+
+def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeDraw:
+    """The function that draws a batch's negatives; ``LinkPredictorConfig.negatives`` describes the kinds.
+
+    Raises:
+        DataError: "given" without as many training ``edge_neg`` as training edges.
+    """
+    edges = pairs_of(link_split, "train", "edge", num_nodes)
+    if kind == "non_edges":
+        non_edges = NonEdges(edges, num_nodes)
+        return lambda numbers, batch, generator: non_edges.sample(len(batch), generator)
+    if kind == "targets":
+        return lambda numbers, batch, generator: torch.stack(
+            [batch[:, 0], torch.randint(num_nodes, (len(batch),), generator=generator)], dim=1
+        )
+    given = pairs_of(link_split, "train", "edge_neg", num_nodes)
+    if len(given) != len(edges):
+        raise DataError(f"{len(given)} training edge_neg for {len(edges)} edges; negatives 'given' needs as many")
+    return lambda numbers, batch, generator: given[numbers]
 
 
 def _train_epoch(
     predictor: LinkPredictor,
     optimizer: torch.optim.Optimizer,
-    rows: RowSource,
+    rows: EmbeddingSource,
     edges: Tensor,
     draw: NegativeDraw,
     config: LinkPredictorConfig,
@@ -294,7 +287,7 @@ def _train_epoch(
     return total / len(edges)
 
 
-def _judge(
-    predictor: LinkPredictor, rows: RowSource, pairs: JudgedPairs, config: LinkPredictorConfig
+def _evaluate(
+    predictor: LinkPredictor, rows: EmbeddingSource, part: LinkPart, config: LinkPredictorConfig
 ) -> dict[str, float]:
-    return metric_values(pairs.ranks(lambda some: score_links(predictor, rows, some)), config.metrics)
+    return metric_values(part.ranks(lambda pairs: score_links(predictor, rows, pairs)), config.metrics)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from graph_emb.evaluate.link_prediction import metric_values
+from graph_emb.evaluate.link_split import link_part
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.gnn import average
 from graph_emb.models.gnn.average import WeightAverage
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.train import train_rgcn, train_sage
-from graph_emb.models.links.pairs import judged_pairs
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.sampling.blocks import whole_graph
 from tests.models.gnn.planted import planted, planted_links
@@ -130,7 +130,7 @@ def test_what_was_judged_on_links_is_given_back() -> None:
     assert isinstance(predictor, LinkPredictor)
     with torch.no_grad():
         rows = model["encoder"](whole_graph(graph, LINKS.num_layers, "_N").blocks, {"_N": table.weight[:]})["_N"]
-    ranks = judged_pairs(task.split, "valid").ranks(partial(score_links, predictor, FrozenRows(rows)))
+    ranks = link_part(task.split, "valid", 40).ranks(partial(score_links, predictor, FrozenRows(rows)))
     assert metric_values(ranks, task.metrics) == result.history[-1].valid
 
 

@@ -1,4 +1,4 @@
-"""When a training evaluates, looks at the test part and stops."""
+"""Recipes of graph networks refuse values outside their limits."""
 
 from __future__ import annotations
 
@@ -8,53 +8,6 @@ import pytest
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.result import Evaluation, run_epochs
-
-
-def history(values: list[float], config: RGCNConfig, has_valid: bool = True) -> list[tuple[int, bool]]:
-    """Epochs of the evaluations for given validation values, and whether the test part was looked at."""
-    left = iter(values)
-    found, _ = run_epochs(
-        config, lambda number: 0.0, lambda part: {"m": next(left) if part == "valid" else 0.5}, has_valid=has_valid
-    )
-    return [(e.epoch, e.test is not None) for e in found]
-
-
-def test_the_test_part_is_looked_at_only_where_the_validation_value_is_the_best_so_far() -> None:
-    values = [0.1, 0.3, 0.3, 0.2, 0.4]
-    expected = [(2, True), (4, True), (6, False), (8, False), (10, True)]
-    assert history(values, RGCNConfig(epochs=11, eval_every=2)) == expected
-
-
-def test_evaluations_without_a_better_value_end_the_training() -> None:
-    config = RGCNConfig(epochs=9, patience=2)
-    assert [epoch for epoch, _ in history([0.1, 0.3, 0.3, 0.2], config)] == [1, 2, 3, 4]
-
-
-def test_without_validation_only_the_last_epoch_is_judged() -> None:
-    assert history([], RGCNConfig(epochs=5), has_valid=False) == [(5, True)]
-
-
-def test_ctrl_c_raises_unless_somebody_wants_to_know() -> None:
-    def stopped(number: int) -> float:
-        if number == 3:
-            raise KeyboardInterrupt
-        return 0.0
-
-    def judge(part: str) -> dict[str, float]:
-        return {"m": 0.5}
-
-    config, told = RGCNConfig(epochs=9), []
-    with pytest.raises(KeyboardInterrupt):
-        run_epochs(config, stopped, judge, has_valid=True)
-    found, _ = run_epochs(config, stopped, judge, has_valid=True, on_interrupt=lambda: told.append("now"))
-    assert [e.epoch for e in found] == [1, 2]
-    assert told == ["now"]
-
-
-def test_an_evaluation_reads_as_json() -> None:
-    found = Evaluation(3, 0.5, {"m": 0.25}, None)
-    assert found.as_dict() == {"epoch": 3, "loss": 0.5, "valid": {"m": 0.25}, "test": None}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import torch
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.graph.typed import HeteroGraph
+from graph_emb.models.epochs import Evaluation
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.node_classes import NodeClassTraining
-from graph_emb.models.gnn.result import Evaluation, over_seeds
+from graph_emb.models.gnn.objectives import NodeClassTraining
+from graph_emb.models.gnn.result import over_seeds
 from graph_emb.models.gnn.tasks import NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from tests.models.gnn.planted import planted, planted_links

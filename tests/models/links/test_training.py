@@ -11,14 +11,15 @@ import torch
 import torch.nn.functional as F
 
 from graph_emb import ConfigError, DataError, ShapeError
+from graph_emb.evaluate.link_split import LinkPart
+from graph_emb.models.epochs import Evaluation
 from graph_emb.models.links import training as link_predictor
 from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.pairs import JudgedPairs, negative_draw
 from graph_emb.models.links.training import (
-    Evaluation,
     FrozenRows,
     LinkPredictor,
     LinkPredictorResult,
+    negative_draw,
     score_links,
     train_link_predictor,
 )
@@ -164,7 +165,7 @@ def test_as_dict_survives_json() -> None:
     assert (record["num_parameters"], record["seconds_per_epoch"]) == (7, 0.25)
 
 
-def part_of(pairs: JudgedPairs) -> str:
+def part_of(pairs: LinkPart) -> str:
     """Of ``two_groups``: the parts' first edges differ."""
     return "valid" if pairs.edge[0].tolist() == two_groups()[1]["valid"]["edge"][0].tolist() else "test"
 
@@ -174,7 +175,7 @@ def test_test_pairs_are_scored_only_where_validation_is_best_so_far(monkeypatch:
     values = {"valid": iter([0.2, 0.1, 0.4, 0.4]), "test": iter([0.5, 0.6])}
     monkeypatch.setattr(
         link_predictor,
-        "_judge",
+        "_evaluate",
         lambda predictor, rows, pairs, config: dict.fromkeys(config.metrics, next(values[part_of(pairs)])),
     )
     config = replace(SMALL, epochs=8)
@@ -187,7 +188,7 @@ def test_patience_counts_evaluations_since_the_best(monkeypatch: pytest.MonkeyPa
     values = iter([0.2, 0.1, 0.4, 0.4, 0.3, 0.9])
     monkeypatch.setattr(
         link_predictor,
-        "_judge",
+        "_evaluate",
         lambda predictor, rows, pairs, config: dict.fromkeys(
             config.metrics, next(values) if part_of(pairs) == "valid" else 0.0
         ),
@@ -227,3 +228,34 @@ def test_a_split_without_negatives_is_refused() -> None:
 def test_embeddings_of_another_dtype_are_refused() -> None:
     with pytest.raises(ShapeError, match="float64"):
         FrozenRows(torch.ones(3, 4, dtype=torch.float64))
+
+
+EDGES = np.array([[0, 1], [1, 2], [2, 3], [0, 3]])
+SPLIT = {"train": {"edge": EDGES, "edge_neg": EDGES + 4}}
+
+
+def drawn(kind: str, numbers: list[int]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    places = torch.tensor(numbers)
+    return negative_draw(kind, SPLIT, 8)(places, torch.from_numpy(EDGES)[places], generator)
+
+
+def test_given_negatives_are_those_of_the_same_number() -> None:
+    assert drawn("given", [2, 0]).tolist() == [[6, 7], [4, 5]]
+
+
+def test_drawn_targets_keep_the_source() -> None:
+    pairs = drawn("targets", [3, 1] * 50)
+    assert pairs[:, 0].tolist() == [0, 1] * 50
+    assert set(pairs[:, 1].tolist()) == set(range(8))
+
+
+def test_non_edges_are_no_edge_in_either_direction() -> None:
+    pairs = {tuple(sorted(pair)) for pair in drawn("non_edges", [0, 1, 2, 3] * 50).tolist()}
+    assert pairs.isdisjoint({(0, 1), (1, 2), (2, 3), (0, 3)})
+    assert all(left != right for left, right in pairs)
+
+
+def test_fewer_given_negatives_than_edges_are_refused() -> None:
+    with pytest.raises(DataError, match="3 training edge_neg for 4 edges"):
+        negative_draw("given", {"train": {"edge": EDGES, "edge_neg": EDGES[:3]}}, 8)

@@ -1,4 +1,4 @@
-"""Training a graph network and OGB's link predictor on its rows to tell edges from other pairs."""
+"""Training objectives of a graph network: classes of nodes, or links by OGB's predictor on the network's rows."""
 
 # E edges, B pairs, N nodes, O width of the network's rows.
 
@@ -10,16 +10,52 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graph_emb.core.errors import DataError
 from graph_emb.evaluate.link_prediction import metric_values
+from graph_emb.evaluate.link_split import link_part, pairs_of
+from graph_emb.models.epochs import Values
 from graph_emb.models.gnn.config import SAGEConfig
-from graph_emb.models.gnn.result import Values
-from graph_emb.models.gnn.tasks import LinkTask
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.trainer import Trainer, owned_by
 from graph_emb.models.links.config import PRECISIONS
-from graph_emb.models.links.pairs import judged_pairs, negative_draw, training_edges
-from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, score_links
+from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, negative_draw, score_links
 from graph_emb.transport.data_parallel import Replicas
+
+
+class NodeClassTraining:
+    """Epochs over the training nodes that this rank owns.
+
+    Args:
+        trainer: The network and its inputs.
+        task: Labels and split.
+        policy: Who owns the target nodes; None: even ranges.
+    """
+
+    def __init__(self, trainer: Trainer, task: NodeTask, policy: Any = None) -> None:
+        self._trainer, self._task = trainer, task
+        nodes = task.nodes["train"]
+        self._own = nodes[owned_by(trainer.rank, trainer.num_ranks, nodes, len(task.truth), policy)]
+        self._logits: Tensor | None = None
+
+    def epoch(self) -> float:
+        """One pass; the mean loss over all ranks' nodes."""
+        trainer, task = self._trainer, self._task
+        self._logits = None
+        loss_sum = 0.0
+        for positions in trainer.batches(len(self._own)):
+            nodes = self._own[positions]
+            loss = task.loss(trainer.compute(nodes), nodes)
+            (count,) = trainer.total(len(nodes))
+            (loss / count).backward()
+            trainer.step(trainer.network.module)
+            loss_sum += loss.item()
+        loss_sum, count = trainer.total(loss_sum, len(self._own))
+        return loss_sum / count
+
+    def evaluate(self, part: str) -> Values:
+        """The task's metric of a part, from whole neighbourhoods."""
+        if self._logits is None:  # valid and test share these rows
+            self._logits = self._trainer.final_rows()
+        return self._trainer.agreed(self._task.measure(self._logits, part))
 
 
 class LinkTraining:
@@ -49,11 +85,8 @@ class LinkTraining:
         policy: Any = None,
     ) -> None:
         self._trainer, self._task, self._config = trainer, task, config
-        edges = training_edges(task.split)
-        self._judged = {part: judged_pairs(task.split, part) for part in ("valid", "test")}
-        for part, pairs in (("train", edges), *((part, found.edge) for part, found in self._judged.items())):
-            if int(pairs.min()) < 0 or int(pairs.max()) >= num_nodes:
-                raise DataError(f"{part} edges name node {int(pairs.max())}; the graph has {num_nodes} nodes")
+        edges = pairs_of(task.split, "train", "edge", num_nodes)
+        self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")}
         self._draw = negative_draw(config.negatives, task.split, num_nodes)
         self._own = owned_by(trainer.rank, trainer.num_ranks, edges[:, 0], num_nodes, policy)
         self._edges = edges
@@ -110,11 +143,11 @@ class LinkTraining:
         (loss / count).backward()
         return loss.item()
 
-    def judge(self, part: str) -> Values:
-        """The task's metrics of a part, by whole neighbourhoods."""
-        if self._rows is None:  # valid and test are judged by the same rows
+    def evaluate(self, part: str) -> Values:
+        """The task's metrics of a part, from whole neighbourhoods."""
+        if self._rows is None:  # valid and test share these rows
             self._rows = FrozenRows(self._trainer.final_rows().to(self._trainer.device))
-        model, rows = self._trainer.judged(self._network), self._rows
+        model, rows = self._trainer.evaluated(self._network), self._rows
         assert isinstance(model, LinkPredictor)
-        ranks = self._judged[part].ranks(lambda pairs: score_links(model, rows, pairs))
+        ranks = self._parts[part].ranks(lambda pairs: score_links(model, rows, pairs))
         return self._trainer.agreed(metric_values(ranks, self._task.metrics))

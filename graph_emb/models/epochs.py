@@ -1,0 +1,162 @@
+"""Epochs with evaluations and early stopping, shared by the models that are chosen on a validation part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+from graph_emb.core.errors import ConfigError
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics after an epoch.
+
+    Attributes:
+        epoch: 1-based.
+        loss: Mean over the epoch's nodes, or edges with as many negatives.
+        valid: Metrics of the validation part; None where there is none.
+        test: Metrics of the test part; None where no validation value is the best so far.
+    """
+
+    epoch: int
+    loss: float
+    valid: Values | None
+    test: Values | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file."""
+        return asdict(self)
+
+
+def best(history: Sequence[Evaluation], metric: str | None = None) -> Evaluation:
+    """The first evaluation with the highest validation value of a metric; its ``test`` is the value to report.
+
+    Without a metric the first one decides; without a validation part the last evaluation is returned.
+    """
+    valid = history[-1].valid
+    if valid is None:
+        return history[-1]
+    name = metric or next(iter(valid))
+    return max(history, key=lambda evaluation: (evaluation.valid or {})[name])
+
+
+def best_values(history: Sequence[Evaluation]) -> dict[str, dict[str, Any]]:
+    """By metric, at its best evaluation: ``epoch``, ``valid`` and ``test``; empty without an evaluation."""
+    names = (history[-1].valid or history[-1].test or {}) if history else {}
+    chosen = {name: best(history, name) for name in names}
+    return {
+        name: {"epoch": e.epoch, "valid": (e.valid or {}).get(name), "test": (e.test or {}).get(name)}
+        for name, e in chosen.items()
+    }
+
+
+class Schedule(Protocol):
+    """The settings that ``run_epochs`` reads from a recipe."""
+
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def eval_every(self) -> int: ...
+    @property
+    def patience(self) -> int | None: ...
+
+
+def run_epochs(
+    schedule: Schedule,
+    train_epoch: Callable[[int], float],
+    evaluate: Callable[[str], Values],
+    *,
+    has_valid: bool = True,
+    select: str | None = None,
+    description: str = "graph network",
+    progress: bool = False,
+    on_evaluation: Callable[[Evaluation], None] | None = None,
+    begun: Mapping[str, Any] | None = None,
+    after_epoch: Callable[[int, Callable[[], dict[str, Any]]], object] | None = None,
+    on_interrupt: Callable[[], object] | None = None,
+) -> tuple[tuple[Evaluation, ...], float]:
+    """Train and evaluate; the test part is evaluated only where a validation value is the best so far.
+
+    Without a validation part nothing is chosen: all epochs are trained and the last one is evaluated.
+
+    Args:
+        schedule: A recipe with ``epochs``, ``eval_every`` and ``patience``.
+        train_epoch: Trains one epoch, given its number from 1; returns the mean loss.
+        evaluate: Metrics of "valid" or "test".
+        has_valid: Whether there is a validation part.
+        select: The metric that ``patience`` watches; None: the first one.
+        description: Of the bar.
+        progress: Shows a bar.
+        on_evaluation: Called with each evaluation.
+        begun: The position from which a resumed training continues, as given to ``after_epoch``.
+        after_epoch: Called after each epoch with its number and a function that returns the position.
+        on_interrupt: Called when Ctrl-C ends the training early; None: it raises.
+    Returns:
+        The evaluations, and the seconds of an epoch.
+    Raises:
+        ConfigError: patience without a validation part.
+    """
+    if schedule.patience is not None and not has_valid:
+        raise ConfigError(f"patience={schedule.patience} needs a validation part in the split; leave it out")
+    at = _Progress(**begun) if begun else _Progress()
+    bar = tqdm(range(1, schedule.epochs + 1), description, unit="epoch", initial=at.epoch, disable=not progress)
+    try:
+        while at.epoch < schedule.epochs and (schedule.patience is None or at.stale < schedule.patience):
+            begin = time.perf_counter()
+            loss = train_epoch(at.epoch + 1)
+            at.epoch += 1
+            at.seconds += time.perf_counter() - begin
+            bar.update()
+            if at.epoch % schedule.eval_every == 0 if has_valid else at.epoch == schedule.epochs:
+                found = at.evaluate(loss, evaluate, has_valid, select)
+                if on_evaluation is not None:
+                    on_evaluation(found)
+                shown = [select] if select else list(at.best)[:1]
+                bar.set_postfix({"loss": f"{loss:.3f}", **{f"best {n}": f"{at.best[n]:.4f}" for n in shown}})
+            if after_epoch is not None:
+                after_epoch(at.epoch, partial(asdict, at))
+    except KeyboardInterrupt:
+        if on_interrupt is None:
+            raise
+        on_interrupt()
+    bar.close()
+    return tuple(Evaluation(**entry) for entry in at.history), at.seconds / max(1, at.epoch)
+
+
+@dataclass
+class _Progress:
+    """The position of a training.
+
+    Attributes:
+        epoch: Epochs trained.
+        history: ``Evaluation.as_dict()`` of each evaluation.
+        best: The best validation value of each metric.
+        stale: Evaluations since the selected metric's best.
+        seconds: Training time.
+    """
+
+    epoch: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: Values = field(default_factory=dict)
+    stale: int = 0
+    seconds: float = 0.0
+
+    def evaluate(
+        self, loss: float, evaluate: Callable[[str], Values], has_valid: bool, select: str | None
+    ) -> Evaluation:
+        """Evaluate the validation part, and the test part where a metric is the best so far."""
+        valid = evaluate("valid") if has_valid else None
+        better = [name for name, value in (valid or {}).items() if value > self.best.get(name, float("-inf"))]
+        self.best.update({name: (valid or {})[name] for name in better})
+        found = Evaluation(self.epoch, loss, valid, evaluate("test") if better or not has_valid else None)
+        self.history.append(found.as_dict())
+        self.stale = 0 if valid is None or (select or next(iter(valid))) in better else self.stale + 1
+        return found
