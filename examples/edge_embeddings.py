@@ -34,7 +34,7 @@ import graph_emb as ge
 import partition
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.models.gnn.edge_message import EdgeMessageLayer, both_ways
-from graph_emb.sampling.blocks import Adjacency
+from graph_emb.sampling.blocks import BlockEdges
 
 VARIANTS = ("learned", "random", "zero", "shuffled", "removed")
 
@@ -86,7 +86,7 @@ class Network(nn.Module):
         self.layers = nn.ModuleList(EdgeMessageLayer(a, b, edge_dim) for a, b in pairwise(widths))
         self.last = nn.Linear(hidden, num_classes)
 
-    def forward(self, edges: Adjacency, edge_rows: Tensor | None) -> Tensor:
+    def forward(self, edges: BlockEdges, edge_rows: Tensor | None) -> Tensor:
         rows = torch.ones(edges.num_destinations, 1)
         for layer in self.layers:
             rows = F.relu(layer(edges, rows, edge_rows))

@@ -92,4 +92,4 @@ def pairs_of(link_split: LinkSplit, part: str, kind: str, num_nodes: int) -> Ten
 def _check_nodes(what: str, nodes: Tensor, num_nodes: int) -> None:
     if int(nodes.min()) < 0 or int(nodes.max()) >= num_nodes:
         wrong = int(nodes[(nodes < 0) | (nodes >= num_nodes)][0])
-        raise DataError(f"{what} names node {wrong}, outside [0, {num_nodes}), the embeddings' rows")
+        raise DataError(f"{what} names node {wrong}, outside [0, {num_nodes}), the graph's nodes")

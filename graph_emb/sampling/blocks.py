@@ -18,7 +18,7 @@ from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 
 @dataclass(frozen=True, eq=False)
-class Adjacency:
+class BlockEdges:
     """The edges of one type, grouped by destination.
 
     Attributes:
@@ -36,7 +36,7 @@ class Adjacency:
     @classmethod
     def from_pairs(
         cls, src: Tensor, dst: Tensor, num_sources: int, num_destinations: int, edge_ids: Tensor | None = None
-    ) -> Adjacency:
+    ) -> BlockEdges:
         """Edges in any order; those of a destination keep theirs.
 
         Args:
@@ -79,9 +79,9 @@ class Adjacency:
         """The destination row of each edge, in the order of ``by_source``, shape (E,), int64."""
         return self.destinations[self.by_source[1]]
 
-    def to(self, device: torch.device | str) -> Adjacency:
+    def to(self, device: torch.device | str) -> BlockEdges:
         """The same edges on another device."""
-        return Adjacency(self.indptr.to(device), self.sources.to(device), self.num_sources, self.edge_ids.to(device))
+        return BlockEdges(self.indptr.to(device), self.sources.to(device), self.num_sources, self.edge_ids.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,9 @@ class RelationalEdges:
         ends: From the P pairs to all destination rows.
     """
 
-    pairs: Adjacency
+    pairs: BlockEdges
     counts: list[int]
-    ends: Adjacency
+    ends: BlockEdges
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class Block:
 
     num_sources: dict[str, int]
     num_destinations: dict[str, int]
-    edges: dict[EdgeType, Adjacency]
+    edges: dict[EdgeType, BlockEdges]
 
     @cached_property
     def relations(self) -> RelationalEdges:
@@ -127,11 +127,11 @@ class Block:
             ids.append(edges.edge_ids)
             counts.append(len(reached))
         into = torch.cat([torch.zeros(1, dtype=torch.int64, device=sources[0].device), *degrees]).cumsum(0)
-        pairs = Adjacency(into, torch.cat(sources), sum(self.num_sources.values()), torch.cat(ids))
+        pairs = BlockEdges(into, torch.cat(sources), sum(self.num_sources.values()), torch.cat(ids))
         reached = torch.cat(ends)
         places = torch.arange(len(reached), device=reached.device)
         total = sum(self.num_destinations.values())
-        return RelationalEdges(pairs, counts, Adjacency.from_pairs(places, reached, len(reached), total))
+        return RelationalEdges(pairs, counts, BlockEdges.from_pairs(places, reached, len(reached), total))
 
     def to(self, device: torch.device | str) -> Block:
         """The same round on another device."""
@@ -165,7 +165,7 @@ def whole_graph(graph: HeteroGraph, num_layers: int, target: str | None = None) 
         target: Compute all nodes of this type; None: of all types.
     """
     edges = {
-        etype: Adjacency.from_pairs(
+        etype: BlockEdges.from_pairs(
             torch.from_numpy(src.astype("int64")),
             torch.from_numpy(dst.astype("int64")),
             graph.num_nodes[etype[0]],
@@ -190,10 +190,10 @@ def empty_batch(ntypes: Sequence[str], etypes: Sequence[EdgeType], num_layers: i
     return Batch(dict.fromkeys(ntypes, torch.empty(0, dtype=torch.int64)), (block,) * num_layers)
 
 
-def _no_edges(num_sources: int) -> Adjacency:
+def _no_edges(num_sources: int) -> BlockEdges:
     """No edges, to no destinations."""
     nothing = torch.empty(0, dtype=torch.int64)
-    return Adjacency(torch.zeros(1, dtype=torch.int64), nothing, num_sources, nothing)
+    return BlockEdges(torch.zeros(1, dtype=torch.int64), nothing, num_sources, nothing)
 
 
 def _offsets(counts: dict[str, int]) -> dict[str, int]:

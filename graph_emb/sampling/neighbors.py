@@ -14,7 +14,7 @@ from torch import Tensor
 from graph_emb.compat import dgl as dgl_compat
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import EdgeType, HeteroGraph
-from graph_emb.sampling.blocks import Adjacency, Batch, Block, empty_batch
+from graph_emb.sampling.blocks import Batch, Block, BlockEdges, empty_batch
 
 _ID = "_ID"
 """DGL's column of original ids."""
@@ -83,12 +83,12 @@ class NeighborSampling:
             rows[ntype] = torch.cat([ends[ntype], sources[~torch.isin(sources, ends[ntype])]])
             from_row[ntype] = _places(sources, rows[ntype])
             to_row[ntype] = _places(block.dstnodes[ntype].data[_ID], ends[ntype])
-        edges: dict[EdgeType, Adjacency] = {}
+        edges: dict[EdgeType, BlockEdges] = {}
         for etype in self._etypes:
             src, dst = block.edges(etype=etype)
             ids = block.edges[etype].data[_ID] if len(src) else src
             src, dst = from_row[etype[0]][src], to_row[etype[2]][dst]
-            edges[etype] = Adjacency.from_pairs(src, dst, len(rows[etype[0]]), len(ends[etype[2]]), ids)
+            edges[etype] = BlockEdges.from_pairs(src, dst, len(rows[etype[0]]), len(ends[etype[2]]), ids)
         counts = {ntype: len(found) for ntype, found in rows.items()}
         return Block(counts, {ntype: len(ids) for ntype, ids in ends.items()}, edges), rows
 

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from numba import njit
 
 from graph_emb.core.errors import ConfigError, PeerError
-from graph_emb.graph.partition_book import RankRanges
-from graph_emb.sampling import partitioned_walk_kernels as kernels
+from graph_emb.graph.partition_book import RankRanges, range_of
 from graph_emb.sampling.negatives import gathered_degrees, own_degrees
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walkers import (
@@ -27,6 +27,9 @@ from graph_emb.sampling.walkers import (
 )
 from graph_emb.transport.lockstep import HEAD, HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
+
+HEADER = 3
+"""Words before the nodes of a stretch: slot, first step, number of nodes."""
 
 
 class PartitionedWalkSampler:
@@ -164,9 +167,9 @@ class PartitionedWalkSampler:
         visits: list[list[np.ndarray]],
     ) -> None:
         """Store the nodes that walkers have reached since step ``begin``: in ``out``, or for their way home."""
-        words = kernels.stretch_words(walkers, begin, self.rank, self.world_size)
+        words = _stretch_words(walkers, begin, self.rank, self.world_size)
         packed = np.empty(words.sum(), np.int32)
-        kernels.pack_stretches(walkers, begin, trail, self.rank, words, out, packed)
+        _pack_stretches(walkers, begin, trail, self.rank, words, out, packed)
         for pieces, piece in zip(visits, np.split(packed, np.cumsum(words)[:-1]), strict=True):
             if len(piece):
                 pieces.append(piece)
@@ -180,7 +183,7 @@ class PartitionedWalkSampler:
         if self.group is None or self.world_size == 1:
             return walkers[:0], np.empty(0, np.int32), False
         places = self.graph.layout
-        order, counts = kernels.travellers(walkers, self.walk_length, places.bounds, places.ranks, self.world_size)
+        order, counts = _travellers(walkers, self.walk_length, places.bounds, places.ranks, self.world_size)
         words = walkers.view(np.int64).reshape(len(walkers), WALKER.itemsize // 8)  # taken faster than records
         walkers = words[order].ravel().view(WALKER)
         parcels = np.split(walkers, np.cumsum(counts)[:-1])
@@ -206,7 +209,7 @@ class PartitionedWalkSampler:
         ends = np.cumsum(sizes)
         walkers["far"], walkers["far_size"] = (ends - sizes)[place], sizes[place]
         rows = np.empty(ends[-1], np.int32)
-        kernels.pack_rows(self.graph.indptr, self.graph.indices, previous, rows)
+        _pack_rows(self.graph.indptr, self.graph.indices, previous, rows)
         return rows
 
     def _bring_home(self, visits: list[list[np.ndarray]], out: np.ndarray) -> None:
@@ -215,7 +218,7 @@ class PartitionedWalkSampler:
         lengths = [len(piece) for piece in pieces]
         sizes = np.stack([lengths, np.full(self.world_size, sum(lengths))], axis=1)
         for packed in self._exchange(HOME, 0, pieces, sizes, np.array([1]))[0]:
-            kernels.unpack_stretches(packed, out)
+            _unpack_stretches(packed, out)
 
     def _exchange(
         self, call: int, number: int, pieces: list[np.ndarray], sizes: np.ndarray, words: np.ndarray
@@ -259,3 +262,94 @@ class PartitionedWalkSampler:
 def _words(array: np.ndarray) -> np.ndarray:
     """The memory of an array as int32, so that pieces of all kinds travel in one exchange."""
     return np.ascontiguousarray(array).view(np.int32)
+
+
+@njit(cache=True, nogil=True)
+def _travellers(
+    walkers: np.ndarray, length: int, bounds: np.ndarray, ranks: np.ndarray, world_size: int
+) -> tuple[np.ndarray, np.ndarray]:  # pragma: no cover - compiled
+    """The walkers (B,) whose walks go on with another rank, destination after destination.
+
+    Range i of nodes, [bounds[i], bounds[i + 1]), lies with rank ranks[i]. Returns positions, and their numbers (W,).
+    """
+    owner = np.empty(len(walkers), np.int32)
+    counts = np.zeros(world_size, np.int64)
+    for w in range(len(walkers)):
+        owner[w] = -1
+        node = walkers[w].node
+        if node < 0 or walkers[w].step >= length:
+            continue
+        owner[w] = ranks[range_of(bounds, node)]
+        counts[owner[w]] += 1
+    cursor = np.zeros(world_size, np.int64)
+    for rank in range(1, world_size):
+        cursor[rank] = cursor[rank - 1] + counts[rank - 1]
+    order = np.empty(counts.sum(), np.int64)
+    for w in range(len(walkers)):
+        if owner[w] >= 0:
+            order[cursor[owner[w]]] = w
+            cursor[owner[w]] += 1
+    return order, counts
+
+
+@njit(cache=True, nogil=True)
+def _stretch_words(
+    walkers: np.ndarray, begin: np.ndarray, rank: int, world_size: int
+) -> np.ndarray:  # pragma: no cover - compiled
+    """Words (int32) of the stretches that walkers (B,), at step begin (B,) before, bring home to each rank, (W,)."""
+    words = np.zeros(world_size, np.int64)
+    for w in range(len(walkers)):
+        home, count = walkers[w].home, walkers[w].step - begin[w]
+        if home != rank and count > 0:
+            words[home] += HEADER + count
+    return words
+
+
+@njit(cache=True, nogil=True)
+def _pack_stretches(
+    walkers: np.ndarray,
+    begin: np.ndarray,
+    trail: np.ndarray,
+    rank: int,
+    words: np.ndarray,
+    out: np.ndarray,
+    packed: np.ndarray,
+) -> None:  # pragma: no cover - compiled
+    """Stretches of walks: those of this rank go to out (B, L), the others to ``packed``, home after home."""
+    cursor = np.zeros(len(words), np.int64)
+    for home in range(1, len(words)):
+        cursor[home] = cursor[home - 1] + words[home - 1]
+    for w in range(len(walkers)):
+        first, end, home, slot = begin[w], walkers[w].step, walkers[w].home, walkers[w].slot
+        if home == rank:
+            for step in range(first, end):
+                out[slot, step] = trail[w, step]
+        elif end > first:
+            at = cursor[home]
+            packed[at], packed[at + 1], packed[at + 2] = slot, first, end - first
+            for step in range(first, end):
+                packed[at + HEADER + step - first] = trail[w, step]
+            cursor[home] = at + HEADER + end - first
+
+
+@njit(cache=True, nogil=True)
+def _unpack_stretches(packed: np.ndarray, out: np.ndarray) -> None:  # pragma: no cover - compiled
+    """Writes stretches that came home into the walks out (B, L)."""
+    at = 0
+    while at < len(packed):
+        slot, first, count = packed[at], packed[at + 1], packed[at + 2]
+        for i in range(count):
+            out[slot, first + i] = packed[at + HEADER + i]
+        at += HEADER + count
+
+
+@njit(cache=True, nogil=True)
+def _pack_rows(
+    indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
+) -> None:  # pragma: no cover - compiled
+    """The neighbours of rows, one row after the other."""
+    at = 0
+    for r in rows:
+        for k in range(indptr[r], indptr[r + 1]):
+            out[at] = indices[k]
+            at += 1

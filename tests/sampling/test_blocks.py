@@ -8,7 +8,7 @@ import torch
 
 from graph_emb.core.errors import ShapeError
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.sampling.blocks import Adjacency, empty_batch, whole_graph
+from graph_emb.sampling.blocks import BlockEdges, empty_batch, whole_graph
 
 LIKES, OWNS = ("a", "likes", "b"), ("b", "owns", "b")
 
@@ -22,7 +22,7 @@ def tiny() -> HeteroGraph:
 
 
 def test_edges_are_grouped_by_destination_and_keep_their_ids() -> None:
-    edges = Adjacency.from_pairs(torch.tensor([0, 1, 1]), torch.tensor([2, 2, 0]), 2, 3)
+    edges = BlockEdges.from_pairs(torch.tensor([0, 1, 1]), torch.tensor([2, 2, 0]), 2, 3)
     assert edges.indptr.tolist() == [0, 1, 1, 3]
     assert edges.sources.tolist() == [1, 0, 1]
     assert edges.edge_ids.tolist() == [2, 0, 1]
@@ -32,7 +32,7 @@ def test_edges_are_grouped_by_destination_and_keep_their_ids() -> None:
     assert (indptr.tolist(), order.tolist()) == ([0, 1, 3], [1, 0, 2])
     assert edges.destinations_by_source.tolist() == [2, 0, 2]
     with pytest.raises(ShapeError, match=r"sources \(1,\), destinations \(2,\)"):
-        Adjacency.from_pairs(torch.tensor([0]), torch.tensor([0, 1]), 2, 2)
+        BlockEdges.from_pairs(torch.tensor([0]), torch.tensor([0, 1]), 2, 2)
 
 
 def test_all_relations_meet_in_pairs_of_relation_and_destination() -> None:

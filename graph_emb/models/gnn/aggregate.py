@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ShapeError
 from graph_emb.core.threads import threads_for
-from graph_emb.sampling.blocks import Adjacency
+from graph_emb.sampling.blocks import BlockEdges
 
 SMALL = 1 << 16
 """Numbers that one core adds up sooner than several can be woken."""
@@ -80,19 +80,19 @@ def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
 
 class _SumNeighbours(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, edges: Adjacency) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, edges: BlockEdges) -> Tensor:
         ctx.edges = edges
         return _summed(edges.indptr, edges.sources, rows)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        edges: Adjacency = ctx.edges
+        edges: BlockEdges = ctx.edges
         return _summed(edges.by_source[0], edges.destinations_by_source, grads[0]), None
 
 
 class _GatherSources(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, edges: Adjacency) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, edges: BlockEdges) -> Tensor:
         ctx.edges = edges
         return rows.index_select(0, edges.sources)
 
@@ -105,7 +105,7 @@ class _GatherSources(torch.autograd.Function):
 
 class _SumMessages(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, messages: Tensor, edges: Adjacency) -> Tensor:
+    def forward(ctx: Any, messages: Tensor, edges: BlockEdges) -> Tensor:
         ctx.edges = edges
         places = torch.arange(edges.num_edges, device=messages.device)
         return _summed(edges.indptr, places, messages)
@@ -115,7 +115,7 @@ class _SumMessages(torch.autograd.Function):
         return grads[0].index_select(0, ctx.edges.destinations), None
 
 
-def sum_neighbours(rows: Tensor, edges: Adjacency) -> Tensor:
+def sum_neighbours(rows: Tensor, edges: BlockEdges) -> Tensor:
     """The sum of each destination's source rows.
 
     Args:
@@ -131,19 +131,19 @@ def sum_neighbours(rows: Tensor, edges: Adjacency) -> Tensor:
     return out
 
 
-def mean_neighbours(rows: Tensor, edges: Adjacency) -> Tensor:
+def mean_neighbours(rows: Tensor, edges: BlockEdges) -> Tensor:
     """As ``sum_neighbours``, divided by the number of edges that come in."""
     return _divided(sum_neighbours(rows, edges), edges)
 
 
-def gather_sources(rows: Tensor, edges: Adjacency) -> Tensor:
+def gather_sources(rows: Tensor, edges: BlockEdges) -> Tensor:
     """The source row of each edge, shape (E, D), in the order of ``edges``."""
     _check(rows, edges.num_sources, "source rows")
     out: Tensor = _GatherSources.apply(rows, edges)
     return out
 
 
-def mean_messages(messages: Tensor, edges: Adjacency) -> Tensor:
+def mean_messages(messages: Tensor, edges: BlockEdges) -> Tensor:
     """The mean of the messages that reach each destination.
 
     Args:
@@ -157,7 +157,7 @@ def mean_messages(messages: Tensor, edges: Adjacency) -> Tensor:
     return _divided(out, edges)
 
 
-def _divided(sums: Tensor, edges: Adjacency) -> Tensor:
+def _divided(sums: Tensor, edges: BlockEdges) -> Tensor:
     return sums / edges.degrees.clamp(min=1).to(sums.dtype).unsqueeze(1)
 
 

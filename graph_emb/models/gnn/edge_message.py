@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graph_emb.core.errors import ShapeError
 from graph_emb.models.gnn.aggregate import gather_sources, mean_messages
-from graph_emb.sampling.blocks import Adjacency
+from graph_emb.sampling.blocks import BlockEdges
 
 
 class EdgeMessageLayer(nn.Module):
@@ -29,7 +29,7 @@ class EdgeMessageLayer(nn.Module):
         self.source = nn.Linear(in_dim, out_dim)
         self.edge = nn.Linear(edge_dim, out_dim, bias=False) if edge_dim else None
 
-    def forward(self, edges: Adjacency, rows: Tensor, edge_rows: Tensor | None = None) -> Tensor:
+    def forward(self, edges: BlockEdges, rows: Tensor, edge_rows: Tensor | None = None) -> Tensor:
         """One round.
 
         Args:
@@ -53,13 +53,13 @@ class EdgeMessageLayer(nn.Module):
         return out
 
 
-def both_ways(src: Tensor, dst: Tensor, num_nodes: int) -> Adjacency:
+def both_ways(src: Tensor, dst: Tensor, num_nodes: int) -> BlockEdges:
     """Messages along and against each edge of a graph of N nodes; both directions have the edge's id.
 
     Args:
         src, dst: Shape (E,), int64, in [0, N).
     """
     ids = torch.arange(len(src))
-    return Adjacency.from_pairs(
+    return BlockEdges.from_pairs(
         torch.cat([src, dst]), torch.cat([dst, src]), num_nodes, num_nodes, torch.cat([ids, ids])
     )

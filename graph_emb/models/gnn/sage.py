@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from graph_emb.models.gnn.aggregate import mean_neighbours
 from graph_emb.models.gnn.config import SAGEConfig
 from graph_emb.models.gnn.rgcn import InputMaps
-from graph_emb.sampling.blocks import Adjacency, Block
+from graph_emb.sampling.blocks import Block, BlockEdges
 
 
 class SAGELayer(nn.Module):
@@ -28,7 +28,7 @@ class SAGELayer(nn.Module):
         self.neighbours = nn.Linear(in_dim, out_dim)
         self.own = nn.Linear(in_dim, out_dim, bias=False)
 
-    def forward(self, edges: Adjacency, rows: Tensor) -> Tensor:
+    def forward(self, edges: BlockEdges, rows: Tensor) -> Tensor:
         """From rows (S, I) to rows (T, O)."""
         out: Tensor = self.neighbours(mean_neighbours(rows, edges)) + self.own(rows[: edges.num_destinations])
         return out

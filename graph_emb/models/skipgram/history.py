@@ -14,8 +14,12 @@ import torch
 from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.models.skipgram.local_sgd import ExchangeSteps
 from graph_emb.models.skipgram.model import SkipGram
-from graph_emb.models.skipgram.steps import WalkBatch
+from graph_emb.models.skipgram.steps import InPlaceSteps, PacedSteps, Steps, WalkBatch
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.transport.base import Traffic
+from graph_emb.transport.process_group import ProcessGroup
 
 SAMPLED_ROWS = 1024
 
@@ -50,32 +54,65 @@ class SkipGramProgress:
         return {**asdict(self), "loss": None if math.isnan(self.loss) else self.loss}
 
 
-class Ranks(Protocol):
-    """What the log asks of the ranks that train together."""
+class Totals(Protocol):
+    """Sums over the ranks that train together, for the log.
+
+    Every rank calls the same methods in the same order: ``sum`` may wait for the others.
+    """
 
     rank: int
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """The sum over all ranks; every rank must call it."""
+        """The sum of ``values`` over all ranks, on every rank."""
         ...
 
     def traffic(self) -> tuple[int, int, int]:
-        """Rows that this rank needed, those of them that were its own, and bytes that it sent, so far."""
+        """Rows that this rank needed, those of them that it owns, and bytes that it sent, so far."""
         ...
 
 
 class OneRank:
-    """One process, or ranks that do not train in lockstep."""
+    """Totals of one process, or of a rank that does not train in lockstep."""
 
     rank = 0
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """See ``Ranks.sum``."""
+        """See ``Totals.sum``."""
         return values
 
     def traffic(self) -> tuple[int, int, int]:
-        """See ``Ranks.traffic``."""
+        """See ``Totals.traffic``."""
         return 0, 0, 0
+
+
+class LockstepRanks:
+    """Totals of ranks whose walkers move together.
+
+    Args:
+        group: The ranks.
+        traffic: Counts of this rank's tables, collective or kvstore.
+        sampler: Their walks.
+        steps: The stepper of this rank.
+    """
+
+    def __init__(self, group: ProcessGroup, traffic: Traffic, sampler: PartitionedWalkSampler, steps: Steps) -> None:
+        self.rank: int = group.rank
+        self._group, self._traffic, self._sampler, self._steps = group, traffic, sampler, steps
+        self._before = (traffic.distinct, traffic.local, traffic.bytes_sent + sampler.bytes_sent)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """See ``Totals.sum``."""
+        return self._group.sum(torch.from_numpy(values), "training log").numpy()
+
+    def traffic(self) -> tuple[int, int, int]:
+        """See ``Totals.traffic``."""
+        traffic, (needed, own, sent) = self._traffic, self._before
+        sent = traffic.bytes_sent + self._sampler.bytes_sent - sent
+        if isinstance(self._steps, PacedSteps) and isinstance(self._steps.steps, InPlaceSteps):
+            return 0, 0, sent  # all rows are here
+        if isinstance(self._steps, ExchangeSteps):  # own rows are not even asked for
+            return self._steps.used, self._steps.own, sent
+        return traffic.distinct - needed, traffic.local - own, sent
 
 
 class TrainingLog:
@@ -97,7 +134,7 @@ class TrainingLog:
         lr_at: Callable[[int], float],
         interval: float,
         on_line: Callable[[SkipGramProgress], None] | None,
-        ranks: Ranks | None = None,
+        ranks: Totals | None = None,
     ) -> None:
         self.history: list[SkipGramProgress] = []
         self.walks, self.tokens = 0, 0

@@ -81,7 +81,7 @@ class SkipGram:
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
 
     def embeddings(self, context: str = "none") -> Tensor:
-        """A copy of the rows, one per node.
+        """Copy the rows, one per node.
 
         Args:
             context: ``none`` gives the token rows, as word2vec exports; ``add`` their sum with the context rows;
@@ -97,7 +97,7 @@ class SkipGram:
         others = self.context.weight[:]
         return rows + others if context == "add" else torch.cat([rows, others], dim=1)
 
-    def loss(self, blocks: Blocks) -> Tensor:
+    def loss(self, blocks: WalkBlocks) -> Tensor:
         """The loss of blocks, summed over their pairs; backward leaves the gradients with the tables.
 
         The fused kernel's steps are the gradients of this function.
@@ -129,7 +129,7 @@ def usual_rows(config: SkipGramConfig, seed: int) -> Uniform:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class WalkBlocks:
     """Blocks of walks; a place of -1 is padding, and its weight is 0.
 
     Attributes:
@@ -159,7 +159,7 @@ def num_blocks(walk_length: int, config: SkipGramConfig) -> int:
 
 def cut_blocks(
     walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig, kinds: NegativeKinds | None = None
-) -> Blocks:
+) -> WalkBlocks:
     """Walks (B, L), padded with -1 at the end, and their negatives (B, S * K) as blocks.
 
     ``kinds`` says which negatives count for which contexts; None: all for all.
@@ -189,7 +189,7 @@ def cut_blocks(
     masses = torch.stack([(weights * (context_kinds == kind)[:, None, :]).sum(dim=2) for kind in range(len(shares))])
     drawn_kinds = torch.from_numpy(kinds.drawn.astype(np.int64))
     negative_weights = masses.permute(1, 2, 0)[:, :, drawn_kinds] * shares[drawn_kinds]
-    return Blocks(tokens, contexts, drawn, weights, negative_weights)
+    return WalkBlocks(tokens, contexts, drawn, weights, negative_weights)
 
 
 def distance_ramp(config: SkipGramConfig) -> np.ndarray:

@@ -1,4 +1,22 @@
-"""How walks become updates: the kernel on the rows in place, or gradients and a sparse optimizer."""
+"""Steppers: they turn walks into updates, by SGD on the rows in place or by gradients and a sparse optimizer.
+
+``training.choose_steps`` takes one by rule and path, mode and Hogwild:
+
+| rule and path                       | local         | collective    | kvstore              |
+|-------------------------------------|---------------|---------------|----------------------|
+| sgd, path auto                      | InPlaceSteps  | ExchangeSteps | ExchangeSteps, paced |
+| the same, Hogwild                   |               | InPlaceSteps, paced (1)              |
+| other rules, path optimizer, own    | GradientSteps | GradientSteps | GradientSteps, paced |
+| path autograd                       | AutogradSteps | AutogradSteps | AutogradSteps, paced |
+
+"Paced" wraps the stepper in ``PacedSteps``; "own" is an optimizer that the caller made.
+(1) Where this machine holds all rows; else ``ExchangeSteps``, paced, which copies the rows of other machines.
+The first two lines need float32 rows on the CPU, none of them frozen, on every trainer; otherwise the third one holds.
+
+Their steppers reach memory past the sparse optimizers: ``Transport.in_reach`` hands out the rows that this
+process may change in place, and the compiled kernel writes there. All others go through ``DistEmbedding`` and
+``SparseOptimizer``.
+"""
 
 # B walks, L nodes of a walk, S blocks of a walk, K shared negatives, R rows.
 
@@ -22,16 +40,16 @@ from graph_emb.transport.base import Reach, Transport
 
 Pair = tuple[np.ndarray, np.ndarray]
 MOST_CHANGE = 2.0  # of a score by one block of SGD in place; a larger one overshoots on hubs and tiny graphs
-PART_WALKS, PART_TOKENS = 32, 1280  # of a step's part at least: enough work for a thread
-MOST_PARTS = 16  # of a step: every part pulls its rows and adds up their gradients on its own
+PART_WALKS, PART_TOKENS = 32, 1280  # the least size of a step's part: enough work for a thread
+MOST_PARTS = 16  # of a step: each pulls its rows and sums their gradients by itself
 
 
 class LinearDecay:
-    """The learning rate as a function of the walks that were trained.
+    """The learning rate as a function of the number of trained walks.
 
     Args:
-        first: At the start.
-        total: Walks of the whole training; None: the rate stays.
+        first: The initial rate.
+        total: Walks of the whole training, at whose end the rate is 0; None: it is constant.
     """
 
     def __init__(self, first: float, total: int | None) -> None:
@@ -50,7 +68,7 @@ class LinearDecay:
 
 
 def learning_rate(config: SkipGramConfig, optimizer: SparseOptimizer | None, total_walks: int) -> LinearDecay:
-    """The rate of the rule in the recipe, or of a given optimizer, which falls only where the recipe says so."""
+    """The schedule of the recipe's rule, or of a given optimizer, whose rate falls only if ``lr_decay`` is linear."""
     if optimizer is None:
         return LinearDecay(config.first_lr, total_walks if config.decays else None)
     return LinearDecay(optimizer.param_groups[0]["lr"], total_walks if config.lr_decay == "linear" else None)
@@ -58,14 +76,14 @@ def learning_rate(config: SkipGramConfig, optimizer: SparseOptimizer | None, tot
 
 @dataclass(frozen=True)
 class WalkBatch:
-    """Walks of this rank out of a batch of all ranks.
+    """This rank's walks of a batch.
 
     Attributes:
         walks: Shape (B, L), int32, padded with -1 at the end; B may be 0.
         index: The number of each walk in the epoch, shape (B,), int64, rising.
         epoch: The epoch.
-        first, total: Number of the batch's first walk in the epoch, and its walks, all ranks together.
-        begun: Walks of the epochs before.
+        first, total: The number in the epoch of the batch's first walk, and its size, over all ranks.
+        begun: Walks of the previous epochs.
     """
 
     walks: np.ndarray
@@ -90,26 +108,40 @@ class WalkBatch:
 
 
 class Steps(Protocol):
-    """Trains on batches of walks.
+    """Trains on batches of walks; made once a training, by ``training.choose_steps``, on every rank.
+
+    ``train_skipgram`` calls ``run`` once for each batch, in the order of the walks and from one thread. Ranks that walk
+    together make the same number of calls: each of them comes for a batch of which it has no walk, because a stepper
+    may wait for the others inside. Between two calls every row is whole, so that the log may read rows and a
+    checkpoint may be taken.
 
     Attributes:
-        size: Walks, of all ranks that step together, of one step.
+        size: Walks of one step, counted over all ranks that step together; batches are multiples of it, but for the
+            last one of an epoch and for one process that walks alone.
     """
 
     size: int
 
     @property
     def optimizer(self) -> SparseOptimizer | None:
-        """Whose state belongs to the training; None where it has no state."""
+        """The optimizer whose state a checkpoint keeps with the tables; None where there is no state."""
         ...
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
-        """Update the tables; returns loss and weight of the positive pairs of a sample of the walks."""
+        """Update the tables by the batch's walks (B, L), B >= 0.
+
+        Returns:
+            Loss and weight of the positive pairs, both summed over the walks that are sampled for the log; (0, 0)
+            where none is.
+        Raises:
+            PeerError: another rank is gone.
+            ConfigError: a gradient or a learning rate that the optimizer refuses.
+        """
         ...
 
 
 class Kernel:
-    """The compiled kernel with what stays the same from call to call.
+    """The compiled kernel with the arguments that are constant over a training.
 
     Args:
         config: The recipe.
@@ -195,7 +227,7 @@ class InPlaceSteps:
 def in_parts(
     part: Callable[[int, int], tuple[float, float]], size: int, pool: ThreadPoolExecutor, threads: int
 ) -> tuple[float, float]:
-    """The sums of what ``part(low, high)`` returns for equal shares of [0, size), a thread each."""
+    """Run ``part(low, high)`` on equal shares of [0, size), one thread each, and sum the results."""
     parts = min(threads, size)
     edges = [size * i // max(parts, 1) for i in range(parts + 1)]
     sums = list(pool.map(part, edges[:-1], edges[1:]))
@@ -203,7 +235,7 @@ def in_parts(
 
 
 class GradientSteps:
-    """Any rule and mode: rows are pulled, the kernel sums up their gradients, the optimizer applies them.
+    """Steps of any rule in any mode: pull rows, sum up their gradients by the kernel, apply them by the optimizer.
 
     A step's walks are cut into parts (see ``part_walks``), whatever the number of threads, so that sums do not depend
     on it. In lockstep they are one part: each step pulls each table once, and the ranks take the place of threads.
@@ -238,7 +270,7 @@ class GradientSteps:
         return loss, pairs
 
     def _start(self, part: WalkBatch) -> tuple[list[Tensor], Future]:
-        """The rows of each table that the walks need, pulled in this thread, and their gradients to come."""
+        """Pull the rows of each table that the walks need, and start computing their gradients in the pool."""
         rows = localize(part.walks, self._kernel.draw(part.walks, part.epoch, part.index), self._model.config)
         ids = torch.from_numpy(rows.ids)
         pulled = [self._model.context(ids)]
@@ -256,7 +288,7 @@ class GradientSteps:
 
 
 class AutogradSteps:
-    """The reference: ``batch_size`` walks, one backward of ``SkipGram.loss``, one step of the optimizer."""
+    """The reference: torch's gradient of ``SkipGram.loss`` over ``batch_size`` walks, then one optimizer step."""
 
     def __init__(
         self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, optimizer: SparseOptimizer
@@ -282,15 +314,15 @@ class AutogradSteps:
 
 
 class PacedSteps:
-    """Steps of trainers that walk together and step on their own: they wait for each other every ``together`` walks.
+    """Steps of trainers that step on their own, with a barrier every ``together`` walks.
 
     Without it a trainer that starts late, or shares its core, would train the last of its walks on rows that the
     others have finished with, at a rate that they have left.
 
     Args:
-        steps: How this trainer steps.
+        steps: The stepper of this trainer.
         transport: Of the tables.
-        together: Walks of all trainers between two waits; rounded up to whole steps.
+        together: Walks of all trainers between two barriers; rounded up to whole steps.
     """
 
     def __init__(self, steps: Steps, transport: Transport, together: int) -> None:
@@ -314,19 +346,24 @@ class PacedSteps:
 
 
 def step_walks(model: SkipGram) -> int:
-    """Walks of one step of an optimizer, of all ranks that step together."""
+    """Walks of one optimizer step, over all ranks that step together."""
     transport = model.embedding.transport
     return model.config.batch_size * (transport.world_size if transport.lockstep else 1)
 
 
 def part_walks(size: int, length: int) -> int:
-    """Walks of each part of a step of ``size`` walks of ``length`` nodes: no less work than pays, no more parts."""
+    """Walks of each part of a step: enough work for a thread, and at most ``MOST_PARTS`` parts.
+
+    Args:
+        size: Walks of the step.
+        length: Nodes of a walk.
+    """
     return max(PART_WALKS, PART_TOKENS // length, -(-size // MOST_PARTS))
 
 
 @dataclass(frozen=True)
 class LocalRows:
-    """Walks in the numbers of the rows that they need.
+    """Walks whose nodes are replaced by positions among the rows that they need.
 
     Attributes:
         ids: Distinct nodes, shape (R,), int64: those of walks first, then those that are negatives only.
@@ -341,7 +378,7 @@ class LocalRows:
 
 
 def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig) -> LocalRows:
-    """The rows that get a gradient from walks (B, L) with negatives (B, S * K), and nothing else.
+    """Collect the rows that get a gradient from walks (B, L) with negatives (B, S * K), and no others.
 
     Walks of one node and the negatives of blocks that hold no token are left out: a rule such as Adam would move
     their rows even by a gradient of zero.

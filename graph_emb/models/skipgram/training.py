@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,9 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.models.skipgram.history import OneRank, Ranks, SkipGramProgress, TrainingLog
+from graph_emb.models.skipgram.history import LockstepRanks, OneRank, SkipGramProgress, Totals, TrainingLog
 from graph_emb.models.skipgram.kernels import drop_frequent
 from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
-from graph_emb.models.skipgram.lockstep import LockstepRanks, deferred_interrupt
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.steps import (
     AutogradSteps,
@@ -37,9 +39,8 @@ from graph_emb.models.skipgram.steps import (
     learning_rate,
 )
 from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
-from graph_emb.sampling.metapath_negatives import TypedNegativeSampler
 from graph_emb.sampling.metapath_walks import MetapathSampler
-from graph_emb.sampling.negatives import NegativeSampler, node_degrees
+from graph_emb.sampling.negatives import NegativeSampler, TypedNegativeSampler, node_degrees
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walkers import stream_key, thread_count
 from graph_emb.sampling.walks import WalkSampler
@@ -53,12 +54,12 @@ Sampler = WalkSampler | PartitionedWalkSampler
 
 @dataclass(frozen=True)
 class SkipGramResult:
-    """A trained model and how it came about.
+    """A trained model with the history of its training.
 
     Attributes:
         model: The tables.
-        history: Lines in the order of time; the last one is the end.
-        interrupted: Whether Ctrl-C ended the training; what was trained is kept.
+        history: Lines in the order of time; the last one is that of the end.
+        interrupted: Whether Ctrl-C ended the training; the trained rows are kept.
     """
 
     model: SkipGram
@@ -103,18 +104,18 @@ def train_skipgram(
     Args:
         sampler: The walks; its graph's degrees weigh the negatives.
         config: The recipe; None: the model's own, else the defaults.
-        model: Tables to go on with; None makes new ones.
-        optimizer: Trains ``model.tables`` by the autograd path instead of ``config.rule``, at its own learning rate,
-            which falls only where ``config.lr_decay`` is ``linear``.
+        model: Tables to continue with; None makes new ones.
+        optimizer: Trains ``model.tables`` instead of ``config.rule``, at its own learning rate, which falls only where
+            ``config.lr_decay`` is ``linear``.
         seed: Of first rows, negatives and subsampling; the sampler has its own.
         num_threads: Threads of walks, kernel and torch; None: ``torch.get_num_threads()``.
         progress: Show a bar with tokens/s, loss, time left and memory; on the first rank.
         log_interval: Seconds between lines of the history.
         on_batch: Called with each line of the history.
         on_epoch: Called with the last line of each epoch.
-        checkpoints: Saves the training between batches (of about 260,000 tokens; those are its steps), and goes on
-            with the newest one where it was told to resume: from the same walk, so that one thread gives the rows of
-            a training that was never stopped.
+        checkpoints: Saves the training between batches (its steps, of about 260,000 tokens each) and, where it is told
+            to resume, continues from the newest checkpoint at the same walk: one thread gives the rows of a training
+            that was never stopped.
     Returns:
         The model, also after Ctrl-C (``interrupted`` is then True).
     Raises:
@@ -125,14 +126,14 @@ def train_skipgram(
     negatives, keep = _negatives(sampler, config, seed)
     total_walks = config.epochs * sampler.num_walks_per_epoch
     decay = learning_rate(config, optimizer, total_walks)
-    ranks: Ranks = OneRank()
+    ranks: Totals = OneRank()
     first, interrupted = model.embedding.transport.rank == 0 or isinstance(sampler, WalkSampler), False
     with (
         _threads(num_threads) as (pool, threads),
         _bar(total_walks, sampler, progress and first) as bar,
-        deferred_interrupt(isinstance(sampler, PartitionedWalkSampler)) as pressed,
+        _deferred_interrupt(isinstance(sampler, PartitionedWalkSampler)) as pressed,
     ):
-        steps = _choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
+        steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
         if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
             ranks = LockstepRanks(sampler.group, model.embedding.transport.traffic, sampler, steps)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
@@ -171,11 +172,11 @@ def train_skipgram(
 
 
 def _position(epoch: int, batch: WalkBatch, step: int, log: TrainingLog) -> dict[str, Any]:
-    """Where the training stands after a batch."""
+    """The position of a training after a batch, for a checkpoint."""
     return {"epoch": epoch, "first": batch.first + batch.total, "step": step, "log": log.state()}
 
 
-def _choose_steps(
+def choose_steps(
     sampler: Sampler,
     model: SkipGram,
     negatives: NegativeSampler,
@@ -184,7 +185,7 @@ def _choose_steps(
     pool: ThreadPoolExecutor,
     threads: int,
 ) -> Steps:
-    """In place for SGD where the rows allow it, else the optimizer with the kernel's or autograd's gradients."""
+    """The stepper for rule, path, mode and Hogwild, by the table in ``graph_emb.models.skipgram.steps``."""
     config, transport = model.config, model.embedding.transport
     in_place = optimizer is None and config.rule == "sgd" and config.path == "auto"
     ranks = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
@@ -212,7 +213,7 @@ def _choose_steps(
 
 
 def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[NegativeSampler, np.ndarray | None]:
-    """The source of negatives, and the chance to keep each node where frequent ones are dropped."""
+    """The source of negatives, and each node's chance to be kept where frequent ones are dropped."""
     if isinstance(sampler, WalkSampler):
         degrees = node_degrees(sampler.graph)
     elif config.negative_scope == "global" or config.subsample:
@@ -282,7 +283,7 @@ def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
 
 @contextmanager
 def _threads(num_threads: int | None) -> Iterator[tuple[ThreadPoolExecutor, int]]:
-    """A pool of threads that share the cores; BLAS stays out of it, its products here are too small to be cut."""
+    """A pool of threads; BLAS runs on one thread each, because its products here are too small to be split."""
     import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS; a limit reaches only libraries that are loaded
 
     threads, before = thread_count(num_threads), torch.get_num_threads()
@@ -292,6 +293,30 @@ def _threads(num_threads: int | None) -> Iterator[tuple[ThreadPoolExecutor, int]
             yield pool, threads
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _deferred_interrupt(deferred: bool) -> Iterator[Callable[[], bool]]:
+    """Defer Ctrl-C to the end of the batch, which a rank must not leave to the others; the second one raises.
+
+    Yields:
+        Whether Ctrl-C was pressed.
+    """
+    pressed = threading.Event()
+    if not deferred or threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(number: int, frame: FrameType | None) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:

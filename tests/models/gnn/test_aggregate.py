@@ -7,17 +7,17 @@ import torch
 
 from graph_emb.core.errors import ShapeError
 from graph_emb.models.gnn import aggregate
-from graph_emb.sampling.blocks import Adjacency
+from graph_emb.sampling.blocks import BlockEdges
 
 
-def edges(num_edges: int = 40, seed: int = 0) -> Adjacency:
+def edges(num_edges: int = 40, seed: int = 0) -> BlockEdges:
     generator = torch.Generator().manual_seed(seed)
     src = torch.randint(7, (num_edges,), generator=generator)
     dst = torch.randint(5, (num_edges,), generator=generator) + 1  # nothing reaches row 0
-    return Adjacency.from_pairs(src, dst, 7, 6)
+    return BlockEdges.from_pairs(src, dst, 7, 6)
 
 
-def dense(e: Adjacency) -> torch.Tensor:
+def dense(e: BlockEdges) -> torch.Tensor:
     matrix = torch.zeros(e.num_destinations, e.num_sources, dtype=torch.float64)
     return matrix.index_put((e.destinations, e.sources), torch.ones(e.num_edges, dtype=torch.float64), accumulate=True)
 
@@ -39,7 +39,7 @@ def test_rows_are_added_one_after_the_other_at_any_degree(small: int, monkeypatc
     num_edges = int(degrees.sum())
     generator = torch.Generator().manual_seed(0)
     src = torch.randint(9, (num_edges,), generator=generator)
-    e = Adjacency.from_pairs(src, degrees.repeat_interleave(degrees), 9, len(degrees))
+    e = BlockEdges.from_pairs(src, degrees.repeat_interleave(degrees), 9, len(degrees))
     rows = torch.randn(9, 19, generator=generator) * 10.0 ** torch.arange(-4, 5).unsqueeze(1)
     out = aggregate.sum_neighbours(rows, e)
     for number, sources in enumerate(e.sources.split(degrees.tolist())):

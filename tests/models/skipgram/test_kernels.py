@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from graph_emb.models.skipgram.kernels import LOSS_EVERY, drop_frequent, shorten_steps, sigmoid_in_place
-from graph_emb.models.skipgram.model import Blocks, cut_blocks, num_blocks
+from graph_emb.models.skipgram.model import WalkBlocks, cut_blocks, num_blocks
 from graph_emb.models.skipgram.steps import Kernel
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
 from graph_emb.optimizer import SparseSGD
@@ -57,7 +57,7 @@ def test_the_kernel_takes_the_steps_of_the_autograd_form(tables: int, block: int
         blocks = cut_blocks(WALKS[b : b + 1], drawn[b : b + 1], config)
         optimizer.param_groups[0]["lr"] = lr + b * slope
         for s in range(len(blocks.tokens)):
-            one = Blocks(*(part[s : s + 1] for part in vars(blocks).values()))
+            one = WalkBlocks(*(part[s : s + 1] for part in vars(blocks).values()))
             loss = model.loss(one)
             if b == 0:
                 first_loss, pairs = first_loss + float(loss.detach()), pairs + one.num_pairs

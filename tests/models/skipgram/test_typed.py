@@ -16,8 +16,8 @@ from graph_emb.models.skipgram.model import SkipGram, cut_blocks
 from graph_emb.models.skipgram.steps import Kernel
 from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
 from graph_emb.sampling.metapath import Metapath, node_kinds, step_arcs
-from graph_emb.sampling.metapath_negatives import TypedNegativeSampler
 from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler
+from graph_emb.sampling.negatives import TypedNegativeSampler
 from graph_emb.sampling.walks import WalkSampler
 
 KINDS = np.array([0, 0, 0, 1, 1, 1], np.int8)
