@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,12 +16,8 @@ from graph_emb.sampling.negatives import gathered_degrees, own_degrees
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walkers import (
     WALKER,
-    Stepper,
-    at_least_one,
-    check_num_nodes,
-    start_batches,
+    WalkStream,
     stream_key,
-    thread_count,
     walkers_at,
 )
 from graph_emb.transport.lockstep import HEAD, HOME, WALK
@@ -32,7 +27,7 @@ HEADER = 3
 """Words before the nodes of a stretch: slot, first step, number of nodes."""
 
 
-class PartitionedWalkSampler:
+class PartitionedWalkSampler(WalkStream):
     """The walks of ``WalkSampler`` over a partitioned graph: the same ones, for any number of ranks.
 
     A rank moves its walkers until each stands on a node of another rank; then one exchange moves those on, and so
@@ -64,20 +59,14 @@ class PartitionedWalkSampler:
         q: float = 1.0,
         seed: int = 0,
     ) -> None:
-        self.graph, self.group = graph, group
-        self.rank, self.world_size = (0, 1) if group is None else (group.rank, group.world_size)
+        rows = (graph.indptr, graph.indices, graph.weights, graph.directed)
+        super().__init__(rows, graph.low, graph.num_nodes, num_walks, walk_length, p, q, seed, group)
+        self.graph = graph
         if (graph.rank, graph.layout.world_size) != (self.rank, self.world_size):
             raise ConfigError(
                 f"the part is that of rank {graph.rank} of {graph.layout.world_size}, "
                 f"this process is rank {self.rank} of {self.world_size}"
             )
-        self.num_walks = at_least_one("num_walks", num_walks)
-        self.seed = int(seed)
-        check_num_nodes(graph.num_nodes)
-        rows = (graph.indptr, graph.indices, graph.weights, graph.directed)
-        self._low, self._high = graph.layout.owned(self.rank)
-        self._stepper = Stepper(*rows, self._low, walk_length, p, q)
-        self.walk_length, self.p, self.q = self._stepper.walk_length, self._stepper.p, self._stepper.q
         self.bytes_sent = 0
         if group is not None:
             options = (num_walks, walk_length, p, q, self.seed, graph.num_nodes, graph.directed)
@@ -86,61 +75,21 @@ class PartitionedWalkSampler:
                 raise ConfigError(f"walk options differ between ranks: {given}; give every rank the same")
 
     @property
-    def num_nodes(self) -> int:
-        """N, the number of nodes that walks may visit."""
-        return self.graph.num_nodes
-
-    @property
     def layout(self) -> RankRanges:
         """Which rank owns which nodes."""
         return self.graph.layout
 
-    @property
-    def num_walks_per_epoch(self) -> int:
-        """Walks of one epoch, all ranks together: num_walks * N."""
-        return self.num_walks * self.num_nodes
-
     def degrees(self) -> np.ndarray:
-        """Summed weights of the arcs at each node, shape (N,), for negatives; every rank must call it."""
+        """See ``WalkStream.degrees``."""
         return gathered_degrees(self.graph, self.group)
 
     def own_degrees(self) -> tuple[np.ndarray, int]:
         """``degrees`` of the nodes that this rank owns, and the first of them; every rank must call it."""
         return own_degrees(self.graph, self.group), self.graph.low
 
-    def numbered_batches(
-        self, batch_size: int = 8192, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The walks of one epoch that start at a node of this rank; every rank must take all batches.
-
-        Args:
-            batch_size: Walks of a batch, all ranks together.
-            epoch: Which epoch; each has walks and start orders of its own.
-            first: Walks of the epoch, all ranks together, that are left out.
-            num_threads: Threads that walk; None takes as many as torch (``torch.get_num_threads()``).
-        Yields:
-            Shape (B, L), int32 nodes, -1 after a dead end, and shape (B,), int64, the index of each walk in the
-            epoch, rising. B may be 0; the number of batches is the same on every rank.
-        Raises:
-            PeerError: a rank is gone, or is in another call.
-        """
-        batch_size = at_least_one("batch_size", batch_size)
-        pool_size = thread_count(num_threads)
-        with ThreadPoolExecutor(pool_size) as pool:
-            for starts in self._starts(epoch, batch_size, first):
-                own = np.flatnonzero((starts >= self._low) & (starts < self._high))
-                index = first + own
-                yield self._walk(starts[own], index, epoch, pool, pool_size), index
-                first += len(starts)
-
-    def _starts(self, epoch: int, batch_size: int, first: int) -> Iterator[np.ndarray]:
-        """The start nodes of an epoch, those of all ranks, batch by batch, (B,)."""
-        return start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size, first)
-
     def _walk(
         self, starts: np.ndarray, index: np.ndarray, epoch: int, pool: ThreadPoolExecutor, pool_size: int
     ) -> np.ndarray:
-        """One batch: every rank comes here."""
         key = stream_key(self.seed, epoch)
         out = np.full((len(starts), self.walk_length), -1, np.int32)
         out[:, 0] = starts

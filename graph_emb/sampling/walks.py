@@ -11,21 +11,11 @@ import numpy as np
 
 from graph_emb.core.errors import PartitionError, ShapeError
 from graph_emb.graph.csr import Graph
-from graph_emb.sampling.walkers import (
-    Stepper,
-    alias_rows,
-    at_least_one,
-    check_num_nodes,
-    start_batches,
-    stream_key,
-    thread_count,
-    walkers_at,
-)
-
-__all__ = ["WalkSampler", "alias_rows", "at_least_one", "stream_key", "thread_count"]
+from graph_emb.sampling.negatives import node_degrees
+from graph_emb.sampling.walkers import WalkStream, stream_key, thread_count, walkers_at
 
 
-class WalkSampler:
+class WalkSampler(WalkStream):
     """Walks of ``walk_length`` nodes, ``num_walks`` from every node, in a random order of the start nodes.
 
     A step t -> v -> x follows the arc v -> x with a probability proportional to ``w(v, x) * bias``, where the
@@ -57,53 +47,20 @@ class WalkSampler:
         q: float = 1.0,
         seed: int = 0,
     ) -> None:
-        self.graph = graph
-        self.num_walks = at_least_one("num_walks", num_walks)
-        self.seed = int(seed)
-        check_num_nodes(graph.num_nodes)
         rows = (graph.indptr, graph.indices, graph.weights, graph.directed)
-        self._stepper = Stepper(*rows, 0, walk_length, p, q)
-        self.walk_length, self.p, self.q = self._stepper.walk_length, self._stepper.p, self._stepper.q
+        super().__init__(rows, 0, graph.num_nodes, num_walks, walk_length, p, q, seed)
+        self.graph = graph
 
-    @property
-    def num_nodes(self) -> int:
-        """N, the number of nodes that walks may visit."""
-        return self.graph.num_nodes
-
-    @property
-    def num_walks_per_epoch(self) -> int:
-        """Rows that ``batches`` yields in one epoch: num_walks * N."""
-        return self.num_walks * self.graph.num_nodes
+    def degrees(self) -> np.ndarray:
+        """See ``node_degrees``."""
+        return node_degrees(self.graph)
 
     def batches(
         self, batch_size: int = 8192, *, epoch: int = 0, num_threads: int | None = None
     ) -> Iterator[np.ndarray]:
-        """The walks of one epoch, in order, never more than one batch of them in memory.
-
-        Args:
-            batch_size: B, walks of a batch; the last one may be shorter.
-            epoch: Which epoch; each has walks and start orders of its own.
-            num_threads: Threads that walk; None takes as many as torch (``torch.get_num_threads()``).
-        Yields:
-            Shape (B, L), int32 nodes, -1 after a dead end.
-        """
+        """The walks of one epoch in order, shape (B, L), one batch in memory at a time; see ``numbered_batches``."""
         for walks, _ in self.numbered_batches(batch_size, epoch=epoch, num_threads=num_threads):
             yield walks
-
-    def numbered_batches(
-        self, batch_size: int = 8192, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """``batches`` with the index of each walk in its epoch, shape (B,), int64; a walk's draws depend on it.
-
-        ``first`` walks of the epoch are left out.
-        """
-        batch_size = at_least_one("batch_size", batch_size)
-        pool_size = thread_count(num_threads)
-        with ThreadPoolExecutor(pool_size) as pool:
-            for starts in start_batches(self.seed, epoch, self.num_nodes, self.num_walks, batch_size, first):
-                index = np.arange(first, first + len(starts))
-                yield self._walk(starts, epoch, index, pool, pool_size), index
-                first += len(starts)
 
     def walks_from(
         self, nodes: np.ndarray, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
@@ -130,10 +87,10 @@ class WalkSampler:
         pool_size = thread_count(num_threads)
         with ThreadPoolExecutor(pool_size) as pool:
             index = np.arange(first, first + len(nodes))
-            return self._walk(nodes.astype(np.int32), epoch, index, pool, pool_size)
+            return self._walk(nodes.astype(np.int32), index, epoch, pool, pool_size)
 
     def _walk(
-        self, starts: np.ndarray, epoch: int, index: np.ndarray, pool: ThreadPoolExecutor, pool_size: int
+        self, starts: np.ndarray, index: np.ndarray, epoch: int, pool: ThreadPoolExecutor, pool_size: int
     ) -> np.ndarray:
         out = np.empty((len(starts), self.walk_length), np.int32)
         out[:, 0] = starts

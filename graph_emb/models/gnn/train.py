@@ -76,7 +76,7 @@ def train_rgcn(
     def build(inputs: InputRows) -> nn.Module:
         return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config)
 
-    run = _Run(graph, config, features, policies, group, seed, device, table_prefix)
+    run = _NetworkTraining(graph, config, features, policies, group, seed, device, table_prefix)
     return run.fit(build, task.ntype, task, progress, on_evaluation, checkpoints)
 
 
@@ -122,11 +122,11 @@ def train_sage(
     def build(inputs: InputRows) -> nn.Module:
         return SAGE(inputs.widths[ntype], out_dim, config)
 
-    run = _Run(graph, config, features, policies, group, seed, device, table_prefix)
+    run = _NetworkTraining(graph, config, features, policies, group, seed, device, table_prefix)
     return run.fit(build, ntype, task, progress, on_evaluation, checkpoints)
 
 
-class _Run:
+class _NetworkTraining:
     """One training; the global random state of torch is left as found."""
 
     def __init__(

@@ -40,7 +40,7 @@ from graph_emb.models.skipgram.steps import (
 )
 from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
 from graph_emb.sampling.metapath_walks import MetapathSampler
-from graph_emb.sampling.negatives import NegativeSampler, TypedNegativeSampler, node_degrees
+from graph_emb.sampling.negatives import NegativeSampler, TypedNegativeSampler
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walkers import stream_key, thread_count
 from graph_emb.sampling.walks import WalkSampler
@@ -188,7 +188,7 @@ def choose_steps(
     """The stepper for rule, path, mode and Hogwild, by the table in ``graph_emb.models.skipgram.steps``."""
     config, transport = model.config, model.embedding.transport
     in_place = optimizer is None and config.rule == "sgd" and config.path == "auto"
-    ranks = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
+    ranks = sampler.world_size
     paced = ranks > 1 and not transport.lockstep
     total_walks = config.epochs * sampler.num_walks_per_epoch
     together = walks_together(model, ranks, sampler.walk_length, total_walks)
@@ -214,9 +214,7 @@ def choose_steps(
 
 def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[NegativeSampler, np.ndarray | None]:
     """The source of negatives, and each node's chance to be kept where frequent ones are dropped."""
-    if isinstance(sampler, WalkSampler):
-        degrees = node_degrees(sampler.graph)
-    elif config.negative_scope == "global" or config.subsample:
+    if isinstance(sampler, WalkSampler) or config.negative_scope == "global" or config.subsample:
         degrees = sampler.degrees()
     keep = None if config.subsample == 0 else _keep_chances(degrees, config.subsample)
     if config.typed_negatives:
@@ -255,7 +253,7 @@ def _fitting_model(
         model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book)
         config = None
     transport = model.embedding.transport
-    parts = sampler.world_size if isinstance(sampler, PartitionedWalkSampler) else 1
+    parts = sampler.world_size
     if parts != transport.world_size and (parts > 1 or transport.lockstep):
         raise ConfigError(
             f"the walks are those of {parts} ranks and the tables of {transport.world_size}; in collective mode give "

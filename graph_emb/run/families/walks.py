@@ -25,7 +25,8 @@ from graph_emb.run.inputs import absolute_paths, edge_policy, read_plain_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.run.warm_start import absolute_path, first_rows
-from graph_emb.sampling.walks import WalkSampler, thread_count
+from graph_emb.sampling.walkers import thread_count
+from graph_emb.sampling.walks import WalkSampler
 
 
 class WalkFamily:
