@@ -1,4 +1,4 @@
-"""Judging embeddings: node classification, accuracy on a split, link prediction and ranks.
+"""Evaluation of embeddings: node classification, accuracy on a split, link prediction and ranks.
 
 * ``node_classification.node_classification``: F1 by DeepWalk's protocol.
 * ``split_accuracy.split_accuracy``: accuracy on train, valid and test nodes.

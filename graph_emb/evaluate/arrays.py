@@ -1,4 +1,4 @@
-"""What the judges accept: finite embeddings and float32 scores, as torch or numpy arrays."""
+"""Input checks of the metrics: finite embeddings and float32 scores, as torch or numpy arrays."""
 
 # N nodes, D width, B positives, M negatives.
 
@@ -43,7 +43,7 @@ def as_scores(name: str, scores: Any, dims: tuple[int, ...]) -> Tensor:
     """Scores as a detached float32 or float64 tensor without NaN.
 
     Args:
-        name: The word of the errors.
+        name: The word for them in errors.
         scores: Torch or numpy, one of the numbers of dimensions ``dims``.
     Raises:
         ShapeError: another shape or dtype. 16-bit scores are refused: they hold 3 digits (float16) or 2 (bfloat16),

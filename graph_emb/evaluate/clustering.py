@@ -1,4 +1,4 @@
-"""How well clusters of embeddings agree with classes."""
+"""Agreement of clusters of embeddings with classes."""
 
 # N nodes, B labelled nodes, C classes.
 
@@ -65,7 +65,7 @@ def cluster_agreement(embeddings: Any, labels: Labels, *, runs: int = 10, seed: 
     Args:
         embeddings: Shape (N, D), floating.
         labels: Of the same N nodes, at most one each; nodes without a label are left out.
-        runs: Starts of k-means, each judged by itself.
+        runs: Starts of k-means, each scored by itself.
         seed: Of the starts.
     Raises:
         DataError: labels of another number of nodes, or of fewer than two classes, or several for a node.

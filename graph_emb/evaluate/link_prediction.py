@@ -63,7 +63,7 @@ def metric_values(ranks: Ranks, metrics: Sequence[str]) -> dict[str, float]:
 
 
 def ogb_metrics(name: str, positive: Any, negative: Any, ks: Sequence[int] | None = None) -> dict[str, float]:
-    """What OGB's Evaluator says, given torch tensors (its MRR fails on numpy arrays, ogb #321).
+    """Metrics by OGB's Evaluator, given torch tensors (its MRR fails on numpy arrays, ogb #321).
 
     Args:
         name: The data set, such as "ogbl-ddi".
@@ -73,23 +73,23 @@ def ogb_metrics(name: str, positive: Any, negative: Any, ks: Sequence[int] | Non
     Returns:
         ``{"hits@20": ...}``, ``{"mrr": ..., "hits@1": ..., "hits@3": ..., "hits@10": ...}`` or ``{"rocauc": ...}``.
     Raises:
-        ConfigError: no link data set of OGB, or ks for one that is not judged by Hits@K.
+        ConfigError: no link data set of OGB, or ks for one whose metric is not Hits@K.
         ShapeError, DataError: as ``rank``.
     """
-    judge = evaluator(name, "link")
-    per_positive = judge.eval_metric == "mrr"
+    theirs = evaluator(name, "link")
+    per_positive = theirs.eval_metric == "mrr"
     scores = {
         "y_pred_pos": as_scores("positive", positive, (1,)),
         "y_pred_neg": as_scores("negative", negative, (2,) if per_positive else (1,)),
     }
-    if not judge.eval_metric.startswith("hits@"):
+    if not theirs.eval_metric.startswith("hits@"):
         if ks is not None:
-            raise ConfigError(f"{name} is judged by {judge.eval_metric}, not by Hits@K; leave ks out")
-        return {key.removesuffix("_list"): float(torch.as_tensor(v).mean()) for key, v in judge.eval(scores).items()}
+            raise ConfigError(f"{name} is judged by {theirs.eval_metric}, not by Hits@K; leave ks out")
+        return {key.removesuffix("_list"): float(torch.as_tensor(v).mean()) for key, v in theirs.eval(scores).items()}
     found: dict[str, float] = {}
-    for k in [judge.K] if ks is None else ks:
-        judge.K = k
-        found.update(judge.eval(scores))
+    for k in [theirs.K] if ks is None else ks:
+        theirs.K = k
+        found.update(theirs.eval(scores))
     return found
 
 
@@ -153,7 +153,7 @@ def evaluate_link(
             scorers that learn.
         metrics: Of "hits@K", "mrr", "auc"; ranks among the given negatives only.
         scorer: "dot", "cosine", "hadamard-logreg", or an object of ``graph_emb.evaluate.scorers``.
-        parts: Parts of the split to judge.
+        parts: Parts of the split to evaluate.
     Raises:
         ConfigError: an unknown metric or scorer.
         DataError: values that are not finite; a part that is missing, empty or names unknown nodes.
@@ -161,9 +161,9 @@ def evaluate_link(
         TiesWarning: ties decide more than a point of a metric.
     """
     measures = {name: measure(name) for name in metrics}
-    judge = as_scorer(scorer)
+    rule = as_scorer(scorer)
     table = torch.from_numpy(as_embeddings(embeddings))
-    pair_score = judge.fit(table, link_split)
+    pair_score = rule.fit(table, link_split)
     found: dict[str, dict[str, TiedValue]] = {}
     num_pairs = {}
     for part in parts:
@@ -172,7 +172,7 @@ def evaluate_link(
         num_pairs[part] = len(ranks.optimistic), ranks.num_negatives
         for name, value in found[part].items():
             warn_of_ties(f"{part} {name}", value)
-    return LinkScores(judge.name, found, num_pairs)
+    return LinkScores(rule.name, found, num_pairs)
 
 
 _BY_NAME: Mapping[str, Callable[[Ranks], TiedValue]] = {"mrr": Ranks.mrr, "auc": Ranks.auc, "rocauc": Ranks.auc}

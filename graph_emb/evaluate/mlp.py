@@ -1,4 +1,4 @@
-"""A small network that reads classes or several labels off frozen embeddings: OGB's ``mlp.py`` of its node sets."""
+"""A small network that predicts classes or several labels from frozen embeddings: OGB's ``mlp.py`` of its node sets."""
 
 # N nodes, n nodes of a part, D width, H hidden width, C classes, T tasks of yes or no.
 
@@ -94,7 +94,7 @@ def train_mlp(
     seed: int = 0,
     progress: bool = False,
 ) -> MLPRun:
-    """Trains on one part with cross entropy and Adam; the epoch is chosen by the validation value alone.
+    """Train on one part with cross entropy and Adam; the epoch is chosen by the validation value alone.
 
     The global random state of torch is left as found.
 
@@ -109,7 +109,7 @@ def train_mlp(
     config = config or MLPConfig()
     features, truth = parts["train"]
     tasks = truth.dim() == 2
-    metric, judge = ("rocauc", _mean_roc_auc) if tasks else ("acc", _accuracy)
+    metric, evaluate = ("rocauc", _mean_roc_auc) if tasks else ("acc", _accuracy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_mlp(features.shape[1], num_outputs, config)
@@ -120,10 +120,10 @@ def train_mlp(
             _train_epoch(model, optimizer, features, truth, config.batch_size)
             if epoch % config.eval_every:
                 continue
-            valid = judge(model, *parts["valid"])
+            valid = evaluate(model, *parts["valid"])
             if valid > best["valid"]:
                 best_epoch = epoch
-                best = {name: valid if name == "valid" else judge(model, *part) for name, part in parts.items()}
+                best = {name: valid if name == "valid" else evaluate(model, *part) for name, part in parts.items()}
             bar.set_postfix({"valid": f"{valid:.4f}", "best": f"{best['valid']:.4f}"})
     return MLPRun(metric, best_epoch, best, sum(parameter.numel() for parameter in model.parameters()))
 

@@ -1,4 +1,4 @@
-"""The nearest nodes of some nodes, for the eye."""
+"""Nearest neighbours of some nodes by cosine, for inspection."""
 
 # N nodes, Q asked nodes, K neighbours.
 

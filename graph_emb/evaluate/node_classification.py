@@ -1,6 +1,6 @@
 """Node classification from embeddings, by DeepWalk's protocol."""
 
-# N nodes, D width, C classes, B judged nodes.
+# N nodes, D width, C classes, B evaluated nodes.
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def node_classification(
     threads: int | None = None,
     progress: bool = False,
 ) -> NodeClassification:
-    """One-vs-rest logistic regression on a share of the labelled nodes, judged on the others.
+    """F1 of one-vs-rest logistic regression, fitted on a share of the labelled nodes and evaluated on the others.
 
-    The protocol of DeepWalk's ``scoring.py`` (Perozzi et al. 2014): liblinear with C=1; a judged node gets its k
-    likeliest classes, k being the number of labels it has. The shuffles are the same at every ratio. ``f1`` says how
-    classes count.
+    The protocol of DeepWalk's ``scoring.py`` (Perozzi et al. 2014): liblinear with C=1; a node is assigned its k
+    likeliest classes, k being its number of labels. The shuffles are the same at every ratio. ``f1`` defines
+    the averages.
 
     Args:
         embeddings: Shape (N, D), floating, torch or numpy.

@@ -1,6 +1,6 @@
 """One-vs-rest logistic regression, its classes fitted side by side."""
 
-# n fitted nodes, D width, C classes, B judged nodes.
+# n fitted nodes, D width, C classes, B evaluated nodes.
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class TiedValue(NamedTuple):
     """A metric under the three readings of a tie.
 
     Attributes:
-        realistic: The positive stands in the middle of its equals; the value to report.
-        optimistic: It stands before them: a model that scores everything alike looks perfect.
-        pessimistic: It stands behind them.
+        realistic: The positive is ranked in the middle of its equals; the value to report.
+        optimistic: It is ranked before them: a model with constant scores looks perfect.
+        pessimistic: It is ranked behind them.
     """
 
     realistic: float
@@ -39,7 +39,7 @@ class TiedValue(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """How much of the value ties decide."""
+        """The share of the value that ties decide."""
         return abs(self.optimistic - self.pessimistic)
 
 
@@ -90,7 +90,7 @@ class Ranks:
 def rank(positive: Any, negative: Any) -> Ranks:
     """Ranks of positives by their logits, higher being better.
 
-    Memory beside the result: a sorted copy of shared negatives, or ``COMPARED_AT_ONCE`` bytes.
+    Working memory: a sorted copy of shared negatives, or ``COMPARED_AT_ONCE`` bytes.
 
     Args:
         positive: Shape (B,), float32 or float64, torch or numpy; logits, not sigmoids (1.0 from 17 on).

@@ -1,6 +1,6 @@
 """Ranks of triples among corrupted ones: both sides, filtered, ties counted in all three ways.
 
-Legend: B judged triples, E entities, R relations, D and W widths of their rows, M candidates, Q queries of a block.
+Legend: B ranked triples, E entities, R relations, D and W widths of their rows, M candidates, Q queries of a block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HITS_AT = (1, 3, 10)
 
 
 class TripleScorer(Protocol):
-    """What ranks ask of a model; ``graph_emb.models.kge`` has the scorers."""
+    """The part of a scorer that ranking uses; ``graph_emb.models.kge.scorers`` implements it."""
 
     @property
     def comparison(self) -> Any: ...
@@ -103,7 +103,7 @@ def rank_triples(
         entities: Shape (E, D), float32 or float64.
         relations: Shape (R, W).
         triples: Shape (B, 3), int64.
-        known: Of both sides, of all parts: their answers are left out, the judged one excepted. None: raw ranks.
+        known: Answers of both sides and all parts, left out except for the ranked triple's own. None: raw ranks.
         num_candidates: None ranks against all entities. A number draws that many, uniformly and without repeats, for
             each block of queries: an estimate of other numbers, not to be compared with full ranks.
         seed: Of the sample.
@@ -149,7 +149,7 @@ def _rank_side(
     position = np.full(len(entities), -1, np.int64)
     for low in range(0, len(queries), QUERY_BLOCK):
         block = slice(low, low + QUERY_BLOCK)
-        judged = slice(*np.searchsorted(of_query, [low, low + QUERY_BLOCK]))
+        ranked = slice(*np.searchsorted(of_query, [low, low + QUERY_BLOCK]))
         rows = _queries(scorer, entities, relations, queries[block], side)
         pool = entities
         if num_candidates is None:
@@ -160,11 +160,11 @@ def _rank_side(
             position[drawn] = np.arange(num_candidates)
             pool = entities[torch.from_numpy(drawn)]
         scores = scorer.comparison.chunks(rows[None], pool[None])[0].numpy()
-        local = of_query[judged] - low
-        own = scorer.comparison.pairs(rows[torch.from_numpy(local)], entities[torch.from_numpy(true[judged])]).numpy()
+        local = of_query[ranked] - low
+        own = scorer.comparison.pairs(rows[torch.from_numpy(local)], entities[torch.from_numpy(true[ranked])]).numpy()
         with threads_for(scores.size):
-            _count(scores, local, own.astype(scores.dtype), true[judged], position, starts, answers, places[block],
-                   above[judged], equal[judged])  # fmt: skip
+            _count(scores, local, own.astype(scores.dtype), true[ranked], position, starts, answers, places[block],
+                   above[ranked], equal[ranked])  # fmt: skip
     turned = np.empty_like(order)
     turned[order] = np.arange(len(order))
     better, same = torch.from_numpy(above[turned]), torch.from_numpy(equal[turned])
@@ -191,9 +191,9 @@ def _count(
     above: np.ndarray,
     equal: np.ndarray,
 ) -> None:
-    """Candidates above and beside the true entity of each triple: all, less itself and the other known answers.
+    """Count the candidates above and equal to the true entity of each triple, less itself and other known answers.
 
-    The true entity's score is taken from its row of scores where it stands there, so that equals are equal.
+    The true entity's score is taken from its row of scores if it is a candidate, so that equals are equal.
     """
     for b in prange(len(query)):
         row = scores[query[b]]
@@ -270,7 +270,7 @@ def rank_part(
 
     Args:
         chosen: Numbers of the triples to rank; None: all.
-        known: Answers of all parts, made once by those who rank often; None: made here.
+        known: Answers of all parts, to be made once for repeated rankings; None: made here.
         num_candidates, seed: As in ``rank_triples``.
     Raises:
         DataError: the data set has no such part.
@@ -291,7 +291,7 @@ def rank_part(
 
 
 def check_candidates(graph: KnowledgeGraph, parts: Iterable[str], num_candidates: int | None) -> None:
-    """Refuse a number of candidates that ``rank_part`` does not take; for those who train for hours before they rank.
+    """Check a number of candidates as ``rank_part`` does, before hours of training.
 
     Raises:
         ConfigError: as ``rank_part``.

@@ -1,4 +1,4 @@
-"""Rounds of messages between nodes of several types: what graph networks run on, of the whole graph or of a sample.
+"""Rounds of messages between nodes of several types, over the whole graph or a sampled neighbourhood.
 
 Legend: E edges of one type, S source rows, T destination rows.
 """
@@ -25,7 +25,7 @@ class BlockEdges:
         indptr: Shape (T + 1,), int64; the edges into destination row t are ``indptr[t]:indptr[t + 1]``.
         sources: Shape (E,), int64, the source row of each edge.
         num_sources: S.
-        edge_ids: Shape (E,), int64: where each edge stands in the graph's list of its type.
+        edge_ids: Shape (E,), int64: the position of each edge in the graph's list of its type.
     """
 
     indptr: Tensor
@@ -201,7 +201,7 @@ def _offsets(counts: dict[str, int]) -> dict[str, int]:
 
 
 def starts_of(rows: Tensor, num_rows: int) -> Tensor:
-    """Where each row's entries begin once ``rows`` (E,) is sorted, shape (num_rows + 1,), int64."""
+    """The start of each row's entries after sorting ``rows`` (E,), shape (num_rows + 1,), int64."""
     starts = torch.zeros(num_rows + 1, dtype=torch.int64, device=rows.device)
     torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=starts[1:])
     return starts

@@ -1,4 +1,4 @@
-"""Which triples are known, by the query that they answer: what filtered ranks and filtered negatives leave out.
+"""Known triples by the query that they answer, for filtered ranks and filtered negatives.
 
 Legend: T triples, Q distinct queries, E entities, R relations, K chunks, C triples and N negatives of a chunk.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 HEAD, TAIL = 0, 1
-"""The side that a query asks for, and the column (HEAD: 0, TAIL: 2 of h, r, t) that it leaves open."""
+"""The missing side of a query: the column 0 (HEAD) or 2 (TAIL) of (h, r, t)."""
 
 
 def query_keys(triples: np.ndarray, side: int, num_relations: int) -> np.ndarray:
@@ -58,12 +58,12 @@ class KnownAnswers:
         return np.where(self.keys[places] == keys, places, -1)
 
     def counts(self, triples: np.ndarray) -> np.ndarray:
-        """How many entities answer each triple's query, shape (T,), int64."""
+        """The number of answers to each triple's query, shape (T,), int64."""
         places = self.find(triples)
         return np.where(places >= 0, np.diff(self.starts, append=0)[places], 0)
 
     def among(self, queries: np.ndarray, candidates: np.ndarray, num_entities: int) -> np.ndarray:
-        """Which candidates answer the queries of their chunk.
+        """Mark the candidates that answer the queries of their chunk.
 
         Args:
             queries: As from ``find``, shape (K, C).

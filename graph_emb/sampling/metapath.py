@@ -55,7 +55,7 @@ class Metapath:
         """The path that a text such as ``author-paper-venue-paper-author`` describes.
 
         A step takes the relation that joins its two types, along its edges where it points that way, else against
-        them. Where several do, the relation stands between the types: ``paper-[cites]-paper``; ``[^cites]`` goes
+        them. Where several do, write the relation between the types: ``paper-[cites]-paper``; ``[^cites]`` goes
         against the edges.
 
         Raises:

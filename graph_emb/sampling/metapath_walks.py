@@ -33,7 +33,7 @@ class MetapathGraph:
         starts: The states at which the path begins, shape (A,), int32.
         node_kinds: The type of each node, shape (N,), int8.
         path_kinds: The type of each layer, shape (P,), int8.
-        places: Which rank owns which nodes.
+        places: The rank that owns each node.
         closed: Whether the path ends where it begins, so that walks go round; its last place is its first layer then.
     """
 
@@ -60,9 +60,9 @@ class MetapathGraph:
         Args:
             kinds_on_path: The types along the path, the last one included.
             node_kinds: Shape (N,), the type of each node.
-            steps: The arcs of each step, one fewer than types on the path; those that leave this rank's nodes, or any
-                where ``group`` is given, which brings each arc to the rank of its source.
-            places: Which rank owns which nodes.
+            steps: The arcs of each step, one fewer than types on the path: arcs that leave this rank's nodes, or any
+                arcs where ``group`` is given, which sends each to the rank of its source.
+            places: The rank that owns each node.
             rank, group: This rank, and all of them; None: there is one.
         Raises:
             DataError: no node has the path's first type, or an arc leaves another type than its place has.
@@ -144,7 +144,7 @@ class MetapathSampler(PartitionedWalkSampler):
 
     @property
     def layout(self) -> RankRanges:
-        """Which rank owns which nodes."""
+        """The rank that owns each node."""
         return self.metapath.places
 
     @property

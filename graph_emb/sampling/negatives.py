@@ -18,12 +18,12 @@ from graph_emb.sampling.walkers import alias_rows, at_least_one, stream_key
 from graph_emb.transport.process_group import ProcessGroup
 
 LARGEST_EXPONENT = 127
-"""Shares are below two to this power; float32 ends at 2 ** 128."""
+"""Shares are below two to this power; float32 reaches 2 ** 128."""
 
 
 @dataclass(frozen=True)
 class NegativeKinds:
-    """Which negatives of a block count for which contexts: those of the same kind, of G kinds.
+    """Kinds of contexts and negatives: a negative of a block counts for the contexts of its own kind, of G kinds.
 
     Attributes:
         places: The kind of each place of a walk, shape (L,), int8.
@@ -35,11 +35,11 @@ class NegativeKinds:
 
     @classmethod
     def one(cls, walk_length: int, shared: int) -> NegativeKinds:
-        """All negatives count for all contexts."""
+        """One kind: every negative counts for every context."""
         return cls(np.zeros(walk_length, np.int8), np.zeros(shared, np.int8))
 
     def shares(self, num_negatives: float) -> np.ndarray:
-        """How often a negative of each kind counts so that ``num_negatives`` do per context, (G,), float32."""
+        """The weight of a negative of each kind, such that ``num_negatives`` count per context; (G,), float32."""
         return (num_negatives / np.bincount(self.drawn)).astype(np.float32)
 
 
@@ -55,7 +55,7 @@ class NegativeSampler:
         seed: Any integer.
         low: The node of the first degree: N nodes from ``low`` on are drawn. Where each rank draws among its own
             nodes only, no row of a negative travels, but a token is never pushed away from nodes of other ranks
-            that its walks do not meet: rows of different ranks are told apart less well.
+            that its walks do not meet: rows of different ranks are separated less well.
     Raises:
         ConfigError: power is not finite or below 0, or no node has a positive probability.
     """
@@ -78,7 +78,7 @@ class NegativeSampler:
         self.accept, self.other, _ = alias_rows(row, frozen(share.astype(np.float32)))
 
     def kinds(self, walk_length: int, shared: int) -> NegativeKinds:
-        """Which of ``shared`` negatives of a block count for which places of a walk of ``walk_length`` nodes."""
+        """The kinds of the ``shared`` negatives of a block and of the places of a walk of ``walk_length`` nodes."""
         return NegativeKinds.one(walk_length, shared)
 
     def key(self, epoch: int) -> np.uint64:
@@ -119,7 +119,7 @@ class NegativeSampler:
         return out
 
     def pool(self, size: int, number: int, *, epoch: int = 0) -> np.ndarray:
-        """Nodes that many walks share, so that few rows are needed; each has the probabilities of a single draw.
+        """Draw nodes that many walks share as negatives, so that few rows are needed; each is an ordinary draw.
 
         Args:
             size: Nodes, with repeats.

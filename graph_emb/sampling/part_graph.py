@@ -1,4 +1,4 @@
-"""What one rank knows of a partitioned graph: the out-arcs of the nodes that it owns."""
+"""One rank's share of a partitioned graph: the out-arcs of the nodes that it owns."""
 
 # N nodes of the whole graph, R nodes of a rank, E arcs that leave them, M given arcs, W ranks.
 

@@ -30,8 +30,8 @@ HEADER = 3
 class PartitionedWalkSampler(WalkStream):
     """The walks of ``WalkSampler`` over a partitioned graph: the same ones, for any number of ranks.
 
-    A rank moves its walkers until each stands on a node of another rank; then one exchange moves those on, and so
-    forth until no walker is left; a last exchange brings home what was visited elsewhere. For node2vec with q other
+    A rank moves its walkers until each reaches a node of another rank; then one exchange sends them on, and so forth
+    until no walker is left; a last exchange returns the nodes visited elsewhere. For node2vec with q other
     than 1 a walker's previous node sends its neighbours along, so that the next rank can tell which arcs it has.
     All ranks walk at the same time, and each must take every batch.
 
@@ -76,7 +76,7 @@ class PartitionedWalkSampler(WalkStream):
 
     @property
     def layout(self) -> RankRanges:
-        """Which rank owns which nodes."""
+        """The rank that owns each node."""
         return self.graph.layout
 
     def degrees(self) -> np.ndarray:
@@ -124,7 +124,7 @@ class PartitionedWalkSampler(WalkStream):
                 pieces.append(piece)
 
     def _move(self, walkers: np.ndarray, round_: int) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Send walkers whose walks go on to the owners of their nodes.
+        """Send unfinished walkers to the owners of their nodes.
 
         Returns:
             The walkers that came, the rows that they brought, and whether any moved between any ranks.
@@ -217,7 +217,7 @@ def _words(array: np.ndarray) -> np.ndarray:
 def _travellers(
     walkers: np.ndarray, length: int, bounds: np.ndarray, ranks: np.ndarray, world_size: int
 ) -> tuple[np.ndarray, np.ndarray]:  # pragma: no cover - compiled
-    """The walkers (B,) whose walks go on with another rank, destination after destination.
+    """Group the walkers (B,) that continue with another rank by destination.
 
     Range i of nodes, [bounds[i], bounds[i + 1]), lies with rank ranks[i]. Returns positions, and their numbers (W,).
     """
@@ -245,7 +245,7 @@ def _travellers(
 def _stretch_words(
     walkers: np.ndarray, begin: np.ndarray, rank: int, world_size: int
 ) -> np.ndarray:  # pragma: no cover - compiled
-    """Words (int32) of the stretches that walkers (B,), at step begin (B,) before, bring home to each rank, (W,)."""
+    """Words (int32) of the stretches that walkers (B,) have walked since step begin (B,), by home rank, (W,)."""
     words = np.zeros(world_size, np.int64)
     for w in range(len(walkers)):
         home, count = walkers[w].home, walkers[w].step - begin[w]
@@ -264,7 +264,7 @@ def _pack_stretches(
     out: np.ndarray,
     packed: np.ndarray,
 ) -> None:  # pragma: no cover - compiled
-    """Stretches of walks: those of this rank go to out (B, L), the others to ``packed``, home after home."""
+    """Copy stretches of this rank's walks to out (B, L) and pack the others into ``packed``, home after home."""
     cursor = np.zeros(len(words), np.int64)
     for home in range(1, len(words)):
         cursor[home] = cursor[home - 1] + words[home - 1]
@@ -283,7 +283,7 @@ def _pack_stretches(
 
 @njit(cache=True, nogil=True)
 def _unpack_stretches(packed: np.ndarray, out: np.ndarray) -> None:  # pragma: no cover - compiled
-    """Writes stretches that came home into the walks out (B, L)."""
+    """Write returned stretches into the walks out (B, L)."""
     at = 0
     while at < len(packed):
         slot, first, count = packed[at], packed[at + 1], packed[at + 2]
@@ -296,7 +296,7 @@ def _unpack_stretches(packed: np.ndarray, out: np.ndarray) -> None:  # pragma: n
 def _pack_rows(
     indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
 ) -> None:  # pragma: no cover - compiled
-    """The neighbours of rows, one row after the other."""
+    """Concatenate the neighbours of rows."""
     at = 0
     for r in rows:
         for k in range(indptr[r], indptr[r + 1]):

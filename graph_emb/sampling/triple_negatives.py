@@ -94,6 +94,6 @@ def _samplers(graph: KnowledgeGraph, power: float, seed: int) -> tuple[list[Nega
     samplers, types = [], np.empty(graph.num_entities, np.int64)
     for number, (low, high) in enumerate(zip(starts, ends, strict=True)):
         types[low:high] = number
-        own = power if occurrences[low:high].any() else 0.0  # a type that training never meets is drawn for nobody
+        own = power if occurrences[low:high].any() else 0.0  # no triple needs a type without occurrences
         samplers.append(NegativeSampler(occurrences[low:high], own, seed=seed, low=low))
     return samplers, types

@@ -1,9 +1,9 @@
 """Compiled loops of random walks and of negative draws, for graph_emb/sampling/walkers.py and negatives.py.
 
 Every kernel releases the GIL and writes only its own rows of ``out``, so that plain threads can share a batch.
-Randomness is a hash of (key, index of the walk, number of the draw): a walk never depends on its neighbours, nor on
+Randomness is a hash of (key, index of the walk, number of the draw): a walk never depends on other walks, nor on
 where it is interrupted. The rows of a graph may be a range of its nodes, from ``low`` on; a walker that steps out of
-them stops, and goes on where its node's row is.
+them stops, and continues in the process that holds its node's row.
 """
 
 # N nodes with rows here, E arcs, B walks of a batch, L nodes of a walk.
@@ -22,7 +22,9 @@ REJECTIONS = 48  # proposals refused before the exact scan of the row takes over
 
 @njit(cache=True, nogil=True)
 def fill_alias_rows(indptr, weights, accept, other, total):
-    """Vose's alias tables of all rows: arc k is kept with accept[k], else other[k] (offset in the row) is taken."""
+    """Vose's alias method (1991), a table for each row: arc k is kept with probability accept[k], else replaced by
+    other[k], an offset in the row.
+    """
     num_nodes = len(indptr) - 1
     widest = 0
     for v in range(num_nodes):
@@ -36,6 +38,7 @@ def fill_alias_rows(indptr, weights, accept, other, total):
         for k in range(degree):
             mass += weights[low + k]
         total[v] = mass
+        # Split the arcs by their weight in units of the row's mean.
         num_small, num_large = 0, 0
         for k in range(degree):
             scaled[k] = weights[low + k] * degree / mass
@@ -45,6 +48,7 @@ def fill_alias_rows(indptr, weights, accept, other, total):
             else:
                 large[num_large] = k
                 num_large += 1
+        # Fill each column below the mean from one above it.
         while num_small > 0 and num_large > 0:
             num_small -= 1
             poor, rich = small[num_small], large[num_large - 1]
@@ -55,6 +59,7 @@ def fill_alias_rows(indptr, weights, accept, other, total):
                 num_large -= 1
                 small[num_small] = rich
                 num_small += 1
+        # The remaining columns are full.
         for i in range(num_large):
             accept[low + large[i]] = 1.0
             other[low + large[i]] = large[i]
@@ -75,7 +80,7 @@ def pick(x, low, degree, accept, other):
 
 @njit(cache=True, nogil=True)
 def fill_negatives(accept, other, size, key, index, low, out):
-    """out (B, S*K) gets the draws of walks index (B,), a stream each: low + 0 .. size - 1, uniform without a table."""
+    """Draw nodes low .. low + size - 1 to out (B, S*K), a stream for each walk index (B,); uniform without a table."""
     for row in range(out.shape[0]):
         stream = mix64(key + np.uint64(index[row]) * GOLDEN)
         for number in range(out.shape[1]):
@@ -84,10 +89,10 @@ def fill_negatives(accept, other, size, key, index, low, out):
 
 @njit(cache=True, nogil=True)
 def first_order_walks(indptr, indices, accept, other, low, key, walkers, out):
-    """DeepWalk: every step follows an arc with a probability proportional to its weight.
+    """First-order walks (DeepWalk, Perozzi et al. 2014): a step follows an arc in proportion to its weight.
 
-    Walkers (B,) go on until their walk has L nodes, ends (node -1, the rest of the row is PAD) or leaves the rows
-    here; the nodes that they reach are written to out (B, L).
+    Walkers (B,) continue until their walk has L nodes, ends (node -1, the rest of the row is PAD) or leaves the rows
+    here; the nodes that they reach are written to out (B, L). ``INTERLEAVED`` walkers advance in turn in as many lanes.
     """
     num_walks, length = out.shape
     num_rows = np.uint64(len(indptr) - 1)
@@ -97,6 +102,7 @@ def first_order_walks(indptr, indices, accept, other, low, key, walkers, out):
     keys = np.empty(INTERLEAVED, np.uint64)
     coming, lanes = 0, 0
     while True:
+        # Fill free lanes with the next unfinished walkers.
         while lanes < INTERLEAVED and coming < num_walks:
             if walkers[coming].step < length:
                 lane_walk[lanes] = coming
@@ -107,6 +113,7 @@ def first_order_walks(indptr, indices, accept, other, low, key, walkers, out):
             coming += 1
         if lanes == 0:
             return
+        # Advance each lane by one step.
         i = 0
         while i < lanes:
             w, v, step = lane_walk[i], lane_row[i], lane_step[i]
@@ -123,6 +130,7 @@ def first_order_walks(indptr, indices, accept, other, low, key, walkers, out):
                 lane_step[i] = step
                 i += 1
                 continue
+            # This walk pauses or ends: store the walker, and let the last lane take its place.
             walkers[w].node = node
             walkers[w].step = step
             if degree == 0:
@@ -173,7 +181,7 @@ def scan_row(indptr, indices, weights, low, far, far_start, far_size, symmetric,
             bias = back
         elif away != 1.0 and not is_arc(
             indptr, indices, low, far, far_start, far_size, symmetric, previous, node
-        ):  # where away is 1, nobody asks, and no rows travel
+        ):  # with away = 1 no arc is looked up, and no rows travel
             bias = away
         mass += bias * weights[k] if len(weights) > 0 else bias
         cumulative[k - start] = mass
@@ -184,12 +192,14 @@ def scan_row(indptr, indices, weights, low, far, far_start, far_size, symmetric,
 def second_order_walks(
     indptr, indices, weights, accept, other, total, low, far, symmetric, back, away, key, walkers, out
 ):
-    """node2vec by rejection (KnightKing, SOSP 2019), exact: a step t -> v -> x has weight w(v, x) * bias with
-    bias ``back`` = 1/p for x = t, 1 for an arc t -> x, ``away`` = 1/q otherwise. Walkers go on, and ``out`` is filled,
-    as in ``first_order_walks``; ``far`` holds the rows of previous nodes that have none here.
+    """Second-order walks (node2vec, Grover and Leskovec 2016) by rejection sampling (KnightKing, Yang et al. 2019).
 
-    Proposals follow w alone under a ceiling that ignores the return arc; what the return arc has above the
-    ceiling is drawn as a piece of its own, so that a small p costs no rejections.
+    Exact: a step t -> v -> x has weight w(v, x) * bias with bias ``back`` = 1/p for x = t, 1 for an arc t -> x,
+    ``away`` = 1/q otherwise. Walkers continue, and ``out`` is filled, as in ``first_order_walks``; ``far`` holds the
+    rows of previous nodes that have none here.
+
+    Proposals follow w alone under a ceiling that ignores the return arc; the return arc's mass above the ceiling is
+    drawn as a piece of its own, so that a small p costs no rejections.
     """
     num_walks, length = out.shape
     num_rows = np.uint64(len(indptr) - 1)
@@ -210,6 +220,7 @@ def second_order_walks(
                 out[w, step:] = PAD
                 node = np.int64(-1)
                 break
+            # Mass of the return arc above the ceiling, relative to the proposals'.
             excess = 0.0
             if back > ceiling and previous >= 0:
                 share = 1.0 / degree
@@ -219,6 +230,7 @@ def second_order_walks(
                     if arc >= 0:
                         share = weights[arc] / total[v] if len(weights) > 0 else 1.0 / degree
                 excess = share * (back - ceiling) / ceiling
+            # Propose by weight and accept by bias; the arc t -> x is looked up only where the height leaves it open.
             following = np.int64(-1)
             for _ in range(REJECTIONS):
                 x = unit_draw(stream, draw) * (1.0 + excess)
@@ -241,6 +253,7 @@ def second_order_walks(
                 if kept:
                     following = proposal
                     break
+            # Too many rejections: one draw from the exact distribution of the row.
             if following < 0:
                 x = unit_draw(stream, draw)
                 draw += 1

@@ -28,14 +28,14 @@ WALKER = np.dtype(
         ("far_size", np.int32),  # and how many neighbours it has; 0: it did not travel
         ("home", np.int32),  # the rank that asked for the walk,
         ("slot", np.int32),  # and the walk's place in its batch
-        ("node", np.int32),  # where the walker stands; -1 after a dead end
-        ("previous", np.int32),  # where it stood before; -1 at the start
+        ("node", np.int32),  # the walker's node; -1 after a dead end
+        ("previous", np.int32),  # the node before; -1 at the start
         ("step", np.int32),  # nodes of the walk so far
         ("draw", np.int32),  # random numbers that node2vec has used
     ],
     align=True,
 )
-"""A walk on its way. It depends on nothing but this and the seed, so that it may go on in another process."""
+"""An unfinished walk. It depends on this record and the seed only, so that another process can continue it."""
 
 
 def walkers_at(nodes: np.ndarray, index: np.ndarray, home: int = 0) -> np.ndarray:
@@ -48,7 +48,7 @@ def walkers_at(nodes: np.ndarray, index: np.ndarray, home: int = 0) -> np.ndarra
 
 
 class Stepper:
-    """Moves walkers over the rows of a range of nodes, by the rule of ``WalkSampler``.
+    """Moves walkers over the rows of a range of nodes by the transition rule of ``WalkSampler``.
 
     Args:
         indptr: Shape (R+1,), int64.
@@ -101,7 +101,7 @@ class Stepper:
         pool_size: int,
         far: np.ndarray | None = None,
     ) -> None:
-        """Move every walker until its walk is complete, ends, or stands on a node that has no row here.
+        """Move every walker until its walk is complete, ends, or reaches a node that has no row here.
 
         Args:
             walkers: Shape (B,), ``WALKER``, each on a node of the range; changed.
@@ -279,7 +279,7 @@ def at_least_one(option: str, value: int) -> int:
 
 
 def check_num_nodes(num_nodes: int) -> int:
-    """``num_nodes``, or a ConfigError where walks cannot number that many."""
+    """``num_nodes``, or a ConfigError above the range of int32."""
     if not 0 < num_nodes <= MAX_NODES:
         raise ConfigError(f"walks over {num_nodes} nodes: the limit is 1 to {MAX_NODES}; node ids of walks are int32")
     return num_nodes

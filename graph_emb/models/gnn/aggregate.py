@@ -18,7 +18,7 @@ from graph_emb.core.threads import threads_for
 from graph_emb.sampling.blocks import BlockEdges
 
 SMALL = 1 << 16
-"""Numbers that one core adds up sooner than several can be woken."""
+"""Elements below which one core is faster than waking several."""
 
 
 @njit(cache=True, inline="always")
@@ -58,7 +58,7 @@ def _sum_few_rows(
 
 
 def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
-    """Shape (T, D): for each compressed row the sum of the rows that it names."""
+    """For each compressed row the sum of the rows that it lists, shape (T, D)."""
     if rows.device.type == "cpu":
         rows = rows.contiguous()
         out = rows.new_empty((len(indptr) - 1, rows.shape[1]))
@@ -73,7 +73,7 @@ def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
         ones = rows.new_ones(len(indices))
-        # torch warns where nobody says whether the indices are to be checked
+        # torch warns unless check_invariants is given
         matrix = torch.sparse_csr_tensor(indptr, indices, ones, size=size, check_invariants=False)
         return matrix @ rows
 
@@ -116,7 +116,7 @@ class _SumMessages(torch.autograd.Function):
 
 
 def sum_neighbours(rows: Tensor, edges: BlockEdges) -> Tensor:
-    """The sum of each destination's source rows.
+    """Sum the source rows of each destination.
 
     Args:
         rows: Shape (S, D), float32 or float64.
@@ -144,7 +144,7 @@ def gather_sources(rows: Tensor, edges: BlockEdges) -> Tensor:
 
 
 def mean_messages(messages: Tensor, edges: BlockEdges) -> Tensor:
-    """The mean of the messages that reach each destination.
+    """Average the messages that reach each destination.
 
     Args:
         messages: One for each edge in the order of ``edges``, shape (E, D).

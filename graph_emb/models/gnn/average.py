@@ -1,4 +1,4 @@
-"""The average of the weights over the epochs, which moves less than the weights do."""
+"""Exponential moving average of networks and tables over the epochs."""
 
 from __future__ import annotations
 

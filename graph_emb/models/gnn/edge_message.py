@@ -1,4 +1,4 @@
-"""Messages that carry a row of their edge: a table of learnable edge embeddings as input to a message function."""
+"""Messages with learnable edge embeddings: a message function that takes a row of its edge."""
 
 # E edges, S source rows, T destination rows, I, O and D widths of inputs, outputs and edge rows.
 

@@ -1,4 +1,4 @@
-"""Input rows of a graph network: features where a node type has some, a table that learns where it has none."""
+"""Input rows of a graph network: the features of a node type, or a learnable table where it has none."""
 
 # N nodes and B asked nodes of a type, D width.
 
@@ -20,7 +20,7 @@ from graph_emb.transport.process_group import ProcessGroup
 
 
 class InputRows:
-    """Where a network's input rows come from, and where their gradients go.
+    """Source of a network's input rows, and sink of their gradients: features, or learnable tables.
 
     Args:
         num_nodes: N of each node type.
@@ -28,7 +28,7 @@ class InputRows:
         features: Shape (N, any width), floating, for some node types; the others get a table.
         policies: Partition policies of node types; see ``DistEmbedding``.
         prefix: A table is named by its node type with this before it; None: by a fresh number.
-        seed: Of the first rows.
+        seed: Of the initial values.
         device: Where the network runs; in local mode the tables lie there too.
     Attributes:
         tables: By node type; empty where all have features.
@@ -75,12 +75,12 @@ class InputRows:
         return DistEmbedding(self._num_nodes[ntype], self._dim, name, first, policy, device=self._device)
 
     def make_averages(self) -> dict[str, DistEmbedding]:
-        """A table of zeros for each table, partitioned alike; named by "_average" behind its node type."""
+        """A table of zeros for each table, with the same partition; "_average" is appended to its name."""
         return {ntype: self._table(ntype, None, "_average") for ntype in self.tables}
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in all tables."""
+        """Elements of all tables."""
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables.values())
 
     def gather(self, ids: Mapping[str, Tensor], tables: Mapping[str, DistEmbedding] | None = None) -> dict[str, Tensor]:
@@ -101,11 +101,11 @@ class InputRows:
         return found
 
     def step(self, clip_norm: float | None = None, group: ProcessGroup | None = None) -> None:
-        """Apply the gradients that came back.
+        """Apply the gradients of the rows gathered since the last step.
 
         Args:
             clip_norm: The gradients of a table are scaled down to this norm. Over several ranks it is the norm of
-                all ranks' gradients side by side, which is at least that of their mean.
+                their concatenation, which is at least that of their mean.
             group: The ranks.
         """
         if self.optimizer is None:

@@ -1,4 +1,4 @@
-"""What a graph network learns to tell: classes of the nodes of a type, or which pairs of nodes are edges."""
+"""Tasks of a graph network: the classes of the nodes of a type, or edges among pairs of nodes."""
 
 # N nodes, C classes or tasks, E edges.
 
@@ -113,7 +113,7 @@ class NodeTask:
 
 @dataclass(frozen=True, eq=False)
 class LinkTask:
-    """Edges against pairs that are none.
+    """Link prediction: edges against pairs of nodes that no edge joins.
 
     Attributes:
         split: Arrays as ``train_link_predictor`` takes them: "edge" (E, 2) of "train", "valid" and "test"; for the last

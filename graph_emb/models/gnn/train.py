@@ -49,7 +49,7 @@ def train_rgcn(
     In collective and kvstore mode every rank calls it with the same arguments, trains on the target nodes that it
     owns and holds the structure of the whole graph; only the tables are distributed.
 
-    In one process Ctrl-C ends the training and the result is what was trained; among several ranks it raises.
+    In one process Ctrl-C ends the training early and the result so far is returned; among several ranks it raises.
 
     Args:
         graph: Node and edge types. Its node data is not read: give features and labels here.
@@ -62,9 +62,10 @@ def train_rgcn(
         device: Where network and, in local mode, tables are.
         table_prefix: A table is named by its node type with this before it; None: by a fresh number.
         progress: Shows a bar.
-        on_evaluation: Takes each evaluation as it is made.
-        checkpoints: Saves tables, network, both optimizers and all random numbers between epochs (its steps), and goes
-            on with the newest one where it was told to resume. Give ``table_prefix`` too: tables are found by name.
+        on_evaluation: Called with each evaluation.
+        checkpoints: Saves tables, network, both optimizers and all random states between epochs (its steps), and
+            continues from the newest checkpoint where it is told to resume. Give ``table_prefix`` too: tables are found
+            by name.
     Raises:
         ConfigError: unknown node types, or kvstore mode with several trainers and no group.
         ShapeError: labels or features that do not fit the graph.
@@ -162,7 +163,7 @@ class _NetworkTraining:
         on_evaluation: Callable[[Evaluation], None] | None,
         checkpoints: PeriodicCheckpoints | None,
     ) -> GNNResult:
-        """Build the network, train it and judge it."""
+        """Build the network, train and evaluate it."""
         if isinstance(task, NodeTask) and len(task.truth) != self.graph.num_nodes[target]:
             raise ShapeError(f"{len(task.truth)} labels for {self.graph.num_nodes[target]} nodes of type {target!r}")
         with torch.random.fork_rng():
@@ -212,7 +213,7 @@ class _NetworkTraining:
         return GNNResult(model, self.inputs.tables, history, parameters, seconds, bool(interrupts))
 
     def _start(self, checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
-        """The position from which the training goes on; None: from the start."""
+        """The position from which a resumed training continues; None: the start."""
         optimizer = self.inputs.optimizer
         if optimizer is None:
             raise ConfigError("checkpoints keep the tables of a training; every node type has features, none learns")

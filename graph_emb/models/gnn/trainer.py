@@ -84,7 +84,7 @@ class Trainer:
 
     @property
     def samples(self) -> bool:
-        """Whether a step computes the nodes that it asks for, rather than all."""
+        """Whether a step computes only the nodes of its batch, not all nodes."""
         return self._sampling is not None
 
     def evaluated(self, network: nn.Module) -> nn.Module:
@@ -120,7 +120,7 @@ class Trainer:
         return self.group.sum(torch.tensor(values, dtype=torch.float64), "sums of a step").tolist()
 
     def agreed(self, values: dict[str, float]) -> dict[str, float]:
-        """The first rank's values, so that all stop at the same epoch."""
+        """The first rank's values, so that all ranks stop at the same epoch."""
         found: dict[str, float] = values if self.group is None else self.group.gather_objects(values, "evaluation")[0]
         return found
 
@@ -152,7 +152,7 @@ def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:
 
 
 def owned_by(rank: int, num_ranks: int, nodes: Tensor, num_nodes: int, policy: Any) -> Tensor:
-    """Positions in ``nodes`` (B,) of those that a rank stores, and therefore trains on."""
+    """Positions in ``nodes`` (B,) of the nodes that a rank stores, and therefore trains on."""
     if num_ranks == 1:
         return torch.arange(len(nodes))
     places = layout(as_book(policy, num_nodes, "targets"), num_ranks, None, "targets")
@@ -160,6 +160,6 @@ def owned_by(rank: int, num_ranks: int, nodes: Tensor, num_nodes: int, policy: A
 
 
 def count_parameters(tables: Mapping[str, DistEmbedding], *networks: nn.Module) -> int:
-    """Numbers in tables and networks."""
+    """Elements of tables and parameters of networks."""
     rows = sum(table.num_embeddings * table.embedding_dim for table in tables.values())
     return rows + sum(parameter.numel() for network in networks for parameter in network.parameters())

@@ -14,7 +14,7 @@ from graph_emb.models.kge.model import TripleBatch
 from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
 from graph_emb.sampling.triple_negatives import ChunkNegatives
 
-FIRST_COUNT = 3.0  # of a pair, beside its occurrences: RotatE's code starts at 4 with the first one
+FIRST_COUNT = 3.0  # added to a pair's occurrences: RotatE's code counts the first one as 4
 
 
 class Batches:
@@ -70,7 +70,7 @@ class Batches:
         drawn, excluded = self._negatives.draw(triples, numbers + step * (size // chunk), side, epoch)
         own = drawn[:, : self._config.num_negatives]
         share = weights.reshape(num_chunks, chunk)[numbers]
-        if self._config.in_batch:  # a copy that only fills the chunk up is nobody's negative
+        if self._config.in_batch:  # a copy that pads the chunk is no negative
             excluded[:, :, self._config.num_negatives :] |= (share == 0)[:, None, :]
         return TripleBatch(triples, share, float(weights.sum(dtype=np.float64)), side, own, excluded)
 

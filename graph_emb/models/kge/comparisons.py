@@ -95,7 +95,7 @@ def _compiled(queries: Tensor, entities: Tensor) -> bool:
 
 
 class _L2Chunks(torch.autograd.Function):
-    """``torch.cdist``'s gradient holds C * N * D numbers or runs without BLAS; this one is two more products."""
+    """Distances by norms and a product: ``torch.cdist``'s gradient holds C * N * D numbers or runs without BLAS."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, entities: Tensor) -> Tensor:

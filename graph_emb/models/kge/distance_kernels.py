@@ -1,7 +1,9 @@
 """Compiled distances of every query to every entity of its chunk, and their gradients, with nothing of size (C, N, D).
 
-The plain torch form, which would hold C * N * D numbers, is the oracle in the tests. A sum runs in an order that
-depends on no thread, so any number of threads gives the same bits.
+TransE's L1 distance (Bordes et al. 2013) and RotatE's sum of complex moduli (Sun et al. 2019), tiled as a matrix
+product is: a task takes ``ROWS`` queries, and ``ENTITIES`` rows stay in the nearest cache while they pass. The plain
+torch form, which holds C * N * D numbers, is the oracle in the tests. Each sum runs in one thread in a fixed order, so
+any number of threads gives the same bits.
 
 Legend: K chunks, C queries and N entities of a chunk, D width, M = D / 2 complex numbers.
 """
@@ -32,7 +34,7 @@ def l1_scores(queries: np.ndarray, entities: np.ndarray, out: np.ndarray) -> Non
     tasks = (size + ROWS - 1) // ROWS
     for task in prange(chunks * tasks):
         k, low = task // tasks, (task % tasks) * ROWS
-        for first in range(0, num, ENTITIES):
+        for first in range(0, num, ENTITIES):  # a tile of entities, against each query of the task
             for i in range(low, min(low + ROWS, size)):
                 q = queries[k, i]
                 for j in range(first, min(first + ENTITIES, num)):
@@ -54,7 +56,7 @@ def l1_gradients(rows: np.ndarray, others: np.ndarray, grad: np.ndarray, out: np
     tasks = (size + ROWS - 1) // ROWS
     for task in prange(chunks * tasks):
         k, low = task // tasks, (task % tasks) * ROWS
-        for d in range(width):
+        for d in range(width):  # one dimension of all partners is contiguous
             other = others[k, d]
             for a in range(low, min(low + ROWS, size)):
                 g, x = grad[k, a], rows[k, a, d]
@@ -73,7 +75,7 @@ def modulus_scores(queries: np.ndarray, entities: np.ndarray, out: np.ndarray) -
     tasks = (size + ROWS - 1) // ROWS
     for task in prange(chunks * tasks):
         k, low = task // tasks, (task % tasks) * ROWS
-        for first in range(0, num, ENTITIES):
+        for first in range(0, num, ENTITIES):  # a tile of entities, against each query of the task
             for i in range(low, min(low + ROWS, size)):
                 a, b = queries[k, i, :half], queries[k, i, half:]
                 for j in range(first, min(first + ENTITIES, num)):
@@ -93,7 +95,7 @@ def modulus_gradients(rows: np.ndarray, others: np.ndarray, grad: np.ndarray, ou
     tasks = (size + ROWS - 1) // ROWS
     for task in prange(chunks * tasks):
         k, low = task // tasks, (task % tasks) * ROWS
-        for m in range(half):
+        for m in range(half):  # one complex dimension of all partners is contiguous
             other_x, other_y = others[k, m], others[k, half + m]
             for a in range(low, min(low + ROWS, size)):
                 g, x, y = grad[k, a], rows[k, a, m], rows[k, a, half + m]

@@ -45,4 +45,4 @@ LOSSES: dict[str, Loss] = {
     "softmax": softmax,
     "self_adversarial": self_adversarial,
 }
-"""``loss(positive (B,), negative (B, N), margin, temperature)`` gives (B,); each ignores what it has no use for."""
+"""``loss(positive (B,), negative (B, N), margin, temperature)`` gives (B,); each ignores what its formula lacks."""

@@ -45,12 +45,12 @@ class KGEScorer(ABC):
 
     @property
     def comparison(self) -> Comparison:
-        """How a query is compared with an entity; the inner product unless the model says otherwise."""
+        """The comparison of a query with an entity; the inner product unless the model overrides it."""
         return DOT
 
     @property
     def relation_dim(self) -> int:
-        """W; D unless the model says otherwise."""
+        """W; D unless the model overrides it."""
         return self.dim
 
     @abstractmethod

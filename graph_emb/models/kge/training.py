@@ -1,4 +1,4 @@
-"""Training of knowledge-graph models: sparse steps, validation, early stopping; in any mode."""
+"""Training of knowledge-graph models in any mode: sparse steps, validation, early stopping."""
 
 # T triples, E entities, R relations, D and W widths of their rows.
 
@@ -62,10 +62,10 @@ class KGEProgress:
 
 @dataclass(frozen=True, eq=False)
 class KGEResult:
-    """What a training made.
+    """A trained model with its best rows and its history.
 
     Attributes:
-        model: Scorer and tables, as the last step left them.
+        model: Scorer and tables after the last step.
         history: A line for each epoch.
         entities, relations: Rows of the best validated epoch, else of the last: shapes (E, D) and (R, W). None on
             every rank but the first.
@@ -94,16 +94,16 @@ def train_kge(
 ) -> KGEResult:
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
-    Every rank calls it with the same arguments and holds the triples; rows lie where the mode puts them. With a
+    Every rank calls it with the same arguments and holds all triples; rows are stored as the mode has them. With a
     validation part the rows of the best validation are returned and training stops early (``KGEConfig.patience``).
     In local and collective mode the steps are the same at any number of ranks.
 
     Args:
         graph: Triples.
         config: The recipe.
-        seed: Of first rows, order, negatives and validation triples. Runs with one seed and mode are equal.
+        seed: Of initial values, order, negatives and validation triples. Runs with one seed and mode are equal.
         part_policy: Of the entities' table.
-        num_threads: Of torch and of the kernels; None: ``torch.get_num_threads()``. It changes no result but by
+        num_threads: Of torch and of the kernels; None: ``torch.get_num_threads()``. Results differ by no more than
             rounding in matrix products.
         progress: Show a bar on the first rank.
         on_epoch: Called with each line of the history, on the first rank.
@@ -225,7 +225,7 @@ class _KGETraining:
         return self.stopped or self.step >= self.model.config.epochs * self.batches.steps_per_epoch
 
     def run_epoch(self, bar: tqdm) -> None:
-        """Train an epoch, or what is left of it, and validate where it is due."""
+        """Train an epoch, or the rest of one, and validate if it is due."""
         epoch, first = divmod(self.step, self.batches.steps_per_epoch)
         begin, together = time.perf_counter(), self.transport.lockstep or self.transport.world_size == 1
         for step, batch in self.batches.epoch(epoch, first):
@@ -279,7 +279,7 @@ class _KGETraining:
         return rate
 
     def _validation(self) -> tuple[np.ndarray | None, list[KnownAnswers]]:
-        """Numbers of the triples to validate on, None for no validation; and what ranks leave out, first rank only."""
+        """Numbers of the triples to validate on (None: no validation) and the known answers, on the first rank only."""
         if not self.model.config.valid_every or "valid" not in self.graph.parts:
             return None, []
         check_candidates(self.graph, ["valid"], self.model.config.candidates)
@@ -291,7 +291,7 @@ class _KGETraining:
         return chosen, [KnownAnswers.of(everything, side, self.graph.num_relations) for side in (HEAD, TAIL)]
 
     def _validate(self, epoch: int) -> float | None:
-        """The validation's MRR where it is due; every rank learns whether it ends the training."""
+        """The validation's MRR if one is due; all ranks agree on whether it ends the training."""
         config, mrr = self.model.config, None
         if self.chosen is None or ((epoch + 1) % config.valid_every and epoch + 1 < config.epochs):
             return None
@@ -327,7 +327,7 @@ class _KGETraining:
         }
 
     def _gather(self) -> tuple[Tensor, Tensor] | None:
-        """All rows on the first rank; the others answer."""
+        """Gather all rows on the first rank; every rank must call it."""
         self.transport.barrier()
         wanted = self.transport.rank == 0
         entities, relations = (all_rows(table, wanted) for table in self.model.tables)

@@ -20,11 +20,11 @@ from graph_emb.table.initializers import Normal
 
 
 class LearningRows:
-    """Rows of a table that learn with the predictor: pulled once per distinct node of a batch, then stepped.
+    """A table that is trained with the predictor: rows are pulled once per distinct node of a batch.
 
     Args:
         embedding: The table.
-        optimizer: Whatever was made for it.
+        optimizer: The optimizer of that table.
     """
 
     def __init__(self, embedding: DistEmbedding, optimizer: SparseOptimizer) -> None:
@@ -45,7 +45,7 @@ class LearningRows:
         return rows.detach().requires_grad_(), local
 
     def step(self, row_grads: Tensor | None) -> None:
-        """Applies the gradient that the chunks of a batch added up."""
+        """Apply the gradient that the chunks of a batch have summed."""
         assert self._traced is not None, "step() before gather()"
         self._traced.backward(row_grads)
         self._traced = None
@@ -85,7 +85,7 @@ def train_matrix_factorization(
     seed: int = 0,
     progress: bool = False,
 ) -> tuple[DistEmbedding, LinkPredictorResult]:
-    """Trains embeddings and predictor on the same batches.
+    """Train embeddings and predictor on the same batches.
 
     OGB's script steps a dense Adam over all rows; here ``SparseAdam`` steps the rows that a batch touches. Both are the
     same where a batch touches every row, as 65,536 edges and non-edges of ogbl-ddi's 4,267 nodes do; elsewhere dense

@@ -18,7 +18,7 @@ from graph_emb.core.threads import threads_for
 BLOCK = 32
 """Columns that a thread takes at least: two cache lines of float32."""
 BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
-"""How numpy sees the numbers of a dtype; it has none for bfloat16, which is the upper half of a float32."""
+"""The torch dtype whose numpy view holds a dtype's bits; numpy has no bfloat16, the upper half of a float32."""
 
 
 @njit(cache=True, inline="always")

@@ -29,9 +29,9 @@ class SkipGramProgress:
     """A line of the training's history.
 
     Attributes:
-        epoch: The epoch that is running or has just ended, from 0.
+        epoch: The epoch in progress or just ended, from 0.
         walks, tokens: Trained so far; a token is a node of a walk.
-        seconds: Spent on walks and training; callbacks do not count.
+        seconds: Time of walking and training, callbacks excluded.
         loss: Mean loss per context pair of a sample of the walks since the line before; NaN without a pair.
         lr: The learning rate of the next walk.
         local_share: Where several ranks train: the share of needed rows that lay with the rank that needed them.
@@ -50,7 +50,7 @@ class SkipGramProgress:
     bytes_sent: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For a line of JSON; a loss that is not known is None."""
+        """Numbers for a line of JSON; an unknown loss is None."""
         return {**asdict(self), "loss": None if math.isnan(self.loss) else self.loss}
 
 
@@ -116,7 +116,7 @@ class LockstepRanks:
 
 
 class TrainingLog:
-    """Collects what the batches report and writes a line every ``interval`` seconds of the first rank.
+    """Sums up the batches' losses and writes a line of history every ``interval`` seconds of the first rank.
 
     Args:
         bar: Counts tokens.
@@ -124,7 +124,7 @@ class TrainingLog:
         lr_at: The learning rate after a number of walks.
         interval: Seconds between lines; 0 writes one for every batch.
         on_line: Called with every line.
-        ranks: Who trains together.
+        ranks: Totals over the ranks that train together; None: this process alone.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class TrainingLog:
         return time.perf_counter() - self._begin - self._paused
 
     def state(self) -> dict[str, float]:
-        """What ``restore`` needs to count on; lines that were written are not among it."""
+        """The counts from which ``restore`` continues; lines already written are not kept."""
         return {
             "walks": self.walks,
             "tokens": self.tokens,
@@ -162,7 +162,7 @@ class TrainingLog:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Count on from what ``state`` gave, in this process or another."""
+        """Continue from ``state()`` of this process or another."""
         self.walks, self.tokens = int(state["walks"]), int(state["tokens"])
         self._loss, self._pairs = state["loss"], state["pairs"]
         self._begin -= state["seconds"]
@@ -170,7 +170,15 @@ class TrainingLog:
         self._bar.update(self.tokens)
 
     def add(self, batch: WalkBatch, loss: float, pairs: float, stop: bool = False) -> bool:
-        """Count a batch that was trained; loss and pairs are sums over a sample of it. Whether any rank says stop."""
+        """Count a trained batch and write a line if one is due.
+
+        Args:
+            batch: The walks.
+            loss, pairs: Sums over a sample of them.
+            stop: Whether this rank asks to stop.
+        Returns:
+            Whether any rank asks to stop.
+        """
         nodes = batch.walks[batch.walks >= 0]
         self._seen = nodes[:SAMPLED_ROWS]
         due = self._ranks.rank == 0 and self.seconds - self._last_line >= self._interval
@@ -184,7 +192,7 @@ class TrainingLog:
         return bool(stops)
 
     def write(self, epoch: int) -> None:
-        """Write a line, unless nothing was trained since the last one."""
+        """Write a line, unless no walk was trained since the last one."""
         if self.history and self.history[-1].walks == self.walks:
             return
         loss = self._loss / self._pairs if self._pairs else math.nan

@@ -1,9 +1,10 @@
-"""Compiled skip-gram with negative sampling on rows in place; training.py explains the formula.
+"""Compiled skip-gram with negative sampling (word2vec, Mikolov et al. 2013) on rows in place.
 
-A walk is cut into blocks of tokens. The dot products of a block's tokens with their contexts and with K shared
-negatives are one small matrix product, the gradients are two more: three BLAS calls a block instead of a loop over
-pairs, which is what makes the kernel run at the speed of the processor's multipliers (the idea of pWord2Vec,
-Ji et al. 2016, with a block of the walk in the place of one window).
+``SkipGram`` has the loss. The algorithm is pWord2Vec's (Ji et al. 2016, "Parallelizing word2vec in shared and
+distributed memory") with a block of a walk in the place of one window: the dot products of a block's tokens with
+their contexts and K shared negatives are one small matrix product, the gradients are two more. Three BLAS calls a
+block instead of a loop over pairs run at the speed of the processor's multipliers. Threads share rows without locks
+(Hogwild, Niu et al. 2011).
 """
 
 # N nodes, D width, B walks, L tokens of a walk, T tokens of a block, M its contexts, K shared negatives, W window.
@@ -25,7 +26,7 @@ FAST: dict[str, Any] = {
     "fastmath": {"reassoc", "contract", "arcp", "nsz"},
     "error_model": "numpy",
 }
-LOSS_EVERY = 64  # walks; the loss of one in so many is enough for a progress bar
+LOSS_EVERY = 64  # the loss of one walk in 64 is enough for a progress bar
 TINY = np.float32(1e-30)
 f4 = np.float32
 
@@ -52,7 +53,7 @@ def sigmoid_in_place(values):
 
 @njit(**FAST)
 def copy_rows(table, far, ids, rows):
-    """rows (B, D) of ids (B,); those past the end of the table go on in ``far``."""
+    """Copy the rows of ids (B,) to rows (B, D); ids past the end of the table continue in ``far``."""
     for i in range(len(ids)):
         node = ids[i]
         if node < len(table):
@@ -65,7 +66,7 @@ def copy_rows(table, far, ids, rows):
 
 @njit(**FAST)
 def add_rows(table, far, ids, rows):
-    """Adds rows (B, D) where ``copy_rows`` reads them."""
+    """Add rows (B, D) to the places from which ``copy_rows`` reads."""
     for i in range(len(ids)):
         node = ids[i]
         if node < len(table):
@@ -88,11 +89,11 @@ def mean_square_norm(rows, count):
 
 @njit(**FAST)
 def shorten_steps(steps, ids, partners, most):
-    """Shortens each step that could change its row's scores by more than ``most``.
+    """Shorten each step that could change its row's scores by more than ``most``.
 
     A score changes by at most the length of the step times that of the partner's row, whose mean square is
-    ``partners``; a row that stands several times in ``ids`` moves by all its steps. Stale by a whole block, the steps
-    of a hub, or of any node of a tiny graph, would otherwise overshoot farther each time.
+    ``partners``; a row that occurs several times in ``ids`` moves by the sum of its steps. Computed from rows as old as
+    the block, the steps of a hub, or of any node of a tiny graph, would otherwise overshoot farther each time.
     """
     for i in range(len(ids)):
         times = 0
@@ -129,7 +130,7 @@ def block_loss(chances, ramp, middle, kinds, drawn_kinds, shares):
 
 @njit(**FAST)
 def step_factors(chances, ramp, middle, kinds, drawn_kinds, shares, lr):
-    """Turns sigmoids (T, M + K) into lr times the factors of the rows in the step.
+    """Turn sigmoids (T, M + K) into lr times the factors of the rows in the step.
 
     ramp[middle - i + j] is the weight of context j of token i, 0 outside the window and for the token itself. A
     negative of kind g counts shares[g] times the summed weight of the token's contexts of that kind; context j is of
@@ -178,7 +179,7 @@ def train_walks(
     most,
     index,
 ):
-    """Adds the steps of walks (B, L) with negatives (B, S * K), block by block, to rows of the two ``out`` tables.
+    """Add the steps of walks (B, L) with negatives (B, S * K), block by block, to rows of the two ``out`` tables.
 
     With ``out`` the tables themselves this is SGD in place; threads may then run at once on walks of their own, and
     rows are written without locks (Hogwild, Niu et al. 2011). With ``out`` zeros and lr -1 it sums up the gradients.
@@ -202,6 +203,7 @@ def train_walks(
     middle = len(ramp) // 2
     loss, pairs = 0.0, 0.0
     for b in range(num_walks):
+        # The length of the walk; one node alone has no pair.
         tokens = walks[b]
         used = 0
         while used < length and tokens[used] != PAD:
@@ -210,6 +212,7 @@ def train_walks(
             continue
         rate = f4(lr + (index[b] - index[0]) * lr_slope)
         for begin in range(0, used, block):
+            # Gather: tokens of the block, contexts of any of them, negatives that they share.
             end = min(begin + block, used)
             left, right = max(0, begin - window), min(used, end + window)
             size, num_contexts = end - begin, right - left
@@ -219,14 +222,17 @@ def train_walks(
             ids[num_contexts:count] = negatives[b, drawn : drawn + shared]
             copy_rows(embedding, embedding_far, tokens[begin:end], rows)
             copy_rows(context, context_far, ids[:count], outputs)
+            # Scores of all pairs (T, M + K), and their sigmoids.
             chances = products[: size * count].reshape(size, count)
             np.dot(rows[:size], outputs[:count].T, chances)
             sigmoid_in_place(products[: size * count])
+            # Loss of a sample; then the factor of each pair in the step: its weight times the residual.
             shift = middle + left - begin
             if index[b] % LOSS_EVERY == 0:
                 more = block_loss(chances, ramp, shift, kinds[left:right], drawn_kinds, shares)
                 loss, pairs = loss + more[0], pairs + more[1]
             step_factors(chances, ramp, shift, kinds[left:right], drawn_kinds, shares, rate)
+            # Gradients of both sides from the rows as gathered, clipped and scattered.
             np.dot(chances, outputs[:count], row_steps[:size])
             np.dot(chances.T, rows[:size], output_steps[:count])
             shorten_steps(row_steps, tokens[begin:end], mean_square_norm(outputs, count), most)
@@ -238,7 +244,10 @@ def train_walks(
 
 @njit(cache=True, nogil=True)
 def drop_frequent(walks, keep, key, index):
-    """Removes each token with a chance of 1 - keep[token] and closes the gaps; walks index (B,), (B, L), change."""
+    """Remove each token with probability 1 - keep[token] and close the gaps; changes walks (B, L) of index (B,).
+
+    word2vec's subsampling of frequent words (Mikolov et al. 2013, section 2.3).
+    """
     for b in range(walks.shape[0]):
         stream = mix64(key + np.uint64(index[b]) * GOLDEN)
         used = 0
@@ -254,21 +263,21 @@ def drop_frequent(walks, keep, key, index):
 
 @njit(cache=True, nogil=True)
 def number_rows(walks, negatives, block, shared, low, num_own, places, walks_out, negatives_out):
-    """Numbers the rows that walks (B, L) and their negatives (B, S * K) need: own nodes first, then the others.
+    """Number the rows that walks (B, L) and their negatives (B, S * K) need: own nodes first, then the others.
 
-    Node low + r of this rank is row r. Nodes of other ranks get num_own and on, those of tokens before those that are
-    negatives only. What trains nothing is PAD: walks of one node, and negatives of blocks without a token.
+    Node low + r of this rank is row r. Nodes of other ranks are numbered from num_own, tokens before nodes that are
+    negatives only. Whatever trains nothing is PAD: walks of one node, and negatives of blocks without a token.
 
     Args:
         places: Shape (N,), -1 everywhere, before and after.
-        walks_out, negatives_out: Get the numbers.
+        walks_out, negatives_out: Filled with the numbers.
     Returns:
-        Other nodes by number - num_own, how many of them are tokens, uses of rows, and those of own rows.
+        Other ranks' nodes by number - num_own, the number of tokens among them, uses of rows, and uses of own rows.
     """
     num_walks, length = walks.shape
     found = np.empty(256, np.int64)
     count, num_tokens, used, own = 0, 0, 0, 0
-    for turn in range(2):
+    for turn in range(2):  # first the tokens of all walks, then the negatives
         for b in range(num_walks):
             tokens = 0
             while tokens < length and walks[b, tokens] != PAD:
@@ -286,7 +295,7 @@ def number_rows(walks, negatives, block, shared, low, num_own, places, walks_out
                     numbers[i] = row
                     own += 1
                     continue
-                if places[node] < 0:
+                if places[node] < 0:  # a new node of another rank
                     if count == len(found):
                         longer = np.empty(2 * count, np.int64)
                         longer[:count] = found
@@ -298,6 +307,6 @@ def number_rows(walks, negatives, block, shared, low, num_own, places, walks_out
             numbers[size:] = PAD
         if turn == 0:
             num_tokens = count
-    for i in range(count):
+    for i in range(count):  # leave the scratch array as it was
         places[found[i]] = -1
     return found[:count], num_tokens, used, own

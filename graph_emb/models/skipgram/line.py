@@ -77,11 +77,11 @@ class LineConfig:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """Which orders are trained, one after the other."""
+        """The orders to train, one after the other."""
         return ORDERS[self.order]
 
     def skipgram(self, order: str, *, directed: bool) -> SkipGramConfig:
-        """The skip-gram that an order is: on walks of two nodes, an arc's end being its source's only context.
+        """The skip-gram recipe of an order: walks of two nodes, an arc's end being its source's only context.
 
         Raises:
             ConfigError: the first order on a directed graph.
@@ -114,13 +114,13 @@ class LineConfig:
 
 @dataclass(frozen=True)
 class LineResult:
-    """Trained models by order, and how they came about.
+    """Trained models by order, with the history of their training.
 
     Attributes:
         config: The recipe.
         models: The tables of each order that was trained; after Ctrl-C perhaps not all.
         history: Lines of each order in the order of time.
-        interrupted: Whether Ctrl-C ended the training; what was trained is kept.
+        interrupted: Whether Ctrl-C ended the training; the trained rows are kept.
     """
 
     config: LineConfig
@@ -130,12 +130,12 @@ class LineResult:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers that were learnt, all orders together."""
+        """Learned parameters, all orders together."""
         return sum(model.num_parameters for model in self.models.values())
 
     @property
     def num_draws(self) -> int:
-        """Edges that were drawn, all orders together."""
+        """Drawn edges, all orders together."""
         return sum(lines[-1].walks for lines in self.history.values() if lines)
 
     @property
@@ -149,7 +149,7 @@ class LineResult:
 
 
 def side_by_side(orders: list[Tensor], normalize: bool) -> Tensor:
-    """Rows (N, D_i) of each order next to each other, (N, sum D_i); each of length 1 before, where asked for."""
+    """Concatenate the rows (N, D_i) of each order to (N, sum D_i), each scaled to length 1 if ``normalize``."""
     return torch.cat([functional.normalize(rows) if normalize else rows for rows in orders], dim=1)
 
 
@@ -171,7 +171,7 @@ def train_line(
     Args:
         sampler: The edges; its graph's degrees weigh the negatives.
         config: The recipe.
-        part_policy: Who owns which row, as in ``DistEmbedding``.
+        part_policy: The owner of each row, as in ``DistEmbedding``.
         seed, num_threads, progress, log_interval: As in ``train_skipgram``.
         on_batch: Called with the order and each line of its history.
         checkpoints: As in ``train_skipgram``; one order at a time.

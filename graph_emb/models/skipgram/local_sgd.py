@@ -1,4 +1,4 @@
-"""SGD in place where a process holds a part of the rows or none: own rows directly, the others as copies."""
+"""Local SGD: a process trains its own rows in place and the rows of others as copies, exchanged at intervals."""
 
 # B walks, L nodes of a walk, S blocks of a walk, K shared negatives, D width.
 
@@ -19,21 +19,21 @@ from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.transport.local_sgd_rows import RowCopies
 
 EXCHANGES = 400
-"""Of a training, where it is not told."""
+"""Exchanges of a whole training by default."""
 MOST_WALKS = 1 << 14
-"""Of a rank between two exchanges, where it is not told and own rows are not copied."""
+"""Walks of a rank between two exchanges, at most, by default where own rows are not copied."""
 MOST_TOKENS = 1 << 18
-"""Of a trainer between two exchanges, where it is not told and all rows are copied."""
+"""Tokens of a trainer between two exchanges, at most, by default where all rows are copied."""
 
 
 def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int) -> int:
-    """Walks of all ranks that walk together, between two exchanges of theirs."""
+    """Walks between two exchanges, over all ranks that walk together."""
     most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
     return ranks * (model.config.exchange_walks or min(most, -(-total_walks // (ranks * EXCHANGES))))
 
 
 class LockstepCopies:
-    """Copies of other ranks' rows: one exchange brings those of all tables, one takes their changes back.
+    """Copies of other ranks' rows: one exchange fetches the rows of all tables, another returns their changes.
 
     Args:
         model: Tables in collective mode.
@@ -45,7 +45,7 @@ class LockstepCopies:
         self._tables = len(model.tables)
 
     def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:
-        """Rows of others' distinct nodes, of each table; tokens come first, and the token's table has no more."""
+        """Copies of other ranks' rows: of the first ``num_tokens`` ids for tokens, of all ids for contexts."""
         return [rows.numpy() for rows in self._rows.pull([ids[:num_tokens], ids][-self._tables :])]
 
     def give_back(self) -> None:
@@ -54,11 +54,11 @@ class LockstepCopies:
 
 
 class PushedCopies:
-    """The same with servers, who own all rows: pulled table by table, and pushed as the gradients of SGD at rate 1.
+    """Copies of rows on servers, pulled table by table; changes are pushed as gradients of SGD at rate 1.
 
     Args:
         model: Tables in kvstore mode.
-        wait: Called when the rows are here, before changes are sent: ends when every trainer has its rows.
+        wait: Barrier between pulling rows and pushing changes, so that every trainer pulls before any pushes.
     """
 
     def __init__(self, model: SkipGram, wait: Callable[[], None] | None) -> None:
@@ -104,10 +104,10 @@ class ExchangeSteps:
 
     Args:
         model: Tables that ``fits`` accepts.
-        negatives, decay: As for every way to step.
+        negatives, decay: As for every stepper.
         pool, threads: Threads of this rank; they share rows without locks.
         size: Walks between two exchanges, of all ranks that walk together; see ``walks_together``.
-        wait: Called when the rows are here, before changes are sent: ends when every trainer has its rows.
+        wait: Barrier between pulling rows and pushing changes, so that every trainer pulls before any pushes.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ExchangeSteps:
         return sum(s[0] for s in sums), sum(s[1] for s in sums)
 
     def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
-        """Pull, train, push; with no walk as well, because other ranks may have some."""
+        """Pull, train, push; also without a walk, because other ranks may have some."""
         first_id, tables = self._own_rows()
         drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index, self._shared_negatives(piece))
         walks, negatives = np.empty_like(piece.walks), np.empty_like(drawn)
@@ -169,7 +169,7 @@ class ExchangeSteps:
         return reaches[0].first_id, [reach.weight.numpy() for reach in reaches]
 
     def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
-        """The nodes that are negatives of this rank's walks until the next exchange; None: all nodes."""
+        """The nodes among which negatives are drawn until the next exchange; None: all nodes."""
         if not self._model.config.negative_pool:
             return None
         number = (

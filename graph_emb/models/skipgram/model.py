@@ -41,7 +41,7 @@ class SkipGram:
         num_nodes: N.
         config: The recipe.
         seed: Of the first values.
-        part_policy: Who owns which row, as in ``DistEmbedding``.
+        part_policy: The owner of each row, as in ``DistEmbedding``.
         name: Of the token table, and the stem of the context table's; None chooses names.
         init_func: First values of the token rows, as in ``DistEmbedding``; None: ``usual_rows``.
     """
@@ -77,7 +77,7 @@ class SkipGram:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers that are learnt, all tables together."""
+        """Learned parameters, all tables together."""
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
 
     def embeddings(self, context: str = "none") -> Tensor:
@@ -123,7 +123,7 @@ class SkipGram:
 
 
 def usual_rows(config: SkipGramConfig, seed: int) -> Uniform:
-    """The token rows' first values, see ``SkipGram``."""
+    """The token rows' initial values; see ``SkipGram``."""
     bound = 0.5 / config.dim if config.tables == 2 else config.dim**-0.5
     return Uniform(-bound, bound, seed=seed)
 
@@ -160,9 +160,9 @@ def num_blocks(walk_length: int, config: SkipGramConfig) -> int:
 def cut_blocks(
     walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig, kinds: NegativeKinds | None = None
 ) -> WalkBlocks:
-    """Walks (B, L), padded with -1 at the end, and their negatives (B, S * K) as blocks.
+    """Cut walks (B, L), padded with -1 at the end, and their negatives (B, S * K) into blocks.
 
-    ``kinds`` says which negatives count for which contexts; None: all for all.
+    ``kinds`` assigns negatives to contexts; None: every negative counts for every context.
     """
     long_enough = walks[:, 1] >= 0 if walks.shape[1] > 1 else np.zeros(len(walks), bool)
     walks, negatives = walks[long_enough], negatives[long_enough]

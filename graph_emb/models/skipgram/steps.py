@@ -159,7 +159,7 @@ class Kernel:
         return self._negatives.sample_for(index, per_walk, epoch=epoch, pool=pool)
 
     def kinds(self, walks: np.ndarray) -> NegativeKinds:
-        """Which negatives count for which contexts of walks (B, L)."""
+        """The negatives that count for each context of walks (B, L)."""
         return self._negatives.kinds(walks.shape[1], self._config.shared_negatives)
 
     def run(
@@ -366,8 +366,8 @@ class LocalRows:
     """Walks whose nodes are replaced by positions among the rows that they need.
 
     Attributes:
-        ids: Distinct nodes, shape (R,), int64: those of walks first, then those that are negatives only.
-        num_tokens: How many are nodes of walks.
+        ids: Distinct nodes, shape (R,), int64: nodes of walks first, then nodes that are negatives only.
+        num_tokens: The number of nodes of walks.
         walks, negatives: As given, with positions in ``ids`` instead of nodes.
     """
 
