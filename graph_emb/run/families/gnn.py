@@ -18,7 +18,7 @@ from graph_emb.formats.export import Embeddings
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
-from graph_emb.graph.typed_nodes import load_typed_nodes
+from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
 from graph_emb.models.epochs import Evaluation
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import GNNResult, SeedsResult
