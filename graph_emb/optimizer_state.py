@@ -6,7 +6,6 @@ State of rows is copied whole; ids are the table's (partition order). Files hold
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.storage import replacing
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.rule import Rule
 from graph_emb.transport.base import Transport
@@ -189,14 +189,8 @@ def save(optimizer: StatefulOptimizer, f: str | Path) -> None:
         if value.numel()
     }
     about = {"format": FORMAT, "world_size": optimizer.transport.world_size, **header(optimizer)}
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        save_file(tensors, temporary, metadata={"graph_emb": json.dumps(about)})
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(target) as draft:
+        save_file(tensors, draft, metadata={"graph_emb": json.dumps(about)})
 
 
 def load(optimizer: StatefulOptimizer, f: str | Path) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import progress_shown, reading
-from graph_emb.core.storage import PendingFolder
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment
 from partition.halo import PartBuilder
 from partition.manifest import FileSet, PartitionManifest, facts_of, read_json
 from partition.options import BuildOptions
-from partition.partitioned import PartitionedGraph, check_replaceable, load
+from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.relabel import relabel
 from partition.writer import (
     Writer,
@@ -62,8 +61,8 @@ def build(
 
 
 def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
-    replaceable = partial(check_replaceable, overwrite=options.overwrite)
-    with progress_shown(options.progress), PendingFolder(options.out, replaceable) as folder:
+    pending = pending_partition(options.out, overwrite=options.overwrite)
+    with progress_shown(options.progress), pending as folder:
         graph = _read(source, options)
         check_config_name(graph.name)
         check_names(graph, graph.name)

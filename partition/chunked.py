@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.core.storage import HashedFile, PendingFolder, write_file
+from graph_emb.core.storage import OutputFile, PendingFolder, write_file
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment
@@ -150,7 +150,7 @@ class _Chunks:
         layout = {"name": "csv", "delimiter": " "} if self.edge_format == "csv" else {"name": "parquet"}
         return {"format": layout, "data": files}
 
-    def _write_edges(self, src: np.ndarray, dst: np.ndarray, stream: HashedFile) -> None:
+    def _write_edges(self, src: np.ndarray, dst: np.ndarray, stream: OutputFile) -> None:
         import pyarrow as pa
         import pyarrow.csv as csv
         import pyarrow.parquet as pq
@@ -192,7 +192,7 @@ def _write_assignment(folder: Path, assignment: Assignment) -> None:
     _write_text(folder / "partition_meta.json", json.dumps(meta) + "\n")
 
 
-def _write_lines(parts: np.ndarray, stream: HashedFile, rows: int = 1 << 20) -> None:
+def _write_lines(parts: np.ndarray, stream: OutputFile, rows: int = 1 << 20) -> None:
     for start in range(0, len(parts), rows):
         stream.write("".join(f"{part}\n" for part in parts[start : start + rows].tolist()).encode())
 

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import DataError
-from graph_emb.core.storage import PendingFolder, write_file
+from graph_emb.core.storage import PendingFolder, sha256_of, write_file
 from partition.assignment import Assignment
 
 NAME = "manifest.json"
 FORMAT, VERSION = "graph_emb partition", 1
-CHUNK_BYTES = 8 << 20
 
 
 @dataclass
@@ -143,12 +142,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{path}: holds a {type(content).__name__}; expected an object")
     return content
-
-
-def sha256_of(path: Path) -> str:
-    """The checksum of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(CHUNK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
+from graph_emb.core.storage import PendingFolder, foreign_file
 from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
@@ -391,6 +392,11 @@ def is_partition(folder: Path) -> bool:
         return False
 
 
+def pending_partition(out: str | Path, *, overwrite: bool) -> PendingFolder:
+    """The folder of a partition under construction; see ``PendingFolder``."""
+    return PendingFolder(out, partial(check_replaceable, overwrite=overwrite), is_ours=is_partition)
+
+
 def check_replaceable(place: Path, *, overwrite: bool) -> None:
     """Raise a ConfigError unless the folder may give way: a partition of ours without foreign files, and asked for."""
     if not is_partition(place):
@@ -399,12 +405,9 @@ def check_replaceable(place: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"{place} holds a partition; give another --out, or --overwrite to replace it")
     manifest = PartitionManifest.read(place)
     assert manifest is not None  # is_partition has read it
-    ours = {*manifest.files, "manifest.json"}
-    foreign = sorted(
-        name for p in place.rglob("*") if not p.is_dir() and (name := p.relative_to(place).as_posix()) not in ours
-    )
-    if foreign:
-        raise ConfigError(f"{place} holds {foreign[0]}, which is no part of the partition; move it before --overwrite")
+    foreign = foreign_file(place, {*manifest.files, "manifest.json"})
+    if foreign is not None:
+        raise ConfigError(f"{place} holds {foreign}, which is no part of the partition; move it before --overwrite")
 
 
 def _is_config(path: Path) -> bool:

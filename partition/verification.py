@@ -14,10 +14,11 @@ import numpy as np
 
 from graph_emb.core.errors import DataError, GraphEmbError
 from graph_emb.core.progress import progress_shown, reading
+from graph_emb.core.storage import sha256_of
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
 from partition.manifest import NAME as MANIFEST
-from partition.manifest import PartitionManifest, sha256_of
+from partition.manifest import PartitionManifest
 from partition.partitioned import Part, PartitionedGraph, load
 
 

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 from graph_emb.checkpoint.all_or_none import agree
-from graph_emb.checkpoint.pending import PendingFolder
 from graph_emb.checkpoint.snapshot import Snapshot
 from graph_emb.checkpoint.writing import finish, part_file, write_part
 from graph_emb.core.errors import DataError
 from graph_emb.core.log import get_logger
+from graph_emb.core.storage import PendingFolder
 from graph_emb.transport.base import Transport
 
 log = get_logger("checkpoint")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from graph_emb.checkpoint.json_codec import decode, encode
-from graph_emb.checkpoint.manifest import Manifest
+from graph_emb.checkpoint.manifest import CheckpointManifest
 from graph_emb.core.errors import ConfigError
 from graph_emb.optimizer import SparseOptimizer
 
@@ -56,7 +56,7 @@ class DenseThings:
         return {name: encode(_state(name, one), f"generator {name!r}") for name, one in self.generators.items()}
 
     def restorer(
-        self, where: str, manifest: Manifest, tensors: Mapping[str, Tensor], rank: int, ranks: int
+        self, where: str, manifest: CheckpointManifest, tensors: Mapping[str, Tensor], rank: int, ranks: int
     ) -> Restorer:
         """Everything checked; call what it returns to change the objects.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graph_emb.checkpoint.reader import IDS, WEIGHT, Checkpoint, TableReader
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.core.pending_files import PendingFiles
+from graph_emb.core.storage import PendingFiles
 from graph_emb.formats.export import checked_ids, open_embeddings, write_rows
 from graph_emb.formats.row_files import Ids, read_array
 from graph_emb.graph.ids import as_ids
@@ -80,7 +80,7 @@ def save_ids(checkpoints: str | Path, table: str, ids: ArrayLike) -> Path:
     """
     known = as_ids(ids, "ids")
     with PendingFiles(Path(checkpoints) / IDS_FOLDER, [f"{table}.npy"], overwrite=True) as pending:
-        np.save(pending.streams[f"{table}.npy"], checked_ids(known, len(known)), allow_pickle=False)
+        np.save(pending.open(f"{table}.npy"), checked_ids(known, len(known)), allow_pickle=False)
         return pending.publish()[0]
 
 

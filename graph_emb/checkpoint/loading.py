@@ -13,7 +13,7 @@ from graph_emb import optimizer_state
 from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.dense import DenseThings, Restorer
 from graph_emb.checkpoint.json_codec import decode
-from graph_emb.checkpoint.manifest import NAME, Manifest
+from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.checkpoint.restore_plan import Matched, match
 from graph_emb.checkpoint.restore_rows import RowsBack, restore_clocks
@@ -147,14 +147,14 @@ def _plan(checkpoint: Checkpoint, matched: Matched, transport: Transport, allow_
     return _Plan(rows, groups, restorer, _extra(manifest, transport))
 
 
-def _extra(manifest: Manifest, transport: Transport) -> dict[str, Any]:
+def _extra(manifest: CheckpointManifest, transport: Transport) -> dict[str, Any]:
     extras = manifest.extras
     own = extras[transport.rank] if extras is not None and len(extras) == transport.world_size else manifest.extra
     found: dict[str, Any] = decode(own)
     return found
 
 
-def _new_rows(manifest: Manifest, matched: Matched) -> list[str]:
+def _new_rows(manifest: CheckpointManifest, matched: Matched) -> list[str]:
     lines = []
     for table, _ in matched.tables:
         grown = table.num_embeddings - manifest.tables[table.name].num_rows

@@ -31,7 +31,7 @@ class FileEntry(_Strict):
     Attributes:
         name: Path inside the folder, with "/".
         bytes: Its size.
-        xxh64: Its checksum, see ``graph_emb.checkpoint.checksum``.
+        xxh64: Its XXH64 (seed 0), as ``xxhsum -H64`` prints it.
     """
 
     name: str
@@ -140,7 +140,7 @@ class WorldEntry(_Strict):
     library: str
 
 
-class Manifest(_Strict):
+class CheckpointManifest(_Strict):
     """Everything about a checkpoint but the rows.
 
     Attributes:
@@ -183,7 +183,7 @@ class Manifest(_Strict):
         return json.dumps({**content, SELF: _digest(content)}, indent=1) + "\n"
 
     @classmethod
-    def read(cls, folder: str | Path) -> Manifest:
+    def read(cls, folder: str | Path) -> CheckpointManifest:
         """The manifest of a checkpoint.
 
         Raises:

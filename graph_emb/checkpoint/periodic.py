@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,16 @@ from typing import Any
 
 from torch import nn, optim
 
+from graph_emb.checkpoint.all_or_none import agree
 from graph_emb.checkpoint.background import PendingCheckpoint
 from graph_emb.checkpoint.json_codec import decode
 from graph_emb.checkpoint.loading import load_checkpoint
-from graph_emb.checkpoint.manifest import NAME, Manifest
+from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
+from graph_emb.checkpoint.retention import check_replaceable
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.config.interval import parse_interval
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.storage import remove_folder, replace_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 
@@ -104,9 +106,7 @@ class PeriodicCheckpoints:
         if transport.votes(place is not None) not in (0, transport.world_size):
             raise ConfigError(f"{self.folder}: some ranks see a checkpoint there, others none; it must be one folder")
         if place is None:
-            if transport.rank == 0:
-                self._clear()
-            transport.barrier()
+            agree(transport, lambda: self._clear() if transport.rank == 0 else None, f"checkpoints {self.folder}")
             return None
         self._check(place)
         loaded = load_checkpoint(place, tables=tables, **self._what)
@@ -166,8 +166,11 @@ class PeriodicCheckpoints:
 
     def _clear(self) -> None:
         """Remove what an earlier run left here; asked for by ``overwrite``, or nothing complete is here."""
-        for place in _complete(self.folder):
-            shutil.rmtree(place)
+        places = _complete(self.folder)
+        for place in places:
+            check_replaceable(place)
+        for place in places:
+            remove_folder(place)
         (self.folder / HISTORY).unlink(missing_ok=True)
 
     def _restore_history(self) -> None:
@@ -176,9 +179,8 @@ class PeriodicCheckpoints:
         text = file.read_text(encoding="utf-8").splitlines()[: self._lines] if file.is_file() else []
         if len(text) < self._lines:
             raise DataError(f"{file}: has {len(text)} lines, the checkpoint was taken after {self._lines}")
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-        temporary.write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
-        temporary.replace(file)
+        if text or file.is_file():
+            replace_text(file, "".join(f"{line}\n" for line in text))
         if self._replay is not None:
             for line in text:
                 self._replay(json.loads(line))
@@ -192,7 +194,7 @@ class PeriodicCheckpoints:
         return transport.votes(transport.rank == 0 and time.monotonic() - self._last_time >= self._seconds) > 0
 
     def _check(self, place: Path) -> None:
-        saved = decode(Manifest.read(place).extra).get(ABOUT)
+        saved = decode(CheckpointManifest.read(place).extra).get(ABOUT)
         if saved is None:
             raise ConfigError(f"{place} was not saved by PeriodicCheckpoints; load it with load_checkpoint")
         for name in sorted({*saved, *self._about}):

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.checkpoint.checksum import checksum_of
-from graph_emb.checkpoint.manifest import FileEntry, Manifest, RowsEntry, TableEntry
+from graph_emb.checkpoint.manifest import CheckpointManifest, FileEntry, RowsEntry, TableEntry
 from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, PieceReader, dtype_name, row_pieces
 from graph_emb.core.errors import DataError, PartitionError, unknown_name
+from graph_emb.core.storage import xxh64_of
 
 THREADS = max(1, min(4, os.cpu_count() or 1))
 WEIGHT, IDS, STATE = "weight", "ids", "state."
@@ -36,7 +36,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
-        self.manifest = Manifest.read(self.path)
+        self.manifest = CheckpointManifest.read(self.path)
 
     def verify(self, files: Sequence[FileEntry] | None = None) -> None:
         """Check sizes first, then checksums, of all files by default.
@@ -48,7 +48,7 @@ class Checkpoint:
         for entry in files:
             self._check_size(entry)
         with ThreadPoolExecutor(THREADS) as pool:
-            for entry, found in zip(files, pool.map(lambda e: checksum_of(self.path / e.name), files), strict=True):
+            for entry, found in zip(files, pool.map(lambda e: xxh64_of(self.path / e.name), files), strict=True):
                 if found != entry.xxh64:
                     path = self.path / entry.name
                     raise DataError(f"{path}: checksum {found}, the manifest says {entry.xxh64}; the file is damaged")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graph_emb.checkpoint.dense import DenseThings
-from graph_emb.checkpoint.manifest import Manifest, OptimizerEntry, TableEntry
+from graph_emb.checkpoint.manifest import CheckpointManifest, OptimizerEntry, TableEntry
 from graph_emb.checkpoint.safetensors_file import dtype_name
 from graph_emb.checkpoint.snapshot import trained_by
 from graph_emb.core.errors import ConfigError, unknown_name
@@ -37,7 +37,7 @@ class Matched:
 
 def match(
     where: str,
-    manifest: Manifest,
+    manifest: CheckpointManifest,
     tables: Sequence[DistEmbedding],
     optimizers: Sequence[SparseOptimizer],
     dense: DenseThings,
@@ -74,7 +74,7 @@ def match(
 
 
 def _chosen_tables(
-    where: str, manifest: Manifest, tables: Sequence[DistEmbedding], only: Collection[str] | None
+    where: str, manifest: CheckpointManifest, tables: Sequence[DistEmbedding], only: Collection[str] | None
 ) -> list[DistEmbedding]:
     given = {table.name: table for table in tables}
     for name in given if only is None else only:
@@ -92,7 +92,7 @@ def _chosen_tables(
 
 def _chosen_optimizers(
     where: str,
-    manifest: Manifest,
+    manifest: CheckpointManifest,
     optimizers: Sequence[SparseOptimizer],
     chosen: Sequence[DistEmbedding],
     only: Collection[str] | None,
@@ -156,7 +156,7 @@ def _check_left_state(where: str, table: DistEmbedding, entry: TableEntry, with_
 
 
 def _check_dense(
-    where: str, manifest: Manifest, dense: DenseThings, only: Collection[str] | None, weights_only: bool
+    where: str, manifest: CheckpointManifest, dense: DenseThings, only: Collection[str] | None, weights_only: bool
 ) -> list[str]:
     """A line for each of the other objects; everything saved must be given unless a part was asked for."""
     lines = []

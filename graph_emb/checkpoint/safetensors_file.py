@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor
 
-from graph_emb.checkpoint.checksum import CACHED_BYTES, XXH64
 from graph_emb.core.errors import DataError
+from graph_emb.core.storage import OutputFile
 
 PIECE_BYTES = 16 << 20
 """Bytes that are read or written at a time."""
@@ -87,7 +88,6 @@ class PieceWriter:
     """
 
     def __init__(self, path: Path, columns: Mapping[str, Column]) -> None:
-        self.path = path
         self.order = sorted(columns, key=lambda name: -columns[name].dtype.itemsize)
         header: dict[str, Any] = {}
         at = 0
@@ -99,39 +99,22 @@ class PieceWriter:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % ALIGN)
         self.expected = 8 + len(text) + at
-        self.num_bytes = 0
-        self._hash = XXH64()
-        self._stream = path.open("xb", buffering=0)
-        self._put(np.frombuffer(bytearray(len(text).to_bytes(8, "little") + text), np.uint8))
+        self._file = OutputFile(path, xxhash.xxh64(), self.expected)
+        self._file.write(len(text).to_bytes(8, "little") + text)
 
     def write(self, rows: Tensor) -> None:
         """Append the next rows of the current tensor."""
-        self._put(raw(rows.contiguous()))
+        self._file.write(raw(rows.contiguous()).data)
 
-    def _put(self, data: np.ndarray) -> None:
-        for start in range(0, len(data), CACHED_BYTES):
-            piece = data[start : start + CACHED_BYTES]
-            self._hash.update(piece)
-            view = piece.data
-            while len(view):  # a raw stream may take less than it is given
-                view = view[self._stream.write(view) :]
-        self.num_bytes += len(data)
-
-    def checksum(self) -> str:
-        """Of the file, once everything is written."""
-        assert self.num_bytes == self.expected, f"{self.path}: {self.num_bytes} bytes written of {self.expected}"
-        return self._hash.hexdigest()
-
-    def close(self) -> None:
-        """Put the file on the disk."""
-        try:
-            os.fsync(self._stream.fileno())
-        finally:
-            self._stream.close()
+    def close(self) -> str:
+        """Put the file on the disk; its XXH64."""
+        written = self._file.num_bytes
+        assert written == self.expected, f"{self._file.path}: {written} bytes written of {self.expected}"
+        return self._file.close()
 
     def abandon(self) -> None:
         """Close a file that is going to be removed."""
-        self._stream.close()
+        self._file.abandon()
 
 
 class PieceReader:
@@ -226,8 +209,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     except BaseException:
         writer.abandon()
         raise
-    writer.close()
-    return writer.expected, writer.checksum()
+    return writer.expected, writer.close()
 
 
 def row_pieces(num_rows: int, row_bytes: int, most: int = PIECE_BYTES) -> Iterable[tuple[int, int]]:

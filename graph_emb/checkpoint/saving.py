@@ -12,9 +12,10 @@ from torch import nn, optim
 from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.background import PendingCheckpoint
 from graph_emb.checkpoint.dense import DenseThings
-from graph_emb.checkpoint.pending import Best, PendingFolder
-from graph_emb.checkpoint.snapshot import Keeping, Snapshot, take
+from graph_emb.checkpoint.retention import Best, Retention, pending_checkpoint
+from graph_emb.checkpoint.snapshot import Snapshot, take
 from graph_emb.checkpoint.writing import finish, write_part
+from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.transport.base import Transport
@@ -75,10 +76,10 @@ def save_checkpoint(
     transport.barrier()
 
     def prepare() -> tuple[Snapshot, PendingFolder | None]:
-        keeping = Keeping(keep_last, metric, keep_best)
+        retention = Retention(keep_last, metric, keep_best)
         dense = DenseThings(model, torch_optimizers, schedulers, generators or {})
-        made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), keeping)
-        return made, PendingFolder(place) if transport.rank == 0 else None
+        made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), retention)
+        return made, pending_checkpoint(place, retention) if transport.rank == 0 else None
 
     what = f"checkpoint {place}"
     snapshot, folder = agree(transport, prepare, what, undo=lambda made: _close(made[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -16,7 +15,7 @@ from graph_emb import optimizer_state
 from graph_emb.checkpoint.dense import DenseThings
 from graph_emb.checkpoint.json_codec import encode
 from graph_emb.checkpoint.manifest import GroupEntry, OptimizerEntry, WorldEntry
-from graph_emb.checkpoint.pending import Best
+from graph_emb.checkpoint.retention import Retention
 from graph_emb.checkpoint.safetensors_file import dtype_name
 from graph_emb.checkpoint.table_writer import TableShare
 from graph_emb.core.errors import ConfigError
@@ -24,25 +23,6 @@ from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.table.spec import accumulation_dtype
 from graph_emb.transport.base import Transport
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """Which older checkpoints stay; see ``save_checkpoint``."""
-
-    last: int | None
-    metric: float | None
-    best: Best | None
-
-    def __post_init__(self) -> None:
-        if self.last is not None and (isinstance(self.last, bool) or not isinstance(self.last, int) or self.last < 1):
-            raise ConfigError(f"keep_last={self.last!r} must be an integer of at least 1, or None to keep all")
-        if self.metric is not None and not math.isfinite(self.metric):
-            raise ConfigError(f"metric={self.metric!r} must be a finite number")
-        if self.best not in (None, "max", "min"):
-            raise ConfigError(f"keep_best={self.best!r} must be 'max', 'min' or None")
-        if self.best is not None and (self.last is None or self.metric is None):
-            raise ConfigError(f"keep_best={self.best!r} needs keep_last (which ones go) and metric (which one is best)")
 
 
 @dataclass(frozen=True)
@@ -57,7 +37,7 @@ class Snapshot:
         about: Other entries of the manifest.
         tensors: Of model, torch optimizers and schedulers; the first rank's.
         generators, extra: This rank's, as JSON.
-        keeping: What happens to older checkpoints.
+        retention: Which older checkpoints stay.
     """
 
     place: Path
@@ -69,7 +49,7 @@ class Snapshot:
     tensors: dict[str, Tensor]
     generators: dict[str, Any]
     extra: dict[str, Any]
-    keeping: Keeping
+    retention: Retention
 
     def copied(self) -> Snapshot:
         """The same in memory of its own."""
@@ -85,7 +65,7 @@ def take(
     dense: DenseThings,
     step: int,
     extra: dict[str, Any],
-    keeping: Keeping,
+    retention: Retention,
 ) -> Snapshot:
     """Check everything that is to be saved; copies nothing.
 
@@ -101,7 +81,7 @@ def take(
         "step": step,
         "created": datetime.now(timezone.utc).isoformat(timespec="microseconds"),
         "world": WorldEntry(mode=transport.mode, ranks=transport.world_size, library=version("graph_emb")),
-        "metric": None if keeping.metric is None else float(keeping.metric),
+        "metric": None if retention.metric is None else float(retention.metric),
         "optimizers": [_optimizer_entry(header) for header in headers],
         **entries,
     }
@@ -117,7 +97,7 @@ def take(
         tensors if transport.rank == 0 else {},
         dense.generator_states(),
         encode(extra, "extra"),
-        keeping,
+        retention,
     )
 
 

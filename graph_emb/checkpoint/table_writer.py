@@ -5,11 +5,14 @@ Legend: R rows of a file, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -19,11 +22,13 @@ from torch import Tensor
 from graph_emb.checkpoint.manifest import RowsEntry
 from graph_emb.checkpoint.reader import IDS, STATE, THREADS, WEIGHT
 from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, SCATTERED_BYTES, Column, PieceWriter, row_pieces
-from graph_emb.checkpoint.writer_threads import Threads
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds
 from graph_emb.table.spec import StateSpec, accumulation_dtype
 from graph_emb.transport.rows import TableRows
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FILE_BYTES = 256 << 20
 """Bytes of a file: many enough for several threads, few enough to look for rows in."""
@@ -135,13 +140,12 @@ def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[
     files = [file for share in shares for file in _files(share, rank)]
     here = [file.rows.memory(WEIGHT) is not None for file in files]
     found: dict[str, list[RowsEntry]] = {share.name: [] for share in shares}
-    with Threads(THREADS) as syncing, Threads(THREADS) as pool:
+    with WriterThreads(THREADS) as syncing, WriterThreads(THREADS) as pool:
         coming = [pool.submit(_write, folder, file, syncing) for file, near in zip(files, here, strict=True) if near]
         try:
             done = [_write(folder, file, syncing) for file, near in zip(files, here, strict=True) if not near]
-            for file, (entry, synced) in [*done, *(one.result() for one in coming)]:
-                synced.result()
-                found[file.share.name].append(entry)
+            for file, facts, checksum in [*done, *(one.result() for one in coming)]:
+                found[file.share.name].append(RowsEntry(name=file.name, xxh64=checksum.result(), **facts))
         except BaseException:
             for one in coming:
                 one.cancel()
@@ -161,8 +165,12 @@ def _files(share: TableShare, rank: int) -> Iterator[_File]:
             number += 1
 
 
-def _write(folder: Path, file: _File, syncing: Threads) -> tuple[_File, tuple[RowsEntry, Future[None]]]:
-    """One file: its rows in ascending order of their original ids; the future ends when it is on the disk."""
+def _write(folder: Path, file: _File, syncing: WriterThreads) -> tuple[_File, dict[str, Any], Future[str]]:
+    """One file: its rows in ascending order of their original ids.
+
+    Returns:
+        The file, its entry in the manifest, and its checksum, which is there when the file is on the disk.
+    """
     first = file.rows.first_id
     ids = file.share.ids.of(first + file.start, first + file.stop)
     order = None if bool((ids[1:] > ids[:-1]).all()) else torch.from_numpy(np.argsort(ids, kind="stable"))
@@ -186,11 +194,9 @@ def _write(folder: Path, file: _File, syncing: Threads) -> tuple[_File, tuple[Ro
     except BaseException:
         writer.abandon()
         raise
-    checksum = writer.checksum()
-    synced = syncing.submit(writer.close)
     span = {} if not is_range else {"start": int(ids[0]), "stop": int(ids[-1]) + 1}
-    entry = RowsEntry(name=file.name, bytes=writer.expected, xxh64=checksum, rows=num_rows, ids=not is_range, **span)
-    return file, (entry, synced)
+    facts = {"bytes": writer.expected, "rows": num_rows, "ids": not is_range, **span}
+    return file, facts, syncing.submit(writer.close)
 
 
 def _piece(file: _File, column: str, start: int, stop: int, order: Tensor | None) -> Tensor:
@@ -201,3 +207,42 @@ def _piece(file: _File, column: str, start: int, stop: int, order: Tensor | None
     if here is not None:
         return here.index_select(0, order[start:stop] + file.start)
     return file.rows.read(column, file.start, file.stop).index_select(0, order[start:stop])
+
+
+class WriterThreads:
+    """Threads that do what they are given in that order. A context manager: its end waits for all of it.
+
+    ``ThreadPoolExecutor`` takes no work once the main thread has ended, but a checkpoint in the background is written
+    to its end after the program's too.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, name=f"checkpoint files {k}") for k in range(number)]
+
+    def __enter__(self) -> WriterThreads:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _thread in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Do this when a thread is free; the future may be cancelled until then."""
+        future: Future[T] = Future()
+        self._work.put((future, partial(function, *args, **kwargs)))
+        return future
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            future, call = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)

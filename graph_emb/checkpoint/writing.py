@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from graph_emb.checkpoint.manifest import NAME, FileEntry, Manifest, TableEntry
-from graph_emb.checkpoint.pending import PendingFolder, hidden, prune
+from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, FileEntry, TableEntry
+from graph_emb.checkpoint.retention import hidden
 from graph_emb.checkpoint.safetensors_file import write_tensors
 from graph_emb.checkpoint.snapshot import Snapshot
 from graph_emb.checkpoint.table_writer import write_shares
 from graph_emb.core.errors import DataError
+from graph_emb.core.storage import PendingFolder, write_file
 
 DENSE = "dense.safetensors"
 PARTS = "ranks"
@@ -64,7 +64,7 @@ def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
     parts = [_read_part(snapshot.place, rank) for rank in range(snapshot.ranks)]
     tables = {name: _table(name, entry, parts) for name, entry in snapshot.tables.items()}
     extras = [part["extra"] for part in parts]
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         **snapshot.about,
         tables=tables,
         dense=parts[0]["dense"],
@@ -77,8 +77,7 @@ def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
     (folder.path / PARTS).rmdir()
     _write_text(folder.path / NAME, manifest.to_json())
     folder.publish()
-    if snapshot.keeping.last is not None:
-        prune(snapshot.place, snapshot.keeping.last, snapshot.keeping.best)
+    snapshot.retention.apply(snapshot.place)
 
 
 def _read_part(place: Path, rank: int) -> dict[str, Any]:
@@ -104,7 +103,4 @@ def _once(values: list[Any]) -> list[Any]:
 
 
 def _write_text(path: Path, text: str) -> None:
-    with path.open("x", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
+    write_file(path, lambda stream: stream.write(text.encode()))

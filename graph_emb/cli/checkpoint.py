@@ -9,9 +9,10 @@ from typing import Any
 from graph_emb.checkpoint.manifest import NAME, TableEntry
 from graph_emb.checkpoint.periodic import newest
 from graph_emb.checkpoint.reader import Checkpoint
-from graph_emb.cli.console import say, write_json
+from graph_emb.cli.console import say
 from graph_emb.core.errors import DataError
-from graph_emb.run.run_folder import json_text
+from graph_emb.core.json_text import json_text
+from graph_emb.core.storage import replace_json
 
 STDOUT = "-"
 
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         print(json_text(facts), end="")
         return 0
     if args.json is not None:
-        write_json(args.json, facts)
+        replace_json(args.json, facts)
     print(as_text(facts))
     say(args, f"\n{len(checkpoint.manifest.files())} files, {facts['bytes']:,} bytes: sizes and checksums are right")
     return 0

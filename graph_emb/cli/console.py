@@ -1,15 +1,10 @@
-"""What commands share: when to show progress, lists in flags, tables, JSON files."""
+"""Shared by the commands: when to show progress, lists in flags."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any
-
-from graph_emb.run.run_folder import json_text
 
 WATCHED = "GRAPH_EMB_WATCHED"
 """Set by a launcher whose terminal somebody watches: its first trainer's output goes there."""
@@ -29,18 +24,3 @@ def say(args: argparse.Namespace, text: str) -> None:
 def listed(text: str) -> list[str]:
     """The parts of ``a,b,c``."""
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def write_json(path: str | Path, content: Any) -> None:
-    """Replace a JSON file in one step, so that a reader or a full disk never sees half of it."""
-    target = Path(path)
-    text = json_text(content)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.cli.console import listed, show_progress, write_json
+from graph_emb.cli.console import listed, show_progress
 from graph_emb.config import EvaluateSection, RunConfig, config_from, parse_override, read_config_file, section_from
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.storage import replace_json
 from graph_emb.formats.export import Embeddings, align, load_embeddings
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.views import PlainDataset
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     finding = _judge_classes(args, embeddings) if args.command == "eval node-class" else _judge_links(args, embeddings)
     if args.json is not None:
         content = {"embeddings": str(args.embeddings), "task": finding.name, **finding.scores.as_dict()}
-        write_json(args.json, content)
+        replace_json(args.json, content)
     print(finding)
     return 0
 

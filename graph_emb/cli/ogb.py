@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from graph_emb.cli.console import listed, write_json
+from graph_emb.cli.console import listed
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.storage import replace_json
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     if args.markdown is not None:
         Path(args.markdown).write_text(text, encoding="utf-8")
     if args.json is not None:
-        write_json(args.json, report.as_dict())
+        replace_json(args.json, report.as_dict())
     print(text, end="")
     return 0
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
-from graph_emb.core.pending_files import PendingFiles
+from graph_emb.core.storage import PendingFiles
 from graph_emb.formats.formats import FORMATS, Format
 from graph_emb.formats.row_files import Ids, RowFile
 from graph_emb.graph.csr import Graph
@@ -207,7 +207,7 @@ def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floati
 
 def _opened(stack: ExitStack, kind: type[Format], pending: PendingFiles, ids: Ids, dim: int) -> Format:
     """A writer that is closed whatever happens; after a failure, what its end would raise says nothing new."""
-    writer = kind({name: pending.streams[name] for name in kind.files}, ids, dim)
+    writer = kind({name: pending.open(name) for name in kind.files}, ids, dim)
 
     def abandon(error: type[BaseException] | None, *_: object) -> None:
         if error is not None:

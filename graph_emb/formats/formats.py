@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.registry import Registry
+from graph_emb.core.storage import OutputFile
 from graph_emb.formats.row_files import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 from graph_emb.formats.torch_zip import TorchZip
 
@@ -28,7 +29,7 @@ class Format(Protocol):
     files: ClassVar[tuple[str, ...]]
     suffixes: ClassVar[tuple[str, ...]]
 
-    def __init__(self, streams: Mapping[str, BinaryIO], ids: Ids, dim: int) -> None:
+    def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         """Starts the files for N ids and rows of D float32.
 
         Raises:
@@ -60,7 +61,7 @@ class Npy:
     files: ClassVar[tuple[str, ...]] = ("ids.npy", "embeddings.npy")
     suffixes: ClassVar[tuple[str, ...]] = (".npy",)
 
-    def __init__(self, streams: Mapping[str, BinaryIO], ids: Ids, dim: int) -> None:
+    def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         self._ids, self._rows = (streams[name] for name in self.files)
         self._dtype = ids.dtype.newbyteorder("<")
         _write_header(self._ids, self._dtype, ids.shape)
@@ -85,7 +86,7 @@ class Parquet:
     files: ClassVar[tuple[str, ...]] = ("embeddings.parquet",)
     suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
 
-    def __init__(self, streams: Mapping[str, BinaryIO], ids: Ids, dim: int) -> None:
+    def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -120,7 +121,7 @@ class Word2Vec:
     files: ClassVar[tuple[str, ...]] = ("embeddings.w2v.txt",)
     suffixes: ClassVar[tuple[str, ...]] = (".w2v.txt", ".w2v", ".vec", ".emb", ".txt")
 
-    def __init__(self, streams: Mapping[str, BinaryIO], ids: Ids, dim: int) -> None:
+    def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         if ids.dtype.kind == "U":
             for value in ids.tolist():
                 if value.split() != [value]:
@@ -161,7 +162,7 @@ class Pt:
     files: ClassVar[tuple[str, ...]] = ("embeddings.pt",)
     suffixes: ClassVar[tuple[str, ...]] = (".pt", ".pth")
 
-    def __init__(self, streams: Mapping[str, BinaryIO], ids: Ids, dim: int) -> None:
+    def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         self._file = TorchZip(streams[self.files[0]], ids, (len(ids), dim))
 
     def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
@@ -175,6 +176,6 @@ class Pt:
         return TorchRows(path)
 
 
-def _write_header(stream: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+def _write_header(stream: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)

@@ -13,11 +13,13 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
-from typing import Any, BinaryIO
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from graph_emb.core.storage import OutputFile
 
 ALIGN = 64
 LOCAL_HEADER = 30  # bytes before a record's name, in its header
@@ -58,9 +60,9 @@ class TorchZip:
         shape: (N, D).
     """
 
-    def __init__(self, stream: BinaryIO, ids: NDArray[Any], shape: tuple[int, int]) -> None:
+    def __init__(self, stream: OutputFile, ids: NDArray[Any], shape: tuple[int, int]) -> None:
         self._stream = stream
-        self._zip = zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._zip = zipfile.ZipFile(cast(IO[bytes], stream), "w", zipfile.ZIP_STORED, allowZip64=True)
         numbers = ids.dtype.kind != "U"
         content: dict[str, Any] = {"embeddings": _Tensor(_Storage(torch.FloatStorage, "0", shape[0] * shape[1]), shape)}
         content["ids"] = _Tensor(_Storage(torch.LongStorage, "1", len(ids)), ids.shape) if numbers else ids.tolist()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.run.run_folder import json_text
+from graph_emb.core.storage import replace_json
 
 
 class _Facts(BaseModel):
@@ -139,14 +139,9 @@ def read_record(path: Path) -> SeedRecord:
 
 
 def write_record(path: Path, record: SeedRecord) -> None:
-    """Writes the file beside its place and renames it, so that a killed run leaves no half record."""
+    """Write the file, complete or not at all; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(json_text(record.model_dump(mode="json")), encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    replace_json(path, record.model_dump(mode="json"))
 
 
 def this_hardware() -> Hardware:

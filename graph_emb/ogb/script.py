@@ -18,6 +18,7 @@ from tabulate import tabulate
 from graph_emb.compat.ogb import read_hetero_dataset
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
+from graph_emb.core.storage import replace_json
 from graph_emb.graph import views
 from graph_emb.graph.datasets import data_root, load_dataset
 from graph_emb.models.kge.training import MOST_THREADS
@@ -26,7 +27,6 @@ from graph_emb.ogb.recipes import Recipe, Run
 from graph_emb.ogb.record import SeedRecord, this_hardware
 from graph_emb.ogb.seeds import as_text, finished_or_run, mean_std
 from graph_emb.ogb.settings import changed, parse
-from graph_emb.run.run_folder import json_text
 from graph_emb.run.versions import versions
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -67,7 +67,7 @@ class Script:
             print(self._table(records))
             if args.json is not None:
                 args.json.parent.mkdir(parents=True, exist_ok=True)
-                args.json.write_text(json_text(self._summary(records)), encoding="utf-8")
+                replace_json(args.json, self._summary(records))
         except (GraphEmbError, OSError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return BAD_INPUT

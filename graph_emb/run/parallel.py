@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.config.walks import WalkSection
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.storage import scratch_folder
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import PartitionBook, RankRanges
@@ -129,8 +129,8 @@ def parts_for(
     told = None
     if ranks.rank == 0:
         assert graph is not None
-        folder = ranks.folders.enter_context(tempfile.TemporaryDirectory(prefix="graph-emb-parts-"))
-        told = (str(cut(graph, config, Path(folder)).path), facts)
+        folder = ranks.folders.enter_context(scratch_folder("graph-emb-parts"))
+        told = (str(cut(graph, config, folder).path), facts)
     path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
     yield partition.load(path), facts
     ranks.group.barrier()

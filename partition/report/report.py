@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graph_emb.core.storage import replace_text
 from partition.report.forecast import WalkForecast
 from partition.report.metrics import Cut
 from partition.report.sampling import SampleForecast
@@ -183,13 +183,7 @@ class PartitionReport:
 def written(text: str, path: str | Path | None) -> str:
     """The text, also written to ``path`` where one is given: complete or not at all."""
     if path is not None:
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            unfinished.write_text(text, encoding="utf-8")
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        replace_text(path, text)
     return text
 
 

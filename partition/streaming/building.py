@@ -20,7 +20,7 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.assignment import Assignment
 from partition.manifest import FileSet, PartitionManifest, facts_of
 from partition.options import BuildOptions
-from partition.partitioned import PartitionedGraph, check_replaceable, load
+from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.streaming.edges import Shuffle, ShuffleLayout
 from partition.streaming.links import Links
 from partition.streaming.parts import PartFiles
@@ -72,9 +72,7 @@ class Job:
             place = Path(os.path.realpath(Path(self.options.out).expanduser()))
             pending = None
             if workers.rank == 0:
-                pending = stack.enter_context(
-                    PendingFolder(place, partial(check_replaceable, overwrite=self.options.overwrite))
-                )
+                pending = stack.enter_context(pending_partition(place, overwrite=self.options.overwrite))
             workplace = Workplace(place, self._facts(), workers)
             try:
                 self._run(workplace, pending)

@@ -5,16 +5,14 @@ Legend: N nodes, E edges, P parts.
 
 from __future__ import annotations
 
-import errno
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import FREE_BYTES_MARGIN, size_text
+from graph_emb.core.storage import check_space, size_text
 
 MIB = 1 << 20
 RUNTIME_BYTES = 230 * MIB
@@ -151,10 +149,7 @@ class Plan:
         Args:
             already: Bytes that an earlier start has left there.
         """
-        needed, free = self.temporary_bytes + self.output_bytes - already, shutil.disk_usage(folder).free
-        if needed + FREE_BYTES_MARGIN > free:
-            text = f"the build needs up to {size_text(needed)}, the disk has {size_text(free)} free"
-            raise OSError(errno.ENOSPC, text, str(folder))
+        check_space(folder, self.temporary_bytes + self.output_bytes - already, "the build")
 
     def text(self, budget: Budget) -> str:
         """The plan for a person."""

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Any
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.log import get_logger
-from graph_emb.core.storage import write_file
+from graph_emb.core.storage import foreign_file, remove_folder, replace_json, write_file
 from partition.manifest import read_json
 
 log = get_logger("partition.streaming")
@@ -89,19 +88,23 @@ class Workplace:
         self._joined = True
         (self.path / f"failed.{workers.rank}").unlink(missing_ok=True)
         if workers.rank > 0:
-            _write_json(self._arrived(workers.rank), {"launch": workers.launch})
+            replace_json(self._arrived(workers.rank), {"launch": workers.launch})
 
     def _begin(self) -> None:
+        if self.path.exists() and self._planned() is None and foreign_file(self.path, ()) is not None:
+            raise ConfigError(f"{self.path} is no folder of a build; move it, or give another --out")
         if self.path.exists() and self._planned() != self._print:
-            self._remove()
+            os.close(self._locked())  # another run may be at work
+            remove_folder(self.path)
         if self.path.exists():
             log.warning("going on with %s, which an earlier run left", self.path)
         self.out.mkdir(parents=True, exist_ok=True)
-        _write_json(self.path / PLAN, {"fingerprint": self._print})
+        replace_json(self.path / PLAN, {"fingerprint": self._print})
 
     def _planned(self) -> str | None:
         path = self.path / PLAN
-        return str(read_json(path)["fingerprint"]) if path.is_file() else None
+        found = read_json(path).get("fingerprint") if path.is_file() else None
+        return found if isinstance(found, str) else None
 
     def _locked(self) -> int:
         lock = os.open(self.path / f"worker-{self.workers.rank}.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -141,7 +144,7 @@ class Workplace:
         results = [self.path / f"{stage}-{index}.json" for index in range(count)]
         for index in range(self.workers.rank, count, self.workers.world_size):
             if not results[index].exists():
-                _write_json(results[index], task(index))
+                replace_json(results[index], task(index))
                 if after is not None:
                     after(index)
         self._wait(f"the others to finish {stage!r}", lambda: all(path.exists() for path in results))
@@ -160,7 +163,7 @@ class Workplace:
         if self.workers.world_size > 1 and self.workers.launch.strip(":"):
             content = {"launch": self.workers.launch, "error": f"{type(error).__name__}: {error}"}
             with suppress(OSError):  # a full disk is what they will see for themselves
-                _write_json(self.path / f"failed.{self.workers.rank}", content)
+                replace_json(self.path / f"failed.{self.workers.rank}", content)
 
     def _check_others(self) -> None:
         for path in self.path.glob("failed.*"):
@@ -172,7 +175,7 @@ class Workplace:
         """Let go of the folder; the first worker removes it."""
         os.close(self._lock)
         if remove and self.workers.rank == 0:
-            self._remove()
+            remove_folder(self.path)
 
     @property
     def removed(self) -> bool:
@@ -198,15 +201,6 @@ class Workplace:
         """Wait until the first worker has put the partition in its place."""
         self._wait("the first worker to finish", lambda: not self.path.exists())
 
-    def _remove(self) -> None:
-        """All at once for those who look."""
-        gone = self.path.with_name(f"{self.path.name}.removed")
-        shutil.rmtree(gone, ignore_errors=True)
-        with suppress(OSError):
-            self.path.rename(gone)
-        for path in (gone, self.path):  # the second where it could not be renamed
-            shutil.rmtree(path, ignore_errors=True)
-
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         last, seen = time.monotonic(), -1
         while not ready():
@@ -222,11 +216,3 @@ class Workplace:
                     "did another worker end? start all again to go on from here"
                 )
             time.sleep(POLL_S)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    """The file appears complete or not at all, also to other machines."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    write_file(draft, lambda stream: stream.write(json.dumps(content).encode()))
-    draft.rename(path)

@@ -15,12 +15,12 @@ import torch
 
 import graph_emb as ge
 from graph_emb.checkpoint import export
-from graph_emb.checkpoint.checksum import checksum_of
 from graph_emb.checkpoint.export import export_checkpoint, save_ids
-from graph_emb.checkpoint.manifest import Manifest, RowsEntry, TableEntry, WorldEntry
+from graph_emb.checkpoint.manifest import CheckpointManifest, RowsEntry, TableEntry, WorldEntry
 from graph_emb.checkpoint.safetensors_file import Column, PieceWriter
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.storage import xxh64_of
 from graph_emb.formats.export import load_embeddings, save_embeddings
 
 NUM, DIM = 30, 5
@@ -195,13 +195,13 @@ def big(folder: Path, num_rows: int) -> Path:
         writer = PieceWriter(folder / name, {"weight": Column(torch.float32, (stop - start, BIG_DIM))})
         writer.write(torch.arange(start, stop, dtype=torch.float32)[:, None].expand(-1, BIG_DIM))
         writer.close()
-        checksum = checksum_of(folder / name)
+        checksum = xxh64_of(folder / name)
         files.append(
             RowsEntry(name=name, bytes=writer.expected, xxh64=checksum, rows=stop - start, start=start, stop=stop)
         )
     entry = TableEntry(num_rows=num_rows, dim=BIG_DIM, dtype="float32", files=files)
     world = WorldEntry(mode="local", ranks=1, library="test")
-    manifest = Manifest(step=1, created="2026-01-01T00:00:00+00:00", world=world, tables={"node": entry})
+    manifest = CheckpointManifest(step=1, created="2026-01-01T00:00:00+00:00", world=world, tables={"node": entry})
     (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
     return folder
 

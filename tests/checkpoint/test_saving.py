@@ -15,9 +15,10 @@ import torch
 from safetensors import safe_open
 
 import graph_emb as ge
-from graph_emb.checkpoint import pending, table_writer, writing
+from graph_emb.checkpoint import table_writer, writing
 from graph_emb.checkpoint.background import PendingCheckpoint
 from graph_emb.checkpoint.reader import Checkpoint
+from graph_emb.checkpoint.retention import Retention, pending_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from tests.checkpoint.tiny import NUM, Tiny, same
 
@@ -245,11 +246,8 @@ def test_a_wait_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: 
     assert names(tmp_path) == ["1", "2"]
 
 
-def test_leftovers_of_killed_jobs_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
-    for name in (".7.writing", ".3.removed"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "manifest.json").write_text("{}")
-    living = pending.PendingFolder(tmp_path / "9")
+def test_two_jobs_do_not_write_one_checkpoint(tmp_path: Path) -> None:
+    living = pending_checkpoint(tmp_path / "9", Retention(None, None, None))
     Tiny().save(tmp_path / "8")
     assert names(tmp_path) == [".9.writing", "8"]
     with pytest.raises(ConfigError, match="another process writes this checkpoint"):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core.errors import DataError
-from partition.manifest import NAME, FileSet, PartitionManifest, read_json, sha256_of
-from tests.core.test_storage import PendingFolder, refuse
+from graph_emb.core.storage import sha256_of
+from partition.manifest import NAME, FileSet, PartitionManifest, read_json
+from tests.core.storage.test_pending import PendingFolder, refuse
 
 
 def a_manifest() -> PartitionManifest:

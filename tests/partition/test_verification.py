@@ -245,7 +245,7 @@ def rewrite(path: Path, write: Any, content: Any) -> None:
 
 def trust(folder: Path, name: str) -> None:
     """Let the manifest agree with a changed file, so that only its content can be found wrong."""
-    from partition.manifest import sha256_of
+    from graph_emb.core.storage import sha256_of
 
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"][name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}

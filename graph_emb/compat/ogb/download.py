@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from graph_emb.compat.ogb.catalog import Metadata
 from graph_emb.core.errors import DataError
+from graph_emb.core.storage import scratch_folder
 
 CHUNK = 1 << 20
 TIMEOUT_S = 60
@@ -26,8 +26,8 @@ def fetch(meta: Metadata, root: Path) -> Path:
         OSError: the disk is full or the root cannot be written.
     """
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root, prefix=f".{meta.folder}-") as scratch:
-        archive, unpacked = Path(scratch) / "data.zip", Path(scratch) / "unpacked"
+    with scratch_folder(root / meta.folder) as scratch:
+        archive, unpacked = scratch / "data.zip", scratch / "unpacked"
         _copy(meta, archive)
         try:
             with zipfile.ZipFile(archive) as file:

@@ -234,7 +234,7 @@ KILLED = """
 import os, signal, sys, partition
 from partition.streaming import shared_stages as module
 
-stage, write = sys.argv[3], module._write_json
+stage, write = sys.argv[3], module.replace_json
 
 
 def killed(path, content):
@@ -244,7 +244,7 @@ def killed(path, content):
     write(path, content)
 
 
-module._write_json = killed
+module.replace_json = killed
 partition.build(sys.argv[1], 3, "ldg", out=sys.argv[2], memory="4GB", progress=False)
 """
 
@@ -271,7 +271,7 @@ def test_a_build_goes_on_from_every_task(tmp_path: Path, halo: str, monkeypatch:
     edges, out = small_file(tmp_path), tmp_path / "out"
     options = {"memory": MEMORY, "halo": halo, "progress": False}
     whole = contents(partition.build(edges, 3, "ldg", out=tmp_path / "whole", **options).path)
-    write, seen = shared_stages._write_json, set()
+    write, seen = shared_stages.replace_json, set()
 
     def interrupted(path: Path, content: dict[str, object]) -> None:
         if path.name not in seen:
@@ -279,7 +279,7 @@ def test_a_build_goes_on_from_every_task(tmp_path: Path, halo: str, monkeypatch:
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(shared_stages, "_write_json", interrupted)
+    monkeypatch.setattr(shared_stages, "replace_json", interrupted)
     for _ in range(200):
         try:
             partition.build(edges, 3, "ldg", out=out, **options)

@@ -32,6 +32,30 @@ def test_tasks_with_a_result_are_not_done_again(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_of_that_name_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    """A folder without a plan of ours was taken for an older build and removed."""
+    for name, content in (("out", "{}"), ("more", '{"fingerprint": 3}')):
+        (tmp_path / f".{name}.streaming").mkdir()
+        (tmp_path / f".{name}.streaming" / "plan.json").write_text(content)
+        (tmp_path / f".{name}.streaming" / "thesis.tex").write_text("years of work")
+        with pytest.raises(ConfigError, match="is no folder of a build; move it"):
+            Workplace(tmp_path / name, {}, Workers())
+        assert (tmp_path / f".{name}.streaming" / "thesis.tex").exists()
+    (tmp_path / ".out.streaming.removed").mkdir()
+    (tmp_path / ".out.streaming.removed" / "x").touch()
+    (tmp_path / ".free.streaming" / "out").mkdir(parents=True)  # killed before the plan was written
+    Workplace(tmp_path / "free", {}, Workers()).close(remove=True)
+    assert (tmp_path / ".out.streaming.removed" / "x").exists()
+
+
+def test_a_run_with_other_settings_does_not_remove_the_folder_of_a_living_one(tmp_path: Path) -> None:
+    first = Workplace(tmp_path / "out", {"a": 1}, Workers())
+    with pytest.raises(ConfigError, match="another run works in"):
+        Workplace(tmp_path / "out", {"a": 2}, Workers())
+    assert first.run("stage", 1, lambda index: {"fine": True}) == [{"fine": True}]
+    first.close(remove=True)
+
+
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
     first = Workplace(tmp_path / "out", {}, Workers())
     with pytest.raises(ConfigError, match="another run works in"):

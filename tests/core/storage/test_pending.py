@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from graph_emb.core import storage as module
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import HashedFile, PendingFolder, size_text
+from graph_emb.core.storage import PendingFolder, replace_json
+from graph_emb.core.storage import pending as module
 
 
 def refuse(place: Path) -> None:
@@ -92,7 +90,7 @@ def test_the_old_folder_returns_when_the_new_one_cannot_come(tmp_path: Path, mon
 def test_folders_of_killed_runs_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
     script = f"""
 import os, signal
-from graph_emb.core.storage import PendingFolder
+from graph_emb.core.storage import PendingFolder, replace_json
 folder = PendingFolder({str(tmp_path / "out")!r}, print)
 (folder.path / "x").write_text("1")
 os.kill(os.getpid(), signal.SIGKILL)
@@ -107,33 +105,51 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_other_hidden_folders_stay(tmp_path: Path) -> None:
-    for name in (".out2.partial-aa", ".out.old-aa", "out.partial-aa"):
+    for name in (".out2.partial-aa", ".out.old-aa", "out.partial-aa", ".out.partial-aa", ".out.partial-0123abcd"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "theirs").touch()
     with PendingFolder(tmp_path / "out", refuse) as folder:
         folder.publish()
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_hashed_file_knows_its_size_and_sum(tmp_path: Path) -> None:
-    file = HashedFile(tmp_path / "x")
-    file.write(b"ab")
-    file.write(b"c")
-    assert file.close() == hashlib.sha256(b"abc").hexdigest()
-    assert (file.num_bytes, (tmp_path / "x").read_bytes()) == (3, b"abc")
+def test_an_error_after_the_folder_is_in_place_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, folder = module._sync, PendingFolder(tmp_path / "out", refuse)
+
+    def broken(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EIO, "Input/output error")
+        sync(path)
+
+    monkeypatch.setattr(module, "_sync", broken)
+    with folder, pytest.raises(OSError, match=r"Input/output error; the new partition is complete and in its place"):
+        folder.publish()
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
-    class Full:
-        closed = False
+def test_work_that_is_kept_stays_for_every_later_run(tmp_path: Path) -> None:
+    with PendingFolder(tmp_path / "out", refuse) as folder:
+        (folder.path / "x").write_text("1")
+        folder.keep()
+    with PendingFolder(tmp_path / "out", refuse):
+        assert (folder.path / "x").exists()
 
-        def write(self, data: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
 
-    file = HashedFile(tmp_path / "x")
-    file._stream.close()
-    file._stream = Full()  # type: ignore[assignment]
-    with pytest.raises(OSError, match=r"No space left on device.*/x"):
-        file.write(b"a")
+def test_a_replaced_file_is_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_json(tmp_path / "a.json", {"x": float("nan")})
+    assert (tmp_path / "a.json").read_text() == '{\n  "x": null\n}\n'
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left; 0 B more are needed, .* are free: '.*/a.json'"):
+            replace_json(tmp_path / "a.json", {"x": 1})
+    assert (tmp_path / "a.json").read_text() == '{\n  "x": null\n}\n'
+    with pytest.raises(FileNotFoundError):
+        replace_json(tmp_path / "none" / "a.json", {})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_too_little_space_is_known_before_the_work(tmp_path: Path) -> None:
@@ -141,10 +157,3 @@ def test_too_little_space_is_known_before_the_work(tmp_path: Path) -> None:
         folder.check_space(1)
         with pytest.raises(OSError, match=r"needs about 1024\.00 TiB, the disk has"):
             folder.check_space(1 << 50)
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0, "0 B"), (1536, "1.50 KiB"), (3 << 30, "3.00 GiB"), (1 << 42, "4.00 TiB")]
-)
-def test_sizes_for_people(number: int, text: str) -> None:
-    assert size_text(number) == text

@@ -1,0 +1,221 @@
+"""Hidden folders for files under construction: locked, marked, and removed after their process was killed.
+
+::
+
+    mkdir .<name>.partial-<hex> > lock it > still there? > write MARK > files, synced > remove MARK > rename to <name>
+
+The lock (``flock`` on the folder) ends with its process, so a later run tells what a killed one left from what a living
+one writes. It removes a folder that is unlocked and marked, by MARK or by a complete manifest, and no other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from graph_emb.core.log import get_logger
+from graph_emb.core.storage.output import named
+
+log = get_logger("graph_emb.core.storage")
+
+MARK = ".graph_emb"
+MARK_FORMAT = "graph_emb files under construction"
+_HIDDEN_NAME = re.compile(r"\..+\.partial-[0-9a-f]{8}")
+_LOCAL_LOCKS = re.compile(r"\b(local_lock=(flock|all)|localflock)\b")
+
+
+class HiddenFolder:
+    """A folder for files under construction beside ``place``: locked while this process lives, and marked as ours.
+
+    Args:
+        place: What the files will become.
+        name: Of the folder, where other processes must find it; else one that nobody else has.
+    Attributes:
+        path: The folder.
+    Raises:
+        FileExistsError: ``name`` is there.
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(self, place: Path, name: str | None = None) -> None:
+        while True:
+            self.path = place.with_name(name or hidden_name(place))
+            self.path.mkdir()
+            lock = _locked(self.path)
+            if lock is not None:
+                break
+        self._lock, self._open = lock, True
+        try:
+            _write_mark(self.path)
+        except OSError:
+            self.close()
+            raise
+
+    def unmark(self) -> None:
+        """Take the mark away: the folder is complete, and from here on no cleaner removes it."""
+        (self.path / MARK).unlink(missing_ok=True)
+
+    def close(self, *, remove: bool = True) -> None:
+        """Let go of the folder, by default with all that is in it. May be repeated."""
+        if self._open:
+            self._open = False
+            if remove:
+                remove_marked(self.path)
+            os.close(self._lock)
+
+
+def hidden_name(place: Path) -> str:
+    """A name for something beside ``place`` that nobody else has."""
+    return f".{place.name}.partial-{secrets.token_hex(4)}"
+
+
+def remove_folder(place: Path) -> None:
+    """Remove a folder that is known to be ours, in one step for whoever looks under its name.
+
+    Raises:
+        OSError: it cannot be renamed; it is untouched then.
+    """
+    hidden = place.with_name(hidden_name(place))
+    place.rename(hidden)  # a kill from here on leaves no half of it under a name
+    remove_marked(hidden)
+
+
+def remove_marked(folder: Path) -> None:
+    """Remove a hidden folder, its mark last: what a kill or an error leaves of it is known to be ours."""
+    with suppress(OSError):
+        _write_mark(folder)
+    with suppress(OSError):
+        for entry in list(folder.iterdir()):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != MARK:
+                entry.unlink()
+        if [entry.name for entry in folder.iterdir()] == [MARK]:
+            (folder / MARK).unlink()
+        folder.rmdir()
+
+
+def remove_left_behind(
+    folders: Iterable[Path], is_ours: Callable[[Path], bool] | None = None, *, empty: bool = False
+) -> list[Path]:
+    """Remove hidden folders that killed processes left.
+
+    Args:
+        folders: Candidates; only unlocked folders with MARK go, and empty ones of a name that only we give.
+        is_ours: Tells besides whether an unmarked folder holds something complete of ours that may go.
+        empty: Empty folders of any name go as well.
+    Returns:
+        The ones that were removed.
+    """
+    removed = []
+    for path in sorted(folders):
+        with suppress(OSError):  # a living process has the lock, no folder, or gone meanwhile
+            if _remove_if_dead(path, is_ours, empty):
+                removed.append(path)
+    return removed
+
+
+def left_behind(place: Path) -> Iterator[Path]:
+    """Hidden folders beside ``place`` of its name, of living processes too."""
+    escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in place.name)
+    found = place.parent.glob(f".{escaped}.partial-*") if place.parent.is_dir() else iter(())
+    return (path for path in found if _HIDDEN_NAME.fullmatch(path.name))
+
+
+@contextmanager
+def scratch_folder(place: str | Path) -> Iterator[Path]:
+    """A folder for temporary files, gone at the end; those that killed processes left beside ``place`` go first.
+
+    Args:
+        place: Gives the parent and the name; without a parent the folder lies in ``$TMPDIR``.
+    """
+    place = Path(place)
+    if place.parent == Path():
+        place = Path(tempfile.gettempdir()) / place
+    remove_left_behind(left_behind(place))
+    folder = HiddenFolder(place)
+    try:
+        folder.path.chmod(0o700)
+        yield folder.path
+    finally:
+        folder.close()
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether this library made the folder for files under construction."""
+    try:
+        text = (folder / MARK).read_text(encoding="utf-8")
+        if not text:  # killed while the mark was written: nothing else can be there yet
+            return len(list(folder.iterdir())) == 1
+        return bool(json.loads(text)["format"] == MARK_FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _locked(path: Path) -> int | None:
+    """The descriptor that locks a new folder; None where a cleaner took it, still empty, for what a kill left."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        path.rmdir()
+        raise
+    with suppress(OSError):  # a file system without locks: no other process can remove the folder there
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    if _is_still(path, lock):
+        return lock
+    os.close(lock)
+    return None
+
+
+def _write_mark(folder: Path) -> None:
+    text = json.dumps({"format": MARK_FORMAT, "host": os.uname().nodename, "process": os.getpid()})
+    try:
+        (folder / MARK).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise named(error, folder / MARK, len(text) + 1) from error
+
+
+def _remove_if_dead(path: Path, is_ours: Callable[[Path], bool] | None, empty: bool) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if not _locks_reach_all_hosts(descriptor):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_still(path, descriptor):
+            return False
+        if is_marked(path) or (is_ours is not None and is_ours(path)):
+            log.warning("removing %s, which a killed process left", path)
+            remove_marked(path)
+        elif empty or _HIDDEN_NAME.fullmatch(path.name):
+            path.rmdir()  # killed before the mark was written; raises unless it is empty
+        else:
+            return False
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the folder that was opened is the one that has the name."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _locks_reach_all_hosts(descriptor: int) -> bool:
+    """False on a mount whose locks other hosts do not see: NFS with local_lock=flock, Lustre with localflock."""
+    device = os.fstat(descriptor).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    return not any(line.split()[2] == number and _LOCAL_LOCKS.search(line) for line in mounts.splitlines())
