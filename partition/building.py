@@ -37,8 +37,8 @@ def build(
     """Partition a graph and write it in DGL's distributed format.
 
     Args:
-        graph: A HeteroGraph, or whatever ``readers.read_graph`` takes: a path, an OGB name, a DGL, networkx or
-            scipy graph.
+        graph: A HeteroGraph, or whatever ``graph_emb.load_dataset`` takes: a path, the name of a data set, a
+            DGL, networkx or scipy graph.
         num_parts: Parts to make; taken from ``assignment`` when that is given.
         method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
         out: Folder of the partition; it appears when the partition is complete.
@@ -86,9 +86,9 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
 
 def _read(source: Any, options: BuildOptions) -> HeteroGraph:
     if not isinstance(source, HeteroGraph):
-        from graph_emb.graph.readers import read_graph
+        from graph_emb.graph.datasets import read_source
 
-        return read_graph(source, name=options.name, progress=options.progress, **(options.reader_options or {}))
+        return read_source(source, name=options.name, progress=options.progress, **(options.reader_options or {}))
     if options.reader_options:
         raise ConfigError(f"reader_options {sorted(options.reader_options)} have no effect on a graph in memory")
     return source if options.name in (None, source.name) else replace(source, name=options.name)

@@ -188,12 +188,12 @@ def _verify(args: argparse.Namespace) -> int:
 
     graph = None
     if args.graph is not None:
-        from graph_emb.graph.readers import read_graph
+        from graph_emb.graph.datasets import read_source
         from partition.options import READ_ARGUMENTS, refuse_arguments
 
         options = _options(args.read, "--read")
         refuse_arguments("--read", options, READ_ARGUMENTS)
-        graph = read_graph(args.graph, progress=_progress(args), **options)
+        graph = read_source(args.graph, progress=_progress(args), **options)
     elif args.read:
         raise ConfigError("--read has no effect without --graph")
     found = verify(args.source, graph, checksums=not args.no_checksums, progress=_progress(args))

@@ -105,6 +105,6 @@ def _opened(
             if options:
                 raise ConfigError(f"{source} is a partition; reader options ({', '.join(options)}) have no effect")
             return whole.to_graph(), whole.assignment(), whole.edge_owner
-    from graph_emb.graph.readers import read_graph
+    from graph_emb.graph.datasets import read_source
 
-    return read_graph(source, progress=progress, **(options or {})), None, "destination"
+    return read_source(source, progress=progress, **(options or {})), None, "destination"

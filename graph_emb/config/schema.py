@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from graph_emb.config.gnn import GNN_MODELS, RGCNSection, SAGESection
 from graph_emb.config.interval import parse_interval
@@ -35,10 +35,15 @@ Ratio = Annotated[Number, Field(gt=0, lt=1)]
 HitsAt = Annotated[Count, Field(ge=1)]
 
 
+IN_MEMORY = "in memory: "
+"""How the name of a data set begins that describes a graph in memory."""
+
+
 class DatasetSection(Section):
     """Which graph is read and how. Options of a file format are refused where they mean nothing."""
 
     name: str = Field(min_length=1, description="a known data set or a path to a graph file")
+    digest: str | None = Field(default=None, description="of a graph in memory, whose description is the name")
     root: str | None = Field(default=None, description="folder of the known data sets; null: $GRAPH_EMB_DATA")
     download: bool = Field(default=False, description="fetch an OGB data set that is missing")
     labels: str | None = Field(default=None, description="a file of node labels, read by the graph's ids")
@@ -61,9 +66,26 @@ class DatasetSection(Section):
     comment: str | None = Field(default=None, description="text lines that begin with one of it are skipped; null: #%")
     columns: tuple[str, ...] | None = Field(default=None, description="names of source, target [, weight]")
 
+    _held: Any = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _digest_is_of_a_graph_in_memory(self) -> DatasetSection:
+        if self.digest is not None and not self.name.startswith(IN_MEMORY):
+            raise ValueError(f"digest={self.digest} is of a graph in memory, not of {self.name}; set it to null")
+        return self
+
+    @property
+    def held(self) -> Any:
+        """The data set in memory that this section describes, or None."""
+        return self._held
+
+    def hold(self, dataset: Any) -> None:
+        """Keep the data set in memory that this section describes; it is no part of a written configuration."""
+        self._held = dataset
+
     def read_options(self) -> dict[str, Any]:
         """The options of ``graph_emb.read_graph`` that are set."""
-        chosen = self.model_dump(exclude={"name", "root", "download", "labels", "hold_out", "directed"})
+        chosen = self.model_dump(exclude={"name", "digest", "root", "download", "labels", "hold_out", "directed"})
         if self.directed is not None:
             chosen["undirected"] = not self.directed
         return {key: value for key, value in chosen.items() if value is not None}

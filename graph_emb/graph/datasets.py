@@ -150,6 +150,27 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
     raise _not_found(Path(source), name, data_root(root))
 
 
+def read_source(source: Any, root: str | Path | None = None, **options: Any) -> HeteroGraph:
+    """The typed graph alone of whatever ``load_dataset`` takes, with all columns and relations that it has.
+
+    Arguments and errors as ``load_dataset``; ``download`` is an option of OGB's data sets.
+    """
+    if not isinstance(source, str | Path):
+        return read_graph(source, **options)
+    place, name = find_dataset(source, root), str(source)
+    if _is_ogb(name if place is None else place.name):
+        if place is not None and place.is_dir():
+            return read_graph(place, **options)
+        return read_graph(Path(name).name, root=_root(name, root), **options)
+    if place is None:
+        return _digits(options).graph if name == "digits" else read_graph(source, **options)
+    if place.is_file() or (place / VENUE_NAMES).is_file() or (place / ENTITY_PARTS["train"]).is_file():
+        return _of_place(place, options).graph if place.is_dir() else read_graph(place, **options)
+    if "format" not in options and _holds_triples(place):
+        return read_graph(place, format="triples", **options)
+    return read_graph(place / GRAPH_FILE if (place / GRAPH_FILE).is_file() else place, **options)
+
+
 def data_root(root: str | Path | None = None) -> Path | None:
     """The folder of the named data sets: ``root``, else $GRAPH_EMB_DATA, else None."""
     found = os.environ.get("GRAPH_EMB_DATA") if root is None else root

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,9 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.views import PlainDataset, is_plain, plain_dataset
+
+UNKNOWN = ("counts",)
+"""Fields that tell how a graph was read, not what it is."""
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -26,6 +32,35 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     found["labels"] = {ntype: _describe_labels(labels) for ntype, labels in dataset.labels.items()} or None
     split = {t: {part: len(nodes) for part, nodes in own.items()} for t, own in dataset.node_split.items()}
     return {**found, "node_split": split or None}
+
+
+def digest(dataset: Dataset) -> str:
+    """A number by which a data set is known again: of every array in it, 32 hexadecimal digits."""
+    found = hashlib.blake2b(digest_size=16)
+    _add(found, dataset)
+    return found.hexdigest()
+
+
+def _add(found: hashlib.blake2b, value: Any) -> None:
+    """Feed a value with its type and length, so that no two values read alike."""
+    if isinstance(value, np.ndarray):
+        kept = np.ascontiguousarray(value if value.dtype.kind != "O" else value.astype(str))
+        found.update(f"array {kept.dtype.str} {kept.shape};".encode())
+        found.update(kept.view(np.uint8).data if kept.size else b"")
+    elif is_dataclass(value):
+        _add(found, {part.name: getattr(value, part.name) for part in fields(value) if part.name not in UNKNOWN})
+    elif isinstance(value, Mapping):
+        found.update(f"mapping {len(value)};".encode())
+        for key, item in value.items():
+            _add(found, key)
+            _add(found, item)
+    elif isinstance(value, tuple | frozenset):
+        items = sorted(value) if isinstance(value, frozenset) else value
+        found.update(f"items {len(items)};".encode())
+        for item in items:
+            _add(found, item)
+    else:
+        found.update(f"{type(value).__name__} {value!r};".encode())
 
 
 def describe_plain(dataset: PlainDataset) -> dict[str, Any]:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.config import DatasetSection
+from graph_emb.config.schema import IN_MEMORY
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import ModelBase
-from graph_emb.graph import read_labels
+from graph_emb.graph import read_graph, read_labels
 from graph_emb.graph.build import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
+from graph_emb.graph.describe import digest
 from graph_emb.graph.holdout import hold_out_edges
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import PlainDataset, plain_dataset
 
 
@@ -27,10 +30,26 @@ def read_dataset(section: DatasetSection, *, file_format: str | None = None) -> 
         ConfigError: an option that means nothing to this data set.
     """
     options = section.read_options()
+    if section.held is not None:
+        return load_dataset(section.held, section.root, download=section.download, **options)
+    if section.digest is not None:
+        raise ConfigError(
+            f"dataset.digest = {section.digest!r}: this run was of {section.name}; give the same graph to "
+            "graph_emb.pipeline(dataset=...), or name another data set"
+        )
     place = find_dataset(section.name, section.root)
     if file_format is not None and place is not None and place.is_file():
         options = {"format": file_format, **options}
     return load_dataset(section.name, section.root, download=section.download, **options)
+
+
+def in_memory(source: Any) -> tuple[Dataset | HeteroGraph, dict[str, str]]:
+    """A graph in memory for a section to hold, and the fields of that section that describe it."""
+    held = source if isinstance(source, Dataset) else read_graph(source)
+    dataset = load_dataset(held)
+    graph = dataset.graph
+    name = f"{IN_MEMORY}{type(source).__name__} of {graph.total_nodes:,} nodes and {graph.total_edges:,} edges"
+    return held, {"name": name, "digest": digest(dataset)}
 
 
 def read_plain_dataset(

@@ -16,6 +16,7 @@ from graph_emb.formats.export import Embeddings, save_embeddings
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, family_of
+from graph_emb.run.inputs import in_memory
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
 from graph_emb.run.versions import versions
 
@@ -58,7 +59,7 @@ class PipelineResult:
 
 def pipeline(
     model: str | None = None,
-    dataset: str | Path | None = None,
+    dataset: Any = None,
     *,
     root: str | Path | None = None,
     out: str | Path | None = None,
@@ -74,7 +75,9 @@ def pipeline(
 
     Args:
         model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its preset.
-        dataset: A known data set or the path of a graph file.
+        dataset: A known data set or the path of a graph file; or a graph in memory: what ``load_dataset`` gives, or a
+            HeteroGraph, Graph, DGL graph, networkx graph or scipy matrix. The run folder then keeps a description of
+            it, and resume needs the same graph again.
         root: Folder of the known data sets.
         out: Run folder to write; None writes nothing.
         seed: Of walks, first rows, negatives, held-out edges and label shuffles; default 0.
@@ -95,9 +98,16 @@ def pipeline(
     """
     switch = "evaluate" if isinstance(evaluate, Mapping) else "evaluate.enabled"
     given = {"model": model, "dataset": dataset, "root": root, "seed": seed, switch: evaluate}
+    held = None
+    if isinstance(dataset, str | Path):
+        given["dataset"] = {"name": os.fspath(dataset), "digest": None}
+    elif dataset is not None and not isinstance(dataset, Mapping):
+        held, given["dataset"] = in_memory(dataset)
     named = {key: os.fspath(v) if isinstance(v, Path) else v for key, v in given.items() if v is not None}
     layers = [place_key(key, value) for key, value in {**named, **overrides}.items()]
-    return run(config_from(_sections(config), *layers), out=out, overwrite=overwrite, resume=resume, progress=progress)
+    checked = config_from(_sections(config), *layers)
+    checked.dataset.hold(held)
+    return run(checked, out=out, overwrite=overwrite, resume=resume, progress=progress)
 
 
 def run(

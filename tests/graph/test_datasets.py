@@ -11,10 +11,10 @@ from scipy import sparse
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ShapeError
 from graph_emb.graph import Graph, Labels, read_graph
-from graph_emb.graph.datasets import AREA_VENUES, Dataset, available, find_dataset, load_dataset
+from graph_emb.graph.datasets import AREA_VENUES, Dataset, available, find_dataset, load_dataset, read_source
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import NODE_TYPE
-from graph_emb.graph.views import PlainDataset, knowledge_graph, plain_dataset
+from graph_emb.graph.views import PlainDataset, knowledge_graph, plain_dataset, typed_nodes
 from tests import ogb_layout
 from tests.compat.ogb import layout
 
@@ -464,3 +464,26 @@ def test_the_real_dbis_has_all_areas(shared_data: Path) -> None:
     found = load_dataset("dbis", shared_data)
     assert found.graph.num_nodes == {"author": 60_694, "paper": 72_902, "venue": 464}
     assert found.labels["venue"].class_counts().tolist() == [5, 5, 5]
+
+
+def test_every_name_gives_its_typed_graph_alone(tmp_path: Path) -> None:
+    write_dbis(tmp_path / "dbis")
+    write_arrays(tmp_path / "my_set")
+    write_folder(tmp_path / "cora")
+    layout.write_ddi(tmp_path)
+    assert set(read_source("dbis", tmp_path).num_nodes) == {"author", "paper", "venue"}
+    assert [etype[1] for etype in read_source("my-set", tmp_path).edges] == ["likes", "is"]
+    assert read_source("my-set", tmp_path, relations="column").edge_data
+    assert read_source("cora", tmp_path).node_data[NODE_TYPE]["train_mask"].tolist() == [True, False, False, False]
+    assert read_source("ogbl-ddi", tmp_path).total_edges == read_source(tmp_path / "ogbl_ddi").total_edges == 8
+    assert read_source("digits").num_nodes == {NODE_TYPE: 1797}
+    with pytest.raises(DataError, match="no such file"):
+        read_source("nothing", tmp_path)
+
+
+@pytest.mark.data
+def test_entities_of_rdf_have_classes_and_a_split(shared_data: Path) -> None:
+    found = typed_nodes(load_dataset("aifb", shared_data))
+    assert len(found.class_names) == 4
+    assert {part: len(nodes) for part, nodes in found.split.items()} == {"train": 140, "test": 36}
+    assert len(found.graph.edges) == 2 * len(read_source("aifb", shared_data).edges)

@@ -6,8 +6,11 @@ import json
 
 import numpy as np
 
-from graph_emb.graph import Graph, Labels
-from graph_emb.graph.describe import describe_plain
+from graph_emb.graph import Graph, Labels, read_graph
+from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.describe import describe, describe_plain
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import PlainDataset
 
 
@@ -53,3 +56,32 @@ def test_a_directed_graph_counts_out_arcs_and_weak_components() -> None:
 def test_a_graph_without_nodes_has_zeros() -> None:
     found = describe_plain(PlainDataset("none", Graph.from_edges([], [])))
     assert (found["nodes"], found["components"], found["isolated"], found["largest_component"]) == (0, 0, 0, 0)
+
+
+def test_a_graph_with_types_is_counted_by_type() -> None:
+    edges = {("paper", "by", "author"): (np.array([0, 1]), np.array([1, 0]))}
+    graph = HeteroGraph({"author": 2, "paper": 3}, edges)
+    labels = {"paper": Labels.from_single([0, 1, -1])}
+    found = describe(Dataset("papers", graph, labels, {"paper": {"train": np.array([0])}}))
+    assert json.loads(json.dumps(found)) == {
+        "name": "papers",
+        "nodes": 5,
+        "edges": 2,
+        "node_types": {"author": 2, "paper": 3},
+        "edge_types": {"paper by author": 2},
+        "labels": {"paper": {"classes": 2, "labelled": 2, "assignments": 2, "most_on_a_node": 1, "largest_class": 1}},
+        "node_split": {"paper": {"train": 1}},
+    }
+
+
+def test_triples_are_counted_by_part() -> None:
+    parts = {"train": np.array([[0, 0, 1]]), "test": np.array([[1, 0, 0]])}
+    triples = KnowledgeGraph("kg", 2, 1, parts)
+    found = describe(Dataset("kg", read_graph(triples, relations="column"), triples=triples))
+    assert (found["relations"], found["triples"]) == (1, {"train": 1, "test": 1})
+
+
+def test_a_plain_data_set_is_counted_as_it_is_stored() -> None:
+    graph = HeteroGraph({NODE_TYPE: 3}, {EDGE_TYPE: (np.array([0, 0, 1]), np.array([1, 1, 2]))})
+    found = describe(Dataset("g", graph))
+    assert (found["edges"], found["directed"], found["duplicate edges merged"]) == (2, True, 1)
