@@ -201,7 +201,7 @@ class DistEmbedding:
         calls it and the ids of all count; in kvstore mode the call of one trainer is enough.
 
         Args:
-            ids: Ids of this table (those that ``emb(ids)`` takes: partition order), any shape, repeats allowed.
+            ids: Partition-order ids, as ``emb(ids)`` takes them, any shape, repeats allowed.
         Raises:
             PartitionError: an id is out of range.
             ShapeError: ids are no integer tensor.
@@ -245,7 +245,7 @@ class DistEmbedding:
 
     @property
     def spec(self) -> TableSpec:
-        """What the table is: shape, storage, owners, first values."""
+        """The table's specification: shape, storage, owners, first values."""
         return self._spec
 
     @property

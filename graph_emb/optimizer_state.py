@@ -80,7 +80,7 @@ def checked_groups(optimizer: StatefulOptimizer, saved: dict[str, Any], where: s
 
     Args:
         optimizer: Of the same rule, options and tables.
-        saved: What ``header`` returned.
+        saved: A result of ``header``.
         where: The words with which an error begins.
     Raises:
         ConfigError: it belongs to another rule, other options or other tables, or a number is out of its limits.

@@ -29,7 +29,7 @@ class Adam(Rule):
     Args:
         clock: ``t`` counts the steps that touched the row (``"row"``, DGL) or the steps of the table
             (``"global"``, ``torch.optim.SparseAdam``).
-        eps_placement: ``e = eps`` beside the corrected root (``"corrected"``: DGL, FBGEMM, dense Adam), or beside
+        eps_placement: ``e = eps`` added to the corrected root (``"corrected"``: DGL, FBGEMM, dense Adam), or to
             the raw one, ``e = eps / sqrt(c2)`` (``"raw"``: ``torch.optim.SparseAdam``).
         weight_decay: Decoupled as in AdamW; a row decays in the steps that touch it.
     """

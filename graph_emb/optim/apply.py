@@ -44,7 +44,7 @@ def apply_update(
         grads: Shape (B, D).
         how: The treatment of duplicates.
         prepared: Whether the sender has called ``rule.prepare`` and merged already.
-        distinct: Whether the rows are known to hold no duplicates: a sender merged them, and nobody else did.
+        distinct: Whether the rows are known to hold no duplicates: one sender merged them all.
     """
     if not prepared:
         check_gradient(shard.spec.name, rows, grads, shard.spec.dim)

@@ -108,7 +108,7 @@ def _row_adagrad(weight, total, distinct, first, following, grads, mean, parts, 
 
 @njit(inline="always")
 def _corrections(step, beta1, beta2, eps, raw):
-    """1 / c1, 1 / sqrt(c2) and the eps beside the corrected root (see Adam)."""
+    """1 / c1, 1 / sqrt(c2) and the eps added to the corrected root (see Adam)."""
     c1 = 1.0 - beta1**step
     root2 = np.sqrt(1.0 - beta2**step)
     e = eps / root2 if raw else eps

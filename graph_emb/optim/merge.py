@@ -1,4 +1,4 @@
-"""What happens to duplicate ids of one step: their gradients become one, in a fixed order.
+"""Merge the gradients of duplicate ids of one step, in a fixed order.
 
 Legend: B pushed rows, R distinct rows, D width.
 """

@@ -1,4 +1,4 @@
-"""Named conventions of other systems: what happens to duplicates, which clock Adam reads, where its eps stands.
+"""Named conventions of other systems: treatment of duplicates, Adam's clock, the place of its eps.
 
 A preset never changes a number that the caller gave (lr, eps, betas); an explicit option wins over the preset.
 """

@@ -1,6 +1,6 @@
-"""What a sparse rule is: arithmetic on touched rows, and the checks that all rules share.
+"""The contract of a sparse rule, arithmetic on touched rows, and the checks that all rules share.
 
-Legend: R distinct rows, D width.
+Legend: B pushed rows, R distinct rows, D width.
 """
 
 from __future__ import annotations
@@ -23,15 +23,32 @@ State = dict[str, Tensor]
 class SparseRule(Protocol):
     """Arithmetic on distinct rows. Knows no ids, names, devices or ranks; frozen and picklable.
 
+    ``apply_update`` is its only caller, at the owner of the rows: ``prepare`` on pushed rows (in collective mode at the
+    sender), duplicates summed, then ``update`` once. Numbers were checked when the rule was made: none of the methods
+    raises.
+
     Attributes:
         per_occurrence: True where duplicates of an id must reach the rule one by one through ``prepare``.
     """
 
     per_occurrence: ClassVar[bool]
 
-    def state_specs(self) -> tuple[StateSpec, ...]: ...
-    def prepare(self, grads: Tensor) -> Tensor: ...
-    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]: ...
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        """The state that the rule keeps for the rows, the same for the life of a table."""
+
+    def prepare(self, grads: Tensor) -> Tensor:
+        """The columns that are summed over the duplicates of an id, (B, D) or wider, from gradients (B, D)."""
+
+    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        """New rows and new state; mutates nothing.
+
+        Args:
+            weight: Shape (R, D), distinct rows, in the table's accumulation dtype.
+            grad: Their merged gradients, shape (R, D), or as wide as ``prepare`` made them.
+            state: Exactly the declared entries: (R, D) per element, (R,) per row, (1,) per table.
+        Returns:
+            Rows (R, D), and state with the same names, shapes and dtypes.
+        """
 
 
 RULES: Registry[type] = Registry("rule")
@@ -54,7 +71,7 @@ class Rule(ABC):
                 check_number(type(self).__name__, field.name, getattr(self, field.name), self.limits[field.name])
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """The state that the rule keeps beside each row."""
+        """The state that the rule keeps for each row."""
         return ()
 
     @abstractmethod
@@ -62,7 +79,7 @@ class Rule(ABC):
         """New rows and new state, exactly the declared entries; nothing is mutated."""
 
     def prepare(self, grads: Tensor) -> Tensor:
-        """What is summed over the duplicates of an id: the gradients, shape (B, D), or more columns."""
+        """The columns that are summed over the duplicates of an id: the gradients, shape (B, D)."""
         return grads
 
 

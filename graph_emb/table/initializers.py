@@ -40,7 +40,7 @@ class Initializer(Protocol):
 
 @runtime_checkable
 class TableInitializer(Protocol):
-    """What becomes an initializer when it sees the table: one that reads a file, whose ids must be the table's."""
+    """Becomes an initializer when it sees the table: it reads a file, whose ids must be the table's."""
 
     def for_table(self, num_rows: int, dim: int, table: str, original_ids: OriginalIds | None) -> Initializer: ...
 

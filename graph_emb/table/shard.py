@@ -1,4 +1,4 @@
-"""The rows of a table that one process stores: their memory, the optimizer state beside them, and fast gathers.
+"""The rows of a table that one process stores: their memory, their optimizer state, and fast gathers.
 
 Legend: R stored rows, B asked rows, D width.
 """
@@ -26,6 +26,10 @@ AHEAD = 6  # rows whose lines are asked for before they are needed
 
 class EmbeddingShard:
     """Weight rows [first_id, first_id + num_rows) of a table and named state for the same rows.
+
+    One process writes it: the owner of the rows, through ``apply_update`` and the transport's ``write``; others may
+    read. ``rows`` are positions in it, int64, on the device of the weight, checked by the caller: nothing here looks
+    whether they are inside. Methods return when they are done, whatever the order in which they are called.
 
     Args:
         spec: The table.
@@ -60,21 +64,22 @@ class EmbeddingShard:
         return gather(self.weight, rows)
 
     def read_into(self, rows: Tensor, out: Tensor) -> None:
-        """``read`` into memory that the caller holds, shape (B, D), contiguous, of the table's dtype."""
+        """``read`` into memory that the caller holds, shape (B, D), contiguous, of the table's dtype; rows may lie on
+        any device."""
         gather(self.weight, rows.to(self.weight.device), out)
 
     def write(self, rows: Tensor, values: Tensor) -> None:
-        """Overwrite distinct rows with values, shape (B, D)."""
+        """Overwrite distinct rows with values, shape (B, D), of any floating dtype; frozen ones too."""
         self.weight.index_copy_(0, rows, values.to(self.weight.dtype))
 
     def freeze(self, rows: Tensor, frozen: bool = True) -> None:
-        """Keep rows, and their state, from every update; ``frozen=False`` gives them back."""
+        """Keep rows, and their state, from every update; ``frozen=False`` gives them back. Rows on any device."""
         if self.frozen is None:
             self.frozen = torch.zeros(self.num_rows, dtype=torch.bool, device=self.weight.device)
         self.frozen[rows.to(self.frozen.device)] = frozen
 
     def without_frozen(self, rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows that may change, with their gradients."""
+        """The rows that may change, (B',), with their gradients, (B', D): what an update begins with."""
         if self.frozen is None or not len(rows):
             return rows, grads
         free = ~self.frozen[rows.to(self.frozen.device)]
@@ -85,6 +90,7 @@ class EmbeddingShard:
 
         Raises:
             ModeError: state of another rule is here already.
+            ConfigError: there is no memory for it.
         """
         if self.state:
             raise ModeError(f"table {self.spec.name!r} holds state {sorted(self.state)} already; free it first")
@@ -102,14 +108,14 @@ class EmbeddingShard:
         self.state, self.state_specs = {}, {}
 
     def read_state(self, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of the state of rows; a per-table entry comes whole, shape (1,)."""
+        """Copies of the state of rows by name: (B, D) per element, (B,) per row; a per-table entry whole, (1,)."""
         return {
             name: tensor.clone() if self.state_specs[name].kind == "table" else tensor.index_select(0, rows)
             for name, tensor in self.state.items()
         }
 
     def write_state(self, rows: Tensor, values: Mapping[str, Tensor]) -> None:
-        """Overwrite the state of distinct rows."""
+        """Overwrite the state of distinct rows with what ``read_state`` returns: names of this shard's, same shapes."""
         for name, value in values.items():
             target = self.state[name]
             if self.state_specs[name].kind == "table":

@@ -1,4 +1,4 @@
-"""What a table is, before any memory is taken."""
+"""Specifications of tables and of optimizer state, before any memory is taken."""
 
 from __future__ import annotations
 

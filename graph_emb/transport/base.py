@@ -1,4 +1,7 @@
-"""What a transport does: it decides where (ids, gradients) meet the shard that owns them."""
+"""The contract of a transport, which decides where (ids, gradients) meet the shard that owns them.
+
+Legend: B ids of a call, R rows in reach, D width.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ class Push(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The rows of a table that a process may change in place: those that only it writes, and in Hogwild those that
-    others of its machine write too.
+    """The rows of a table that a process may change in place: those that it alone writes, and in Hogwild
+    those of its machine's other processes too.
 
     Attributes:
         first_id: The id of row 0.
@@ -54,12 +57,12 @@ class Reach(NamedTuple):
 
 @dataclass
 class Traffic:
-    """What a process that shares tables with others asked for and sent, since the start.
+    """Counts of ids and bytes that a process asked for and sent, since the start.
 
     Attributes:
         asked: Ids asked for, repeats counted.
         distinct: Ids asked for, each once a pull.
-        local: Distinct ids whose rows it reads without asking anybody.
+        local: Distinct ids whose rows it reads without asking another process.
         bytes_sent: Ids, rows and gradients sent to other ranks or machines.
         steps: Pushes.
     """
@@ -77,13 +80,21 @@ class Traffic:
 
 
 class Transport(Protocol):
-    """Creates tables, pulls rows to the trainer and pushes gradients to the owners.
+    """The way of one process to the tables of its job: creates them, pulls rows, pushes gradients to the owners.
+
+    ``graph_emb.init`` makes it; ``DistEmbedding`` and the optimizers are its callers, by the name of a table and with
+    ids that ``check_ids`` has seen: partition-order int64, shape (B,), any device. One thread of a process calls it.
+
+    Joint calls: where ``lockstep`` is True every rank makes the calls marked so, in one order and for the same tables;
+    a rank that is in another one raises PeerError on all. Elsewhere each process calls when it likes. Every method but
+    ``destroy``, ``detach`` and ``close`` raises ModeError for a table that is not alive and after ``close``, and
+    PeerError where another process was needed and is gone.
 
     Attributes:
         mode: The word that ``init`` takes.
         rank: This process.
         world_size: Processes that share the tables.
-        lockstep: True where every rank must call pull and push the same number of times.
+        lockstep: Whether pull, push and the other joint calls are made by all ranks together.
     """
 
     mode: str
@@ -91,19 +102,102 @@ class Transport(Protocol):
     world_size: int
     lockstep: bool
 
-    def create(self, spec: TableSpec) -> None: ...
-    def destroy(self, table: str) -> None: ...
-    def attach(self, table: str, rule: SparseRule) -> None: ...
-    def detach(self, table: str) -> None: ...
-    def prefetch(self, table: str, ids: Tensor) -> None: ...
-    def pull(self, table: str, ids: Tensor) -> Tensor: ...
-    def push(self, pushes: Sequence[Push]) -> None: ...
-    def write(self, table: str, ids: Tensor, values: Tensor) -> None: ...
-    def freeze(self, table: str, ids: Tensor, frozen: bool) -> None: ...
-    def votes(self, yes: bool) -> int: ...
-    def flush(self) -> None: ...
-    def barrier(self) -> None: ...
-    def shard(self, table: str) -> EmbeddingShard: ...
-    def in_reach(self, table: str) -> Reach: ...
-    def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]: ...
-    def close(self) -> None: ...
+    def create(self, spec: TableSpec) -> None:
+        """Allocate the rows of a table that this process owns and give them their first values. Joint.
+
+        Before any other call with the name; every process makes the same tables in the same order.
+
+        Raises:
+            ConfigError: a live table has the name, there is no memory, or the mode cannot hold such a table.
+            PartitionError: the book's parts do not fit the processes.
+        """
+
+    def destroy(self, table: str) -> None:
+        """Free a table; nothing where it is gone. Waits for no process, because the garbage collector may call it."""
+
+    def attach(self, table: str, rule: SparseRule) -> None:
+        """Allocate the rule's state for the rows, at its first values: an optimizer is made. One at a time.
+
+        Raises:
+            ModeError: another optimizer trains the table.
+        """
+
+    def detach(self, table: str) -> None:
+        """Free the optimizer's state; nothing where there is none. Waits for no process, as ``destroy``."""
+
+    def prefetch(self, table: str, ids: Tensor) -> None:
+        """Start to fetch rows while the process goes on; the next pull of the table asks for the same ids. Joint.
+
+        Modes that gain nothing by it return at once.
+
+        Raises:
+            ModeError: the rows of an earlier prefetch were not pulled.
+        """
+
+    def pull(self, table: str, ids: Tensor) -> Tensor:
+        """Copies of rows, shape (B, D), in request order, duplicates kept, where the table's rows lie. Joint.
+
+        All pushes of this process that came before are in them, but for the staleness that the mode allows.
+        """
+
+    def push(self, pushes: Sequence[Push]) -> None:
+        """Apply the gradients of one step, at most one ``Push`` a table, each distinct row once. Joint.
+
+        May return before the owners have applied them (``flush``); gradients count as consumed also where it raises.
+
+        Raises:
+            ModeError: a rule with state, and no ``attach``.
+        """
+
+    def write(self, table: str, ids: Tensor, values: Tensor) -> None:
+        """Overwrite the rows of distinct ids with values, (B, D); they are there when it returns. Joint.
+
+        Optimizer state stays as it is. Where ranks write one id at once the highest rank wins.
+        """
+
+    def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
+        """Keep rows and their state from every later push, or give them back; ``write`` still changes them. Joint.
+
+        The ids of all ranks count.
+
+        Raises:
+            ModeError: processes update rows without asking their owner (kvstore mode with Hogwild).
+        """
+
+    def votes(self, yes: bool) -> int:
+        """The number of processes that say yes; a barrier in every mode: all processes call it."""
+
+    def flush(self) -> None:
+        """Return when everything that this process pushed is applied.
+
+        Raises:
+            GraphEmbError: an earlier push failed at its owner.
+        """
+
+    def barrier(self) -> None:
+        """Return when every process has come here; pushes still on their way need ``flush`` before."""
+
+    def shard(self, table: str) -> EmbeddingShard:
+        """The rows that this process stores, not copied; all processes' shards together are the table.
+
+        For reading state and for tests: writing to it goes past the single writer of a row.
+        """
+
+    def in_reach(self, table: str) -> Reach:
+        """The rows that models may change in place, without ``push``; none where handlers must see the changes."""
+
+    def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
+        """The pieces that this process saves, or with ``overwrite`` loads: disjoint, and over all processes the table.
+
+        Between ``flush`` and ``barrier`` on one side and ``barrier`` on the other.
+
+        Raises:
+            ModeError: ``overwrite`` while prefetched rows would be out of date.
+        """
+
+    def close(self) -> None:
+        """Free every table and leave the job. May be repeated.
+
+        Raises:
+            GraphEmbError: an earlier push failed, or a peer is gone; it is closed all the same.
+        """

@@ -37,7 +37,7 @@ from graph_emb.transport.push_exchange import exchange
 from graph_emb.transport.push_packing import Packed, pack_share, settle
 from graph_emb.transport.routing import layout
 from graph_emb.transport.rows import ShardRows, TableRows
-from graph_emb.transport.shared_table import common_rows
+from graph_emb.transport.shared_table import shared_rows
 
 
 class CollectiveTransport:
@@ -92,13 +92,13 @@ class CollectiveTransport:
             )
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
-        rows = common_rows(self.group, spec) if self._hogwild else None
+        rows = shared_rows(self.group, spec) if self._hogwild else None
         shard = EmbeddingShard(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
         self._tables[spec.name] = RankTable(spec, places, shard, identity(spec, self._created, places), rows)
         if self._hogwild:
             made = self._tables[spec.name].identity
-            self._tell(CREATE, made, 0, f"create of table {spec.name!r}")  # nobody reads rows that are not filled yet
+            self._tell(CREATE, made, 0, f"create of table {spec.name!r}")  # no rank reads rows that are not filled yet
 
     def layout_of(self, table: str) -> RankRanges:
         """Which rank stores which rows of a live table."""
@@ -115,11 +115,11 @@ class CollectiveTransport:
         return layout(book, self.world_size, self._parts_of_ranks, table)
 
     def destroy(self, table: str) -> None:
-        """Free this rank's rows of a table. Waits for nobody, so that a garbage collector may call it."""
+        """Free this rank's rows of a table. Waits for no rank, so that a garbage collector may call it."""
         self._tables.pop(table, None)
 
     def attach(self, table: str, rule: SparseRule) -> None:
-        """Allocate the rule's state beside this rank's rows.
+        """Allocate the rule's state for this rank's rows.
 
         Raises:
             ModeError: another optimizer trains the table.
@@ -197,7 +197,7 @@ class CollectiveTransport:
         found.early = early
 
     def _finish(self, found: RankTable, ids: Tensor) -> Tensor:
-        """The rows of a prefetch, (R, D), with those that a push changed sent again."""
+        """The rows of a prefetch, (R, D), sent again where a push changed them."""
         early, shard = found.early, found.shard
         assert early is not None
         if not torch.equal(early.ids, ids):
@@ -211,7 +211,7 @@ class CollectiveTransport:
         return early.rows
 
     def _repair(self, found: RankTable, early: Prefetch) -> None:
-        """Send again the served rows that a push changed since, and put those that come into their places."""
+        """Send again the served rows that a push changed since, and put the rows that come into their places."""
         assert early.changed is not None
         what = f"pull of prefetched rows of table {found.spec.name!r}"
         stale = early.changed[early.asked].cpu()
@@ -265,11 +265,11 @@ class CollectiveTransport:
         """Exchange one row of K numbers with every rank, and check that all are in the same call. Every rank calls it.
 
         Args:
-            call, number: What this rank does (``lockstep.PULL`` ...), and with which tables (``signature``).
-            per_rank: What each rank is told, (W, K), int64.
+            call, number: This rank's call (``lockstep.PULL`` ...), and the ``signature`` of its tables.
+            per_rank: The numbers for each rank, (W, K), int64.
             what: The words with which an error names the call.
         Returns:
-            What each rank told this one, (W, K).
+            The numbers of each rank for this one, (W, K).
         Raises:
             PeerError: a process is gone, or is in another call.
         """
@@ -361,8 +361,8 @@ class CollectiveTransport:
         """The rows that this rank may change in place: its own, in Hogwild all."""
         found = self._table(table)
         frozen = found.shard.frozen is not None  # on every rank, where rows of any are
-        if found.common is not None:
-            return Reach(0, found.common, frozen)
+        if found.shared is not None:
+            return Reach(0, found.shared, frozen)
         return Reach(found.shard.first_id, found.shard.weight, frozen)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:

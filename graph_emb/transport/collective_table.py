@@ -21,9 +21,9 @@ class Prefetch:
     """Rows that are being fetched before they are pulled.
 
     Attributes:
-        ids, route, rows: What was asked, where it goes, and the memory for the answer, (R, D).
+        ids, route, rows: The asked ids, their owners, and the memory for the answer, (R, D).
         asks, wanted: Rows that come from and go to each rank, (W,).
-        asked, served: The own rows that the others asked for, and the copies that were sent.
+        asked, served: Rows of this rank that the others asked for, and the copies that were sent.
         changed: Which rows of the shard a push has changed since; None where stale rows are allowed.
         wait: Returns when the rows are here.
     """
@@ -44,15 +44,15 @@ class RankTable:
     """A table as this rank sees it: its shard, who stores the rest, and whether an optimizer trains it.
 
     Attributes:
-        identity: What tells it from all others, on every rank alike (``lockstep.identity``).
-        common: All rows of the table, where all ranks reach them; else None.
+        identity: Its number, the same on every rank and unlike those of other tables (``lockstep.identity``).
+        shared: All rows of the table, where all ranks reach them; else None.
     """
 
     spec: TableSpec
     ranges: RankRanges
     shard: EmbeddingShard
     identity: int
-    common: Tensor | None = None
+    shared: Tensor | None = None
     attached: bool = False
     early: Prefetch | None = None
 

@@ -20,8 +20,8 @@ from graph_emb.transport.process_group import ProcessGroup
 class Replicas:
     """A network of which every rank holds a copy. Alone, it is the network itself.
 
-    Every rank runs forward and backward the same number of times; ``graph_emb.in_step`` gives empty batches to those
-    that run out. The first rank's values are everybody's from the start.
+    Every rank runs forward and backward the same number of times; ``graph_emb.in_step`` gives empty batches to
+    ranks that run out. All ranks start from the first one's values.
 
     Args:
         module: The network; parameters that a step leaves unused are fine.
@@ -39,7 +39,7 @@ class Replicas:
             self._wrapped = made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the network returns; its gradients meet the others' in backward."""
+        """Run the network; its gradients are summed over the ranks in backward."""
         return (self.module if self._wrapped is None else self._wrapped)(*args, **kwargs)
 
     def apart(self) -> contextlib.AbstractContextManager[None]:

@@ -1,7 +1,7 @@
 """The guard in front of DGL's RPC: a shared token, known addresses, and a check of every connection before it is read.
 
 DGL's RPC unpickles what it receives, and its C++ code accepts the first comers. So the processes of a job first meet
-here, on a channel that speaks fixed-length handshakes and JSON, never pickle; DGL's port opens only after everybody
+here, on a channel that speaks fixed-length handshakes and JSON, never pickle; DGL's port opens only when all have
 proved the token, and what it accepted is compared with what the others say they opened before a message is read.
 """
 
@@ -31,7 +31,7 @@ MAGIC = b"graph_emb guard 1"
 NONCE = 32
 PROOF = 32
 HELLO_SECONDS = 5.0
-"""What a newcomer has for its handshake; a silent one is dropped and holds nobody up."""
+"""Seconds for the handshake of a newcomer; a silent one is dropped and holds no other up."""
 LONGEST_MESSAGE = 1 << 20
 TOKEN_VARIABLE = "GRAPH_EMB_TOKEN"
 SHORTEST_TOKEN = 16
@@ -178,7 +178,7 @@ class Channel:
             self._ended = f"is lost ({error})"
 
     def _readable(self, timeout: float) -> bool:
-        """Whether there is something to read, the end included; waits for it so many seconds."""
+        """Whether there is something to read, the end included; waits for it ``timeout`` seconds."""
         waiting = select.poll()  # select() knows descriptors below 1024 only
         waiting.register(self._sock, select.POLLIN)
         return bool(waiting.poll(1000 * timeout))
@@ -237,7 +237,7 @@ class Listener:
         """The next peer that proved the token.
 
         Raises:
-            PeerError: nobody came within ``timeout`` seconds.
+            PeerError: no peer came within ``timeout`` seconds.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._welcome, timeout):
@@ -294,7 +294,7 @@ class Listener:
 
 
 def dial(address: Address, token: str, timeout: float, patience: float) -> Channel:
-    """A channel to a listener, tried again until somebody listens.
+    """A channel to a listener, tried again until a process listens.
 
     Args:
         address: Of the listener.
@@ -302,7 +302,7 @@ def dial(address: Address, token: str, timeout: float, patience: float) -> Chann
         timeout: Of the channel.
         patience: Seconds until giving up.
     Raises:
-        PeerError: nobody listens there, or it does not hold the same token.
+        PeerError: no process listens there, or it does not hold the same token.
     """
     name = f"{address[0]}:{address[1]}"
     until = time.monotonic() + patience
@@ -367,7 +367,7 @@ def check_accepted(port: int, expected: set[Address]) -> None:
     unpickled.
 
     Raises:
-        PeerError: somebody else got in; the job must end.
+        PeerError: a stranger got in; the job must end.
     """
     strangers = connections_to(port) - expected
     if strangers:

@@ -50,7 +50,7 @@ class LocalTransport:
         self._attached.discard(table)
 
     def attach(self, table: str, rule: SparseRule) -> None:
-        """Allocate the rule's state beside the table.
+        """Allocate the rule's state.
 
         Raises:
             ModeError: another optimizer trains the table.
@@ -102,7 +102,7 @@ class LocalTransport:
         self._check_open()
 
     def barrier(self) -> None:
-        """There is nobody to wait for."""
+        """There is no other process to wait for."""
         self._check_open()
 
     def shard(self, table: str) -> EmbeddingShard:

@@ -1,4 +1,4 @@
-"""Copies of other ranks' rows: fetched for all tables at once, changed here, and the changes given back the same way.
+"""Local SGD on rows of other ranks: copies fetched for all tables at once, changed here, their changes given back.
 
 Legend: T tables, W ranks, N copied rows of a table, S copied rows of all tables, D width.
 """
@@ -22,12 +22,12 @@ from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.lockstep import COPY, RETURN
 
 
-class RowCopies:
-    """What ranks do that train copies of each other's rows for a while (local SGD), in collective mode.
+class LocalSGDRows:
+    """Local SGD in collective mode: ranks train copies of each other's rows for a while, then give back the changes.
 
     A pull asks for the ids of all tables in one exchange, and the rows come in one. The owners remember who has which
-    rows, so that ``give_back`` sends changes without ids. Memory is kept from one turn to the next: fresh pages cost
-    more than the rows that are laid on them.
+    rows, so that ``give_back`` sends changes without ids. Memory is reused between turns: fresh
+    pages cost more than the rows that are laid on them.
 
     Args:
         transport: Of the tables.
@@ -122,7 +122,7 @@ class RowCopies:
                 yield self._transport.shard(name), slice(start, end)
 
     def _lend(self, use: str, num_rows: int) -> Tensor:
-        """Memory for so many rows, the same from one turn to the next while it is large enough."""
+        """A buffer of num_rows rows, reused between turns while it is large enough."""
         known = self._memory.get(use)
         if known is None or len(known) < num_rows:
             known = self._memory[use] = torch.empty(num_rows + num_rows // 4, self._dim)

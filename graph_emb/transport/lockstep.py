@@ -12,7 +12,7 @@ from graph_emb.table.spec import TableSpec
 from graph_emb.transport.collective_table import RankTable
 
 PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE = range(1, 14)
-"""What ranks do together, the walkers' calls included: a rank in another call is noticed by its number."""
+"""Numbers of the joint calls of ranks, the walkers' included."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
 _WORDS = {
@@ -34,9 +34,9 @@ _AUTOMATIC = re.compile(r"embedding_\d+")
 
 
 def identity(spec: TableSpec, number: int, ranges: RankRanges) -> int:
-    """What tells a table from all others: the same number on ranks that make the same tables in the same order.
+    """The number of a table: the same on ranks that make the same tables in the same order, another one elsewhere.
 
-    A name that a table took by itself does not count: each process numbers its own, those of earlier modes included.
+    An automatic name does not count: each process numbers its own, those of earlier modes included.
 
     Args:
         spec, ranges: Of the table.
@@ -49,7 +49,7 @@ def identity(spec: TableSpec, number: int, ranges: RankRanges) -> int:
 
 
 def signature(identities: Sequence[int]) -> int:
-    """What tells a call for these tables, in this order, from calls for others."""
+    """The number of a call for these tables, in this order."""
     return identities[0] if len(identities) == 1 else _digest(*identities)
 
 
@@ -78,7 +78,7 @@ def told_apart(
 
 
 def _said(call: int, number: int, tables: Mapping[str, RankTable]) -> str:
-    """What another rank does, as far as this one can tell."""
+    """Another rank's call, as far as this one can tell."""
     word = _WORDS.get(call, f"call {call}")
     if call in (WALK, HOME, VOTES, BARRIER):
         return word

@@ -114,7 +114,7 @@ class ProcessGroup:
             to_send, to_receive: Rows for and from each rank, (W,).
             what: The words with which an error names the call.
         Returns:
-            What came, rank after rank, with the other axes of ``send``.
+            The received pieces, rank after rank, with the other axes of ``send``.
         Raises:
             PeerError: a process is gone or did not answer in time.
         """
@@ -200,7 +200,7 @@ class ProcessGroup:
         )
 
     def _roll_call(self) -> list[int]:
-        """The ranks that do not say that they live: those that are gone, or that run on without us."""
+        """The ranks that do not say that they live: gone, or running on without this one."""
         others, store = [rank for rank in range(self.world_size) if rank != self.rank], self.store
         if store is None:
             return []

@@ -24,9 +24,9 @@ class Packed(NamedTuple):
         ids: Shape (S,), owner after owner.
         grads: Shape (S, D); more columns where the rule prepared them.
         counts: Rows of each owner, (W,).
-        how: What the owner still has to do with duplicates.
+        how: The treatment of duplicates that is left to the owner.
         distinct: Whether no id stands twice.
-        occurrences: Pushed rows that each row stands for, (S,), where the owners average those of all senders.
+        occurrences: Pushed rows that each row stands for, (S,), where the owners average over all senders.
     """
 
     ids: Tensor

@@ -96,7 +96,7 @@ def shutdown() -> None:
         atexit.unregister(shutdown)
         try:
             _active.close()
-        finally:  # it is closed, even where it had a failed push to tell of
+        finally:  # it is closed, even where it raises the error of a failed push
             _active = None
 
 

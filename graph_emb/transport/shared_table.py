@@ -15,7 +15,7 @@ from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.shm_all_to_all import map_memory, new_memory
 
 
-def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
+def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
     """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it.
 
     Raises:
@@ -44,7 +44,7 @@ def common_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
             found: mmap.mmap = memory if memory is not None else map_memory(pid, file, max(1, size))
         except OSError as error:
             raise PeerError(f"{what}: rank 0 (process {pid}) is gone ({error})") from error
-        group.gather_objects(None, what)  # everybody has mapped it
+        group.gather_objects(None, what)  # every rank has mapped it
     finally:
         if descriptor >= 0:
             os.close(descriptor)

@@ -21,7 +21,7 @@ from torch import Tensor
 _WRITTEN, _TOKEN, _BUFFERS, _READ, _LEFT, _HEAD = 0, 1, 2, 6, 7, 8
 """Numbers at the head of a control memory: exchanges written, token, descriptor and bytes of each of the two buffers,
 exchanges read, whether the rank has left. After them: where the pieces for each rank begin, for each buffer."""
-_SPINS = 200  # looks before the core is offered to somebody else
+_SPINS = 200  # looks before the core is offered to another process
 _FAREWELL = 5.0  # seconds that a leaving rank waits for the others to read what it wrote
 _LOOK = 0.25  # seconds of waiting between two looks whether the others live
 
@@ -66,14 +66,14 @@ class SharedExchange:
         if not all(gather(all(control is not None for control in controls))):
             os.close(descriptor)
             return None
-        gather(None)  # everybody has mapped everything
+        gather(None)  # every rank has mapped all memory
         os.close(descriptor)
         return cls(rank, [c for c in controls if c is not None], [pid for pid, _, _ in told], timeout)
 
     def outgoing(self, num_bytes: int) -> np.ndarray:
         """Memory for what the next exchange sends, (num_bytes,), uint8; it is not copied then.
 
-        Nobody reads it: all have read what it held when the exchange before this one was written.
+        No rank still reads it: all have read what it held when the exchange before this one was written.
         """
         self._outgoing = np.frombuffer(self._block(self._steps % 2, num_bytes), np.uint8)[:num_bytes]
         return self._outgoing
@@ -125,7 +125,7 @@ class SharedExchange:
         return self._controls[self._rank][_HEAD + turn * world_size : _HEAD + (turn + 1) * world_size]
 
     def _block(self, turn: int, needed: int) -> mmap.mmap:
-        """A buffer of at least so many bytes."""
+        """A buffer of at least ``needed`` bytes."""
         control, block = self._controls[self._rank], self._own[turn]
         if block is None or len(block) < needed:
             if self._descriptors[turn] >= 0:

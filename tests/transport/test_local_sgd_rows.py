@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import graph_emb as ge
-from graph_emb.transport.local_sgd_rows import RowCopies
+from graph_emb.transport.local_sgd_rows import LocalSGDRows
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.dist
@@ -35,7 +35,7 @@ def copies_on_a_rank(names: list[str]) -> list[Any]:
         transport: Any = ge.init(mode="collective", timeout=60)
         book = ge.RangeBook(BOUNDS)
         tables = [ge.DistEmbedding(NUM, DIM, name, part_policy=book) for name in names]
-        copies, seen = RowCopies(transport, names), []
+        copies, seen = LocalSGDRows(transport, names), []
         for turn in range(TURNS):
             low, high = tables[0].shard.first_id, tables[0].shard.first_id + tables[0].shard.num_rows
             ids = [wanted(turn, transport.rank, t, low, high) for t in range(len(names))]
@@ -74,7 +74,7 @@ def fetched_before() -> Tensor:
         table = ge.DistEmbedding(NUM, DIM, "a", part_policy=ge.RangeBook([0, 10, NUM]))
         other = torch.tensor([20 if transport.rank == 0 else 1])
         table.prefetch(other)
-        copies = RowCopies(transport, ["a"])
+        copies = LocalSGDRows(transport, ["a"])
         copies.pull([other])[0].fill_(7.0)
         copies.give_back()
         return table(other).detach()
@@ -94,10 +94,10 @@ def refused() -> list[str]:
         double = ge.DistEmbedding(NUM, DIM, "double", dtype=torch.float64)
         for tables in ([narrow, wide], [double]):
             try:
-                RowCopies(transport, [table.name for table in tables])
+                LocalSGDRows(transport, [table.name for table in tables])
             except ge.ConfigError as error:
                 said.append(str(error))
-        copies = RowCopies(transport, ["narrow"])
+        copies = LocalSGDRows(transport, ["narrow"])
         for pulled in (False, True):
             if pulled:
                 copies.pull([torch.empty(0, dtype=torch.int64)])
@@ -125,7 +125,7 @@ def out_of_step() -> str:
         table = ge.DistEmbedding(NUM, DIM, "a", part_policy=ge.RangeBook([0, 10, NUM]))
         other = torch.tensor([20 if transport.rank == 0 else 1])
         if transport.rank == 0:
-            RowCopies(transport, ["a"]).pull([other])
+            LocalSGDRows(transport, ["a"]).pull([other])
         else:
             table(other)
     except ge.PeerError as error:

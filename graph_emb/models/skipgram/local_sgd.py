@@ -16,7 +16,7 @@ from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, WalkBatch, in_parts, trainable_in_place
 from graph_emb.optimizer import SparseSGD
 from graph_emb.sampling.negatives import NegativeSampler
-from graph_emb.transport.local_sgd_rows import RowCopies
+from graph_emb.transport.local_sgd_rows import LocalSGDRows
 
 EXCHANGES = 400
 """Exchanges of a whole training by default."""
@@ -41,7 +41,7 @@ class LockstepCopies:
 
     def __init__(self, model: SkipGram) -> None:
         self._claim = SparseSGD(model.tables, lr=1.0)  # no other optimizer may train these tables meanwhile
-        self._rows = RowCopies(model.embedding.transport, [table.name for table in model.tables])
+        self._rows = LocalSGDRows(model.embedding.transport, [table.name for table in model.tables])
         self._tables = len(model.tables)
 
     def pull(self, ids: Tensor, num_tokens: int) -> list[np.ndarray]:

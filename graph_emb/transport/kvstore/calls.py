@@ -44,7 +44,7 @@ class Call(rpc.Request):
 
 
 class Answer(rpc.Response):
-    """What a call gave: a value, tensors, or the error that it raised there."""
+    """The result of a call: a value, tensors, or the error that it raised there."""
 
     def __init__(self, value: Any = None, *tensors: Tensor, error: tuple[str, str] | None = None) -> None:
         self.value, self.error, self.tensors = value, error, tensors

@@ -146,7 +146,7 @@ class KVStoreTransport:
             self._garbage.append((found.key, 0))
 
     def attach(self, table: str, rule: SparseRule) -> None:
-        """Make the rule's state beside the rows, at the servers.
+        """Allocate the rule's state at the servers that hold the rows.
 
         Raises:
             ModeError: another optimizer trains the table.
@@ -391,11 +391,11 @@ class KVStoreTransport:
         return Reach(found.low, found.shard.weight[:end], found.shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
-        """What this trainer saves or loads; call ``flush`` and ``barrier`` before, and ``barrier`` after it wrote."""
+        """The pieces that this trainer saves or loads: ``flush`` and ``barrier`` before, ``barrier`` after a load."""
         return shares(self._table(table), self._exchange, self._session)
 
     def close(self) -> None:
-        """Say goodbye to the servers, which end when every trainer did; later calls raise. May be repeated."""
+        """Leave the job; the servers end when every trainer has left. Later calls raise. May be repeated."""
         if self._closed:
             return
         try:

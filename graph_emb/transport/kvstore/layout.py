@@ -1,4 +1,4 @@
-"""Which server owns which rows: plain arithmetic, the same in every process.
+"""Machines, servers and their ranges of rows: plain arithmetic, the same in every process.
 
 Legend: M machines, S servers per machine; server s runs on machine s // S.
 """
@@ -19,7 +19,7 @@ from graph_emb.graph.partition_book import PartitionBook, RangeBook
 from graph_emb.transport.guard import Address, check_address
 
 PORTS = range(10_000, 65_536)
-"""Where free ones are looked for: below lie those of well-known services."""
+"""The range in which free ports are sought: well-known services have those below it."""
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -136,7 +136,7 @@ def free_ports(num: int, host: str = "127.0.0.1") -> int:
     usable = [*range(PORTS.start, outgoing.start - num + 1), *range(outgoing.stop, PORTS.stop - num + 1)]
     chance = random.SystemRandom()  # two launchers at one time should not try the same
     for _ in range(100):
-        port = chance.choice(usable or [0])  # 0: the kernel takes one, for want of others
+        port = chance.choice(usable or [0])  # 0: the kernel picks one
         with contextlib.ExitStack() as stack:
             try:
                 for offset in range(num):

@@ -53,7 +53,7 @@ def abandon() -> None:
 
 
 def stop() -> None:
-    """Close DGL's sender and receiver after everybody said goodbye."""
+    """Close DGL's sender and receiver when every process has said goodbye."""
     rpc.finalize_sender()
     rpc.finalize_receiver()
 

@@ -16,7 +16,7 @@ from graph_emb.transport.kvstore.calls import Answer
 from graph_emb.transport.kvstore.layout import Hosts, read_hosts
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import tables_of
-from graph_emb.transport.kvstore.terminate_handler import park_threads_when
+from graph_emb.transport.kvstore.terminate_handler import hold_threads_when
 
 _log = get_logger("kvstore.server")
 
@@ -124,7 +124,7 @@ def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: 
 def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeout: float) -> None:
     """DGL's connections in both directions, each checked before its first message is read."""
     rpc.start()
-    park_threads_when(lambda: any(channel.is_lost() for channel, _ in trainers.values()))
+    hold_threads_when(lambda: any(channel.is_lost() for channel, _ in trainers.values()))
     dgl_rpc.set_rank(server_id)
     dgl_rpc.set_machine_id(hosts.machine_of(server_id))
     dgl_rpc.set_num_client(len(trainers))
@@ -152,7 +152,7 @@ def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeo
 
 
 def _set_roles(trainers: Trainers, state: Any) -> None:
-    """What DGL's ``init_role`` would ask every trainer, known already."""
+    """Set the roles that DGL's ``init_role`` would ask every trainer for; they are known already."""
     state.roles[0] = {"default": {(rank, trainer.machine) for rank, trainer in trainers.items()}}
     state.kv_store.barrier_count[0] = {"default": 0}
 
@@ -221,7 +221,7 @@ def _check_alive(trainers: Trainers) -> None:
 
 
 def _tell(trainers: Trainers, why: str) -> None:
-    """Let every trainer that is still there know why the job ends."""
+    """Tell every trainer that is still there why the job ends."""
     for channel, _ in trainers.values():
         if not channel.is_lost():
             try:

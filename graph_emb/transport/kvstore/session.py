@@ -1,4 +1,4 @@
-"""How a trainer reaches the servers, and how it learns that one of them, or another trainer, is gone."""
+"""Connect a trainer to the servers, and notice when one of them, or another trainer, is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import Announce
-from graph_emb.transport.kvstore.terminate_handler import park_threads_when
+from graph_emb.transport.kvstore.terminate_handler import hold_threads_when
 
 
 class GuardedSession:
@@ -67,7 +67,7 @@ class GuardedSession:
 
     def _connect(self) -> None:
         rpc.start()
-        park_threads_when(lambda: any(channel.is_lost() for channel in self._channels))
+        hold_threads_when(lambda: any(channel.is_lost() for channel in self._channels))
         welcome = [self._expect(channel, "listen") for channel in self._channels]
         self.machines: Sequence[int] = welcome[0]["machines"]
         dgl_rpc.set_rank(self.rank)
@@ -139,7 +139,9 @@ class GuardedSession:
 
 
 class AttachedSession:
-    """The connection that ``dgl.distributed.initialize`` made. DGL's servers watch nobody, so only silence tells.
+    """The connection that ``dgl.distributed.initialize`` made.
+
+    DGL's servers watch no process, so only silence shows a death.
 
     Args:
         timeout: Seconds that a server may take for an answer.

@@ -1,6 +1,6 @@
 """Rows in DGL's shared memory: the first server of a machine makes them, the others and the trainers map them.
 
-A name leaves the file system as soon as everybody mapped it, so that nothing remains however the processes end.
+A name leaves the file system as soon as every process has mapped it, so that nothing remains however the processes end.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def forget_name(name: str) -> None:
 
 
 def state_shape(spec: StateSpec, weight: Tensor) -> tuple[int, ...]:
-    """The shape of a piece of state beside a part's weight."""
+    """The shape of a piece of state for the rows of a weight."""
     return {"element": tuple(weight.shape), "row": (weight.shape[0],), "table": (1,)}[spec.kind]
 
 

@@ -1,4 +1,4 @@
-"""The server's side: tables, optimizer state and handlers, and what each call does to them.
+"""The server's side: tables, optimizer state and handlers, and the calls that change them.
 
 A server reads and writes only the rows that it owns; the memory holds the rows of its whole machine, so that
 trainers there read them without asking.
@@ -88,7 +88,7 @@ class Tables:
     Args:
         server: This server.
         machine: The servers of its machine.
-        more: What handlers of users see beside our tables: DGL's own data.
+        more: Tensors that users' handlers see in addition to our tables: DGL's own data.
     """
 
     def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
@@ -299,7 +299,7 @@ class Tables:
     def barrier(
         self, sender: int, number: int, vote: int, client: int, world_size: int
     ) -> list[tuple[int, Answer]] | None:
-        """Answer everybody, with the sum of the votes, when the last trainer arrived."""
+        """Answer all trainers, with the sum of the votes, when the last one arrived."""
         self._arrived[sender] = (client, vote)
         if len(self._arrived) < world_size:
             return None
@@ -347,7 +347,7 @@ METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
     "flush": (Tables.flush, True),
     "barrier": (Tables.barrier, True),
 }
-"""What trainers may call, and whether an answer goes back."""
+"""The calls of trainers, and whether an answer goes back."""
 
 
 def tables_of(kv_store: Any) -> Tables:

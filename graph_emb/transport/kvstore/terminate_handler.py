@@ -1,6 +1,6 @@
 """DGL's threads end the whole process when a peer dies in the middle of a message; here they wait, and we raise.
 
-``SocketSender::SendLoop`` throws where nobody catches (dgl 1.1.3 and 2.1.0, socket_communicator.cc: ``tmp != -1``),
+``SocketSender::SendLoop`` throws where nothing catches (dgl 1.1.3 and 2.1.0, socket_communicator.cc: ``tmp != -1``),
 which is ``std::terminate``, SIGABRT and no Python error. A terminate handler need not return: the thread is parked, and
 the main thread finds the dead peer on the guard's channel.
 """
@@ -21,10 +21,10 @@ _lost: list[Callable[[], bool]] = []
 _installed: list[Any] = []  # the handler and its predecessor: C++ keeps the address, Python must keep the object
 
 
-def park_threads_when(lost: Callable[[], bool]) -> None:
+def hold_threads_when(lost: Callable[[], bool]) -> None:
     """From now on a thread of DGL that fails while ``lost()`` says that a peer is gone waits for ever.
 
-    Failures of other threads, and failures while everybody lives, still end the process.
+    Failures of other threads, and failures while all peers live, still end the process.
     """
     _lost[:] = [lost]
     if _installed:

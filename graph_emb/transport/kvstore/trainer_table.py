@@ -135,7 +135,7 @@ class FarRows:
 
 
 def shares(table: TrainerTable, exchange: Exchange, session: Session) -> list[TableRows]:
-    """What a trainer saves and loads: its part of its machine's rows; machines without trainers are dealt in turn."""
+    """The pieces that a trainer saves and loads: its share of its machine's rows; machines without trainers in turn."""
     rank, machines = session.rank, list(session.machines)
     here = [trainer for trainer, machine in enumerate(machines) if machine == session.machine]
     low, high = RangeBook.even(table.high - table.low, len(here)).bounds[here.index(rank) :][:2].tolist()
