@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +19,19 @@ from graph_emb.core.errors import ConfigError
 SERIAL_ROWS = 256  # below this, starting threads costs more than they save
 
 
+@cache
+def start_numba() -> None:
+    """Start numba's threads without a change of torch's number of threads; call it before numba is asked for its own.
+
+    numba's OpenMP layer shares libgomp with torch and sets the calling thread's number to all cores (numba 0.68,
+    omppool.cpp: launch_threads), whatever ``torch.set_num_threads`` or ``OMP_NUM_THREADS`` said. Here the calling
+    thread is one that ends at once. Not at import: a process that forks after the start may not use numba's threads.
+    """
+    starter = threading.Thread(target=numba.get_num_threads)
+    starter.start()
+    starter.join()
+
+
 def thread_count(num_threads: int | None) -> int:
     """Threads to use: as asked, else what numba may use and the process can have.
 
@@ -24,6 +39,7 @@ def thread_count(num_threads: int | None) -> int:
         ConfigError: fewer than 1.
     """
     if num_threads is None:
+        start_numba()
         return max(1, min(numba.get_num_threads(), len(os.sched_getaffinity(0))))
     if num_threads < 1:
         raise ConfigError(f"num_threads is {num_threads}; at least 1 is needed")
@@ -45,6 +61,7 @@ def threads_for(num_rows: int) -> Iterator[int]:
     """
     import torch  # here, so that a partitioner starts without it
 
+    start_numba()
     before = numba.get_num_threads()
     threads = 1 if num_rows < SERIAL_ROWS else min(before, torch.get_num_threads())
     if threads == before:

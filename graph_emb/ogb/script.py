@@ -19,6 +19,7 @@ from graph_emb.compat.ogb import read_hetero_dataset
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
 from graph_emb.core.storage import replace_json
+from graph_emb.core.threads import start_numba
 from graph_emb.graph import views
 from graph_emb.graph.datasets import data_root, load_dataset
 from graph_emb.models.kge.training import MOST_THREADS
@@ -60,6 +61,7 @@ class Script:
         """
         words = list(sys.argv[1:] if argv is None else argv)
         args = self._parser().parse_args(words)
+        start_numba()
         torch.set_num_threads(args.threads)
         numba.set_num_threads(min(args.threads, MOST_THREADS))
         try:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 from functools import partial
 
@@ -79,3 +82,35 @@ def test_threads_come_back_after_an_error() -> None:
     with contextlib.suppress(KeyError), threads_for(1):
         raise KeyError
     assert numba.get_num_threads() == threads
+
+
+FIRST_STEP = """
+import sys
+import torch
+if "set" in sys.argv:
+    torch.set_num_threads(1)
+import graph_emb as ge
+seen = [torch.get_num_threads()]
+emb = ge.DistEmbedding(1000, 8)
+opt = ge.SparseAdagrad([emb], lr=0.1)
+rows = emb(torch.arange(1000))
+seen.append(torch.get_num_threads())
+rows.sum().backward()
+opt.step()
+seen.append(torch.get_num_threads())
+print(*seen)
+"""
+
+
+@pytest.mark.parametrize(("words", "environment"), [(["set"], {}), ([], {"OMP_NUM_THREADS": "1"})])
+def test_the_first_pull_and_step_leave_torchs_threads_alone(words: list[str], environment: dict[str, str]) -> None:
+    """numba's OpenMP layer shares libgomp with torch: its start gave torch every core, whatever the user had said."""
+    known = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_STEP, *words],
+        env={**known, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1", "1", "1"]
