@@ -28,6 +28,7 @@ INSTALL_REQUIRES = [
     "matplotlib>=3.8",
     "psutil>=5.9",
     "threadpoolctl>=3.1",
+    "typing_extensions>=4.6",
     "xxhash>=3",
 ]
 

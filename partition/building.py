@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -130,9 +131,16 @@ def _write_parts(files: FileSet, builder: PartBuilder, num_threads: int | None) 
 def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, options: BuildOptions) -> None:
     from partition.report import report, to_html
 
+    began = time.perf_counter()
     found = report(graph, assignment, edge_owner=options.edge_owner, progress=options.progress)
     files.write_text("report.json", found.to_json())
     files.write_text("report.html", to_html(found))
+    timings = {
+        "assign_seconds": assignment.seconds,
+        "assign_peak_bytes": assignment.peak_bytes,
+        "report_seconds": time.perf_counter() - began,
+    }
+    files.write_timings(timings)
 
 
 def _add_graphbolt(files: FileSet, config: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _add_methods(parser: argparse.ArgumentParser) -> None:
     _add_layout(parser)
     parser.add_argument("--graphbolt", action="store_true", help="add the sampling graphs of dgl.graphbolt")
     parser.add_argument("--allow-empty", action="store_true", help="accept parts without rows of a type that has data")
-    parser.add_argument("--no-report", action="store_true", help="write no report.json and report.html")
+    parser.add_argument("--no-report", action="store_true", help="write no report.json, report.html and timings.json")
 
 
 def _add_layout(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +172,9 @@ def _repartition(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from partition.partitioned import load
     from partition.report import report, to_html
+    from partition.verification import verify
 
+    verify(args.source, progress=_progress(args)).raise_problems()
     whole = load(args.source)
     found = report(whole.to_graph(), whole.assignment(), edge_owner=whole.edge_owner, progress=_progress(args))
     if args.json:
@@ -288,10 +290,18 @@ def _progress(args: argparse.Namespace) -> bool | None:
 
 def _say_built(made: PartitionedGraph) -> None:
     """Print the facts of a new partition."""
+    from partition.manifest import TIMINGS, read_json
+
     assert made.manifest is not None
     method = made.manifest.made
     why = f" ({method['why']})" if method["why"] else ""
     print(f"{made.path}: {made.num_nodes():,} nodes and {made.num_edges():,} edges in {made.num_parts} parts")
     print(f"method: {method['method']}{why}, seed {method['seed']}")
+    timings = made.path / TIMINGS
+    if timings.exists():
+        took = read_json(timings)
+        print(
+            f"time: {took['assign_seconds']:.2f} s, memory: {took['assign_peak_bytes'] / 2**30:.2f} GB above the graph"
+        )
     if (made.path / "report.html").exists():
         print(f"report: {made.path / 'report.html'}")

@@ -9,15 +9,39 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.storage import PendingFolder, sha256_of, write_file
-from partition.assignment import Assignment
+from partition.assignment import Assignment, EdgeOwner
+from partition.halo import Halo
 
-NAME = "manifest.json"
+NAME, TIMINGS = "manifest.json", "timings.json"
+UNLISTED = frozenset({NAME, TIMINGS})
+"""Files of a partition that no manifest lists: itself, and times and memory, which differ from run to run."""
 FORMAT, VERSION = "graph_emb partition", 1
+
+
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"file name {name!r} leaves the folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+"""Path of a file, relative to the folder."""
+
+
+class FileFacts(TypedDict):
+    """Size and checksum of a file."""
+
+    bytes: int
+    sha256: str
 
 
 @dataclass
@@ -29,18 +53,20 @@ class PartitionManifest:
         made: How: method, seed, options, counts of the reader, balance of the assignment.
         id_maps: Paths of the id maps by kind ("node", "edge"), type and form.
         relation_names: Path of the names of a knowledge graph's relations, where it has some.
-        files: ``{"bytes": ..., "sha256": ...}`` by path, relative to the folder; all files but the manifest.
+        files: Size and checksum by path; all files but those in ``UNLISTED``.
         edge_owner, halo, num_hops: How edges and halo were chosen.
     """
 
-    config: str
-    edge_owner: str
-    halo: str
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    config: FileName
+    edge_owner: EdgeOwner
+    halo: Halo
     num_hops: int
     made: dict[str, Any] = field(default_factory=dict)
-    id_maps: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
-    relation_names: str | None = None
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    id_maps: dict[str, dict[str, dict[str, FileName]]] = field(default_factory=dict)
+    relation_names: FileName | None = None
+    files: dict[FileName, FileFacts] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The file's text."""
@@ -49,7 +75,7 @@ class PartitionManifest:
 
     @classmethod
     def read(cls, folder: Path) -> PartitionManifest | None:
-        """The manifest of a partition; None for one that somebody else wrote.
+        """The manifest of a partition; None for one that another program wrote.
 
         Raises:
             DataError: the manifest is damaged or of a later version.
@@ -64,9 +90,11 @@ class PartitionManifest:
             raise DataError(f"{path}: version {content.get('version')}; this library reads version {VERSION}")
         fields = {name: value for name, value in content.items() if name not in ("format", "version")}
         try:
-            return cls(**fields)
-        except TypeError as error:
-            raise DataError(f"{path}: {error}; the file was changed after it was written") from error
+            return TypeAdapter(cls).validate_python(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise DataError(f"{path}: {place}: {first['msg']}; the file was changed after it was written") from error
 
 
 def facts_of(
@@ -118,6 +146,11 @@ class FileSet:
         text = self.manifest.to_json()
         write_file(self.folder.path / NAME, lambda stream: stream.write(text.encode()))
 
+    def write_timings(self, timings: Mapping[str, float]) -> None:
+        """Put times and memory of the run on the disk; the manifest does not list them."""
+        text = json.dumps(timings, indent=2) + "\n"
+        write_file(self.folder.path / TIMINGS, lambda stream: stream.write(text.encode()))
+
     def expect_file(self, name: str) -> None:
         """Note the checksum of a file that another library has written into the folder."""
         path = self.folder.path / name
@@ -137,7 +170,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor JSON, or a number of many digits
         raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: holds a {type(content).__name__}; expected an object")

@@ -6,10 +6,11 @@ Legend: P parts, N and E the ids of one type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from graph_emb.core.storage import PendingFolder, foreign_file
 from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
-from partition.manifest import PartitionManifest, read_json
+from partition.manifest import UNLISTED, PartitionManifest, read_json
 from partition.relabel import Ranges, inverse
 
 if TYPE_CHECKING:  # they import torch, which most of this does without
@@ -67,12 +68,20 @@ class PartitionedGraph:
             names = _by_id(self.config.get("etypes", {":".join(EDGE_TYPE): 0}))
             self.nodes = _ranges(self.config["node_map"], self.ntypes, self.num_parts)
             self.edges = _ranges(self.config["edge_map"], names, self.num_parts)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DataError(f"{self.config_path}: no partition of DGL ({type(error).__name__}: {error})") from error
         self.etypes = [_edge_type(name, self.config_path) for name in names]
+        if self.manifest is not None:
+            self._check_id_maps(self.manifest, {"node": self.ntypes, "edge": names})
 
     def __repr__(self) -> str:
         return f"PartitionedGraph({str(self.path)!r}: {self.num_parts} parts, {self.num_nodes()} nodes)"
+
+    def _check_id_maps(self, manifest: PartitionManifest, names: Mapping[str, list[str]]) -> None:
+        for kind, types in names.items():
+            for name in types:
+                if set(manifest.id_maps.get(kind, {}).get(name, ())) != {"to_original", "to_partition", "parquet"}:
+                    raise DataError(f"{self.path}: the manifest lacks id maps of {kind} type {name!r}; build it again")
 
     def num_nodes(self, ntype: str | None = None) -> int:
         """Nodes of a type; of all types by default."""
@@ -174,7 +183,7 @@ class PartitionedGraph:
         """Which end's part owns an edge; DGL's rule, the destination, where there is no manifest."""
         if self.manifest is None:
             return "destination"
-        return cast("EdgeOwner", self.manifest.edge_owner)
+        return self.manifest.edge_owner
 
     def has_id_map(self, kind: str) -> bool:
         """Whether the maps of ``"node"`` or ``"edge"`` types are there; DGL's pipeline can save one kind alone."""
@@ -405,7 +414,7 @@ def check_replaceable(place: Path, *, overwrite: bool) -> None:
         raise ConfigError(f"{place} holds a partition; give another --out, or --overwrite to replace it")
     manifest = PartitionManifest.read(place)
     assert manifest is not None  # is_partition has read it
-    foreign = foreign_file(place, {*manifest.files, "manifest.json"})
+    foreign = foreign_file(place, {*manifest.files, *UNLISTED})
     if foreign is not None:
         raise ConfigError(f"{place} holds {foreign}, which is no part of the partition; move it before --overwrite")
 

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from graph_emb.core.errors import DataError, GraphEmbError
+from graph_emb.core.errors import DataError
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.storage import sha256_of
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
-from partition.manifest import NAME as MANIFEST
-from partition.manifest import PartitionManifest
+from partition.manifest import UNLISTED, PartitionManifest
 from partition.partitioned import Part, PartitionedGraph, load
 
 
@@ -78,7 +77,7 @@ def verify(
                 return found  # what follows would trip over the same damage
         try:
             _check_content(found, whole, graph)
-        except (GraphEmbError, OSError, KeyError) as error:
+        except Exception as error:  # damage can make any step of the checks fail
             found.problems.append(f"{whole.path}: {type(error).__name__}: {error}")
     return found
 
@@ -98,7 +97,7 @@ def _check_files(found: Verification, folder: Path, manifest: PartitionManifest,
                 found.expect(sha256_of(path) == facts["sha256"], f"{path}: its sha256 differs from the manifest's")
             tick(size)
     present = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir()}
-    extra = sorted(present - set(manifest.files) - {MANIFEST})
+    extra = sorted(present - set(manifest.files) - UNLISTED)
     found.expect(not extra, f"{folder}: {len(extra)} files that the manifest does not know: {', '.join(extra[:3])}")
 
 

@@ -3,7 +3,7 @@
     <name>.json                       what ``dgl.distributed`` opens
     part<i>/graph.dgl, node_feat.dgl, edge_feat.dgl
     id_maps/                          partition ids <-> original positions and ids, npy and Parquet
-    report.json, report.html, manifest.json
+    report.json, report.html, timings.json, manifest.json
 
 Legend: P parts, N and E the ids of one type.
 """
@@ -38,7 +38,7 @@ RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
 """Columns that DGL itself leaves out of a partition, as their meaning is its own."""
 PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
-TAKEN_NAMES = ("manifest", "report")
+TAKEN_NAMES = ("manifest", "report", "timings")
 """Graphs of these names would want a JSON that is another file of the folder."""
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,7 +71,6 @@ def report(
         PartitionError: the assignment does not fit the graph.
     """
     assignment.check(graph)
-    began = time.perf_counter()
     flat = FlatGraph(graph)
     dealt = random_parts(flat, assignment.num_parts, assignment.seed)
     with progress_shown(progress):
@@ -88,8 +86,6 @@ def report(
         method=assignment.method,
         why=assignment.why,
         seed=assignment.seed,
-        seconds=assignment.seconds,
-        peak_bytes=assignment.peak_bytes,
         given=given,
         random=random,
         walk_length=recipe.walk_length,
@@ -100,7 +96,6 @@ def report(
         vertex_cut=None
         if streamed is None
         else {"replication_factor": streamed.replication_factor, "edge_balance": streamed.edge_balance},
-        report_seconds=time.perf_counter() - began,
     )
 
 

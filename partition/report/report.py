@@ -15,7 +15,6 @@ from partition.report.metrics import Cut
 from partition.report.sampling import SampleForecast
 
 Row = tuple[str, str, str]
-_GIGABYTE = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,11 @@ class Quality:
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """One partition of one graph, with random parts of equal size beside it.
+    """One partition of one graph, with random parts of equal size beside it; no times, so it is the same for a seed.
 
     Attributes:
         counts: What the reader dropped, merged or added.
         why: Why this method.
-        seconds, peak_bytes: Of the assignment; the report's own time is ``report_seconds``.
         given, random: The same numbers of both.
         walk_length, fanouts, batch_size, is_weighted, seeds: What the forecasts assume.
         vertex_cut: Replication and edge balance of HDRF, where it was asked for.
@@ -83,8 +81,6 @@ class PartitionReport:
     method: str
     why: str
     seed: int
-    seconds: float
-    peak_bytes: int
     given: Quality
     random: Quality
     walk_length: int
@@ -93,7 +89,6 @@ class PartitionReport:
     is_weighted: bool
     seeds: str
     vertex_cut: dict[str, float] | None
-    report_seconds: float
 
     def facts(self) -> list[tuple[str, str]]:
         """What was partitioned and how, a name and a text each."""
@@ -104,8 +99,6 @@ class PartitionReport:
             ("parts", str(self.num_parts)),
             ("method", f"{self.method}, seed {self.seed}"),
             ("why", self.why),
-            ("time", f"{self.seconds:.2f} s" if self.seconds else ""),
-            ("memory", f"{self.peak_bytes / _GIGABYTE:.2f} GB above the graph" if self.peak_bytes else ""),
         ]
         facts += [(what, f"{number:,}") for what, number in self.counts.items()]
         if self.vertex_cut is not None:

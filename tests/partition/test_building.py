@@ -225,7 +225,7 @@ def test_wrong_options_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["report", "manifest"])
+@pytest.mark.parametrize("name", ["report", "manifest", "timings"])
 def test_a_name_of_another_file_is_refused_before_the_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -286,3 +286,19 @@ def test_the_public_face_is_functions_whatever_was_imported_first() -> None:
     with pytest.raises(AttributeError, match="module 'partition' has no attribute 'bild'"):
         partition.bild  # noqa: B018
     assert set(partition.__all__) <= set(dir(partition))
+
+
+def test_two_runs_of_a_seed_differ_in_the_timings_alone(tmp_path: Path) -> None:
+    """Seconds and peak memory stood in the report, and so its checksum in the manifest: both differed in every run."""
+    for name in ("a", "b"):
+        partition.build(heterogeneous(), 3, "ldg", out=tmp_path / name, seed=7, tolerance=1.0)
+    files = [p.relative_to(tmp_path / "a") for p in (tmp_path / "a").rglob("*") if p.is_file()]
+    assert {"report.json", "report.html", "manifest.json", "timings.json"} <= {str(file) for file in files}
+    told = json.loads((tmp_path / "a" / "timings.json").read_text())
+    assert told["assign_seconds"] > 0
+    assert told["report_seconds"] > 0
+    for file in files:
+        same = (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+        assert same or file.name == "timings.json", file
+    assert verify(tmp_path / "a").sound
+    built(homogeneous(), tmp_path / "a", 2, overwrite=True)

@@ -180,3 +180,30 @@ def test_defaults_are_those_of_the_library(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="enough"):
         partition.build("g.csv", 2, out=out, method_options={}, reader_options={})
     assert told == [told[0]] * 2
+
+
+def test_a_report_of_a_damaged_partition_is_one_line(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A changed byte went unseen into the numbers, and a lost file was a traceback."""
+    path = built / "part1" / "graph.dgl"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(bytes(data))
+    assert cli.main(["report", str(built)]) == 2
+    assert capsys.readouterr() == ("", f"partition: error: {path}: its sha256 differs from the manifest's\n")
+    path.unlink()
+    assert cli.main(["report", str(built)]) == 2
+    assert capsys.readouterr() == ("", f"partition: error: {path}: missing\n")
+
+
+@pytest.mark.parametrize("name", ["part0/graph.dgl", "part1/node_feat.dgl", "manifest.json", "hetero.json"])
+def test_every_damaged_byte_is_one_line(built: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    rng, path = np.random.default_rng(0), built / name
+    data = path.read_bytes()
+    for _ in range(15):
+        damaged = bytearray(data[: len(data) if rng.random() < 0.7 else rng.integers(len(data))])
+        for place in rng.integers(0, len(damaged), 3) if damaged else ():
+            damaged[place] = rng.integers(256)
+        path.write_bytes(bytes(damaged))
+        assert cli.main(["report", str(built)]) in (0, 2)
+        assert capsys.readouterr().err.count("\n") <= 1
+        path.write_bytes(data)
