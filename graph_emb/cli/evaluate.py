@@ -85,6 +85,11 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
     config = run_config(args.embeddings)
     if config is None:
         raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
+    if config.dataset.hold_out and "symmetrize" not in config.model.model_fields_set:
+        raise ConfigError(
+            f"{args.embeddings}: its {CONFIG} is of an earlier version and lacks model.symmetrize, on which the "
+            "held-out edges depend; add `symmetrize: true` if the graph was undirected, else `symmetrize: false`"
+        )
     section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
     return read_plain_dataset(section, config.seed, **edge_policy(config.model))
 

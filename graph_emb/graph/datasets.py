@@ -56,7 +56,7 @@ class Dataset:
         name: As the data set or its file is called.
         graph: Training edges only, as the source holds them; held-out edges and triples are not in it.
         labels: Classes by node type.
-        node_split: By node type, the nodes of ``train``, ``valid`` and ``test`` (those that exist).
+        node_split: By node type, the nodes of ``train``, ``valid`` and ``test``, as far as there are.
         features: By node type, shape (N, F), float32 or int64. OGB's node features; for ogbn-proteins, whose edges
             have features and whose nodes have none, the mean over a node's edges, as in OGB's examples.
         link_split: ``train``: ``edge`` (E, 2); ``valid`` and ``test``: ``edge`` and negatives, ``edge_neg`` for

@@ -33,7 +33,7 @@ class PlainDataset:
         name: As the data set or its file is called.
         graph: Training edges only.
         labels: Classes of the N nodes, or None.
-        node_split: Nodes of ``train``, ``valid`` and ``test`` (those that exist), or None.
+        node_split: Nodes of ``train``, ``valid`` and ``test``, as far as there are, or None.
         link_split: As in ``Dataset``.
         features: Shape (N, F), or None.
         counts: Edges that the view merged and added.

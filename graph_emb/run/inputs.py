@@ -78,8 +78,8 @@ def read_plain_dataset(
 
 
 def edge_policy(model: ModelBase) -> dict[str, Any]:
-    """The arguments of ``read_plain_dataset`` that the section of a walk model or of LINE sets."""
-    return {"symmetrize": model.symmetrize, "duplicates": model.duplicates}  # type: ignore[attr-defined]
+    """The arguments of ``read_plain_dataset`` that a model sets; walk models and LINE do."""
+    return {name: getattr(model, name) for name in ("symmetrize", "duplicates") if hasattr(model, name)}
 
 
 def absolute_paths(section: DatasetSection) -> DatasetSection:

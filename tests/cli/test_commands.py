@@ -126,6 +126,19 @@ def test_eval_of_a_run_takes_the_data_that_it_held_out(cli: Cli, cliques: Clique
     assert found["ratios"] == metrics["evaluation"]["node_classification"]["ratios"]
 
 
+def test_a_run_without_symmetrize_does_not_draw_other_edges_in_silence(
+    cli: Cli, cliques: CliqueFiles, tmp_path: Path
+) -> None:
+    """Held-out edges are drawn among the edges of the model, and an older configuration does not say which."""
+    train(cli, cliques, "--no-eval")
+    config = tmp_path / "run" / "config.yaml"
+    old = config.read_text(encoding="utf-8").replace("  symmetrize: true\n", "")
+    config.write_text(old, encoding="utf-8")
+    refused(cli("eval", "link", "--embeddings", "run"), "is of an earlier version and lacks model.symmetrize")
+    config.write_text(old.replace("  hold_out: 0.1\n", "  hold_out: 0.0\n"), encoding="utf-8")
+    assert cli("eval", "node-class", "--embeddings", "run", "--ratios", "0.5").code == 0
+
+
 def test_eval_matches_rows_by_id_whatever_their_order(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
     from graph_emb.formats.export import save_embeddings
 

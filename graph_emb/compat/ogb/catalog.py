@@ -1,4 +1,4 @@
-"""What OGB says of its data sets (`master.csv` of the installed ogb), read without importing ogb."""
+"""Metadata of OGB's data sets (`master.csv` of the installed ogb), read without importing ogb."""
 
 from __future__ import annotations
 
