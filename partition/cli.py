@@ -99,6 +99,13 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--read", metavar="KEY=VALUE", action="append", default=[], help="an option of the reader; may be repeated"
     )
+    parser.add_argument(
+        "--trust-pickle",
+        dest="read",
+        action="append_const",
+        const="trust_pickle=true",
+        help="read a pickled graph, which can run any code",
+    )
 
 
 def _build_arguments(parser: argparse.ArgumentParser) -> None:

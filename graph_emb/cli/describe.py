@@ -23,12 +23,12 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"--root {args.root} means nothing without the name of a data set")
         facts = _installation()
     else:
-        facts = _described(args.target, args.root)
+        facts = _described(args.target, args.root, args.trust_pickle)
     _print(facts)
     return 0
 
 
-def _described(target: str, root: str | None) -> dict[str, Any]:
+def _described(target: str, root: str | None, trust_pickle: bool) -> dict[str, Any]:
     if root is None and is_run(Path(target)):
         return _run(Path(target))
     if root is None and Path(target).exists():
@@ -41,7 +41,7 @@ def _described(target: str, root: str | None) -> dict[str, Any]:
     from graph_emb.graph.datasets import load_dataset
     from graph_emb.graph.describe import describe
 
-    return describe(load_dataset(target, root))
+    return describe(load_dataset(target, root, **({"trust_pickle": True} if trust_pickle else {})))
 
 
 def _installation() -> dict[str, Any]:

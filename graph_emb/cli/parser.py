@@ -126,6 +126,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
     parser.add_argument("--hold-out", metavar="SHARE", help="edges kept out of training to judge link prediction")
     parser.add_argument("--directed", action="store_true", help="walk along the edges only, not against them")
+    parser.add_argument("--trust-pickle", action="store_true", help="read a pickled graph, which can run any code")
     parser.add_argument("--no-eval", action="store_true", help="do not evaluate after training")
 
 
@@ -183,6 +184,7 @@ def _inspect(parser: Parser) -> None:
 def _info(parser: Parser) -> None:
     parser.add_argument("target", metavar="WHAT", nargs="?", help="data set name or path, run or embeddings folder")
     parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
+    parser.add_argument("--trust-pickle", action="store_true", help="read a pickled graph, which can run any code")
 
 
 def _ogb_report(parser: Parser) -> None:

@@ -117,6 +117,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     for flag, path, value in (
         ("download", "dataset.download", True),
         ("directed", "model.symmetrize", False),
+        ("trust_pickle", "dataset.trust_pickle", True),
         ("no_eval", "evaluate.enabled", False),
     ):
         if getattr(args, flag):

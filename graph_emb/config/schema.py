@@ -53,8 +53,11 @@ class DatasetSection(Section):
     directed: bool | None = Field(
         default=None, description="false: add the reverse of every edge; null: where the data set or file says so"
     )
-    weights: Literal["auto", "require", "ignore"] | None = Field(default=None, description="edge weights of text")
-    duplicates: Literal["keep", "drop", "sum"] | None = Field(
+    weight: bool | str | None = Field(
+        default=None,
+        description="edge weights: true or a column's name, or false for none; null: the column named so",
+    )
+    duplicates: Literal["keep", "first", "sum"] | None = Field(
         default=None, description="repeated edges while reading; null: keep, the model merges them"
     )
     self_loops: Literal["keep", "drop"] | None = Field(default=None, description="arcs from a node to itself")
@@ -65,6 +68,7 @@ class DatasetSection(Section):
     separator: str | None = Field(default=None, description="of the columns of a text file")
     comment: str | None = Field(default=None, description="text lines that begin with one of it are skipped; null: #%")
     columns: tuple[str, ...] | None = Field(default=None, description="names of source, target [, weight]")
+    trust_pickle: Literal[True] | None = Field(default=None, description="read a pickle, which can run any code")
 
     _held: Any = PrivateAttr(default=None)
 
@@ -85,9 +89,7 @@ class DatasetSection(Section):
 
     def read_options(self) -> dict[str, Any]:
         """The options of ``graph_emb.read_graph`` that are set."""
-        chosen = self.model_dump(exclude={"name", "digest", "root", "download", "labels", "hold_out", "directed"})
-        if self.directed is not None:
-            chosen["undirected"] = not self.directed
+        chosen = self.model_dump(exclude={"name", "digest", "root", "download", "labels", "hold_out"})
         return {key: value for key, value in chosen.items() if value is not None}
 
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.graph.build import MAX_NODES, Duplicates, SelfLoops, checked_weights, to_rows
-from graph_emb.graph.ids import as_ids, find_ids, number_ids
+from graph_emb.graph.ids import as_ids, distinct_ids, find_ids, number_ids
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -109,18 +109,13 @@ class Graph:
             raise ShapeError(f"src is {heads.dtype}, dst is {tails.dtype}; expected both integers or both strings")
         if num_nodes is not None and not 0 <= num_nodes <= MAX_NODES:
             raise ConfigError(f"num_nodes {num_nodes} is outside [0, {MAX_NODES}]; give the number of nodes")
-        names = None if node_ids is None else _distinct_ids(node_ids, num_nodes)
+        names = None if node_ids is None else distinct_ids(node_ids, num_nodes)
         count = num_nodes if names is None else len(names)
         _check_range(heads, count)
         _check_range(tails, count)
         values = None if weights is None else checked_weights(weights, len(heads))
         if count is None:
-            heads, tails, names = number_ids(heads, tails)
-            count = (
-                len(names)
-                if names is not None
-                else 1 + max((int(e.max()) for e in (heads, tails) if e.size), default=-1)
-            )
+            (heads, tails), names, count = number_ids([heads], [tails])
         if count > MAX_NODES:
             raise DataError(f"graph: {count} nodes; at most {MAX_NODES} fit the int32 neighbour lists")
         rows = to_rows(heads, tails, values, count, directed=directed, duplicates=duplicates, self_loops=self_loops)
@@ -250,7 +245,7 @@ class Graph:
         if self.weights is not None:
             checked_weights(self.weights, self.num_arcs)
         if self.node_ids is not None:
-            _distinct_ids(self.node_ids, self.num_nodes)
+            distinct_ids(self.node_ids, self.num_nodes)
         if not self.directed:
             matrix = self.to_scipy()
             if (matrix != matrix.T.tocsr()).nnz:
@@ -269,15 +264,3 @@ def _check_range(nodes: NDArray, limit: int | None) -> None:
         raise DataError(f"graph: id {low} of edge {int(nodes.argmin())} is negative; ids start at 0")
     if limit is not None and high >= limit:
         raise DataError(f"graph: id {high} of edge {int(nodes.argmax())} is outside [0, {limit}); raise num_nodes")
-
-
-def _distinct_ids(node_ids: ArrayLike, num_nodes: int | None) -> NDArray:
-    ids = as_ids(node_ids, "node_ids")
-    ids = ids if ids.dtype.kind == "U" else ids.astype(np.int64, copy=False)
-    if num_nodes is not None and len(ids) != num_nodes:
-        raise ShapeError(f"node_ids: {len(ids)} ids for {num_nodes} nodes; expected one for each")
-    ordered = np.sort(ids)
-    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-    if repeated.size:
-        raise DataError(f"node_ids: id {repeated[0]!r} is given twice; expected distinct ids")
-    return ids

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from graph_emb.compat import ogb
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.graph.build import Duplicates
-from graph_emb.graph.csr_readers.arrays import load_arrays
-from graph_emb.graph.csr_readers.source import checked_file, split_suffix
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
-from graph_emb.graph.readers.source import MASKS, WEIGHT
+from graph_emb.graph.readers.arrays import load_arrays
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import MASKS, WEIGHT, checked_file, split_suffix
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
@@ -97,6 +97,8 @@ class Dataset:
         """A graph with the labels, splits and features among its node data, as readers and DGL name them."""
         columns = graph.node_data.items()
         labels = {ntype: _labels(data["label"]) for ntype, data in columns if _is_classes(data.get("label"))}
+        for ntype, texts in graph.class_names.items():
+            labels[ntype] = replace(labels[ntype], class_names=tuple(texts.tolist()))
         split = {ntype: found for ntype, data in columns if (found := _split(data))}
         features = {ntype: data["feat"] for ntype, data in columns if "feat" in data}
         known = {"labels": labels, "node_split": split, "features": features}
@@ -255,7 +257,7 @@ def _holds_triples(folder: Path) -> bool:
 
 def _of_triples(place: Path, options: dict[str, Any]) -> Dataset:
     own = {name: options[name] for name in ("order", "ids", "separator") if name in options}
-    triples = read_knowledge_graph(place, **own)
+    triples = read_knowledge_graph(place, ReadOptions(**own))
     rest = {name: value for name, value in options.items() if name not in (*own, "format")}
     return Dataset(triples.name, read_graph(triples, **{"relations": "column", **rest}), triples=triples)
 
@@ -324,7 +326,7 @@ def _digits(options: dict[str, Any]) -> Dataset:
     if "format" in options:
         raise ConfigError("format is an option of files and means nothing to 'digits'")
     images, digits = load_digits(return_X_y=True)
-    graph = read_graph(kneighbors_graph(images, DIGITS_NEIGHBOURS), **{"undirected": True, **options})
+    graph = read_graph(kneighbors_graph(images, DIGITS_NEIGHBOURS), **{"directed": False, **options})
     labels = Labels.from_single(digits, class_names=[str(digit) for digit in range(10)])
     return Dataset("digits", replace(graph, name="digits"), {NODE_TYPE: labels})
 

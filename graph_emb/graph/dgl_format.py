@@ -124,6 +124,22 @@ class StoredGraph:
     edge_data: dict[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class StoredTypes:
+    """A graph with node and edge types and their data, as a file holds it.
+
+    Attributes:
+        num_nodes: Nodes of each type.
+        edges: Of each (source type, relation, destination type) the local ids of both ends, by edge id, each (E,).
+        node_data, edge_data: Of each type its columns by name, first axis N or E.
+    """
+
+    num_nodes: dict[str, int]
+    edges: dict[tuple[str, str, str], tuple[np.ndarray, np.ndarray]]
+    node_data: dict[str, dict[str, np.ndarray]]
+    edge_data: dict[tuple[str, str, str], dict[str, np.ndarray]]
+
+
 def storable(dtype: np.dtype) -> np.dtype:
     """The dtype under which DGL keeps values: booleans become uint8, the rest stays.
 
@@ -215,33 +231,38 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def read_graph(path: str | Path) -> StoredGraph:
-    """The first graph of a file: read-only views of the mapped file where it stores a list of edges.
+    """The first graph of a file, as a part is stored.
 
     Raises:
-        DataError: the file is no DGL graph file, is cut short, or holds several node or edge types.
+        DataError: the file is no DGL graph file, is damaged, or holds several node or edge types.
+    """
+    graph = read_graphs(path)[0]
+    if len(graph.edges) != 1 or len(graph.num_nodes) != 1:
+        raise DataError(
+            f"{path}: the graph has {len(graph.num_nodes)} node types and {len(graph.edges)} edge types; "
+            "the graph of a part has one of each"
+        )
+    (src, dst), (num_nodes,) = next(iter(graph.edges.values())), graph.num_nodes.values()
+    return StoredGraph(num_nodes, src, dst, *(next(iter(data.values())) for data in (graph.node_data, graph.edge_data)))
+
+
+def read_graphs(path: str | Path) -> list[StoredTypes]:
+    """All graphs of a file of ``dgl.save_graphs``: read-only views of the mapped file where it stores lists of edges.
+
+    Raises:
+        DataError: the file is no DGL graph file or is damaged.
     """
     source = _Source(path)
     source.expect(FILE_MAGIC, "DGL graph file")
-    version, kind = source.u64(), source.u64()
-    if (version, kind) != (VERSION, HETERO_GRAPH):
+    version, kind, num_graphs = source.u64(), source.u64(), source.u64()
+    if (version, kind) != (VERSION, HETERO_GRAPH) or not num_graphs:
         raise DataError(
-            f"{path}: DGL graph file of version {version}, kind {kind}; save it again with dgl 0.5 or newer"
+            f"{path}: DGL graph file of version {version}, kind {kind}, with {num_graphs} graphs; save it again with "
+            "dgl 0.5 or newer"
         )
     source.position = HEADER_BYTES
     source.position = source.u64()
-    source.expect(HETERO_MAGIC, "DGL graph file")
-    source.metagraph()
-    if source.u64() != 1:
-        raise DataError(f"{path}: the graph has several edge types; the graph of a part has one")
-    src, dst = source.edges()
-    num_nodes = [source.u64() for _ in range(source.u64())]
-    if len(num_nodes) != 1:
-        raise DataError(f"{path}: the graph has {len(num_nodes)} node types; the graph of a part has one")
-    data = []
-    for _ in ("nodes", "edges"):
-        source.u64()
-        data.append(source.columns())
-    return StoredGraph(num_nodes[0], src, dst, data[0], data[1])
+    return [source.graph() for _ in range(num_graphs)]
 
 
 class _Source:
@@ -282,17 +303,40 @@ class _Source:
         shape = tuple(self.u64() for _ in range(num_dims))
         data = self.take(self.u64())
         kinds = {number: kind for kind, number in CODES.items()}
-        if code not in kinds or bits % 8:
+        dtype = f"{kinds.get(code)}{bits // 8}"
+        if bits % 8 or dtype not in {known.str.lstrip("<|") for known in DTYPES}:
             raise DataError(f"{self.path}: an array of DLPack type {code} with {bits} bits, which numpy lacks")
         if len(data) * 8 != bits * math.prod(shape):
             raise DataError(f"{self.path}: an array of shape {shape} with {bits} bits each has {len(data)} bytes")
-        return np.ndarray(shape, f"<{kinds[code]}{bits // 8}", data.data if data.size else b"")
+        return np.ndarray(shape, f"<{dtype}", data.data if data.size else b"")
 
-    def metagraph(self) -> None:
-        """The graph of types before each graph; a part's has one type of each kind."""
+    def graph(self) -> StoredTypes:
+        """A graph with all its types; after it the position is that of the next."""
+        self.expect(HETERO_MAGIC, "DGL graph")
+        meta = self.metagraph()
+        relations = [self.edges() for _ in range(self.u64())]
+        num_nodes = [self.u64() for _ in range(self.u64())]
+        node_data, edge_data = ([self.columns() for _ in range(self.u64())] for _ in ("nodes", "edges"))
+        ntypes, names = ([self.string() for _ in range(self.u64())] for _ in ("node types", "relations"))
+        lengths = [len(num_nodes), len(node_data), len(set(ntypes))], [len(edge_data), len(names), len(meta)]
+        if set(lengths[0]) != {len(ntypes)} or set(lengths[1]) != {len(relations)}:
+            raise DataError(f"{self.path}: counts of types differ: nodes {lengths[0]}, edges {lengths[1]}")
+        if any(end >= len(ntypes) for ends in meta for end in ends):
+            raise DataError(f"{self.path}: an edge type joins node type {max(map(max, meta))} of {len(ntypes)}")
+        etypes = [(ntypes[src], name, ntypes[dst]) for (src, dst), name in zip(meta, names, strict=True)]
+        return StoredTypes(
+            dict(zip(ntypes, num_nodes, strict=True)),
+            dict(zip(etypes, relations, strict=True)),
+            dict(zip(ntypes, node_data, strict=True)),
+            dict(zip(etypes, edge_data, strict=True)),
+        )
+
+    def metagraph(self) -> list[tuple[int, int]]:
+        """The (source, destination) node type of each edge type, as numbers."""
         self.expect(META_MAGIC, "DGL graph")
         self.expect(CSR_MAGIC, "DGL graph")
-        self.csr()
+        src, dst = self.ordered(*self._rows(*self.csr()))
+        return list(zip(src.tolist(), dst.tolist(), strict=True))
 
     def csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self.take(16)  # rows and columns
@@ -322,19 +366,30 @@ class _Source:
         self.take(16)
         src, dst, ids = self.array(), self.array(), self.array()
         self.take(2)  # whether sorted by source, by destination
-        if not len(ids):
-            return src, dst
-        ordered = np.empty(len(ids), src.dtype), np.empty(len(ids), dst.dtype)
-        ordered[0][ids], ordered[1][ids] = src, dst
-        return ordered
+        return self.ordered(src, dst, ids)
 
     def _compressed(self, *, by_source: bool) -> tuple[np.ndarray, np.ndarray]:
         self.expect(CSR_MAGIC, "DGL compressed graph")
-        indptr, near, ids = self.csr()
-        far = np.repeat(np.arange(len(indptr) - 1, dtype=near.dtype), np.diff(indptr))
-        src, dst = (far, near) if by_source else (near, far)
+        far, near, ids = self._rows(*self.csr())
+        return self.ordered(far, near, ids) if by_source else self.ordered(near, far, ids)
+
+    def _rows(self, indptr: np.ndarray, indices: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Compressed rows as (row, column, edge id) of each edge."""
+        sizes: np.ndarray = np.diff(indptr.astype(np.int64))
+        if indptr.ndim != 1 or not len(indptr) or (sizes < 0).any() or sizes.sum() != len(indices):
+            raise DataError(f"{self.path}: rows of a compressed graph do not fit their {len(indices)} entries")
+        return np.repeat(np.arange(len(sizes), dtype=indices.dtype), sizes), indices, ids
+
+    def ordered(self, src: np.ndarray, dst: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both ends in the order of the edge ids; no ids: as they are."""
+        if any(array.ndim != 1 or array.dtype.kind not in "iu" for array in (src, dst, ids)) or len(src) != len(dst):
+            raise DataError(
+                f"{self.path}: edges with ends of shape {src.shape} {src.dtype} and {dst.shape} {dst.dtype}"
+            )
         if not len(ids):
             return src, dst
+        if len(ids) != len(src) or ids.min() < 0 or (np.bincount(ids, minlength=len(src)) != 1).any():
+            raise DataError(f"{self.path}: {len(ids)} edge ids are not each of 0 .. {len(src) - 1} once")
         ordered = np.empty(len(ids), src.dtype), np.empty(len(ids), dst.dtype)
         ordered[0][ids], ordered[1][ids] = src, dst
         return ordered

@@ -4,21 +4,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError, ShapeError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 # A table of this many bytes a given id costs less than hashing the ids.
 _TABLE_BYTES_PER_ID = 16
 _TABLE_FREE_BYTES = 1 << 24
 
-Numbered = tuple[NDArray[np.integer], NDArray[np.integer], "NDArray | None"]
+Numbered = tuple[list[NDArray], "NDArray | None", int]
 
 
 def as_ids(values: object, name: str) -> NDArray:
@@ -40,56 +38,45 @@ def as_ids(values: object, name: str) -> NDArray:
     return ids
 
 
-def number_ids(src: NDArray, dst: NDArray) -> Numbered:
-    """Both ends as node numbers, and the id of each node (None where ids are 0 .. N-1 already).
+def number_ids(*columns: Sequence[Any]) -> Numbered:
+    """Columns of ids as node numbers, which all columns share.
 
     Nodes are numbered in the order of their ids, so the numbers do not depend on the order of the arcs.
 
     Args:
-        src, dst: Shape (E,), integers of at least 0 or strings, both of one kind.
+        columns: Each in pieces: integer arrays of at least 0, or strings of numpy or Arrow; all of one kind.
     Returns:
-        src and dst (E,), ids (N,) sorted, int64 or strings, or None.
+        The numbers of each column (R,); the ids (N,) in sorted order, int64 or strings, None where they are 0 .. N-1
+        already; and N.
     """
-    if src.dtype.kind == "U" or dst.dtype.kind == "U":
-        import pyarrow as pa
-
-        return number_strings(pa.chunked_array([pa.array(src)]), pa.chunked_array([pa.array(dst)]))
-    if not src.size:
-        return src, dst, None
-    largest = max(int(src.max()), int(dst.max()))
-    if largest < max(_TABLE_FREE_BYTES, _TABLE_BYTES_PER_ID * src.size):
-        return _number_by_table(src, dst, largest)
-    return _number_by_hash(src, dst)
+    pieces = [piece for column in columns for piece in column]
+    if not all(isinstance(piece, np.ndarray) and piece.dtype.kind in "iu" for piece in pieces):
+        return _number_by_dictionary(columns)
+    joined = [column[0] if len(column) == 1 else np.concatenate(column) for column in columns]
+    largest = max((int(column.max()) for column in joined if column.size), default=-1)
+    if largest < max(_TABLE_FREE_BYTES, _TABLE_BYTES_PER_ID * sum(map(len, joined)) // 2):
+        return _number_by_table(joined, largest)
+    return _number_by_dictionary([[column.astype(np.int64, copy=False)] for column in joined])
 
 
-def _number_by_table(src: NDArray, dst: NDArray, largest: int) -> Numbered:
+def _number_by_table(columns: list[NDArray], largest: int) -> Numbered:
     used = np.zeros(largest + 1, dtype=bool)
-    used[src] = True
-    used[dst] = True
+    for column in columns:
+        used[column] = True
     if used.all():
-        return src, dst, None
+        return columns, None, largest + 1
     number = np.cumsum(used, dtype=np.int64) - 1
-    return number[src], number[dst], np.flatnonzero(used).astype(np.int64)
+    ids = np.flatnonzero(used).astype(np.int64)
+    return [number[column] for column in columns], ids, len(ids)
 
 
-def _number_by_hash(src: NDArray, dst: NDArray) -> Numbered:
-    import pyarrow as pa
-
-    columns = [pa.chunked_array([pa.array(np.ascontiguousarray(column, dtype=np.int64))]) for column in (src, dst)]
-    return _number_by_dictionary(*columns)
-
-
-def number_strings(src: pa.ChunkedArray, dst: pa.ChunkedArray) -> Numbered:
-    """As number_ids, for Arrow string columns; no id becomes a Python object on the way."""
-    return _number_by_dictionary(src, dst)
-
-
-def _number_by_dictionary(src: pa.ChunkedArray, dst: pa.ChunkedArray) -> Numbered:
+def _number_by_dictionary(columns: Sequence[Sequence[Any]]) -> Numbered:
+    """By Arrow's hashing: no id becomes a Python object on the way."""
     import pyarrow as pa
     from pyarrow import compute
 
-    both = pa.chunked_array([*src.chunks, *dst.chunks], type=src.type)
-    encoded: Any = both.dictionary_encode().combine_chunks()
+    chunks = [[chunk for piece in column for chunk in _chunks(piece)] for column in columns]
+    encoded: Any = pa.chunked_array([chunk for own in chunks for chunk in own]).dictionary_encode().combine_chunks()
     order = compute.array_sort_indices(encoded.dictionary)
     distinct = encoded.dictionary.take(order).to_numpy(zero_copy_only=False)
     order = order.to_numpy()
@@ -97,7 +84,17 @@ def _number_by_dictionary(src: pa.ChunkedArray, dst: pa.ChunkedArray) -> Numbere
     number[order] = np.arange(len(order), dtype=np.int32)
     codes = number[encoded.indices.to_numpy(zero_copy_only=False)]
     ids = distinct.astype(np.int64 if distinct.dtype.kind in "iu" else str)
-    return codes[: len(src)], codes[len(src) :], ids
+    ends = np.cumsum([sum(map(len, own)) for own in chunks])
+    return np.split(codes, ends[:-1]), ids, len(ids)
+
+
+def _chunks(piece: Any) -> list[Any]:
+    """A piece of a column as Arrow arrays of one type."""
+    import pyarrow as pa
+
+    if isinstance(piece, np.ndarray):
+        return [pa.array(np.ascontiguousarray(piece))]
+    return [chunk.cast(pa.string()) for chunk in (piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece])]
 
 
 def find_ids(known: NDArray | None, num_nodes: int, asked: NDArray) -> NDArray[np.int64]:
@@ -116,3 +113,21 @@ def find_ids(known: NDArray | None, num_nodes: int, asked: NDArray) -> NDArray[n
     position = np.searchsorted(known, asked, sorter=order)
     candidate = order[np.minimum(position, len(known) - 1)]
     return np.where(known[candidate] == asked, candidate, -1).astype(np.int64)
+
+
+def distinct_ids(node_ids: object, num_nodes: int | None) -> NDArray:
+    """Ids as int64 or strings, (N,).
+
+    Raises:
+        ShapeError: neither integers nor strings, or not ``num_nodes`` of them.
+        DataError: an id is given twice.
+    """
+    ids = as_ids(node_ids, "node_ids")
+    ids = ids if ids.dtype.kind == "U" else ids.astype(np.int64, copy=False)
+    if num_nodes is not None and len(ids) != num_nodes:
+        raise ShapeError(f"node_ids: {len(ids)} ids for {num_nodes} nodes; expected one for each")
+    ordered = np.sort(ids)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if repeated.size:
+        raise DataError(f"node_ids: id {repeated[0]!r} is given twice; expected distinct ids")
+    return ids

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.csr_readers.arrays import labels_of_arrays, load_arrays
-from graph_emb.graph.csr_readers.layout import MAX_ID_LENGTH, is_integer
-from graph_emb.graph.csr_readers.matlab import labels_of_variables, load_variables
-from graph_emb.graph.csr_readers.source import GZIP_ERRORS, checked_file, open_bytes, split_suffix
 from graph_emb.graph.labels import Labels
+from graph_emb.graph.readers.arrays import labels_of_arrays, load_arrays
+from graph_emb.graph.readers.layout import MAX_ID_LENGTH, is_integer
+from graph_emb.graph.readers.matlab import labels_of_variables, load_variables
+from graph_emb.graph.readers.source import GZIP_ERRORS, checked_file, open_bytes, split_suffix
 
 TEXT_SUFFIXES = ("csv", "tsv", "txt")
 ARRAY_SUFFIXES = ("npz", "mat")

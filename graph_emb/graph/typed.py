@@ -29,10 +29,14 @@ class HeteroGraph:
         node_data: Features, labels and masks of each node type by name, first axis N.
         edge_data: The same of each edge type, first axis E, in the order of ``edges``.
         node_ids: Original ids of the node types that had other ids than 0 .. N - 1, (N,), int64 or numpy strings.
-        counts: What the reader dropped, merged or added, for the report, such as ``{"self loops dropped": 3}``.
+        counts: Edges and nodes that the reader dropped, merged, added or left out, for the report, such as
+            ``{"self loops dropped": 3}``.
         name: The graph's name in the files.
         relation_names: Of a knowledge graph, strings: the relation that each number in the column ``relation`` of the
-            edge data stands for; without that column, what each edge type, in order, was called in the source.
+            edge data stands for; without that column, the name of each edge type, in order, in the source.
+        symmetric: Whether, by construction, the reverse of each edge is among the edges, for all edge types whose ends
+            are of one node type: such an edge and its reverse are one undirected edge.
+        class_names: Of each node type whose ``label`` numbers texts, the text of each class, (C,) strings.
     """
 
     num_nodes: dict[str, int]
@@ -43,6 +47,8 @@ class HeteroGraph:
     counts: dict[str, int] = field(default_factory=dict)
     name: str = "graph"
     relation_names: np.ndarray | None = None
+    symmetric: bool = False
+    class_names: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for etype, (src, dst) in self.edges.items():

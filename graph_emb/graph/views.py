@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import DataError, ShapeError
+from graph_emb.core.errors import DataError, GraphEmbError, ShapeError
 from graph_emb.graph.build import Duplicates
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit
@@ -66,7 +66,10 @@ def plain_dataset(dataset: Dataset, *, symmetrize: bool = True, duplicates: Dupl
         DataError: there are more types, or relations.
     """
     _check_plain(dataset)
-    graph, counts = compressed(dataset.graph, symmetrize=symmetrize, duplicates=duplicates or dataset.duplicates)
+    try:
+        graph, counts = compressed(dataset.graph, symmetrize=symmetrize, duplicates=duplicates or dataset.duplicates)
+    except GraphEmbError as error:
+        raise DataError(f"data set {dataset.name!r}: {error}") from error
     (ntype,) = dataset.graph.ntypes
     return PlainDataset(
         dataset.name,

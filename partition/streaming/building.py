@@ -106,7 +106,7 @@ class Job:
             scan = Scan(source, workplace, budget, tick)
             slices = workplace.run("scan", len(source.slices), scan.slice)
         num_nodes, num_edges = max(found["num_nodes"] for found in slices), sum(found["rows"] for found in slices)
-        num_nodes = source.options.num_nodes or num_nodes
+        num_nodes = source.options.id_limit or num_nodes
         self._check_counts(num_nodes, slices)
         weight = np.dtype(slices[0]["dtype"]) if any(found["weighted"] for found in slices) else None
         check_names(graph_without_edges(num_nodes, self.name, weight), self.name)

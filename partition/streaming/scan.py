@@ -33,8 +33,8 @@ class Scan:
         self.source, self.budget, self.tick = source, budget, tick
         self.folder = workplace.folder("scan")
         self.limit = budget.most_nodes
-        if source.options.num_nodes is not None:
-            budget.work_bytes(source.options.num_nodes)
+        if source.options.id_limit is not None:
+            budget.work_bytes(source.options.id_limit)
 
     def slice(self, index: int) -> dict[str, Any]:
         """Rows, nodes and weights of one slice; its in- and out-degrees go to files."""
@@ -87,7 +87,7 @@ class Scan:
         Raises:
             ConfigError: the first such node.
         """
-        if self.source.options.num_nodes is not None:
+        if self.source.options.id_limit is not None:
             return {"missing": None}
         unseen = np.flatnonzero((self.degrees("in", num_nodes) == 0) & (self.degrees("out", num_nodes) == 0))
         if len(unseen):

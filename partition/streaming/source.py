@@ -13,22 +13,13 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.csr_readers.layout import find_columns
-from graph_emb.graph.csr_readers.parquet import narrowed_weights
-from graph_emb.graph.csr_readers.source import ReadOptions, checked_file, parsing, split_suffix
-from graph_emb.graph.csr_readers.text import EdgeBlock, edge_blocks, layout_of
-from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.edge_list import (
-    PARQUET,
-    TEXT,
-    check_policies,
-    edge_files,
-    refuse_doubtful_weights,
-    split_name,
-)
-from graph_emb.graph.readers.options import check_kinds
+from graph_emb.graph.readers.edge_list import TEXT, edge_files, name_of, parquet_blocks
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import checked_file, parsing, split_suffix
+from graph_emb.graph.readers.tables import PARQUET, is_parquet
+from graph_emb.graph.readers.text import EdgeBlock, edge_blocks
 
-OPTIONS = ("ids", "num_nodes", "weights", "header", "separator", "comment", "columns")
+OPTIONS = ("ids", "num_nodes", "weight", "header", "separator", "comment", "columns")
 """Options of the reader of edge lists that work without the whole graph in memory."""
 MAX_SLICES = 16
 PARQUET_BUFFER = 1 << 20
@@ -65,15 +56,10 @@ class EdgeSource:
                     f"reader option {option!r} needs the whole graph in memory; with memory= there are: "
                     f"{', '.join(OPTIONS)}"
                 )
-        given = dict(options or {})
-        check_kinds(given)
-        if given.get("columns") is not None:
-            given["columns"] = tuple(given["columns"])
-        limit = given.get("num_nodes", 1)
-        if limit is not None and (not isinstance(limit, int) or limit < 1):
+        self.options = ReadOptions.of(options or {})
+        limit = self.options.num_nodes
+        if isinstance(limit, Mapping):
             raise ConfigError(f"num_nodes={limit!r}: with memory= it must be a number of at least 1")
-        self.options = ReadOptions(**given)
-        check_policies(self.options.weights, self.options.ids)
         self.files = [checked_file(file) for file in edge_files(self.path)]
         for file in self.files:
             if split_suffix(file)[0] not in TEXT + PARQUET:
@@ -85,7 +71,7 @@ class EdgeSource:
     @property
     def name(self) -> str:
         """The graph's name in the files."""
-        return split_name(self.path)
+        return name_of(self.path)
 
     @property
     def num_bytes(self) -> int:
@@ -100,24 +86,28 @@ class EdgeSource:
     def blocks(self, index: int, num_rows: int, num_bytes: int) -> Iterator[EdgeBlock]:
         """The edges of one slice in order; each block at most ``num_rows``, or ``num_bytes`` of text."""
         for unit in self.slices[index]:
-            read = _parquet_blocks(unit, self.options, num_rows) if unit.group >= 0 else self._text(unit, num_bytes)
+            file, options = unit.file, self.options
+            read = (
+                edge_blocks(file, options, num_bytes)
+                if unit.group < 0
+                else parquet_blocks(
+                    file,
+                    options,
+                    num_rows=num_rows,
+                    group=unit.group,
+                    first_row=unit.first_row + 1,
+                    buffer_size=PARQUET_BUFFER,
+                )
+            )
             for block in read:
                 if not (isinstance(block.src, np.ndarray) and isinstance(block.dst, np.ndarray)):
                     raise ConfigError(f"{unit.file}: its ids are names; memory= takes integers, so build without it")
                 if len(block.src):
                     yield block
 
-    def _text(self, unit: Unit, num_bytes: int) -> Iterator[EdgeBlock]:
-        layout, first = layout_of(unit.file, self.options, num_bytes), True
-        for block in edge_blocks(unit.file, self.options, num_bytes):
-            if first and self.options.weights == "auto" and layout is not None and layout.header_line is None:
-                refuse_doubtful_weights(unit.file, block)
-            first = False
-            yield block
-
 
 def _units(file: Path) -> Iterator[Unit]:
-    if split_suffix(file)[0] not in PARQUET:
+    if not is_parquet(file):
         yield Unit(file, -1, file.stat().st_size, 0)
         return
     from pyarrow import parquet
@@ -140,34 +130,3 @@ def _slices(units: list[Unit]) -> list[list[Unit]]:
         slices[min(before * MAX_SLICES // max(total, 1), MAX_SLICES - 1)].append(unit)
         before += unit.num_bytes
     return [found for found in slices if found]
-
-
-def _parquet_blocks(unit: Unit, options: ReadOptions, num_rows: int) -> Iterator[EdgeBlock]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    file, row = unit.file, unit.first_row
-    if options.separator is not None or options.header is not None:
-        raise ConfigError(f"{file}: separator= and header= are for text, not for Parquet")
-    # With a buffer the column chunks are read page by page, whatever the size of the row group.
-    with (
-        parsing(file, "a Parquet file"),
-        parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER, pre_buffer=False) as table,
-    ):
-        names = list(table.schema_arrow.names)
-        chosen = [names[place] for place in find_columns(str(file), names, True, options)]
-        batches = table.iter_batches(num_rows, row_groups=[unit.group], columns=chosen, use_threads=False)
-        for batch in batches:
-            columns = [pa.chunked_array([batch.column(name)]) for name in chosen]
-            src, dst = (
-                tables.ids_of(file, name, column, options.ids, options.num_nodes, first_row=row + 1)
-                for name, column in zip(chosen[:2], columns[:2], strict=True)
-            )
-            weights = None
-            if len(chosen) > 2:
-                weights = tables.numbers_of(file, chosen[2], columns[2], first_row=row + 1)
-                if weights.ndim != 1:
-                    raise ConfigError(f"{file}: column {chosen[2]!r} holds lists; memory= takes one weight an edge")
-                narrowed_weights(file, row + 1, chosen[2], weights)  # what the file stores is kept, once known to fit
-            yield EdgeBlock(src, dst, weights)
-            row += batch.num_rows

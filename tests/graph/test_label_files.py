@@ -126,8 +126,9 @@ def test_random_bytes_give_one_line(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_blogcatalog_labels_fit_its_graph(shared_data: Path) -> None:
-    from graph_emb.graph.csr_readers import read_graph
+    from graph_emb.graph.readers import read_graph
+    from graph_emb.graph.views import compressed
 
     path = shared_data / "blogcatalog" / "graph.npz"
-    labels = read_labels(path, read_graph(path))
+    labels = read_labels(path, compressed(read_graph(path), symmetrize=True)[0])
     assert (labels.num_classes, len(labels.indices), len(labels.labelled())) == (39, 14476, 10312)

@@ -134,7 +134,7 @@ def test_a_graph_without_edges_is_refused() -> None:
 
 @pytest.mark.data
 def test_hdrf_replicates_ddi_as_published_measurements_say(shared_data: Path) -> None:
-    graph = read_graph("ogbl-ddi", root=shared_data, undirected=False)
+    graph = read_graph("ogbl-ddi", root=shared_data, directed=True)
     made = vertex_cut(graph, 4)
     assert made.replication_factor < 2.95  # random edges: 3.84, degree-based hashing: 3.20
     assert made.edge_balance <= 1.05

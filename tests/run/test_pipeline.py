@@ -189,7 +189,10 @@ def test_the_options_of_a_file_reach_its_reader(tmp_path: Path) -> None:
     assert graph.weights.tolist() == [5.0, 5.0]  # 1 - 7 in both directions, 2 + 3
     assert graph.node_ids is not None
     assert graph.node_ids.dtype.kind == "U"
-    directed = config_from({"dataset": {"directed": True, "weights": "ignore"}}, config.model_dump(exclude_none=True))
+    directed = config_from(
+        {"dataset": {"directed": True, "weight": False, "columns": ["from", "to"]}},
+        config.model_dump(exclude_none=True),
+    )
     assert read_plain_dataset(directed.dataset, symmetrize=False).graph.weights is None
 
 

@@ -1,14 +1,14 @@
-"""Readers of whatever people keep graphs in, one small file for each kind of source, behind one function."""
+"""Readers of every source of a graph, one small file for each kind, behind one function."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import progress_shown
-from graph_emb.graph.csr_readers.source import checked_file
 from graph_emb.graph.readers import (  # they register
     arrays,  # noqa: F401
     chunked,  # noqa: F401
@@ -23,82 +23,93 @@ from graph_emb.graph.readers import (  # they register
     scipy_matrix,  # noqa: F401
     triples,  # noqa: F401
 )
-from graph_emb.graph.readers.clean import CleanOptions, Duplicates, KeepOrDrop, cleaned
-from graph_emb.graph.readers.options import check_kinds
-from graph_emb.graph.readers.source import READERS, Contents, Reader, as_path
+from graph_emb.graph.readers.clean import cleaned
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import READERS, Contents, Reader, as_path, checked_file
 from graph_emb.graph.typed import HeteroGraph
 
-__all__ = ["READERS", "Contents", "Reader", "read_graph"]
+__all__ = ["READERS", "Contents", "ReadOptions", "Reader", "read_graph"]
 
 
-def read_graph(
-    source: Any,
-    *,
-    name: str | None = None,
-    format: str | None = None,
-    duplicates: Duplicates = "keep",
-    self_loops: KeepOrDrop = "keep",
-    undirected: bool | None = None,
-    isolated: KeepOrDrop = "keep",
-    reverse_types: bool = False,
-    progress: bool | None = None,
-    **options: Any,
-) -> HeteroGraph:
-    """The graph of a file, a folder, an OGB data set or an object in memory.
+def read_graph(source: Any, **options: Any) -> HeteroGraph:
+    """The graph of a file, a folder, an OGB data set or an object in memory, as the source says it.
 
     =============  ==========================================================================================
     format         source
     =============  ==========================================================================================
     memory         a HeteroGraph or a graph_emb Graph
     dgl            a DGLGraph, or a file of ``dgl.save_graphs``
-    networkx       a networkx graph, or one in a ``.gpickle``, ``.pkl`` or ``.graphml`` file
+    networkx       a networkx graph, or one in GraphML, JSON (node-link) or a pickle that is trusted
     scipy          a scipy sparse matrix or array
     ogb            the name of an OGB data set, with ``root=``; or its folder
     chunked        ``metadata.json`` of DGL's chunked format, or its folder
     yaml           a ``.yaml`` file that names the files of each node and edge type
-    triples        head, relation and tail as text; a folder may hold train, valid and test
+    triples        head, relation and tail as text or ``triples.npz``; a folder may hold train, valid and test
     ntriples       RDF N-Triples, ``.nt``
     npz            compressed rows, or ``scipy.sparse.save_npz``
     mat            MATLAB to 7.2 with a square matrix
     edges          edge lists as csv, tsv, txt or Parquet: one file, or all files of a folder
     =============  ==========================================================================================
 
-    Text may be gzipped. Ids may be integers or strings; ids other than 0 .. N - 1 are kept in ``node_ids``.
+    Text may be gzipped. Ids may be integers or strings; ids other than 0 .. N - 1 are numbered in sorted order and kept
+    in ``node_ids``. Nodes are never left out unless ``isolated`` says so, edges never unless an option says so.
 
     Args:
         name: The graph's name in the files that are written; None: from the source.
-        format: A format of the table, where the source does not say it (``triples`` never does).
-        duplicates: Parallel edges of a type: ``keep``, ``drop`` (the first stays) or ``sum`` (the first stays and the
-            column ``weight`` of the edge data adds up; without one each counts 1).
+        format: A format of the table, where the source does not say it (text never says ``triples``).
+        directed: None: as the source says; edge lists and tables say nothing and hold directed edges, networkx, OGB,
+            ``.npz`` and symmetric matrices tell. False: each edge stands for both directions, within edge types whose
+            ends are of one node type; reverses that are missing are added. True: edges as they are stored.
+        duplicates: Parallel edges of a type: ``keep`` (they are counted), ``first`` stays, or ``sum`` (the first stays
+            and the weights add up; without one each counts 1).
         self_loops: ``keep`` or ``drop``.
-        undirected: Whether the reverse of each edge is added within edge types whose ends are of one node type. None:
-            where the source says that an edge means both directions. True: an edge whose reverse is there gets none.
         isolated: Nodes that no edge touches: ``keep``, or ``drop`` and keep the ids of the rest in ``node_ids``.
         reverse_types: Add a type ``rev_R`` with the edges of each type ``R`` turned round (and their data), except
             to types that hold both directions already.
+        weight: None: the column that is named so (``weight``, ``w``, ``edge_weight`` ...), if any; a third column of
+            text without a name is refused, as it may be a time or a relation. True: there must be one, such as that
+            third column. A text: the column of this name. False: none.
         progress: Whether a read of more than two seconds shows a bar; None: where standard error is a terminal.
-        options: Of the format; ``docs/guides/partition-inputs.md`` lists them. An unknown one is refused.
+        ids: Of edge lists, triples and GraphML: ``int``, ``str``, or ``auto``: as the file shows.
+        num_nodes: Of edge lists with integer ids: ids are node numbers below this, and nodes without an edge are kept;
+            for two node types a mapping.
+        header: Whether the first row of a text edge list names the columns; None finds out.
+        separator: Of text, one character; None finds out.
+        comment: Lines of a text edge list that begin with one of these characters are skipped.
+        columns: Names of source, target [, weight] in the header row or the Parquet schema.
+        edge_type: Of edge lists and matrices: (source type, relation, destination type), with ids of their own each.
+        index: Which graph of a DGL file that holds several.
+        node_attributes, edge_attributes: Of networkx: which become data; each node or edge must have them, as numbers
+            or arrays of one shape. None takes all that qualify and counts the others.
+        relations: Of triples: ``types``: each relation is an edge type, its name cleaned for DGL's files; ``column``:
+            one edge type, with the relation's number in the column ``relation``.
+        order: Of text triples: which column is which, a permutation of ``hrt``.
+        literals: Of N-Triples: ``keep`` makes each distinct literal a node, ``drop`` leaves their statements out.
+        root, download: Of OGB: the folder that holds ``ogbn_arxiv/``, and whether to fetch what is not there.
+        trust_pickle: Read ``.gpickle``, ``.pkl`` and ``.pickle`` files. A pickle can run any code; only for your own.
     Returns:
-        The graph; ``counts`` says what was dropped, merged or added.
+        The graph; ``counts`` says what was kept twice, dropped, merged or added.
     Raises:
         DataError: missing or damaged input; names file, row, value and limit.
         ConfigError: an unknown option or format, one that means nothing to the source, or a value of another kind.
     """
-    own = {"name": name, "format": format, "undirected": undirected, "reverse_types": reverse_types}
-    check_kinds({**own, "progress": progress})
-    cleaning = CleanOptions(duplicates, self_loops, undirected, isolated, reverse_types)
-    reader = READERS[format] if format is not None else _reader_of(source)
+    asked = ReadOptions.of(options)
+    reader = READERS[asked.format] if asked.format is not None else _reader_of(source)
     for option in options:
         if option not in reader.options:
             kind = next(known for known, entry in READERS.items() if entry is reader)
             raise unknown_name(f"option of format {kind!r}", option, reader.options)
-    check_kinds(options)
-    with progress_shown(progress):
-        contents = reader.read(source, **options)
-    graph = cleaned(contents, cleaning)
+    name = asked.name if asked.name is None else checked_name(asked.name)
+    with progress_shown(asked.progress):
+        contents = reader.read(source, asked)
+    path = as_path(source)
+    try:
+        graph = cleaned(contents, asked)
+    except DataError as error:
+        raise error if path is None else DataError(f"{path}: {error}") from error
     if graph.total_nodes == 0:
-        raise DataError(f"{_shown(source)}: has no nodes; expected at least 1")
-    return graph if name is None else replace(graph, name=checked_name(name))
+        raise DataError(f"{path or f'a {type(source).__name__}'}: has no nodes; expected at least 1")
+    return graph if name is None else replace(graph, name=name)
 
 
 def checked_name(name: str) -> str:
@@ -110,16 +121,13 @@ def checked_name(name: str) -> str:
 
 def _reader_of(source: Any) -> Reader:
     for reader in sorted(READERS.values(), key=lambda reader: reader.fallback):
-        if reader.accepts(source):
-            return reader
+        with suppress(OSError, ValueError):  # a name that no file system takes
+            if reader.accepts(source):
+                return reader
     path = as_path(source)
     if path is None:
         known = "dgl, networkx, scipy.sparse, graph_emb Graph or HeteroGraph, or a path"
         raise ConfigError(f"a {type(source).__module__}.{type(source).__name__} is no graph; expected: {known}")
-    if not path.is_dir():
+    if not os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         checked_file(path)
     raise DataError(f"{path}: cannot tell its format; give format=, one of: {', '.join(READERS)}")
-
-
-def _shown(source: Any) -> str:
-    return str(source) if isinstance(source, str | Path) else f"a {type(source).__name__}"

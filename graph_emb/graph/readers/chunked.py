@@ -16,9 +16,17 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.csr_readers.source import checked_file, parsing
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.source import Contents, as_path, check_ids, checked_edge_type, register
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import (
+    Contents,
+    as_path,
+    check_ids,
+    checked_edge_type,
+    checked_file,
+    parsing,
+    register,
+)
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 METADATA = "metadata.json"
@@ -60,7 +68,7 @@ def _is_chunked(source: Any) -> bool:
 
 
 @register("chunked", _is_chunked)
-def read_chunked(source: Any) -> Contents:
+def read_chunked(source: Any, options: ReadOptions) -> Contents:
     """Every node and edge type with its data; paths are relative to the metadata file."""
     path = Path(source)
     file = checked_file(path / METADATA if path.is_dir() else path)
@@ -91,7 +99,7 @@ def read_chunked(source: Any) -> Contents:
 
 
 def _original_ids(file: Path, num_nodes: dict[str, int]) -> dict[str, np.ndarray]:
-    """What our own writer adds to the format: ``node_ids/<type>.parquet`` with ``position`` and ``original_id``."""
+    """An addition of our own writer to the format: ``node_ids/TYPE.parquet``, ``position`` and ``original_id``."""
     found = {}
     for ntype, num in num_nodes.items():
         path = file.parent / "node_ids" / f"{ntype}.parquet"
@@ -124,7 +132,7 @@ def _metadata(file: Path) -> _Metadata:
 
 
 def _counts(file: Path, meta: _Metadata, kind: str, types: list[str], optional: bool = False) -> list[int]:
-    """Nodes or edges of each type; ``per_type`` is what DGL's code reads, ``per_chunk`` what its documents say."""
+    """Nodes or edges of each type; DGL's code reads ``per_type``, its documents say ``per_chunk``."""
     per_type, per_chunk = getattr(meta, f"num_{kind}_per_type"), getattr(meta, f"num_{kind}_per_chunk")
     totals = per_type if per_type is not None else per_chunk and [sum(chunks) for chunks in per_chunk]
     if not totals:

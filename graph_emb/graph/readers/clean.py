@@ -1,4 +1,4 @@
-"""The options of every reader: self loops, directions, duplicates, isolated nodes, reverse types; all counted."""
+"""Options that every source obeys: weights, self loops, directions, duplicates, isolated nodes; all are counted."""
 
 # N nodes, E edges of a type
 
@@ -6,66 +6,62 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import WEIGHT, Contents
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 
-Duplicates = Literal["keep", "drop", "sum"]
-KeepOrDrop = Literal["keep", "drop"]
 Columns = dict[str, np.ndarray]
 
 REVERSE_PREFIX = "rev_"
 
 
-@dataclass(frozen=True)
-class CleanOptions:
-    """What ``read`` does to the edges of any source; its docstring says what each option means."""
-
-    duplicates: Duplicates = "keep"
-    self_loops: KeepOrDrop = "keep"
-    undirected: bool | None = None
-    isolated: KeepOrDrop = "keep"
-    reverse_types: bool = False
-
-    def __post_init__(self) -> None:
-        for name, known in (("duplicates", Duplicates), ("self_loops", KeepOrDrop), ("isolated", KeepOrDrop)):
-            if getattr(self, name) not in get_args(known):
-                raise unknown_name(f"{name} policy", getattr(self, name), get_args(known))
-
-
-def cleaned(contents: Contents, options: CleanOptions) -> HeteroGraph:
-    """The graph after self loops, directions, duplicates, reverse types and isolated nodes were seen to.
+def cleaned(contents: Contents, options: ReadOptions) -> HeteroGraph:
+    """The graph after weights, self loops, directions, duplicates, reverse types and isolated nodes were seen to.
 
     Raises:
-        ConfigError: ``undirected=True`` for a graph without a type whose ends are of one type.
-        DataError: a reverse type exists already, or no node is left.
+        ConfigError: ``directed=False`` for a graph without a type whose ends are of one type.
+        DataError: a weight that was asked for is not there, a reverse type is, or no node is left.
     """
     graph = contents.graph
     counts = dict(graph.counts)
-    said = contents.both_ways or contents.undirected
-    mirror = said if options.undirected is None else options.undirected
-    if options.undirected and not any(s == d for s, _, d in graph.edges):
-        raise ConfigError("undirected=True: no edge type has both ends of one node type; use reverse_types=True")
+    says_undirected = contents.both_ways or contents.undirected
+    mirror = says_undirected if options.directed is None else not options.directed
+    if options.directed is False and not any(s == d for s, _, d in graph.edges):
+        raise ConfigError("directed=False: no edge type has both ends of one node type; use reverse_types=True")
     edges, edge_data = {}, {}
     for etype, (src, dst) in graph.edges.items():
-        table = _EdgeTable(src, dst, dict(graph.edge_data.get(etype, {})))
+        table = _EdgeTable(src, dst, _with_weight(etype, graph.edge_data.get(etype, {}), options.weight))
         if etype[0] == etype[2]:
             if options.self_loops == "drop":
                 table = _without_loops(table, counts)
-            if mirror:
+            if mirror and not graph.symmetric:
                 table = _mirrored(table, contents.both_ways, graph.num_nodes[etype[0]], counts)
-        if options.duplicates != "keep":
-            table = _merged(table, options.duplicates, graph.num_nodes[etype[2]], counts)
+        table = _merged(table, options.duplicates, graph.num_nodes[etype[2]], counts)
         edges[etype], edge_data[etype] = (table.src, table.dst), table.data
+    symmetric = mirror or (graph.symmetric and not options.directed)
     if options.reverse_types:
-        skip = {etype for etype in edges if etype[0] == etype[2]} if mirror else set()
+        skip = {etype for etype in edges if etype[0] == etype[2]} if symmetric else set()
         _add_reverse_types(edges, edge_data, skip, counts)
-    graph = replace(graph, edges=edges, edge_data={e: d for e, d in edge_data.items() if d}, counts=counts)
+    edge_data = {etype: data for etype, data in edge_data.items() if data}
+    graph = replace(graph, edges=edges, edge_data=edge_data, counts=counts, symmetric=symmetric)
     return _without_isolated(graph) if options.isolated == "drop" else graph
+
+
+def _with_weight(etype: EdgeType, columns: Columns, weight: bool | str | None) -> Columns:
+    """The columns with the one that is the weight called so, or without it."""
+    if weight is None:
+        return dict(columns)
+    if weight is False:
+        return {name: values for name, values in columns.items() if name != WEIGHT}
+    name = WEIGHT if weight is True or WEIGHT in columns else weight
+    if name not in columns:
+        known = ", ".join(columns) or "none"
+        raise DataError(f"edge type {':'.join(etype)} has no weight, but weight={weight!r}; its columns: {known}")
+    return {WEIGHT if column == name else column: values for column, values in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -110,9 +106,12 @@ def _mirrored(table: _EdgeTable, each: bool, num_nodes: int, counts: dict[str, i
 def _merged(table: _EdgeTable, policy: str, num_destinations: int, counts: dict[str, int]) -> _EdgeTable:
     """Each (source, destination) once, at its first place, with its first data; "sum" adds the weights up."""
     keys = _keys(table.src, table.dst, num_destinations)
+    if policy == "keep":
+        _count(counts, "duplicate edges kept", _num_repeated(keys))
+        return table
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     _count(counts, f"duplicate edges {'summed' if policy == 'sum' else 'dropped'}", len(keys) - len(first))
-    if len(first) == len(keys) and (policy == "drop" or WEIGHT in table.data):
+    if len(first) == len(keys) and (policy == "first" or WEIGHT in table.data):
         return table
     order = np.argsort(first)
     merged = table.take(first[order])
@@ -125,6 +124,13 @@ def _merged(table: _EdgeTable, policy: str, num_destinations: int, counts: dict[
             total = np.bincount(group.ravel(), weights=weights.astype(np.float64)).astype(kind)
         merged.data[WEIGHT] = total[order]
     return merged
+
+
+def _num_repeated(keys: np.ndarray) -> int:
+    """Keys that were there before; sorts ``keys`` in place."""
+    if not (keys[1:] > keys[:-1]).all():
+        keys.sort()
+    return int((keys[1:] == keys[:-1]).sum())
 
 
 def _keys(src: np.ndarray, dst: np.ndarray, num_destinations: int) -> np.ndarray:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.csr_readers.source import checked_file
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.source import MASKS, mask_of
+from graph_emb.graph.readers.source import MASKS, checked_file, mask_of
 
 if TYPE_CHECKING:
     from graph_emb.graph.readers.description import TypeFiles

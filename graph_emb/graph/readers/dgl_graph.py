@@ -2,79 +2,116 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.csr_readers.source import checked_file, parsing
-from graph_emb.graph.readers.source import Contents, as_path, has_suffix, is_object_of, register
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.dgl_format import read_graphs
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.scipy_matrix import is_symmetric
+from graph_emb.graph.readers.source import (
+    WEIGHT,
+    Contents,
+    as_path,
+    checked_file,
+    has_suffix,
+    is_object_of,
+    parsing,
+    register,
+)
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 
-# kDGLSerializeMagic of dgl/src/graph/graph_serialize.cc; what DGL makes of other bytes is not defined.
-_MAGIC = struct.pack("<Q", 0xDD2E4FF046B4A13F)
 _ORIGINAL_IDS = "_ID"  # dgl.NID and dgl.EID: where a subgraph's nodes and edges came from
 _is_dgl = is_object_of("dgl")
 _is_file = has_suffix(".dgl", ".bin")
 
 
-@register("dgl", lambda source: _is_dgl(source) or _is_file(source))
-def read_dgl(source: Any, *, index: int | None = None) -> Contents:
+@register("dgl", lambda source: _is_dgl(source) or _is_file(source), "index")
+def read_dgl(source: Any, options: ReadOptions) -> Contents:
     """A DGLGraph with its types and data; ``ndata['_ID']`` of a subgraph becomes the original ids.
 
-    Args:
-        index: Which graph of a file that holds several.
+    A file is read by our own parser: DGL's ends the process on a damaged length.
     """
     path = as_path(source)
     if path is not None:
-        return Contents(from_dgl(_load(checked_file(path), index), path.name.rpartition(".")[0] or path.name))
-    if index is not None:
-        raise ConfigError(f"index={index} chooses a graph of a file and means nothing to a graph in memory")
+        with parsing(checked_file(path), "a DGL graph file"):
+            return Contents(_of_file(path, options.index))
+    if options.index is not None:
+        raise ConfigError(f"index={options.index} chooses a graph of a file and means nothing to a graph in memory")
     if not hasattr(source, "canonical_etypes"):
         raise ConfigError(f"a {type(source).__name__} of DGL is no DGLGraph; pass its graph")
-    return Contents(from_dgl(source))
-
-
-def from_dgl(graph: Any, name: str = "graph") -> HeteroGraph:
-    """The nodes and edges of every type, edges in the order of their ids, data as numpy arrays."""
-    node_data = {ntype: _columns(graph.nodes[ntype].data) for ntype in graph.ntypes}
-    ids = {ntype: columns.pop(_ORIGINAL_IDS) for ntype, columns in node_data.items() if _ORIGINAL_IDS in columns}
     edges, edge_data = {}, {}
-    for etype in graph.canonical_etypes:
-        src, dst = graph.edges(etype=etype, order="eid")
-        edges[etype] = (_array(src).astype(np.int64, copy=False), _array(dst).astype(np.int64, copy=False))
-        edge_data[etype] = _columns(graph.edges[etype].data)
-    return HeteroGraph(
-        {ntype: graph.num_nodes(ntype) for ntype in graph.ntypes},
-        edges,
-        node_data={ntype: columns for ntype, columns in node_data.items() if columns},
-        edge_data={etype: columns for etype, columns in edge_data.items() if columns},
-        node_ids={ntype: values.astype(np.int64, copy=False) for ntype, values in ids.items()},
-        name=name,
-    )
+    for etype in source.canonical_etypes:
+        src, dst = source.edges(etype=etype, order="eid")
+        edges[etype] = _array(src), _array(dst)
+        edge_data[etype] = _columns(source.edges[etype].data)
+    node_data = {ntype: _columns(source.nodes[ntype].data) for ntype in source.ntypes}
+    num_nodes = {ntype: source.num_nodes(ntype) for ntype in source.ntypes}
+    return Contents(_typed(num_nodes, edges, node_data, edge_data, "graph"))
 
 
-def _columns(frame: Any) -> dict[str, np.ndarray]:
-    return {name: _array(frame[name]) for name in frame}
-
-
-def _array(tensor: Any) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
-
-
-def _load(file: Path, index: int | None) -> Any:
-    from graph_emb.compat.dgl import load
-
-    with file.open("rb") as stream:
-        if stream.read(len(_MAGIC)) != _MAGIC:
-            raise DataError(f"{file}: is no file of dgl.save_graphs or was cut off; write it again")
-    dgl = load()
-    with parsing(file, "a DGL graph file"):
-        graphs, _ = dgl.load_graphs(str(file))
+def _of_file(file: Path, index: int | None) -> HeteroGraph:
+    graphs = read_graphs(file)
     if index is None and len(graphs) != 1:
         raise DataError(f"{file}: holds {len(graphs)} graphs, expected 1; choose one with index=")
     if index is not None and not 0 <= index < len(graphs):
         raise ConfigError(f"index={index} is outside [0, {len(graphs)}), the graphs of {file}")
-    return graphs[index or 0]
+    stored = graphs[index or 0]
+    node_data = {ntype: _copies(columns) for ntype, columns in stored.node_data.items()}
+    edge_data = {etype: _copies(columns) for etype, columns in stored.edge_data.items()}
+    edges = {etype: (src.copy(), dst.copy()) for etype, (src, dst) in stored.edges.items()}
+    return _typed(stored.num_nodes, edges, node_data, edge_data, file.name.rpartition(".")[0] or file.name)
+
+
+def _copies(columns: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """The columns in memory of their own, as the mapped file may change."""
+    return {name: values.copy() for name, values in columns.items()}
+
+
+def _typed(
+    num_nodes: Mapping[str, int],
+    edges: Mapping[EdgeType, tuple[NDArray, NDArray]],
+    node_data: Mapping[str, dict[str, NDArray]],
+    edge_data: Mapping[EdgeType, dict[str, NDArray]],
+    name: str,
+) -> HeteroGraph:
+    ids = {ntype: columns.pop(_ORIGINAL_IDS) for ntype, columns in node_data.items() if _ORIGINAL_IDS in columns}
+    ends = {
+        etype: (src.astype(np.int64, copy=False), dst.astype(np.int64, copy=False))
+        for etype, (src, dst) in edges.items()
+    }
+    symmetric = False
+    if len(num_nodes) == len(edges) == 1:
+        (etype,), (num,) = edges, num_nodes.values()
+        columns = edge_data[etype]
+        if WEIGHT not in columns and "w" in columns:
+            columns[WEIGHT] = columns.pop("w")
+        if WEIGHT in columns and columns[WEIGHT].shape[1:] == (1,):
+            columns[WEIGHT] = columns[WEIGHT][:, 0]
+        weights = columns.get(WEIGHT)
+        symmetric = (weights is None or weights.ndim == 1) and is_symmetric(*ends[etype], weights, num)
+    return HeteroGraph(
+        dict(num_nodes),
+        ends,
+        node_data={ntype: columns for ntype, columns in node_data.items() if columns},
+        edge_data={etype: columns for etype, columns in edge_data.items() if columns},
+        node_ids={ntype: _int64(values) for ntype, values in ids.items()},
+        name=name,
+        symmetric=symmetric,
+    )
+
+
+def _int64(values: NDArray) -> NDArray[np.int64]:
+    return values.astype(np.int64, copy=False)
+
+
+def _columns(frame: Any) -> dict[str, NDArray]:
+    return {name: _array(frame[name]) for name in frame}
+
+
+def _array(tensor: Any) -> NDArray:
+    return tensor.detach().cpu().numpy()

@@ -4,32 +4,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import reading, text_bytes
-from graph_emb.graph.csr_readers.layout import find_columns
-from graph_emb.graph.csr_readers.parquet import narrowed_weights
-from graph_emb.graph.csr_readers.source import IdsPolicy, ReadOptions, WeightsPolicy, checked_file, split_suffix
-from graph_emb.graph.csr_readers.text import BLOCK_BYTES, EdgeBlock, edge_blocks, layout_of
-from graph_emb.graph.ids import number_ids, number_strings
+from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.source import WEIGHT, Contents, as_path, check_ids, checked_edge_type, register
+from graph_emb.graph.readers.layout import find_columns
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import (
+    WEIGHT,
+    Contents,
+    as_path,
+    check_ids,
+    checked_edge_type,
+    checked_file,
+    parsing,
+    register,
+    split_suffix,
+)
+from graph_emb.graph.readers.text import BLOCK_BYTES, EdgeBlock, edge_blocks
 from graph_emb.graph.typed import EDGE_TYPE, EdgeType, HeteroGraph
 
 TEXT = ("csv", "tsv", "txt", "edges", "edgelist")
-PARQUET = ("parquet", "pq")
+OPTIONS = ("ids", "num_nodes", "header", "separator", "comment", "columns", "edge_type")
+PARQUET_ROWS = 1 << 20
+Limits = dict[str, int | None]
 
 
 def edge_files(path: Path) -> list[Path]:
     """The file itself, or the edge lists of a folder in the order of their names."""
     if not path.is_dir():
         return [path]
-    return sorted(entry for entry in path.iterdir() if entry.is_file() and split_suffix(entry)[0] in TEXT + PARQUET)
+    known = TEXT + tables.PARQUET
+    return sorted(entry for entry in path.iterdir() if entry.is_file() and split_suffix(entry)[0] in known)
 
 
 def _is_edge_list(source: Any) -> bool:
@@ -38,46 +52,17 @@ def _is_edge_list(source: Any) -> bool:
         return False
     if path.is_dir():
         return bool(edge_files(path))
-    return split_suffix(path)[0] in TEXT + PARQUET
+    return split_suffix(path)[0] in TEXT + tables.PARQUET
 
 
-@register("edges", _is_edge_list, fallback=True)
-def read_edges(
-    source: Any,
-    *,
-    ids: IdsPolicy = "auto",
-    num_nodes: int | Mapping[str, int] | None = None,
-    weights: WeightsPolicy = "auto",
-    header: bool | None = None,
-    separator: str | None = None,
-    comment: str = "#%",
-    columns: Sequence[str] | None = None,
-    edge_type: EdgeType | str | None = None,
-) -> Contents:
-    """Each row an edge, in file order. Ids with gaps and strings are numbered in sorted order and kept.
-
-    Args:
-        ids: ``int``, ``str``, or by the first row (text) or the column type (Parquet).
-        num_nodes: Ids are node numbers below this, and nodes without an edge are kept; by node type for two types.
-        weights: ``auto`` takes a third column that a header names or that holds fractions; whole numbers without a
-            header may as well be times or relations and are refused. ``require`` takes them; ``ignore`` leaves out.
-        header, separator, comment: Of text files, as in ``graph_emb.graph.read_graph``.
-        columns: Names of source, target [, weight] in the header row or the Parquet schema.
-        edge_type: Two node types have ids of their own each; without it there is one type.
-    """
-    check_policies(weights, ids)
-    path, etype = Path(source), EDGE_TYPE if edge_type is None else checked_edge_type(edge_type)
-    limits = _limits(num_nodes, etype)
+@register("edges", _is_edge_list, *OPTIONS, fallback=True)
+def read_edges(source: Any, options: ReadOptions) -> Contents:
+    """Each row an edge, in file order. Ids with gaps and strings are numbered in sorted order and kept."""
+    path = Path(source)
+    etype = EDGE_TYPE if options.edge_type is None else checked_edge_type(options.edge_type)
+    limits = _limits(options, etype)
     same = len(limits) == 1
-    options = ReadOptions(
-        weights=weights,
-        ids=ids,
-        num_nodes=limits[etype[0]] if same else None,
-        header=header,
-        separator=separator,
-        comment=comment,
-        columns=None if columns is None else tuple(columns),
-    )
+    options = replace(options, num_nodes=limits[etype[0]] if same else None)
     blocks: list[EdgeBlock] = []
     for file in edge_files(path):
         rows = 0
@@ -89,79 +74,105 @@ def read_edges(
             blocks.append(block)
     if not blocks:
         raise DataError(f"{path}: has no edges; expected at least 1")
-    return Contents(_graph(blocks, etype, limits, split_name(path)))
+    return Contents(_graph(blocks, etype, limits, name_of(path), bool(options.weight)))
 
 
-def check_policies(weights: str, ids: str) -> None:
-    """Raise a ConfigError for an unknown policy."""
-    for word, value, policy in (("weights", weights, WeightsPolicy), ("ids", ids, IdsPolicy)):
-        if value not in get_args(policy):
-            raise unknown_name(f"{word} policy", value, get_args(policy))
-
-
-def split_name(path: Path) -> str:
+def name_of(path: Path) -> str:
     """A graph's name from its file or folder."""
     return path.name.removesuffix(".gz").partition(".")[0] or "graph"
 
 
-def _limits(num_nodes: int | Mapping[str, int] | None, etype: EdgeType) -> dict[str, int | None]:
-    limits: dict[str, int | None] = dict.fromkeys((etype[0], etype[2]))
-    if isinstance(num_nodes, Mapping):
-        for ntype, limit in num_nodes.items():
-            if ntype not in limits:
-                raise unknown_name("node type in num_nodes", ntype, limits)
-            limits[ntype] = int(limit)
-    elif num_nodes is not None:
+def _limits(options: ReadOptions, etype: EdgeType) -> Limits:
+    """For each node type of the edges the limit of its ids, None: by the edges."""
+    limits: Limits = dict.fromkeys((etype[0], etype[2]))
+    given = options.num_nodes
+    if given is None:
+        return limits
+    if isinstance(given, int | np.integer):
         if len(limits) > 1:
-            raise ConfigError(f"num_nodes={num_nodes}: the edges join two node types; give both, by type")
-        limits[etype[0]] = int(num_nodes)
-    if any(limit is not None and limit < 1 for limit in limits.values()):
-        raise ConfigError(f"num_nodes={num_nodes}: must be at least 1")
+            raise ConfigError(f"num_nodes={given}: the edges join two node types; give both, by type")
+        return {etype[0]: int(given)}
+    for ntype, limit in given.items():
+        if ntype not in limits:
+            raise unknown_name("node type in num_nodes", ntype, limits)
+        limits[ntype] = int(limit)
     return limits
 
 
 def _blocks(file: Path, options: ReadOptions) -> Iterator[EdgeBlock]:
-    if split_suffix(file)[0] in PARQUET:
-        yield from _parquet_blocks(file, options)
+    if tables.is_parquet(file):
+        yield from parquet_blocks(file, options)
         return
-    layout, first = layout_of(file, options), True
     with reading(file.name, text_bytes(file)) as advance:
         for block in edge_blocks(file, options):
-            if first and options.weights == "auto" and layout is not None and layout.header_line is None:
-                refuse_doubtful_weights(file, block)
-            first = False
             yield block
             advance(BLOCK_BYTES)
 
 
-def refuse_doubtful_weights(file: Path, block: EdgeBlock) -> None:
-    """Whole numbers in a third column without a name are weights, times or relations: the user must say it."""
-    weights = block.weights
-    if weights is None or (weights == 1).all() or (weights != np.floor(weights)).any():
-        return
-    shown = int(weights[weights != 1][0])
-    raise DataError(
-        f"{file}: a third column without a name holds whole numbers such as {shown}; say weights='require' for "
-        "weights, weights='ignore' to leave it out, or format='triples' for head, relation, tail"
-    )
+def parquet_blocks(
+    file: Path,
+    options: ReadOptions,
+    *,
+    num_rows: int | None = None,
+    group: int | None = None,
+    first_row: int = 1,
+    buffer_size: int = 0,
+) -> Iterator[EdgeBlock]:
+    """The edges of a Parquet file in order, at most ``num_rows`` or ``PARQUET_ROWS`` at a time.
 
+    Args:
+        group: Only this row group, whose first row has the number ``first_row``; None: all.
+        buffer_size: Bytes to read a column chunk by, so that a row group need not fit memory; 0: all of it at once.
+    Raises:
+        DataError: file, row, value and limit of the first value that is wrong.
+    """
+    from pyarrow import parquet
 
-def _parquet_blocks(file: Path, options: ReadOptions) -> Iterator[EdgeBlock]:
     if options.separator is not None or options.header is not None:
         raise ConfigError(f"{file}: separator= and header= are for text, not for Parquet")
-    names = tables.column_names(file)
-    places = find_columns(str(file), names, True, options)
-    chosen = [names[place] for place in places]
-    read = tables.read_columns(file, chosen, text=chosen[:2] if options.ids == "str" else ())
-    ends = [tables.ids_of(file, name, read[name], options.ids, options.num_nodes) for name in chosen[:2]]
+    with (
+        parsing(file, "a Parquet file"),
+        parquet.ParquetFile(file, buffer_size=buffer_size, pre_buffer=False) as table,
+        reading(file.name, table.metadata.num_rows if group is None else None, "rows") as advance,
+    ):
+        names = list(table.schema_arrow.names)
+        chosen = [names[place] for place in find_columns(str(file), names, True, options)]
+        groups = None if group is None else [group]
+        for batch in table.iter_batches(num_rows or PARQUET_ROWS, groups, columns=chosen, use_threads=group is None):
+            if batch.num_rows:
+                yield _parquet_block(file, batch, chosen, options, first_row)
+            first_row += batch.num_rows
+            advance(batch.num_rows)
+
+
+def _parquet_block(file: Path, batch: Any, chosen: list[str], options: ReadOptions, row: int) -> EdgeBlock:
+    import pyarrow as pa
+
+    columns = [pa.chunked_array([batch.column(name)]) for name in chosen]
+    src, dst = (
+        tables.ids_of(file, name, column, options.ids, options.id_limit, first_row=row)
+        for name, column in zip(chosen[:2], columns[:2], strict=True)
+    )
     weights = None
     if len(chosen) > 2:
-        weights = tables.numbers_of(file, chosen[2], read[chosen[2]])
-        if weights.ndim != 1:
-            raise DataError(f"{file}: column {chosen[2]!r} holds lists; expected one weight for each edge")
-        narrowed_weights(file, 1, chosen[2], weights)  # what the file stores is kept, once it is known to fit
-    if len(ends[0]):
-        yield EdgeBlock(ends[0], ends[1], weights)
+        weights = tables.numbers_of(file, chosen[2], columns[2], first_row=row)
+        _check_weights(file, row, chosen[2], weights)
+    return EdgeBlock(src, dst, weights)
+
+
+def _check_weights(file: Path, row: int, name: str, values: NDArray) -> None:
+    """Weights are one number an edge, finite and above 0 in float32, though they are kept as they are stored."""
+    if values.ndim != 1:
+        raise DataError(f"{file}: column {name!r} holds lists; expected one weight for each edge")
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    bad = ~(np.isfinite(narrow) & (narrow > 0))
+    if bad.any():
+        place = int(np.argmax(bad))
+        raise DataError(
+            f"{file}, row {row + place}: {name} {values[place].item()!r} is not finite and above 0; "
+            "drop the edge or rescale the weights"
+        )
 
 
 def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock], same: bool) -> None:
@@ -177,14 +188,14 @@ def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock], same: bo
             raise DataError(f"{file}: its ids are {kind}, those of the files before are {known}; say ids='str'")
     if (block.weights is None) != (earlier[0].weights is None):
         has = "no weights" if block.weights is None else "weights"
-        raise DataError(f"{file}: has {has}, unlike the files before; add them or say weights='ignore'")
+        raise DataError(f"{file}: has {has}, unlike the files before; add them or say weight=False")
 
 
 def _kind(ids: Any) -> str:
     return "numbers" if isinstance(ids, np.ndarray) else "names"
 
 
-def _check_limits(file: Path, block: EdgeBlock, etype: EdgeType, limits: dict[str, int | None], first_row: int) -> None:
+def _check_limits(file: Path, block: EdgeBlock, etype: EdgeType, limits: Limits, first_row: int) -> None:
     for word, ntype, ends in (("source", etype[0], block.src), ("target", etype[2], block.dst)):
         limit = limits[ntype]
         if limit is None:
@@ -194,46 +205,31 @@ def _check_limits(file: Path, block: EdgeBlock, etype: EdgeType, limits: dict[st
         check_ids(file, word, ends, limit, first_row=first_row)
 
 
-def _graph(blocks: list[EdgeBlock], etype: EdgeType, limits: dict[str, int | None], name: str) -> HeteroGraph:
+def _graph(blocks: list[EdgeBlock], etype: EdgeType, limits: Limits, name: str, asked: bool) -> HeteroGraph:
+    """One graph of all blocks; the list is emptied on the way, to save memory.
+
+    Args:
+        asked: Weights that are all 1 are kept, too.
+    """
     weights = None
     if blocks[0].weights is not None:
-        weights = np.concatenate([block.weights for block in blocks])
-    src, dst = (_joined([getattr(block, end) for block in blocks]) for end in ("src", "dst"))
+        weights = np.concatenate([block.weights for block in blocks if block.weights is not None])
+    ends: list[Any] = [[block.src for block in blocks], [block.dst for block in blocks]]
     blocks.clear()
     num_nodes: dict[str, int] = {}
     node_ids: dict[str, np.ndarray] = {}
-    if len(limits) == 1:
-        limit = limits[etype[0]]
+    for ntype, limit in limits.items():
+        sides = [side for side in (0, 1) if etype[2 * side] == ntype]
         if limit is None:
-            src, dst, kept = _numbered(src, dst)
-            limit = len(kept) if kept is not None else 1 + int(max(src.max(), dst.max()))
-            node_ids = {} if kept is None else {etype[0]: kept}
-        num_nodes[etype[0]] = limit
-        ends = [src, dst]
-    else:
-        ends = []
-        for ntype, column in ((etype[0], src), (etype[2], dst)):
-            limit, kept = limits[ntype], None
-            if limit is None:
-                column, _, kept = _numbered(column, column[:1])
-                limit = len(kept) if kept is not None else 1 + int(column.max())
-            if kept is not None:
-                node_ids[ntype] = kept
-            num_nodes[ntype] = limit
-            ends.append(column)
-    edges = (ends[0].astype(np.int64, copy=False), ends[1].astype(np.int64, copy=False))
-    edge_data = {} if weights is None or bool((weights == 1).all()) else {etype: {WEIGHT: weights}}
-    return HeteroGraph(num_nodes, {etype: edges}, edge_data=edge_data, node_ids=node_ids, name=name)
-
-
-def _joined(columns: list[Any]) -> Any:
-    if isinstance(columns[0], np.ndarray):
-        return np.concatenate(columns)
-    import pyarrow as pa
-
-    chunks = [chunk for column in columns for chunk in (column.chunks if hasattr(column, "chunks") else [column])]
-    return pa.chunked_array([chunk.cast(pa.string()) for chunk in chunks], type=pa.string())
-
-
-def _numbered(src: Any, dst: Any) -> Any:
-    return number_ids(src, dst) if isinstance(src, np.ndarray) else number_strings(src, dst)
+            numbers, known, limit = number_ids(*(ends[side] for side in sides))
+            if known is not None:
+                node_ids[ntype] = known
+        else:
+            numbers = [np.concatenate(ends[side]) for side in sides]
+        for side, column in zip(sides, numbers, strict=True):
+            ends[side] = column.astype(np.int64, copy=False)
+        num_nodes[ntype] = limit
+    if weights is not None and not asked and bool((weights == 1).all()):
+        weights = None
+    edge_data = {} if weights is None else {etype: {WEIGHT: weights}}
+    return HeteroGraph(num_nodes, {etype: (ends[0], ends[1])}, edge_data=edge_data, node_ids=node_ids, name=name)

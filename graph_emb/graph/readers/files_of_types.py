@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.csr_readers.source import checked_file, parsing
-from graph_emb.graph.ids import number_ids, number_strings
+from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.columns import Rows, data_of, mask_columns, rows_of
 from graph_emb.graph.readers.description import Description, EdgeFiles, NodeFiles, read_description
-from graph_emb.graph.readers.source import WEIGHT, Contents, check_ids, has_suffix, register
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import WEIGHT, Contents, check_ids, checked_file, has_suffix, parsing, register
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 Ids = Any  # int64 (N,), or an Arrow string column
 
 
 @register("yaml", has_suffix(".yaml", ".yml"))
-def read_yaml(source: Any) -> Contents:
+def read_yaml(source: Any, options: ReadOptions) -> Contents:
     """The graph that a YAML file describes; its paths are relative to it. See ``graph_emb.graph.readers.description``.
 
     Node types with a file are numbered in the order of its rows; the others by the sorted ids of their edges.
@@ -55,7 +55,7 @@ def read_yaml(source: Any) -> Contents:
 
 
 class _Nodes:
-    """The nodes of one type: how many, what their ids are and what is known of them."""
+    """The nodes of one type: their number, their ids and their data."""
 
     def __init__(self, file: Path, ntype: str, section: NodeFiles) -> None:
         self.file, self.ntype, self.section = file, ntype, section
@@ -177,24 +177,10 @@ def _number_all(
         columns = [ends[place].destination if side else ends[place].source for place, side in places]
         if len({isinstance(column, np.ndarray) for column in columns}) > 1:
             raise DataError(f"node type {ntype!r}: ids are numbers in some files and names in others; set id_type: str")
-        joined, nodes[ntype].kept = _number_open(columns)
-        nodes[ntype].num = 1 + int(joined.max())
-        splits = np.cumsum([len(column) for column in columns])[:-1]
-        for (place, side), own in zip(places, np.split(joined, splits), strict=True):
-            numbers[place][side] = own.astype(np.int64)
+        own, nodes[ntype].kept, nodes[ntype].num = number_ids(*([column] for column in columns))
+        for (place, side), column in zip(places, own, strict=True):
+            numbers[place][side] = column.astype(np.int64, copy=False)
     return [(src, dst) for src, dst in numbers if src is not None and dst is not None]
-
-
-def _number_open(columns: list[Ids]) -> tuple[np.ndarray, np.ndarray | None]:
-    if isinstance(columns[0], np.ndarray):
-        joined = np.concatenate(columns)
-        numbers, _, kept = number_ids(joined, joined[:1])
-        return numbers, kept
-    import pyarrow as pa
-
-    whole = pa.chunked_array([chunk for column in columns for chunk in column.chunks])
-    numbers, _, kept = number_strings(whole, whole.slice(0, 0))
-    return numbers, kept
 
 
 def _arrow(ids: Ids) -> Any:

@@ -1,53 +1,125 @@
-"""networkx graphs with the attributes of their nodes and edges, in memory or as gpickle or GraphML files."""
+"""networkx graphs with the attributes of their nodes and edges: in memory, GraphML, JSON node-link, trusted pickles."""
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.csr_readers.networkx_graph import unpickled
-from graph_emb.graph.csr_readers.source import checked_file, open_bytes, parsing, split_suffix
-from graph_emb.graph.readers.source import Contents, as_path, has_suffix, is_object_of, register
+from graph_emb.graph.readers.layout import fault_of_id, is_integer
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import (
+    WEIGHT,
+    Contents,
+    as_path,
+    checked_file,
+    has_suffix,
+    is_object_of,
+    open_bytes,
+    parsing,
+    register,
+    split_suffix,
+)
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 _is_networkx = is_object_of("networkx")
-_suffixes = [f".{kind}{gz}" for kind in ("gpickle", "pkl", "pickle", "graphml") for gz in ("", ".gz")]
-_is_file = has_suffix(*_suffixes)
+_PICKLES = ("gpickle", "pkl", "pickle")
+_is_file = has_suffix(*(f".{kind}{gz}" for kind in (*_PICKLES, "graphml", "json") for gz in ("", ".gz")))
+_OPTIONS = ("node_attributes", "edge_attributes", "ids", "trust_pickle")
 
 
-@register("networkx", lambda source: _is_networkx(source) or _is_file(source))
-def read_networkx(
-    source: Any,
-    *,
-    node_attributes: Sequence[str] | None = None,
-    edge_attributes: Sequence[str] | None = None,
-) -> Contents:
+@register("networkx", lambda source: _is_networkx(source) or _is_file(source), *_OPTIONS)
+def read_networkx(source: Any, options: ReadOptions) -> Contents:
     """A graph of any of networkx's four classes; an edge of an undirected one means both directions.
 
-    Nodes are numbered in the order of their ids: integers, or else strings (of a tuple: as Python writes it).
-
-    Args:
-        node_attributes, edge_attributes: Which become data; each node or edge must have them, as numbers or arrays of
-            one shape. None takes all that qualify and counts the others.
+    Nodes are numbered in the order of their ids: integers (of GraphML, texts that are all integers), or else strings
+    (of a tuple: as Python writes it). An edge without ``weight`` weighs 1 where others have one.
     """
-    path, name = as_path(source), "graph"
-    if path is not None:
-        source = _load(checked_file(path))
-        name = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    path = as_path(source)
+    if path is None:
+        return _contents(source, options, "graph", texts=False)
+    file = checked_file(path)
+    suffix, _ = split_suffix(file)
+    what = {"graphml": "GraphML", "json": "JSON node-link data"}.get(suffix, "a pickled networkx graph")
+    with parsing(file, what):
+        graph = _load(file, options)
+        name = file.name.removesuffix(".gz").rpartition(".")[0] or file.name
+        return _contents(graph, options, name, texts=suffix == "graphml")
+
+
+def _load(file: Path, options: ReadOptions) -> Any:
+    """The networkx graph of a file."""
+    import networkx
+
+    suffix, gzipped = split_suffix(file)
+    if suffix in _PICKLES and not options.trust_pickle:
+        raise DataError(
+            f"{file}: a pickle can run any code; save the graph as GraphML, JSON node-link or an edge list, or say "
+            "trust_pickle=True for a file of your own"
+        )
+    with open_bytes(file, gzipped) as stream:
+        if suffix == "graphml":
+            return networkx.read_graphml(stream)
+        if suffix in _PICKLES:
+            graph = pickle.load(stream)
+            if not isinstance(graph, networkx.Graph):
+                raise DataError(f"holds a {type(graph).__name__}; expected a networkx graph")
+            return graph
+        return _node_link(json.loads(stream.read()))
+
+
+def _node_link(data: Any) -> Any:
+    """The graph of networkx's node-link form: ``nodes`` with an ``id``, ``links`` or ``edges`` with both ends."""
+    import networkx
+
+    edges = data.get("links", data.get("edges")) if isinstance(data, dict) else None
+    if not isinstance(edges, list) or not isinstance(data.get("nodes"), list):
+        raise DataError("no lists 'nodes' and 'links'; expected JSON as networkx.node_link_data makes it")
+    graph = networkx.MultiDiGraph() if data.get("directed") else networkx.MultiGraph()
+    for position, node in enumerate(data["nodes"]):
+        name = _id_in(node, "id", f"node {position}")
+        if name in graph:
+            raise DataError(f"node {position}: id {name!r} is given twice; expected distinct ids")
+        graph.add_nodes_from([(name, {key: value for key, value in node.items() if key != "id"})])
+    for position, edge in enumerate(edges):
+        ends = [_id_in(edge, end, f"edge {position}") for end in ("source", "target")]
+        for end in ends:
+            if end not in graph:
+                raise DataError(f"edge {position}: {end!r} is no id of a node")
+        graph.add_edges_from([(*ends, {k: v for k, v in edge.items() if k not in ("source", "target", "key")})])
+    return graph
+
+
+def _id_in(record: Any, key: str, where: str) -> int | str:
+    value = record.get(key) if isinstance(record, dict) else None
+    if not isinstance(value, int | str) or isinstance(value, bool):
+        raise DataError(f"{where}: {key!r} is {str(value)[:60]!r}; expected an integer or a text")
+    return value
+
+
+def _contents(source: Any, options: ReadOptions, name: str, *, texts: bool) -> Contents:
     counts: dict[str, int] = {}
     nodes = list(source)
-    ids = _ids(nodes)
+    ids = _ids(nodes, options.ids, texts)
     order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    repeated = np.flatnonzero(ids[1:] == ids[:-1])
+    if repeated.size:
+        raise DataError(f"two nodes are written {ids[repeated[0]].item()!r}; expected ids that differ as strings")
     place = {nodes[old]: new for new, old in enumerate(order.tolist())}
     arcs = list(source.edges(data=True))
     src, dst = (np.fromiter((place[arc[end]] for arc in arcs), dtype=np.int64, count=len(arcs)) for end in (0, 1))
-    node_columns = _columns("node", [source.nodes[nodes[old]] for old in order.tolist()], node_attributes, counts)
-    edge_columns = _columns("edge", [arc[2] for arc in arcs], edge_attributes, counts)
-    ids = ids[order]
+    node_columns = _columns(
+        "node", [source.nodes[nodes[old]] for old in order.tolist()], options.node_attributes, counts
+    )
+    edge_rows = [{k: v for k, v in arc[2].items() if k != WEIGHT or options.weight is not False} for arc in arcs]
+    edge_columns = _columns("edge", edge_rows, options.edge_attributes, counts)
     is_dense = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(len(ids)))
     graph = HeteroGraph(
         {NODE_TYPE: len(nodes)},
@@ -61,26 +133,29 @@ def read_networkx(
     return Contents(graph, both_ways=not source.is_directed())
 
 
-def _load(file: Path) -> Any:
-    import networkx
+def _ids(nodes: list[Any], kind: str, texts: bool) -> NDArray:
+    """Ids (N,) as int64 or as strings.
 
-    suffix, gzipped = split_suffix(file)
-    if suffix != "graphml":
-        return unpickled(file)
-    with parsing(file, "GraphML"), open_bytes(file, gzipped) as stream:
-        return networkx.read_graphml(stream)
+    Args:
+        kind: The option ``ids``; ``auto``: integers where all are.
+        texts: The nodes come from a file in which every id is a text, so that ``7`` may be an integer.
+    """
+    words = [str(node) for node in nodes]
+    if kind == "auto":
+        numbers = (
+            is_integer if texts else (lambda node: isinstance(node, int | np.integer) and not isinstance(node, bool))
+        )
+        kind = "int" if all(map(numbers, nodes)) else "str"
+    for position, word in enumerate(words):
+        fault = fault_of_id(word, kind, None)
+        if fault is not None:
+            raise DataError(f"node {position}: {fault}")
+    ids = np.array(words, dtype=str)
+    return ids.astype(np.int64) if kind == "int" else ids
 
 
-def _ids(nodes: list[Any]) -> np.ndarray:
-    """Ids (N,) as int64 where all are integers, else as strings."""
-    if all(isinstance(node, int | np.integer) and not isinstance(node, bool) for node in nodes):
-        return np.array(nodes, dtype=np.int64)
-    ids = np.array([str(node) for node in nodes], dtype=str)
-    ordered = np.sort(ids)
-    repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if repeated.size:
-        raise DataError(f"two nodes are written {ordered[repeated[0]].item()!r}; expected ids that differ as strings")
-    return ids
+def _is_number(node: Any) -> bool:
+    return isinstance(node, int | np.integer) and not isinstance(node, bool)
 
 
 def _columns(
@@ -91,9 +166,10 @@ def _columns(
     columns: dict[str, np.ndarray] = {}
     for name in found if asked is None else asked:
         try:
-            columns[str(name)] = _column(kind, str(name), [row.get(name) for row in rows])
+            rest = 1.0 if kind == "edge" and name == WEIGHT and WEIGHT in found else None
+            columns[str(name)] = _column(kind, str(name), [row.get(name, rest) for row in rows])
         except DataError:
-            if asked is not None:
+            if asked is not None or (kind == "edge" and name == WEIGHT):
                 raise
             counts[f"{kind} attributes left out"] = counts.get(f"{kind} attributes left out", 0) + 1
     return columns

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from graph_emb.core.errors import DataError, unknown_name
+from graph_emb.core.errors import DataError
 from graph_emb.core.progress import reading, text_bytes
-from graph_emb.graph.csr_readers.layout import MAX_ID_LENGTH
-from graph_emb.graph.csr_readers.source import checked_file
-from graph_emb.graph.csr_readers.text import line_blocks
-from graph_emb.graph.ids import number_strings
-from graph_emb.graph.readers.source import Contents, has_suffix, register
-from graph_emb.graph.readers.triples import Relations, check_relations, relation_graph
+from graph_emb.graph.ids import number_ids
+from graph_emb.graph.readers.edge_list import name_of
+from graph_emb.graph.readers.layout import MAX_ID_LENGTH
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import Contents, checked_file, has_suffix, register
+from graph_emb.graph.readers.text import line_blocks
+from graph_emb.graph.readers.triples import relation_graph
 
-Literals = Literal["keep", "drop"]
 _BLOCK_BYTES = 1 << 23
 
 _IRI = r"<[^<>\x00-\x20]*>"
@@ -26,46 +26,37 @@ _LINE = (
 )
 
 
-@register("ntriples", has_suffix(".nt", ".nt.gz", ".ntriples", ".ntriples.gz"))
-def read_ntriples(source: Any, *, relations: Relations = "types", literals: Literals = "keep") -> Contents:
+@register("ntriples", has_suffix(".nt", ".nt.gz", ".ntriples", ".ntriples.gz"), "relations", "literals")
+def read_ntriples(source: Any, options: ReadOptions) -> Contents:
     """Nodes are the terms as they are written: ``<iri>``, ``_:blank`` and ``"literal"``.
 
-    Args:
-        relations: As for triples; an edge type is called by the last part of its IRI where that is unambiguous.
-        literals: ``keep`` makes each distinct literal a node, ``drop`` leaves their statements out.
+    An edge type is called by the last part of its relation's IRI where that is unambiguous.
     """
-    check_relations(relations)
-    if literals not in get_args(Literals):
-        raise unknown_name("literals policy", literals, get_args(Literals))
-    import pyarrow as pa
-
     file = checked_file(source)
     columns: dict[str, list[Any]] = {"s": [], "p": [], "o": []}
     dropped = 0
     with reading(file.name, text_bytes(file)) as advance:
         for first, block in line_blocks(file, _BLOCK_BYTES):
-            found, left = _terms(file, first, block, literals)
+            found, left = _terms(file, first, block, options.literals)
             dropped += left
             for key, chunks in columns.items():
                 chunks.append(found.field(key))
             advance(len(block))
-    subjects, predicates, objects = (pa.chunked_array(chunks, type=pa.string()) for chunks in columns.values())
-    if not len(subjects):
+    if not any(map(len, columns["s"])):
         raise DataError(f"{file}: has no statements to read; expected at least 1")
-    heads, tails, names = number_strings(subjects, objects)
-    numbers, _, relation_names = number_strings(predicates, predicates.slice(0, 0))
-    assert names is not None  # strings are always numbered
-    assert relation_names is not None
+    (heads, tails), names, num_nodes = number_ids(columns["s"], columns["o"])
+    (numbers,), relation_names, _ = number_ids(columns["p"])
+    assert relation_names is not None  # strings are always numbered
     graph = relation_graph(
         heads,
         numbers,
         tails,
         relation_names,
-        len(names),
-        relations,
+        num_nodes,
+        options.relations,
         node_ids=names,
         counts={"literals dropped": dropped} if dropped else {},
-        name=file.name.partition(".")[0],
+        name=name_of(file),
         short=True,
     )
     return Contents(graph)

@@ -12,8 +12,9 @@ import numpy as np
 
 from graph_emb.compat.ogb import OGBHetero, OGBLink, OGBNode, read_dataset
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.readers.options import ReadOptions, Relations
 from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, as_path, mask_of, register
-from graph_emb.graph.readers.triples import Relations, relation_graph
+from graph_emb.graph.readers.triples import relation_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 
 _PREFIXES = ("ogbl-", "ogbl_", "ogbn-", "ogbn_")
@@ -26,37 +27,28 @@ def _is_ogb(source: Any) -> bool:
     return path.name.startswith(_PREFIXES) and "." not in path.name
 
 
-@register("ogb", _is_ogb)
-def read_ogb(
-    source: Any,
-    *,
-    root: str | os.PathLike[str] | None = None,
-    download: bool = False,
-    relations: Relations = "types",
-) -> Contents:
+@register("ogb", _is_ogb, "root", "download", "relations")
+def read_ogb(source: Any, options: ReadOptions) -> Contents:
     """The graph of a node data set with features, labels and masks; of a link data set the training edges only.
 
     Tables are called as OGB's DGL classes call them: ``feat``, ``label``, ``year``, ``weight``, ``species`` ...
 
     Args:
-        source: A name, the data set's folder, or what ``graph_emb.compat.ogb.read_dataset`` gave.
-        root: The folder that holds ``ogbn_arxiv/``; not needed where the source is that folder itself.
-        download: Fetch a data set that is not there; without it nothing reaches for the network.
-        relations: Of ogbl-wikikg2: ``types`` makes each relation an edge type, ``column`` one type with a column.
+        source: A name, the data set's folder, or a data set of ``graph_emb.compat.ogb.read_dataset``.
     """
     path = as_path(source)
-    data = source if path is None else read_dataset(path.name, _root(path, root), download)
+    data = source if path is None else read_dataset(path.name, _root(path, options.root), options.download)
     meta = data.metadata
     if isinstance(data, OGBHetero):
         graph = _hetero_link(data) if meta.kind == "link" else _hetero_node(data)
     elif isinstance(data, OGBNode):
         graph = _node(data)
     elif "relation" in data.split["train"]:
-        return Contents(_knowledge_graph(data, relations))
+        return Contents(_knowledge_graph(data, options.relations))
     else:
         graph = _link(data)
-    if relations != "types":
-        raise ConfigError(f"relations={relations!r} is for ogbl-wikikg2; {meta.name} has no relation column")
+    if options.relations != "types":
+        raise ConfigError(f"relations={options.relations!r} is for ogbl-wikikg2; {meta.name} has no relation column")
     return Contents(graph, both_ways=not meta.is_hetero and not meta.is_directed)
 
 

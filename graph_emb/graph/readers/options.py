@@ -1,33 +1,82 @@
-"""The kinds of values that the readers' options take, checked before anything is read.
-
-Options that choose one of a few words are checked by their readers, which know the words.
-"""
+"""The options of every reader: one object, checked in one place before anything is read."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, unknown_name
+
+DuplicatesPolicy = Literal["keep", "first", "sum"]
+KeepOrDrop = Literal["keep", "drop"]
+IdsPolicy = Literal["auto", "int", "str"]
+Relations = Literal["types", "column"]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What an option may be.
+class ReadOptions:
+    """Options of ``read_graph``, whose docstring says what each does.
 
-    Attributes:
-        fits: Whether a value is of this kind.
-        words: The kind in words, for errors.
-        optional: Whether None is a value, too.
+    Raises:
+        ConfigError: a value of another kind or an unknown word.
     """
 
-    fits: Callable[[Any], bool]
-    words: str
-    optional: bool = False
+    name: str | None = None
+    format: str | None = None
+    directed: bool | None = None
+    duplicates: DuplicatesPolicy = "keep"
+    self_loops: KeepOrDrop = "keep"
+    isolated: KeepOrDrop = "keep"
+    reverse_types: bool = False
+    weight: bool | str | None = None
+    progress: bool | None = None
+    ids: IdsPolicy = "auto"
+    num_nodes: int | Mapping[str, int] | None = None
+    header: bool | None = None
+    separator: str | None = None
+    comment: str = "#%"
+    columns: Sequence[str] | None = None
+    edge_type: Sequence[str] | str | None = None
+    index: int | None = None
+    node_attributes: Sequence[str] | None = None
+    edge_attributes: Sequence[str] | None = None
+    relations: Relations = "types"
+    order: str = "hrt"
+    literals: KeepOrDrop = "keep"
+    root: str | os.PathLike[str] | None = None
+    download: bool = False
+    trust_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _check(field.name, getattr(self, field.name), field.default)
+        if isinstance(self.num_nodes, np.integer):
+            object.__setattr__(self, "num_nodes", int(self.num_nodes))
+
+    @property
+    def id_limit(self) -> int | None:
+        """``num_nodes`` where one number holds for every id."""
+        return self.num_nodes if isinstance(self.num_nodes, int) else None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> ReadOptions:
+        """The options of a mapping; an unknown name is refused with the nearest known one."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise unknown_name("option of a reader", name, known)
+        return cls(**given)
+
+
+COMMON_OPTIONS = (
+    *("name", "format", "directed", "duplicates", "self_loops", "isolated", "reverse_types", "weight"),
+    "progress",
+)
+"""Options that every source obeys."""
 
 
 def _is_flag(value: Any) -> bool:
@@ -56,31 +105,54 @@ def _is_count(value: Any) -> bool:
     return _is_integer(value)
 
 
-KINDS = {
-    "columns": Kind(_is_list_of_text, "a list of names", optional=True),
-    "comment": Kind(_is_text, "text, '' for no comments"),
-    "download": Kind(_is_flag, "True or False"),
-    "edge_attributes": Kind(_is_list, "a list of names", optional=True),
-    "edge_type": Kind(lambda value: _is_text(value) or _is_list_of_text(value), "three names", optional=True),
-    "format": Kind(_is_text, "text", optional=True),
-    "header": Kind(_is_flag, "True, False or None", optional=True),
-    "index": Kind(_is_integer, "an integer", optional=True),
-    "name": Kind(_is_text, "text", optional=True),
-    "node_attributes": Kind(_is_list, "a list of names", optional=True),
-    "num_nodes": Kind(_is_count, "an integer, or one for each node type", optional=True),
-    "order": Kind(_is_text, "text, such as 'hrt'"),
-    "progress": Kind(_is_flag, "True, False or None", optional=True),
-    "reverse_types": Kind(_is_flag, "True or False"),
-    "root": Kind(lambda value: isinstance(value, str | os.PathLike), "a path", optional=True),
-    "separator": Kind(_is_text, "one character", optional=True),
-    "undirected": Kind(_is_flag, "True, False or None", optional=True),
+def _is_separator(value: Any) -> bool:
+    return _is_text(value) and len(value) == 1 and value not in '\n\r"'
+
+
+_FLAG = (_is_flag, "True or False")
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "columns": (_is_list_of_text, "a list of names"),
+    "comment": (_is_text, "text, '' for no comments"),
+    "directed": _FLAG,
+    "download": _FLAG,
+    "edge_attributes": (_is_list, "a list of names"),
+    "edge_type": (lambda value: _is_text(value) or _is_list_of_text(value), "three names"),
+    "format": (_is_text, "text"),
+    "header": _FLAG,
+    "index": (_is_integer, "an integer"),
+    "name": (_is_text, "text"),
+    "node_attributes": (_is_list, "a list of names"),
+    "num_nodes": (_is_count, "an integer, or one for each node type"),
+    "order": (_is_text, "text, such as 'hrt'"),
+    "progress": _FLAG,
+    "reverse_types": _FLAG,
+    "root": (lambda value: isinstance(value, str | os.PathLike), "a path"),
+    "separator": (_is_separator, "one character that ends no line"),
+    "trust_pickle": _FLAG,
+    "weight": (lambda value: _is_flag(value) or _is_text(value), "True, False or the name of a column"),
+}
+"""What an option may be, as a test and in words; one whose default is None may be None, too."""
+WORDS = {
+    "duplicates": get_args(DuplicatesPolicy),
+    "ids": get_args(IdsPolicy),
+    "isolated": get_args(KeepOrDrop),
+    "literals": get_args(KeepOrDrop),
+    "relations": get_args(Relations),
+    "self_loops": get_args(KeepOrDrop),
 }
 
 
-def check_kinds(options: Mapping[str, Any]) -> None:
-    """Raise a ConfigError for the first option whose value is of another kind."""
-    for option, value in options.items():
-        kind = KINDS.get(option)
-        if kind is None or (value is None and kind.optional) or kind.fits(value):
-            continue
-        raise ConfigError(f"{option}={value!r}: expected {kind.words}")
+def _check(option: str, value: Any, default: Any) -> None:
+    if option in WORDS:
+        if value not in WORDS[option]:
+            raise unknown_name(f"{option} policy", value, WORDS[option])
+        return
+    if value is None and default is None:
+        return
+    fits, words = KINDS[option]
+    if not fits(value):
+        if default is None and words == _FLAG[1]:
+            words = "True, False or None"
+        raise ConfigError(f"{option}={value!r}: expected {words}")
+    if option == "num_nodes" and min(value.values() if isinstance(value, Mapping) else [value], default=1) < 1:
+        raise ConfigError(f"num_nodes={value}: must be at least 1")

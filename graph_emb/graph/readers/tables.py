@@ -13,9 +13,9 @@ import numpy as np
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.progress import reading, text_bytes
-from graph_emb.graph.csr_readers.layout import MAX_ID_LENGTH, split_line
-from graph_emb.graph.csr_readers.source import LARGEST_ID, checked_file, parsing, split_suffix
-from graph_emb.graph.csr_readers.text import BLOCK_BYTES, line_blocks, numbered_lines
+from graph_emb.graph.readers.layout import MAX_ID_LENGTH, split_line
+from graph_emb.graph.readers.source import LARGEST_ID, checked_file, parsing, split_suffix
+from graph_emb.graph.readers.text import BLOCK_BYTES, line_blocks, numbered_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,6 +190,8 @@ def ids_of(
     from pyarrow import compute
 
     _refuse_nulls(file, name, column, first_row)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     is_integer = pa.types.is_integer(column.type)
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if (not is_integer and not is_text) or (kind == "int" and not is_integer):

@@ -1,4 +1,4 @@
-"""Knowledge-graph triples as text: head, relation and tail in each line, names or integers."""
+"""Knowledge-graph triples: head, relation and tail in each line of a text, or in the arrays of ``triples.npz``."""
 
 # T triples, N entities
 
@@ -7,109 +7,93 @@ from __future__ import annotations
 import gzip
 import re
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.graph.csr_readers.layout import is_integer
-from graph_emb.graph.csr_readers.source import IdsPolicy, checked_file, parsing, split_suffix
-from graph_emb.graph.ids import number_ids, number_strings
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.source import Contents, register
+from graph_emb.graph.readers.arrays import load_arrays
+from graph_emb.graph.readers.edge_list import name_of
+from graph_emb.graph.readers.layout import is_integer
+from graph_emb.graph.readers.options import ReadOptions, Relations
+from graph_emb.graph.readers.source import Contents, as_path, checked_file, parsing, register, split_suffix
 from graph_emb.graph.triples import PARTS, KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 
-Relations = Literal["types", "column"]
 RELATION = "relation"
 """The column of edge data with the number of each edge's relation, where relations are no edge types."""
 ARRAYS = "triples.npz"
 """The file of arrays in a folder of triples."""
+_WORDS = {"h": "head", "r": "relation", "t": "tail"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
-def _is_knowledge_graph(source: Any) -> bool:
-    return isinstance(source, KnowledgeGraph)
+def _is_triples(source: Any) -> bool:
+    path = as_path(source)  # of text only format= can say it: three columns may as well be weighted edges
+    if path is None:
+        return isinstance(source, KnowledgeGraph)
+    return path.name == ARRAYS or (path / ARRAYS).is_file()
 
 
-@register("triples", _is_knowledge_graph)  # three columns of a file may as well be weighted edges: format= must say it
-def read_triples(
-    source: Any,
-    *,
-    relations: Relations = "types",
-    order: str = "hrt",
-    ids: IdsPolicy = "auto",
-    separator: str | None = None,
-) -> Contents:
-    """Triples without a header row: csv, tsv, txt, also gzipped, or Parquet with three columns; or arrays.
-
-    Of a folder with files called train, valid and test, only train's triples become edges; the entities of all three
-    become nodes, so that what is held out can be ranked. The same holds for the arrays ``train``, ``valid``, ``test``,
-    shape (T, 3), of an ``.npz`` file, whose names lie beside it in ``entities.txt.gz`` and ``relations.txt.gz``.
-
-    Args:
-        relations: ``types``: each relation is an edge type, its name cleaned of what DGL's files cannot hold;
-            ``column``: one edge type, with the relation's number in the column ``relation``.
-        order: Which column is which, a permutation of ``hrt``.
-        ids: Of the entities: ``int``, ``str``, or as the first lines show.
-        separator: None: as the first line shows.
-    """
-    check_relations(relations)
-    known = isinstance(source, KnowledgeGraph)
-    read = source if known else read_knowledge_graph(Path(source), order=order, ids=ids, separator=separator)
-    heads, numbers, tails = read.train.T
-    names = None if read.entities is None else np.array(read.entities)
-    relation_names = [f"relation_{number}" for number in range(read.num_relations)]
+@register("triples", _is_triples, "relations", "order", "ids", "separator")
+def read_triples(source: Any, options: ReadOptions) -> Contents:
+    """The training triples as edges; entities of all parts become nodes, so that what is held out can be ranked."""
+    read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(Path(source), options)
+    relation_names = read.relations or [f"relation_{number}" for number in range(read.num_relations)]
+    heads, numbers, tails = (np.ascontiguousarray(column) for column in read.train.T)
     graph = relation_graph(
         heads,
         numbers,
         tails,
-        np.array(relation_names if read.relations is None else read.relations),
+        np.array(relation_names),
         read.num_entities,
-        relations,
-        node_ids=names,
+        options.relations,
+        node_ids=None if read.entities is None else np.array(read.entities),
         counts={f"{part} edges left out": len(own) for part, own in read.parts.items() if part != "train"},
         name=read.name,
     )
     return Contents(graph)
 
 
-def read_knowledge_graph(
-    path: Path, *, order: str = "hrt", ids: IdsPolicy = "auto", separator: str | None = None
-) -> KnowledgeGraph:
-    """Numbered triples of all parts; options and files as ``read_triples`` takes them.
+def read_knowledge_graph(path: Path, options: ReadOptions | None = None) -> KnowledgeGraph:
+    """Numbered triples of all parts of a file or folder.
 
-    Entities and relations are numbered in sorted order of their names, over all parts; arrays hold numbers already.
-    Entities that are the integers 0 .. N - 1 have no names.
+    * text without a header row: csv, tsv, txt, also gzipped, or Parquet, with three columns. A folder may hold files
+      called train, valid and test; other files of a folder are one part. Entities and relations are numbered in sorted
+      order of their names, over all parts; entities that are the integers 0 .. N - 1 have no names;
+    * ``triples.npz``, or its folder: arrays ``train``, ``valid``, ``test`` of shape (T, 3), numbered already, with
+      ``entities.txt.gz`` and ``relations.txt.gz`` (a name a line) where they are there.
+
+    Args:
+        options: ``order``, ``ids`` and ``separator`` of text.
+    Raises:
+        DataError: no such files, or not as described; names file, line, value and limit.
     """
-    if sorted(order) != ["h", "r", "t"]:
-        raise ConfigError(f"order={order!r}: expected a permutation of 'hrt', such as 'htr'")
-    if ids not in get_args(IdsPolicy):
-        raise unknown_name("ids policy", ids, get_args(IdsPolicy))
-    name = path.name.partition(".")[0] or "graph"
+    options = options or ReadOptions()
+    if sorted(options.order) != ["h", "r", "t"]:
+        raise ConfigError(f"order={options.order!r}: expected a permutation of 'hrt', such as 'htr'")
     arrays = path / ARRAYS if path.is_dir() else path
     if arrays.suffix == ".npz" and arrays.is_file():
-        return _of_arrays(name, arrays)
+        return _of_arrays(path.parent.name if path.name == ARRAYS else name_of(path), checked_file(arrays))
     files = _files(path)
-    read = [_read(file, order, ids, separator) for file in files.values()]
-    kinds = {isinstance(part[0], np.ndarray) for part in read}
-    if len(kinds) > 1:
+    read = [_read(file, options) for file in files.values()]
+    if len({isinstance(columns[0], np.ndarray) for columns in read}) > 1:
         raise DataError(f"{path}: entities are numbers in some files and names in others; pass ids='str'")
-    heads, rels, tails = (_joined([part[place] for part in read]) for place in range(3))
-    heads, tails, names = number_ids(heads, tails) if kinds == {True} else number_strings(heads, tails)
-    numbers, _, relations = number_strings(rels, rels.slice(0, 0))
+    (heads, tails), names, num_entities = number_ids(*([columns[end] for columns in read] for end in (0, 2)))
+    (numbers,), relations, num_relations = number_ids([columns[1] for columns in read])
     assert relations is not None  # strings are always numbered
-    triples = np.stack([heads, numbers, tails], axis=1).astype(np.int64, copy=False)
-    ends = np.cumsum([len(part[0]) for part in read])
+    triples = np.stack([heads, numbers, tails], axis=1, dtype=np.int64)
+    ends = np.cumsum([len(columns[0]) for columns in read])
     parts = dict(zip(files, np.split(triples, ends[:-1]), strict=True)) if "train" in files else {"train": triples}
-    count = len(names) if names is not None else 1 + int(max(heads.max(), tails.max()))
     entities = None if names is None else tuple(names.tolist())
-    return KnowledgeGraph(name, count, len(relations), parts, entities, tuple(relations.tolist()))
+    return KnowledgeGraph(name_of(path), num_entities, num_relations, parts, entities, tuple(relations.tolist()))
 
 
 def _of_arrays(name: str, file: Path) -> KnowledgeGraph:
-    with parsing(checked_file(file), "an .npz archive"), np.load(file, allow_pickle=False) as archive:
-        parts = {part: archive[part] for part in PARTS if part in archive.files}
+    arrays = load_arrays(file)
+    parts = {part: arrays[part] for part in PARTS if part in arrays}
     if not parts:
         raise DataError(f"{file}: has none of the arrays {', '.join(PARTS)}; expected (T, 3) ids each")
     for part, triples in parts.items():
@@ -133,11 +117,6 @@ def _names(file: Path) -> tuple[str, ...] | None:
         return tuple(line.rstrip("\n") for line in lines)
 
 
-def check_relations(relations: str) -> None:
-    if relations not in get_args(Relations):
-        raise unknown_name("relations policy", relations, get_args(Relations))
-
-
 def _files(path: Path) -> dict[str, Path]:
     """The file, or the train, valid and test files of a folder in this order; else all of its files."""
     if not path.is_dir():
@@ -148,18 +127,21 @@ def _files(path: Path) -> dict[str, Path]:
     if "train" in by_stem:
         return {part: by_stem[part] for part in PARTS if part in by_stem}
     if not entries:
-        raise DataError(f"{path}: holds no file of triples; expected one of .{', .'.join(known)}")
+        raise DataError(f"{path}: holds no file of triples; expected {ARRAYS} or one of .{', .'.join(known)}")
     return {entry.name: entry for entry in entries}
 
 
-def _read(file: Path, order: str, ids: str, separator: str | None) -> list[Any]:
+def _read(file: Path, options: ReadOptions) -> list[Any]:
     """Head, relation (as strings) and tail columns of a file."""
+    ids, separator = options.ids, options.separator
     names = tables.column_names(file, separator)
     if len(names) != 3:
         raise DataError(f"{file}: {len(names)} column(s) in the first line, expected 3: head, relation, tail")
     keys = names if tables.is_parquet(file) else ["0", "1", "2"]
-    place = {letter: keys[order.index(letter)] for letter in "hrt"}
-    text = keys if ids == "str" or _shows_names(file, place, separator) else [place["r"]]
+    place = {letter: keys[options.order.index(letter)] for letter in "hrt"}
+    # with names at both ends of the first line of a text, NA and null are names like others
+    shows_names = not tables.is_parquet(file) and not any(is_integer(names[int(place[end])]) for end in "ht")
+    text = keys if ids == "str" or shows_names else [place["r"]]
     read = tables.read_columns(file, separator=separator, header=False, text=text)
     if not len(read[place["r"]]):
         raise DataError(f"{file}: has no triples; expected at least 1")
@@ -168,25 +150,6 @@ def _read(file: Path, order: str, ids: str, separator: str | None) -> list[Any]:
     if isinstance(columns["h"], np.ndarray) != isinstance(columns["t"], np.ndarray):
         raise DataError(f"{file}: heads and tails are of two kinds, numbers and names; pass ids='str'")
     return [columns[letter] for letter in "hrt"]
-
-
-def _shows_names(file: Path, place: dict[str, str], separator: str | None) -> bool:
-    """Whether both ends in the first line of a text file are names; NA and null are then names like others."""
-    if tables.is_parquet(file):
-        return False
-    cells = tables.column_names(file, separator)
-    return not any(is_integer(cells[int(place[end])]) for end in "ht")
-
-
-_WORDS = {"h": "head", "r": "relation", "t": "tail"}
-
-
-def _joined(columns: list[Any]) -> Any:
-    if isinstance(columns[0], np.ndarray):
-        return np.concatenate(columns)
-    import pyarrow as pa
-
-    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], type=columns[0].type)
 
 
 def relation_graph(

@@ -9,7 +9,8 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers import read_graph
-from graph_emb.graph.readers.clean import CleanOptions, cleaned
+from graph_emb.graph.readers.clean import cleaned
+from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import Contents
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
@@ -30,7 +31,8 @@ def test_nothing_changes_without_an_option() -> None:
     given = [(1, 1), (0, 1), (0, 1), (1, 0)]
     graph = read_graph(plain(given))
     assert pairs_of(graph) == given
-    assert graph.counts == {}
+    assert graph.counts == {"duplicate edges kept": 1}
+    assert not graph.symmetric
 
 
 def test_loops_are_dropped_and_counted() -> None:
@@ -47,7 +49,7 @@ def test_loops_between_two_node_types_are_none() -> None:
 
 
 def test_duplicates_keep_the_first_and_its_place() -> None:
-    graph = read_graph(plain([(3, 1), (0, 1), (3, 1), (0, 1)], [1.0, 2.0, 4.0, 8.0]), duplicates="drop")
+    graph = read_graph(plain([(3, 1), (0, 1), (3, 1), (0, 1)], [1.0, 2.0, 4.0, 8.0]), duplicates="first")
     assert pairs_of(graph) == [(3, 1), (0, 1)]
     assert graph.edge_data[EDGE_TYPE]["weight"].tolist() == [1.0, 2.0]
     assert graph.counts == {"duplicate edges dropped": 2}
@@ -72,7 +74,7 @@ def test_integer_weights_stay_integers_when_summed() -> None:
 
 
 def test_undirected_adds_only_reverses_that_are_missing() -> None:
-    graph = read_graph(plain([(0, 1), (1, 0), (2, 3), (4, 4)], [1.0, 2.0, 3.0, 4.0]), undirected=True)
+    graph = read_graph(plain([(0, 1), (1, 0), (2, 3), (4, 4)], [1.0, 2.0, 3.0, 4.0]), directed=False)
     assert pairs_of(graph) == [(0, 1), (1, 0), (2, 3), (4, 4), (3, 2)]
     assert graph.edge_data[EDGE_TYPE]["weight"].tolist() == [1.0, 2.0, 3.0, 4.0, 3.0]
     assert graph.counts == {"reverse edges added": 1}
@@ -80,8 +82,8 @@ def test_undirected_adds_only_reverses_that_are_missing() -> None:
 
 def test_a_source_of_undirected_edges_gets_every_reverse() -> None:
     contents = Contents(plain([(0, 1), (1, 0), (4, 4)]), both_ways=True)
-    assert pairs_of(cleaned(contents, CleanOptions())) == [(0, 1), (1, 0), (4, 4), (1, 0), (0, 1)]
-    assert pairs_of(cleaned(contents, CleanOptions(undirected=False))) == [(0, 1), (1, 0), (4, 4)]
+    assert pairs_of(cleaned(contents, ReadOptions())) == [(0, 1), (1, 0), (4, 4), (1, 0), (0, 1)]
+    assert pairs_of(cleaned(contents, ReadOptions(directed=True))) == [(0, 1), (1, 0), (4, 4)]
 
 
 def test_isolated_nodes_go_and_the_others_keep_their_ids_and_data() -> None:
@@ -129,7 +131,7 @@ def test_types_that_hold_both_directions_get_no_reverse_type() -> None:
         {"author": 2, "paper": 3},
         {WRITES: (np.array([0]), np.array([2])), cites: (np.array([0]), np.array([1]))},
     )
-    graph = read_graph(given, reverse_types=True, undirected=True)
+    graph = read_graph(given, reverse_types=True, directed=False)
     assert graph.etypes == [WRITES, cites, ("paper", "rev_writes", "author")]
     assert read_graph(given, reverse_types=True).etypes[3] == ("paper", "rev_cites", "paper")
 
@@ -137,11 +139,11 @@ def test_types_that_hold_both_directions_get_no_reverse_type() -> None:
 def test_undirected_needs_a_type_with_ends_of_one_type() -> None:
     given = HeteroGraph({"author": 2, "paper": 3}, {WRITES: (np.array([0]), np.array([2]))})
     with pytest.raises(ConfigError, match="use reverse_types=True"):
-        read_graph(given, undirected=True)
+        read_graph(given, directed=False)
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("duplicates", "first"), ("self_loops", "remove"), ("isolated", "remove")]
+    ("option", "value"), [("duplicates", "drop"), ("self_loops", "remove"), ("isolated", "remove")]
 )
 def test_an_unknown_policy_is_refused(option: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown {option} policy '{value}'"):
@@ -152,7 +154,7 @@ def test_an_unknown_policy_is_refused(option: str, value: str) -> None:
 def test_options_together_equal_brute_force(seed: int) -> None:
     stream = np.random.default_rng(seed)
     given = [tuple(pair) for pair in stream.integers(0, 8, (30, 2)).tolist()]
-    graph = read_graph(plain(given, num_nodes=8), duplicates="sum", self_loops="drop", undirected=True, isolated="drop")
+    graph = read_graph(plain(given, num_nodes=8), duplicates="sum", self_loops="drop", directed=False, isolated="drop")
     expected = Counter(pair for pair in given if pair[0] != pair[1])
     for (u, v), count in list(expected.items()):
         if (v, u) not in expected:

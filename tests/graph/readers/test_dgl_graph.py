@@ -76,8 +76,8 @@ def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
     path = tmp_path / "g.dgl"
     load().save_graphs(str(path), [load().graph((torch.arange(500), torch.arange(500)))])
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"g.dgl: cannot be read as a DGL graph file"):
+    with pytest.raises(DataError, match=r"g.dgl: cut short: 4104 bytes are needed, the file has 100"):
         read_graph(path)
     path.write_bytes(b"something else")
-    with pytest.raises(DataError, match=r"g.dgl: is no file of dgl.save_graphs"):
+    with pytest.raises(DataError, match=r"g.dgl: not a DGL graph file"):
         read_graph(path)

@@ -67,27 +67,35 @@ def test_parquet_columns_are_found_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "weights", "expected"),
+    ("text", "weight", "expected"),
     [
-        ("0 1 1\n1 2 1\n", "auto", None),
-        ("0 1 0.5\n1 2 3\n", "auto", [0.5, 3.0]),
-        ("0 1 4\n1 2 3\n", "require", [4.0, 3.0]),
-        ("0 1 4\n1 2 3\n", "ignore", None),
-        ("src dst weight\n0 1 4\n1 2 3\n", "auto", [4.0, 3.0]),
+        ("0 1 1\n1 2 1\n", True, [1.0, 1.0]),
+        ("0 1 0.5\n1 2 3\n", True, [0.5, 3.0]),
+        ("0 1 4\n1 2 3\n", True, [4.0, 3.0]),
+        ("0 1 4\n1 2 3\n", False, None),
+        ("src dst weight\n0 1 4\n1 2 3\n", None, [4.0, 3.0]),
+        ("src dst weight\n0 1 4\n1 2 3\n", False, None),
+        ("src dst weight\n0 1 1\n1 2 1\n", None, None),
+        ("src dst year\n0 1 4\n1 2 3\n", None, None),
+        ("src dst year\n0 1 4\n1 2 3\n", "year", [4.0, 3.0]),
+        ("a b year\n0 1 4\n1 2 3\n", True, [4.0, 3.0]),
     ],
 )
-def test_a_third_column_is_a_weight_where_it_must_be_one(
-    tmp_path: Path, text: str, weights: str, expected: list[float] | None
+def test_a_third_column_is_a_weight_where_it_is_named_so_or_told(
+    tmp_path: Path, text: str, weight: bool | str | None, expected: list[float] | None
 ) -> None:
     (tmp_path / "g.txt").write_text(text)
-    data = read_graph(tmp_path / "g.txt", weights=weights).edge_data.get(EDGE_TYPE)
+    data = read_graph(tmp_path / "g.txt", weight=weight).edge_data.get(EDGE_TYPE)
     assert (None if data is None else data["weight"].tolist()) == expected
 
 
-def test_a_third_column_of_whole_numbers_asks_what_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("third", ["1", "0.5", "word"])
+def test_a_third_column_without_a_name_asks_what_it_is(tmp_path: Path, third: str) -> None:
     # triples of integers would be read as weighted edges, the relation as a node
-    (tmp_path / "g.txt").write_text("0 12 1\n4 3 1\n1 3 7\n")
-    with pytest.raises(DataError, match=r"g.txt: a third column .* such as 7; say weights='require'.*format='triples'"):
+    (tmp_path / "g.txt").write_text(f"0 12 {third}\n4 3 {third}\n1 3 7\n")
+    with pytest.raises(
+        DataError, match=rf"g.txt, line 1: a third column .*'{third}'; say weight=True.*weight=False.*format='triples'"
+    ):
         read_graph(tmp_path / "g.txt")
 
 
@@ -98,13 +106,16 @@ def test_a_third_column_of_whole_numbers_asks_what_it_is(tmp_path: Path) -> None
         ("0,1\n1,2\n5,-1\n", {}, r"g.csv, line 3: id '-1' is negative"),
         ("0,1\n1,9\n", {"num_nodes": 9}, r"g.csv, line 2: id 9 is outside \[0, 9\)"),
         ("0,1\n1\n", {}, r"g.csv, line 2: 1 column\(s\), expected 2"),
-        ("0,1,0.5\n1,2,nan\n", {}, r"g.csv, line 2: weight 'nan' is not finite"),
-        ("a,b,c\nb,c,a\n", {"header": False}, r"g.csv, line 1: the third value 'c' is not a numeric weight"),
+        ("0,1,0.5\n1,2,nan\n", {"weight": True}, r"g.csv, line 2: weight 'nan' is not finite"),
+        ("a,b,c\nb,c,a\n", {"header": False, "weight": True}, r"g.csv, line 1: the weight 'c' is not a number"),
         ("0,1,2,3\n", {}, r"g.csv, line 1: 4 column\(s\), expected 2 or 3"),
         ("# nothing\n", {}, "has no edges; expected at least 1"),
         ("0,1\n", {"num_nodes": 0}, "num_nodes=0: must be at least 1"),
         ("0,1\n", {"ids": "text"}, "unknown ids policy 'text'"),
-        ("0,1\n", {"weights": "yes"}, "unknown weights policy 'yes'"),
+        ("0,1\n", {"weight": 1}, "weight=1: expected True, False or the name of a column"),
+        ("a,b\n0,1\n", {"weight": "c"}, "g.csv, line 1: no column 'c'; columns: a, b"),
+        ("0,1\n", {"weight": True}, "g.csv, line 1: no weight column, but weight=True"),
+        ("0,1,2\n", {"weight": "c", "header": False}, "weight= names columns of a header row"),
         ("0,1\n", {"num_nodes": {"user": 3}}, "unknown node type in num_nodes 'user'"),
         ("0,1\n", {"num_nodes": 3, "edge_type": "a:b:c"}, "the edges join two node types; give both"),
         ("0,1\n", {"edge_type": "a:b"}, "expected three names"),
@@ -172,6 +183,6 @@ def test_files_of_a_folder_that_differ_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("x,y\n")
     with pytest.raises(DataError, match=r"b.csv: its ids are names, those of the files before are numbers"):
         read_graph(tmp_path)
-    (tmp_path / "b.csv").write_text("0,1,0.5\n")
+    (tmp_path / "b.csv").write_text("src,dst,weight\n0,1,0.5\n")
     with pytest.raises(DataError, match=r"b.csv: has weights, unlike the files before"):
         read_graph(tmp_path)

@@ -48,7 +48,7 @@ def test_an_attribute_that_was_asked_for_must_fit(asked: str, message: str) -> N
 def test_an_undirected_edge_means_both_directions() -> None:
     graph = networkx.Graph([(0, 1), (1, 1)])
     assert [ends.tolist() for ends in read_graph(graph).edges[EDGE_TYPE]] == [[0, 1, 1], [1, 1, 0]]
-    assert [ends.tolist() for ends in read_graph(graph, undirected=False).edges[EDGE_TYPE]] == [[0, 1], [1, 1]]
+    assert [ends.tolist() for ends in read_graph(graph, directed=True).edges[EDGE_TYPE]] == [[0, 1], [1, 1]]
     assert read_graph(networkx.MultiGraph([(0, 1), (0, 1)])).total_edges == 4
 
 
@@ -74,7 +74,7 @@ def test_graphml_keeps_attributes(tmp_path: Path) -> None:
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path: Path) -> None:
     (tmp_path / "g.gpickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(DataError, match=r"g.gpickle: the pickle asks for os.system"):
+    with pytest.raises(DataError, match=r"g.gpickle: a pickle can run any code"):
         read_graph(tmp_path / "g.gpickle")
 
 

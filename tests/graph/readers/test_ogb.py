@@ -39,7 +39,7 @@ def test_a_link_set_has_training_edges_only_in_both_directions(tmp_path: Path) -
     assert graph.num_nodes == {NODE_TYPE: 5}
     assert pairs_of(graph) == [(0, 1), (1, 2), (2, 3), (3, 4), (1, 0), (2, 1), (3, 2), (4, 3)]
     assert graph.counts == {"valid edges left out": 1, "test edges left out": 1, "reverse edges added": 4}
-    assert read_graph("ogbl_ddi", root=tmp_path, undirected=False).total_edges == 4
+    assert read_graph("ogbl_ddi", root=tmp_path, directed=True).total_edges == 4
 
 
 def test_weights_and_years_follow_their_edges(tmp_path: Path) -> None:

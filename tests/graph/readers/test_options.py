@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.readers import READERS, read_graph
-from graph_emb.graph.readers.options import KINDS
+from graph_emb.graph.readers.options import KINDS, WORDS, ReadOptions
 from graph_emb.graph.typed import NODE_TYPE
 from partition.cli import main
 
@@ -23,7 +24,7 @@ from partition.cli import main
         ({"num_nodes": "abc"}, "num_nodes='abc': expected an integer"),
         ({"num_nodes": True}, "num_nodes=True: expected an integer"),
         ({"num_nodes": {"_N": 4.7}}, r"num_nodes={'_N': 4.7}: expected an integer"),
-        ({"undirected": "maybe"}, "undirected='maybe': expected True, False or None"),
+        ({"directed": "maybe"}, "directed='maybe': expected True, False or None"),
         ({"reverse_types": "perhaps"}, "reverse_types='perhaps': expected True or False"),
         ({"reverse_types": None}, "reverse_types=None: expected True or False"),
         ({"header": "perhaps"}, "header='perhaps': expected True, False or None"),
@@ -53,20 +54,20 @@ def test_a_value_of_another_kind_is_refused(tmp_path: Path, options: dict[str, A
 def test_the_command_line_tells_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g.csv").write_text("0,1\n1,2\n")
     words = ["build", str(tmp_path / "g.csv"), "--parts", "2", "--out", str(tmp_path / "o")]
-    assert main([*words, "--read", "undirected=maybe"]) == 2
-    assert "undirected='maybe': expected True, False or None" in capsys.readouterr().err
+    assert main([*words, "--read", "directed=maybe"]) == 2
+    assert "directed='maybe': expected True, False or None" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
 
 
 def test_numbers_and_flags_of_numpy_are_of_the_kind(tmp_path: Path) -> None:
     (tmp_path / "g.csv").write_text("0,1\n1,2\n")
-    graph = read_graph(tmp_path / "g.csv", num_nodes=np.int64(5), undirected=np.bool_(True), columns=None)
+    graph = read_graph(tmp_path / "g.csv", num_nodes=np.int64(5), directed=np.bool_(False), columns=None)
     assert (graph.num_nodes, graph.total_edges) == ({NODE_TYPE: 5}, 4)
     assert read_graph(tmp_path / "g.csv", edge_type=["a", "b", "c"], num_nodes={"a": 7}).num_nodes["a"] == 7
 
 
 def test_each_option_has_a_kind_or_chooses_a_word() -> None:
-    for name, reader in READERS.items():
-        hints = get_type_hints(reader.read)
-        for option in reader.options:
-            assert option in KINDS or get_origin(hints[option]) is Literal, f"{name}: {option} has no kind"
+    known = {field.name for field in fields(ReadOptions)}
+    assert KINDS.keys() | WORDS.keys() == known
+    assert not KINDS.keys() & WORDS.keys()
+    assert {option for reader in READERS.values() for option in reader.options} == known

@@ -99,7 +99,7 @@ def as_gpickle(sample: Sample, folder: Path) -> Written:
 
     with gzip.open(folder / "graph.gpickle.gz", "wb") as stream:
         pickle.dump(_networkx_graph(sample), stream)
-    return folder / "graph.gpickle.gz", {}
+    return folder / "graph.gpickle.gz", {"trust_pickle": True}
 
 
 def as_scipy(sample: Sample, folder: Path) -> Written:
@@ -141,7 +141,7 @@ def as_text_folder(sample: Sample, folder: Path) -> Written:
         if part:
             with gzip.open(place / f"part-{number}.tsv.gz", "wt") as stream:
                 stream.writelines(part)
-    return place, {"num_nodes": sample.num_nodes, "weights": "require"}
+    return place, {"num_nodes": sample.num_nodes, "weight": True}
 
 
 def as_parquet(sample: Sample, folder: Path) -> Written:

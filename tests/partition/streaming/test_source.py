@@ -62,9 +62,9 @@ def test_weights_are_refused_as_in_memory(tmp_path: Path, weight: float) -> None
 
 def test_doubtful_weights_are_refused_as_in_memory(tmp_path: Path) -> None:
     (tmp_path / "g.txt").write_text("0 1 7\n1 0 8\n")
-    with pytest.raises(DataError, match="weights='require'"):
+    with pytest.raises(DataError, match="a third column without a name, '7'; say weight=True"):
         rows_of(EdgeSource(tmp_path / "g.txt", None), 10)
-    assert rows_of(EdgeSource(tmp_path / "g.txt", {"weights": "ignore"}), 10) == [(0, 1), (1, 0)]
+    assert rows_of(EdgeSource(tmp_path / "g.txt", {"weight": False}), 10) == [(0, 1), (1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_doubtful_weights_are_refused_as_in_memory(tmp_path: Path) -> None:
         ("g.txt", {"num_nodes": 0}, ConfigError, "num_nodes=0"),
         ("g.txt", {"num_nodes": {"a": 3}}, ConfigError, "num_nodes="),
         ("g.txt", {"num_nodes": "many"}, ConfigError, "num_nodes='many'"),
-        ("g.txt", {"weights": "perhaps"}, ConfigError, "perhaps"),
+        ("g.txt", {"weight": 3}, ConfigError, "weight=3"),
         ("g.txt", {"header": "perhaps"}, ConfigError, "header="),
         ("g.txt", {"edge_type": "a:b:c"}, ConfigError, "edge_type"),
     ],

@@ -10,7 +10,9 @@ import torch
 
 from graph_emb.compat.dgl import load
 from graph_emb.core.errors import DataError
-from graph_emb.graph.csr_readers import read_graph, read_graph_file
+from graph_emb.graph.readers import read_graph
+from graph_emb.graph.typed import NODE_TYPE
+from tests.graph.readers.compressed import read_csr, read_plain
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_weights_labels_and_masks_are_read(dgl: Any, tmp_path: Path) -> None:
     graph.ndata["label"] = torch.tensor([1, 0, -1, 2])
     graph.ndata["train_mask"] = torch.tensor([True, False, False, True])
     graph.ndata["val_mask"] = torch.tensor([False, True, False, False])
-    read = read_graph_file(save(dgl, tmp_path / "g.bin", graph))
+    read = read_plain(save(dgl, tmp_path / "g.bin", graph))
     assert read.graph.directed
     assert read.graph.edges().tolist() == [[0, 1], [1, 2], [2, 0]]
     assert read.graph.weights.tolist() == [6.0, 7.0, 5.0]
@@ -41,7 +43,7 @@ def test_weights_labels_and_masks_are_read(dgl: Any, tmp_path: Path) -> None:
 def test_several_labels_are_read(dgl: Any, tmp_path: Path) -> None:
     graph = dgl.graph(([0, 1], [1, 0]))
     graph.ndata["label"] = torch.tensor([[1, 0, 1], [0, 0, 0]])
-    read = read_graph_file(save(dgl, tmp_path / "g.dgl", graph))
+    read = read_plain(save(dgl, tmp_path / "g.dgl", graph))
     assert not read.graph.directed
     assert read.labels.indices.tolist() == [0, 2]
     assert read.labels.num_classes == 3
@@ -51,27 +53,33 @@ def test_several_labels_are_read(dgl: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "values", "words"),
     [
-        ("label", [0.5, 1.5], "label is float32 down to 0.5; expected classes"),
-        ("label", [-5, 1], "label is int64 down to -5"),
+        ("label", [-5, 1], "labels: class -5 at position 0 is outside"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(dgl: Any, tmp_path: Path, field: str, values: list, words: str) -> None:
     graph = dgl.graph(([0], [1]))
     graph.ndata[field] = torch.tensor(values)
     with pytest.raises(DataError, match=words):
-        read_graph(save(dgl, tmp_path / "g.dgl", graph))
+        read_csr(save(dgl, tmp_path / "g.dgl", graph))
 
 
 def test_what_is_no_single_plain_graph_is_refused(dgl: Any, tmp_path: Path) -> None:
     graph = dgl.graph(([0], [1]))
     with pytest.raises(DataError, match="holds 2 graphs, expected 1"):
-        read_graph(save(dgl, tmp_path / "two.dgl", graph, graph))
+        read_csr(save(dgl, tmp_path / "two.dgl", graph, graph))
     hetero = dgl.heterograph({("user", "likes", "item"): ([0], [0])})
-    with pytest.raises(DataError, match="2 node types and 1 edge types, expected 1 of each"):
-        read_graph(save(dgl, tmp_path / "hetero.dgl", hetero))
+    with pytest.raises(DataError, match="2 node types and 1 edge types; expected one of each"):
+        read_csr(save(dgl, tmp_path / "hetero.dgl", hetero))
     wide = dgl.graph(([0], [1]))
     wide.edata["weight"] = torch.ones(1, 3)
-    with pytest.raises(DataError, match=r"weight has shape \(1, 3\)"):
-        read_graph(save(dgl, tmp_path / "wide.dgl", wide))
-    with pytest.raises(DataError, match="has no edges"):
-        read_graph(save(dgl, tmp_path / "none.dgl", dgl.graph(([], []), num_nodes=3)))
+    with pytest.raises(DataError, match=r"weights: shape \(1, 3\)"):
+        read_csr(save(dgl, tmp_path / "wide.dgl", wide))
+    assert read_csr(save(dgl, tmp_path / "none.dgl", dgl.graph(([], []), num_nodes=3))).num_arcs == 0
+
+
+def test_labels_that_are_no_classes_stay_data(dgl: Any, tmp_path: Path) -> None:
+    graph = dgl.graph(([0], [1]))
+    graph.ndata["label"] = torch.tensor([0.5, 1.5])
+    path = save(dgl, tmp_path / "g.dgl", graph)
+    assert read_plain(path).labels is None
+    assert read_graph(path).node_data[NODE_TYPE]["label"].tolist() == [0.5, 1.5]

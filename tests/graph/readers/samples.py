@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ SRC, DST, WEIGHTS = [0, 1, 3, 0], [1, 2, 0, 2], [2.0, 3.0, 4.0, 0.5]
 def _text(separator: str) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         rows = [separator.join(map(str, row)) for row in zip(SRC, DST, WEIGHTS, strict=True)]
-        content = ("\n".join(rows) + "\n").encode()
+        content = "\n".join([separator.join(("src", "dst", "weight")), *rows, ""]).encode()
         path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
     return write
@@ -62,6 +63,11 @@ def _graphml(path: Path) -> None:
     nx.write_graphml(networkx_graph(), path)  # packs by itself where the name ends in .gz
 
 
+def _json(path: Path) -> None:
+    content = json.dumps(nx.node_link_data(networkx_graph(), edges="links")).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
 def _dgl(path: Path) -> None:
     import torch
 
@@ -95,4 +101,6 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "pickle": _gpickle,
     "graphml": _graphml,
     "graphml.gz": _graphml,
+    "json": _json,
+    "json.gz": _json,
 }

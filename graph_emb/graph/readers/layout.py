@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.csr_readers.source import LARGEST_ID, ReadOptions
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import LARGEST_ID
 
 # Column names in common use, in lower case; a header row is known by them.
 SOURCE_NAMES = ("src", "source", "from", "u", "head", "start", "node1", "node_1", "id1", "fromnodeid", "src_id")
@@ -25,7 +26,7 @@ MAX_ID_LENGTH = 1024
 
 @dataclass(frozen=True)
 class Layout:
-    """What the lines of one file have in common.
+    """The form of every line of one file.
 
     Attributes:
         separator: One character; a blank stands for any run of blanks and tabs.
@@ -116,45 +117,71 @@ def _has_header(rows: Sequence[Sequence[str]], options: ReadOptions) -> bool:
 
 
 def find_columns(where: str, names: Sequence[str], header: bool, options: ReadOptions) -> tuple[int, ...]:
-    """Positions of source, target and weight: as asked, by their names, or the first two or three."""
-    if options.columns is not None:
-        if not header:
-            raise ConfigError("columns= names columns of a header row; with header=False there is none")
-        return _asked_columns(where, names, options)
+    """Positions of source, target and, where there is one, weight.
+
+    Source and target are as asked, by their names, or the first two. A weight is what ``columns`` or ``weight`` say,
+    else the column that is named like one. Of three columns without names the last may be a weight, a time or a
+    relation, so that the caller must say it.
+
+    Args:
+        where: The file and line of the names, for errors.
+        names: Names of the columns, or without a header the cells of the first row.
+    """
+    if (options.columns is not None or isinstance(options.weight, str)) and not header:
+        option = "weight" if options.columns is None else "columns"
+        raise ConfigError(f"{option}= names columns of a header row; with header=False there is none")
+    src, dst, *told = _ends(where, names, header, options)
+    if options.weight is False:
+        return src, dst
+    if isinstance(options.weight, str):
+        return src, dst, _place(where, names, options.weight)
+    if told or (options.columns is not None and options.weight is None):
+        return src, dst, *told
     lower = [name.lower() for name in names]
+    named = next((lower.index(name) for name in WEIGHT_NAMES if name in lower), None) if header else None
+    if named is not None and named not in (src, dst):
+        return src, dst, named
+    if options.weight is True:
+        if len(names) != 3 or {src, dst} != {0, 1}:
+            raise DataError(f"{where}: no weight column, but weight=True; name the column with weight=")
+        return src, dst, 2
+    if len(names) == 3 and not header:
+        raise DataError(
+            f"{where}: a third column without a name, {names[2][:40]!r}; say weight=True if it is a weight, "
+            "weight=False to leave it out, or format='triples' for head, relation, tail"
+        )
+    return src, dst
+
+
+def _ends(where: str, names: Sequence[str], header: bool, options: ReadOptions) -> tuple[int, ...]:
+    """Positions of source and target, and of the weight where ``columns`` names three."""
+    if options.columns is not None:
+        asked = options.columns
+        if len(asked) not in (2, 3) or len(set(asked)) != len(asked):
+            raise ConfigError(f"columns={list(asked)}: expected 2 or 3 different names: source, target, weight")
+        return tuple(_place(where, names, name) for name in asked)
     if header:
-        src, dst, weight = (
-            next((lower.index(name) for name in known if name in lower), None)
-            for known in (SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES)
+        lower = [name.lower() for name in names]
+        src, dst = (
+            next((lower.index(name) for name in known if name in lower), None) for known in (SOURCE_NAMES, TARGET_NAMES)
         )
         if src is not None and dst is not None:
-            return _with_weight(where, (src, dst), weight, options)
+            return src, dst
     if not 2 <= len(names) <= 3:
         next_step = "name them in a header row or with columns=" if len(names) > 3 else "give separator="
         raise DataError(f"{where}: {len(names)} column(s), expected 2 or 3 (source, target, weight); {next_step}")
-    return _with_weight(where, (0, 1), 2 if len(names) == 3 else None, options)
+    return 0, 1
 
 
-def _asked_columns(where: str, names: Sequence[str], options: ReadOptions) -> tuple[int, ...]:
-    asked = options.columns or ()
-    if len(asked) not in (2, 3) or len(set(asked)) != len(asked):
-        raise ConfigError(f"columns={list(asked)}: expected 2 or 3 different names: source, target, weight")
-    missing = [name for name in asked if name not in names]
-    if missing:
-        shown = ", ".join(str(name)[:40] for name in names[:20])
-        raise DataError(f"{where}: no column {missing[0]!r}; columns: {shown}")
-    places = [names.index(name) for name in asked]
-    return _with_weight(where, (places[0], places[1]), places[2] if len(places) == 3 else None, options)
-
-
-def _with_weight(where: str, ends: tuple[int, int], weight: int | None, options: ReadOptions) -> tuple[int, ...]:
-    if options.weights == "require" and weight is None:
-        raise DataError(f"{where}: no weight column, but weights='require'; add a third column")
-    return ends if weight is None or options.weights == "ignore" else (*ends, weight)
+def _place(where: str, names: Sequence[str], name: str) -> int:
+    if name not in names:
+        shown = ", ".join(known[:40] for known in names[:20])
+        raise DataError(f"{where}: no column {name!r}; columns: {shown}")
+    return names.index(name)
 
 
 def fault_of_line(line: str, layout: Layout, num_nodes: int | None) -> str | None:
-    """What is wrong with a line: value, limit and next step; None when nothing is."""
+    """The fault of a line: value, limit and next step; None when there is none."""
     cells = split_line(line, layout.separator)
     if len(cells) != layout.num_columns:
         return f"{len(cells)} column(s), expected {layout.num_columns} as in the first line"
@@ -188,7 +215,7 @@ def fault_of_id(cell: str, ids: str, num_nodes: int | None) -> str | None:
 def fault_of_weight(cell: str) -> str | None:
     shown = repr(cell if len(cell) <= 60 else cell[:57] + "...")
     if not is_number(cell):
-        return f"the third value {shown} is not a numeric weight; pass weights='ignore' to leave it out"
+        return f"the weight {shown} is not a number; pass weight=False to leave it out"
     with np.errstate(over="ignore", under="ignore"):
         value = np.float32(float(cell))
     if not (np.isfinite(value) and value > 0):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core.errors import DataError
-from graph_emb.graph.csr_readers.matlab_elements import check_elements
+from graph_emb.graph.readers.matlab_elements import check_elements
 
 from .samples import WRITERS
 

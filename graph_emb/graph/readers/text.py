@@ -16,19 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.csr import Graph
-from graph_emb.graph.csr_readers.layout import MAX_ID_LENGTH, Layout, fault_of_line, find_layout
-from graph_emb.graph.csr_readers.source import (
-    GZIP_ERRORS,
-    GraphFile,
-    ReadOptions,
-    graph_of_arcs,
-    open_bytes,
-    register,
-    split_suffix,
-)
-from graph_emb.graph.ids import number_strings
+from graph_emb.core.errors import DataError
+from graph_emb.graph.readers.layout import MAX_ID_LENGTH, Layout, fault_of_line, find_layout
+from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import GZIP_ERRORS, open_bytes, split_suffix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,8 +30,6 @@ _LINE_STARTS = (b"\n", b" ", b"\t")  # what a comment can follow; looking for th
 _BLANK_LINE = re.compile(rb"(?m)^[ \t]+\r?$")
 _BLANKS = re.compile(rb"[ \t]+")
 
-TEXT_OPTIONS = frozenset({"num_nodes", "ids", "header", "separator", "comment", "columns"})
-
 
 @dataclass(frozen=True)
 class EdgeBlock:
@@ -48,38 +37,12 @@ class EdgeBlock:
 
     Attributes:
         src, dst: Shape (E,), int64 arrays, or Arrow string arrays where ids are names.
-        weights: Shape (E,), float32, or None where the file has none.
+        weights: Shape (E,), float32 of text and as stored of Parquet, or None where none is read.
     """
 
     src: NDArray[np.int64] | pa.Array
     dst: NDArray[np.int64] | pa.Array
-    weights: NDArray[np.float32] | None
-
-
-@register("csv", "tsv", "txt", "edges", "edgelist", options=TEXT_OPTIONS, gzipped=True)
-def read_text(file: Path, options: ReadOptions) -> GraphFile:
-    """A graph of an edge list, undirected unless ``directed=True``."""
-    return GraphFile(graph_of_blocks(file, list(edge_blocks(file, options)), options))
-
-
-def graph_of_blocks(file: Path, blocks: list[EdgeBlock], options: ReadOptions) -> Graph:
-    """One graph of all blocks of a file; the list is emptied on the way, to save memory."""
-    if not blocks:
-        raise DataError(f"{file}: has no edges; expected at least 1")
-    weights = None
-    if blocks[0].weights is not None:
-        weights = np.concatenate([block.weights for block in blocks])
-    ids = None
-    if isinstance(blocks[0].src, np.ndarray):
-        src, dst = (np.concatenate([getattr(block, end) for block in blocks]) for end in ("src", "dst"))
-        blocks.clear()
-    else:
-        import pyarrow as pa
-
-        columns = [pa.chunked_array([getattr(block, end) for block in blocks]) for end in ("src", "dst")]
-        blocks.clear()
-        src, dst, ids = number_strings(*columns)
-    return graph_of_arcs(file, src, dst, weights, options, directed=False, num_nodes=options.num_nodes, node_ids=ids)
+    weights: NDArray | None
 
 
 def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES) -> Iterator[EdgeBlock]:
@@ -88,8 +51,6 @@ def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES
     Raises:
         DataError: file, line, value and limit of the first line that is wrong.
     """
-    if options.separator is not None and (len(options.separator) != 1 or options.separator in '\n\r"'):
-        raise ConfigError(f"separator={options.separator!r}: expected one character that ends no line")
     layout = layout_of(file, options, block_bytes)
     if layout is None:
         return
@@ -247,7 +208,7 @@ class _Block:
             return EdgeBlock(self._checked_names(columns[0]), self._checked_names(columns[1]), weights)
         src, dst = (column.to_numpy() for column in columns[:2])
         largest = max(src.max(initial=0), dst.max(initial=0))
-        limit = self.options.num_nodes
+        limit = self.options.id_limit
         if min(src.min(initial=0), dst.min(initial=0)) < 0 or (limit is not None and largest >= limit):
             raise self._fault("an id is out of range")
         return EdgeBlock(src, dst, weights)
@@ -269,7 +230,7 @@ class _Block:
             for number, line in lines:
                 if number == self.layout.header_line:
                     continue
-                fault = fault_of_line(line, self.layout, self.options.num_nodes)
+                fault = fault_of_line(line, self.layout, self.options.id_limit)
                 if fault is not None:
                     return DataError(f"{self.file}, line {number}: {fault}")
         except DataError as error:
