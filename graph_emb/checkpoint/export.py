@@ -14,8 +14,8 @@ from torch import Tensor
 from graph_emb.checkpoint.reader import IDS, WEIGHT, Checkpoint, TableReader
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.storage import PendingFiles
-from graph_emb.formats.export import checked_ids, open_embeddings, write_rows
-from graph_emb.formats.row_files import Ids, read_array
+from graph_emb.formats.embedding_files import checked_ids, open_embeddings, write_rows
+from graph_emb.formats.row_readers import Ids, read_array
 from graph_emb.graph.ids import as_ids
 
 IDS_FOLDER = "ids"

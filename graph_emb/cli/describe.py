@@ -13,7 +13,7 @@ from graph_emb.run.run_folder import is_run, read_metrics
 from graph_emb.run.versions import versions
 
 if TYPE_CHECKING:
-    from graph_emb.formats.export import Embeddings
+    from graph_emb.formats.embedding_files import Embeddings
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def _described(target: str, root: str | None, trust_pickle: bool) -> dict[str, A
     if root is None and is_run(Path(target)):
         return _run(Path(target))
     if root is None and Path(target).exists():
-        from graph_emb.formats.export import load_embeddings
+        from graph_emb.formats.embedding_files import load_embeddings
 
         try:
             return _embeddings(target, load_embeddings(target))

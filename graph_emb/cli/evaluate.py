@@ -13,7 +13,7 @@ from graph_emb.cli.console import listed, show_progress
 from graph_emb.config import EvaluateSection, RunConfig, config_from, parse_override, read_config_file, section_from
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import replace_json
-from graph_emb.formats.export import Embeddings, align, load_embeddings
+from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.views import PlainDataset
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links

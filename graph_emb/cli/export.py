@@ -9,7 +9,7 @@ from graph_emb.checkpoint.export import export_checkpoint
 from graph_emb.checkpoint.manifest import NAME
 from graph_emb.checkpoint.periodic import newest
 from graph_emb.core.errors import ConfigError
-from graph_emb.formats.export import copy_embeddings
+from graph_emb.formats.embedding_files import copy_embeddings
 from graph_emb.run.run_folder import is_run
 
 

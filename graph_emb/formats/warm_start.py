@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
-from graph_emb.formats.export import exact_ids, open_embeddings
-from graph_emb.formats.row_files import Ids, RowFile, Rows
+from graph_emb.formats.embedding_files import exact_ids, open_embeddings
+from graph_emb.formats.row_readers import Ids, RowFile, Rows
 from graph_emb.graph.ids import find_ids
 from graph_emb.graph.original_ids import ArrayIds, OriginalIds, SameIds
 from graph_emb.table.initializers import CHUNK_ELEMENTS, Initializer, TableInitializer, as_initializer, fill_rows_

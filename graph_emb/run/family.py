@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
-from graph_emb.formats.export import Embeddings
+from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.parallel import Ranks
 

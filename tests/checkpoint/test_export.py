@@ -21,7 +21,7 @@ from graph_emb.checkpoint.safetensors_file import Column, PieceWriter
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import xxh64_of
-from graph_emb.formats.export import load_embeddings, save_embeddings
+from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
 
 NUM, DIM = 30, 5
 FORMATS = ("npy", "parquet", "word2vec", "pt")

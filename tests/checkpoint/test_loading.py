@@ -13,7 +13,7 @@ import graph_emb as ge
 from graph_emb.checkpoint import loading, restore_rows
 from graph_emb.checkpoint.safetensors_file import row_pieces
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, ShapeError
-from graph_emb.formats import export, warm_start
+from graph_emb.formats import embedding_files, warm_start
 from graph_emb.formats.warm_start import FromFile
 from tests.checkpoint.tiny import NUM, Tiny, same
 
@@ -129,7 +129,8 @@ def test_first_values_that_come_all_at_once_are_those_of_their_rows(
     monkeypatch.setattr(restore_rows, "row_pieces", lambda rows, width, most=16: row_pieces(rows, width, most))
     first, opened = torch.arange(18.0).view(9, 2), []
     np.save(tmp_path / "first.npy", first.numpy())
-    monkeypatch.setattr(warm_start, "open_embeddings", lambda path: opened.append(path) or export.open_embeddings(path))
+    real = embedding_files.open_embeddings
+    monkeypatch.setattr(warm_start, "open_embeddings", lambda path: opened.append(path) or real(path))
     inits = {"function": lambda shape, dtype: first[: shape[0]], "file": FromFile(tmp_path / "first.npy")}
     emb = grown(tmp_path / "1", inits[kind])
     opened.clear()

@@ -13,7 +13,7 @@ import torch
 import graph_emb as ge
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.saving import save_checkpoint
-from graph_emb.formats.export import load_embeddings, save_embeddings
+from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
 from tests.cli.conftest import Outcome
 
 Cli = Callable[..., Outcome]

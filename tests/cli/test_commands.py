@@ -17,7 +17,7 @@ from graph_emb.cli.parser import parse
 from graph_emb.cli.picture import draw_map, project
 from graph_emb.cli.train import config_of, default_folder
 from graph_emb.config import config_from
-from graph_emb.formats.export import load_embeddings
+from graph_emb.formats.embedding_files import load_embeddings
 from tests.cli.conftest import CliqueFiles, Outcome
 from tests.cli.test_main import refused
 from tests.ogb_layout import write_citation2
@@ -140,7 +140,7 @@ def test_a_run_without_symmetrize_does_not_draw_other_edges_in_silence(
 
 
 def test_eval_matches_rows_by_id_whatever_their_order(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
-    from graph_emb.formats.export import save_embeddings
+    from graph_emb.formats.embedding_files import save_embeddings
 
     train(cli, cliques, "--no-eval")
     run = load_embeddings(tmp_path / "run")
@@ -162,7 +162,7 @@ def link_scores(cli: Cli, folder: Path) -> object:
 
 
 def test_eval_reads_labels_by_original_ids(cli: Cli, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from graph_emb.formats.export import save_embeddings
+    from graph_emb.formats.embedding_files import save_embeddings
 
     sides = np.repeat([[-1.0], [1.0]], 10, axis=0).astype(np.float32)  # node i+100 is left for i < 10
     save_embeddings(tmp_path / "e", sides, np.arange(100, 120))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import DataError, ShapeError
-from graph_emb.formats.export import Embeddings, align
+from graph_emb.formats.embedding_files import Embeddings, align
 from graph_emb.graph.csr import Graph
 
 

@@ -14,8 +14,8 @@ import torch
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
-from graph_emb.formats import row_files
-from graph_emb.formats.export import save_embeddings
+from graph_emb.formats import row_readers
+from graph_emb.formats.embedding_files import save_embeddings
 from graph_emb.formats.warm_start import FromFile
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle, shared_memory_is_clean
@@ -75,7 +75,7 @@ def test_what_the_file_lacks_is_filled_by_id_and_what_the_table_lacks_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, partitioned: bool
 ) -> None:
     """In pieces of one row, so that every limit between pieces is met."""
-    monkeypatch.setattr(row_files, "BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(row_readers, "BYTES_AT_ONCE", 1)
     monkeypatch.setattr("graph_emb.formats.warm_start.CHUNK_ELEMENTS", 2 * DIM)
     some = np.array([19, 3, 4, 30, 0, 12, 77])
     save_embeddings(tmp_path, np.arange(7 * DIM, dtype=np.float32).reshape(7, DIM), some, (name,))
@@ -144,7 +144,7 @@ def test_ids_that_are_not_as_many_as_rows_are_refused(tmp_path: Path, num_ids: i
 
 @pytest.mark.parametrize("name", ["parquet", "word2vec"])
 def test_an_id_that_stands_twice_is_named(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graph_emb.formats.export.checked_ids", lambda ids, num_rows: np.asarray(ids))
+    monkeypatch.setattr("graph_emb.formats.embedding_files.checked_ids", lambda ids, num_rows: np.asarray(ids))
     write(tmp_path, ROWS, np.where(np.arange(NUM) == 5, 2, np.arange(NUM)), name)
     with pytest.raises(DataError, match="id 2 stands for several rows"):
         table(FromFile(tmp_path, missing=ge.initializers.Zeros()))

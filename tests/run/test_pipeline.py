@@ -14,7 +14,7 @@ from graph_emb.config import config_from
 from graph_emb.config.schema import FormatName, RuleName
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.scorers import SCORERS
-from graph_emb.formats.formats import FORMATS
+from graph_emb.formats.row_writers import FORMATS
 from graph_emb.models.skipgram.training import SkipGramConfig
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.evaluation import SCORER_TITLES

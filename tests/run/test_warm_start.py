@@ -12,7 +12,7 @@ import torch
 import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
-from graph_emb.formats.export import align, load_embeddings, save_embeddings
+from graph_emb.formats.embedding_files import align, load_embeddings, save_embeddings
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.model import usual_rows
 from tests.ranks import Ranks

@@ -14,7 +14,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.config.gnn import GNNSection, RGCNSection, SAGESection
 from graph_emb.core.errors import ConfigError
-from graph_emb.formats.export import Embeddings
+from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph

@@ -13,7 +13,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.config.kge import KGESection
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
-from graph_emb.formats.export import Embeddings
+from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig

@@ -9,7 +9,7 @@ import numpy as np
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import LineSection, RunConfig
-from graph_emb.formats.export import Embeddings
+from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.views import PlainDataset
 from graph_emb.models.skipgram.line import LineConfig, LineResult, side_by_side, train_line
 from graph_emb.models.skipgram.training import SkipGramProgress

@@ -11,7 +11,7 @@ from torch import Tensor
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import Metapath2VecSection, RunConfig
 from graph_emb.core.errors import ConfigError
-from graph_emb.formats.export import Embeddings
+from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph

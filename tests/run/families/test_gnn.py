@@ -14,7 +14,7 @@ import graph_emb as ge
 from graph_emb.config import MODELS, config_from
 from graph_emb.config.gnn import GNN_MODELS
 from graph_emb.core.errors import ConfigError
-from graph_emb.formats.export import load_embeddings
+from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.run.families import gnn as family
 from graph_emb.run.families.gnn import GNNFamily, gnn_config

@@ -16,7 +16,7 @@ import graph_emb as ge
 from graph_emb.cli.main import main
 from graph_emb.config import MODELS, config_from
 from graph_emb.config.kge import KGE_MODELS, KGESection
-from graph_emb.formats.export import load_embeddings
+from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.batches import Batches

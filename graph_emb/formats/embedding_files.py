@@ -17,8 +17,8 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.core.storage import PendingFiles
-from graph_emb.formats.formats import FORMATS, Format
-from graph_emb.formats.row_files import Ids, RowFile
+from graph_emb.formats.row_readers import Ids, RowFile
+from graph_emb.formats.row_writers import FORMATS, Format
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.ids import as_ids, find_ids
 
@@ -27,7 +27,7 @@ BYTES_AT_ONCE = 1 << 24
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 
 
-class RowSource(Protocol):
+class Sliceable(Protocol):
     """Anything with (N, D) rows that slices give: a tensor, an array, a memory map, ``DistEmbedding.weight``."""
 
     @property
@@ -60,7 +60,7 @@ class Embeddings:
 
 def save_embeddings(
     folder: str | Path,
-    weights: RowSource,
+    weights: Sliceable,
     node_ids: ArrayLike | None = None,
     formats: Sequence[str] = ("npy",),
     *,
@@ -169,7 +169,7 @@ def open_embeddings(path: str | Path) -> RowFile:
         OSError: the file cannot be read.
     """
     file, kind = _find(Path(path))
-    return kind.open(file)
+    return kind.reader(file)
 
 
 def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floating]:
@@ -218,7 +218,7 @@ def _opened(stack: ExitStack, kind: type[Format], pending: PendingFiles, ids: Id
     return writer
 
 
-def _checked_shape(weights: RowSource) -> tuple[int, int]:
+def _checked_shape(weights: Sliceable) -> tuple[int, int]:
     shape, dtype = tuple(weights.shape), str(weights.dtype).removeprefix("torch.")
     if len(shape) != 2 or 0 in shape or dtype not in _EXACT_IN_FLOAT32:
         raise ShapeError(

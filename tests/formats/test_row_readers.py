@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graph_emb.embedding import DistEmbedding
-from graph_emb.formats.export import copy_embeddings, load_embeddings
+from graph_emb.formats.embedding_files import copy_embeddings, load_embeddings
 from graph_emb.formats.warm_start import FromFile
 
 

@@ -1,21 +1,31 @@
-"""The file formats of embeddings: how rows are written piece by piece, and which reader takes them back."""
+"""Writers of embeddings in each file format, piece by piece, and the readers that take them back."""
 
 # N rows, D width, B rows of a piece.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import IO, Any, ClassVar, Protocol, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.registry import Registry
 from graph_emb.core.storage import OutputFile
-from graph_emb.formats.row_files import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
-from graph_emb.formats.torch_zip import TorchZip
+from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
+
+ALIGN = 64
+LOCAL_HEADER = 30  # bytes before a record's name, in its header
+ZIP64 = 20  # bytes that Python's zipfile adds to a header of a file whose size may pass 4 GiB
+FOLDER = "archive"
 
 
 class Format(Protocol):
@@ -24,31 +34,25 @@ class Format(Protocol):
     Attributes:
         files: Names it writes; the last is the one that is opened.
         suffixes: Endings by which a file is recognised.
+        reader: Opens a file; raises a DataError for another one or a damaged one.
     """
 
     files: ClassVar[tuple[str, ...]]
     suffixes: ClassVar[tuple[str, ...]]
+    reader: ClassVar[Callable[[Path], RowFile]]
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
-        """Starts the files for N ids and rows of D float32.
+        """Start the files for N ids and rows of D float32.
 
         Raises:
             DataError: the format cannot hold an id.
         """
 
     def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
-        """Adds ids (B,) and rows (B, D), in C order."""
+        """Append ids (B,) and rows (B, D), in C order."""
 
     def close(self) -> None:
-        """Ends the files; the streams stay open."""
-
-    @staticmethod
-    def open(path: Path) -> RowFile:
-        """Such a file, to be read.
-
-        Raises:
-            DataError: not such a file, or a damaged one.
-        """
+        """Finish the files; the streams stay open."""
 
 
 FORMATS: Registry[type[Format]] = Registry("format")
@@ -60,6 +64,7 @@ class Npy:
 
     files: ClassVar[tuple[str, ...]] = ("ids.npy", "embeddings.npy")
     suffixes: ClassVar[tuple[str, ...]] = (".npy",)
+    reader: ClassVar[Callable[[Path], RowFile]] = NpyRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         self._ids, self._rows = (streams[name] for name in self.files)
@@ -72,11 +77,7 @@ class Npy:
         self._rows.write(rows.astype("<f4", copy=False).tobytes())
 
     def close(self) -> None:
-        """Nothing follows the last row."""
-
-    @staticmethod
-    def open(path: Path) -> RowFile:
-        return NpyRows(path)
+        """Do nothing: no bytes follow the last row."""
 
 
 @FORMATS.register("parquet")
@@ -85,6 +86,7 @@ class Parquet:
 
     files: ClassVar[tuple[str, ...]] = ("embeddings.parquet",)
     suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
+    reader: ClassVar[Callable[[Path], RowFile]] = ParquetRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         import pyarrow as pa
@@ -105,10 +107,6 @@ class Parquet:
     def close(self) -> None:
         self._writer.close()
 
-    @staticmethod
-    def open(path: Path) -> RowFile:
-        return ParquetRows(path)
-
 
 @FORMATS.register("word2vec")
 class Word2Vec:
@@ -120,6 +118,7 @@ class Word2Vec:
 
     files: ClassVar[tuple[str, ...]] = ("embeddings.w2v.txt",)
     suffixes: ClassVar[tuple[str, ...]] = (".w2v.txt", ".w2v", ".vec", ".emb", ".txt")
+    reader: ClassVar[Callable[[Path], RowFile]] = TextRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         if ids.dtype.kind == "U":
@@ -145,35 +144,79 @@ class Word2Vec:
         self._stream.write(b"\n")
 
     def close(self) -> None:
-        """Nothing follows the last line."""
+        """Do nothing: no bytes follow the last line."""
 
-    @staticmethod
-    def open(path: Path) -> RowFile:
-        return TextRows(path)
+
+class _Storage:
+    """Stands for the raw record of a name; the pickler writes it as torch does."""
+
+    def __init__(self, kind: type, name: str, size: int) -> None:
+        self.reference = ("storage", kind, name, "cpu", size)
+
+
+class _Tensor:
+    """Stands for a whole contiguous tensor over a record."""
+
+    def __init__(self, storage: _Storage, shape: tuple[int, ...]) -> None:
+        self._storage, self._shape = storage, shape
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        strides = tuple(int(np.prod(self._shape[i + 1 :], dtype=np.int64)) for i in range(len(self._shape)))
+        rebuild: Any = torch._utils._rebuild_tensor_v2
+        return rebuild, (self._storage, 0, self._shape, strides, False, OrderedDict())
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        return obj.reference if isinstance(obj, _Storage) else None
 
 
 @FORMATS.register("pt")
 class Pt:
     """``embeddings.pt``: ``{"embeddings": (N, D) float32, "ids": (N,) int64 or a list of strings}``.
 
-    ``torch.load(path, weights_only=True, mmap=True)`` reads it.
+    ``torch.load(path, weights_only=True, mmap=True)`` reads it. It is ``torch.save``'s file, written row by row: a zip
+    archive of stored records (torch/csrc/jit/serialization, caffe2/serialize/inline_container.h), a pickle that names
+    its storages and a record of raw bytes for each of them, aligned to 64 bytes.
     """
 
     files: ClassVar[tuple[str, ...]] = ("embeddings.pt",)
     suffixes: ClassVar[tuple[str, ...]] = (".pt", ".pth")
+    reader: ClassVar[Callable[[Path], RowFile]] = TorchRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
-        self._file = TorchZip(streams[self.files[0]], ids, (len(ids), dim))
+        self._stream = stream = streams[self.files[0]]
+        self._zip = zipfile.ZipFile(cast(IO[bytes], stream), "w", zipfile.ZIP_STORED, allowZip64=True)
+        numbers = ids.dtype.kind != "U"
+        content: dict[str, Any] = {
+            "embeddings": _Tensor(_Storage(torch.FloatStorage, "0", len(ids) * dim), (len(ids), dim))
+        }
+        content["ids"] = _Tensor(_Storage(torch.LongStorage, "1", len(ids)), ids.shape) if numbers else ids.tolist()
+        text = io.BytesIO()
+        _Pickler(text, protocol=2).dump(content)
+        for name, data in (("data.pkl", text.getvalue()), ("byteorder", b"little"), ("version", b"3\n")):
+            self._whole(name, data)
+        if numbers:
+            self._whole("data/1", ids.astype("<i8", copy=False).tobytes())
+        self._rows = self._record("data/0")
 
     def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
-        self._file.append(rows)
+        self._rows.write(rows.astype("<f4", copy=False).tobytes())
 
     def close(self) -> None:
-        self._file.close()
+        self._rows.close()
+        self._zip.close()
 
-    @staticmethod
-    def open(path: Path) -> RowFile:
-        return TorchRows(path)
+    def _whole(self, name: str, data: bytes) -> None:
+        with self._record(name) as record:
+            record.write(data)
+
+    def _record(self, name: str) -> Any:
+        """An open record whose first byte is aligned, so that a mapped file can be used as it lies."""
+        entry = zipfile.ZipInfo(f"{FOLDER}/{name}")
+        before = self._stream.tell() + LOCAL_HEADER + len(entry.filename) + ZIP64 + 4
+        entry.extra = struct.pack("<2sH", b"FB", -before % ALIGN) + b"\0" * (-before % ALIGN)
+        return self._zip.open(entry, "w", force_zip64=True)
 
 
 def _write_header(stream: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:

@@ -12,9 +12,9 @@ import torch
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.formats import export
-from graph_emb.formats.export import load_embeddings, save_embeddings
-from graph_emb.formats.formats import FORMATS
+from graph_emb.formats import embedding_files
+from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
+from graph_emb.formats.row_writers import FORMATS
 from graph_emb.initializers import Normal
 
 ALL = ("npy", "parquet", "word2vec", "pt")
@@ -125,7 +125,7 @@ class Sliced:
 def test_pieces_are_bounded_and_change_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: str) -> None:
     whole = save_embeddings(tmp_path / "whole", rows(), IDS[ids], ("npy", "word2vec"))
     source = Sliced(rows())
-    monkeypatch.setattr(export, "BYTES_AT_ONCE", 8 * 7 * 4)
+    monkeypatch.setattr(embedding_files, "BYTES_AT_ONCE", 8 * 7 * 4)
     pieces = save_embeddings(tmp_path / "pieces", source, IDS[ids], ALL)
     assert source.most == 8
     assert [a.read_bytes() for a in whole] == [(tmp_path / "pieces" / a.name).read_bytes() for a in whole]
@@ -133,7 +133,7 @@ def test_pieces_are_bounded_and_change_no_file(tmp_path: Path, monkeypatch: pyte
 
 
 def test_long_text_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graph_emb.formats.row_files.TEXT_AT_ONCE", 1)  # 64 bytes a number remain
+    monkeypatch.setattr("graph_emb.formats.row_readers.TEXT_AT_ONCE", 1)  # 64 bytes a number remain
     save_embeddings(tmp_path, rows(), IDS["strings"], ("word2vec",))
     found = load_embeddings(tmp_path)
     assert np.array_equal(found.weights.view(np.int32), rows().view(np.int32))
@@ -184,7 +184,7 @@ class Failing(Sliced):
 def test_an_interrupt_leaves_the_old_files_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = save_embeddings(tmp_path / "a" / "b", rows(3, 2), formats=ALL)
     before = [file.read_bytes() for file in old]
-    monkeypatch.setattr(export, "BYTES_AT_ONCE", 8 * 7 * 4)
+    monkeypatch.setattr(embedding_files, "BYTES_AT_ONCE", 8 * 7 * 4)
     with pytest.raises(KeyboardInterrupt):
         save_embeddings(tmp_path / "a" / "b", Failing(rows()), formats=ALL, overwrite=True)
     assert [file.read_bytes() for file in old] == before
@@ -197,7 +197,7 @@ def test_an_interrupt_leaves_the_old_files_and_nothing_else(tmp_path: Path, monk
 FULL_DISK = """
 import errno, resource, sys
 import numpy as np
-from graph_emb.formats.export import save_embeddings
+from graph_emb.formats.embedding_files import save_embeddings
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # Python ignores SIGXFSZ, so a write fails with EFBIG
 for name in sys.argv[2:]:
     try:
