@@ -6,10 +6,34 @@ import doctest
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.evaluate.clustering import cluster_agreement
+from graph_emb.evaluate.link_prediction import evaluate_link, hits
+from graph_emb.evaluate.nearest import nearest_nodes
+from graph_emb.evaluate.node_classification import node_classification
+from graph_emb.evaluate.ranks import rank
+from graph_emb.evaluate.split_accuracy import split_accuracy
+from graph_emb.evaluate.triple_ranks import rank_triples
+from graph_emb.models.gnn.edge_message import EdgeMessageLayer
+from graph_emb.models.gnn.rgcn import RGCN
+from graph_emb.models.gnn.sage import SAGE
+from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.models.kge.model import KGEModel
+from graph_emb.models.kge.scorers import ComplEx, DistMult, RotatE, SimplE, TransE
+from graph_emb.models.kge.training import train_kge
+from graph_emb.models.links.training import LinkPredictor, train_link_predictor
+from graph_emb.models.skipgram.line import train_line
+from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.training import train_skipgram
+from graph_emb.sampling.edge_sampler import EdgeSampler
+from graph_emb.sampling.metapath import Metapath
+from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.sampling.non_edges import NonEdges
+from graph_emb.sampling.walks import WalkSampler
 
 TABLES = [ge.DistEmbedding]
 OPTIMIZERS = [
@@ -20,9 +44,45 @@ OPTIMIZERS = [
     ge.SparseRowAdam,
     ge.SparseAdamW,
 ]
+MODELS = [
+    SkipGram,
+    train_skipgram,
+    train_line,
+    train_kge,
+    KGEModel,
+    TransE,
+    DistMult,
+    ComplEx,
+    SimplE,
+    RotatE,
+    RGCN,
+    SAGE,
+    EdgeMessageLayer,
+    train_rgcn,
+    train_sage,
+    LinkPredictor,
+    train_link_predictor,
+]
+SAMPLERS = [
+    WalkSampler,
+    EdgeSampler,
+    NegativeSampler,
+    NonEdges,
+    Metapath,
+]
+EVALUATION = [
+    rank,
+    hits,
+    evaluate_link,
+    node_classification,
+    split_accuracy,
+    cluster_agreement,
+    nearest_nodes,
+    rank_triples,
+]
 FUNCTIONS = [ge.in_step]
-PUBLIC: list[Any] = [*TABLES, *OPTIMIZERS, *FUNCTIONS]
-"""Objects whose docstrings carry a runnable ``Example``; each finds ``ge`` and ``torch`` imported."""
+PUBLIC: list[Any] = [*TABLES, *OPTIMIZERS, *MODELS, *SAMPLERS, *EVALUATION, *FUNCTIONS]
+"""Objects whose docstrings carry a runnable ``Example``; each finds ``ge``, ``np`` and ``torch`` imported."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +95,7 @@ def _own_mode() -> Iterator[None]:
 def failures(documented: Any) -> tuple[int, str]:
     """How many examples a docstring holds, and what went wrong with them."""
     said: list[str] = []
-    names = {"ge": ge, "torch": torch}
+    names = {"ge": ge, "np": np, "torch": torch}
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
     test = parser.get_doctest(documented.__doc__ or "", names, documented.__name__, None, None)
     runner.run(test, out=said.append)

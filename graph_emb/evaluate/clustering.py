@@ -70,6 +70,14 @@ def cluster_agreement(embeddings: Any, labels: Labels, *, runs: int = 10, seed: 
     Raises:
         DataError: labels of another number of nodes, or of fewer than two classes, or several for a node.
         ConfigError: runs below 1.
+
+    Example:
+        >>> from graph_emb.evaluate.clustering import cluster_agreement
+        >>> from graph_emb.graph.labels import Labels
+        >>> classes = np.arange(20) % 2
+        >>> rows = np.stack([classes * 2.0 - 1.0, np.ones(20)], axis=1)
+        >>> round(cluster_agreement(rows, Labels.from_single(classes), runs=2).mean, 6)
+        1.0
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import normalized_mutual_info_score

@@ -36,6 +36,11 @@ def hits(positive: Any, negative: Any, ks: Sequence[int] = HITS_AT) -> dict[int,
         ShapeError, DataError: as ``rank``.
     Warns:
         TiesWarning: ties decide more than a point.
+
+    Example:
+        >>> from graph_emb.evaluate.link_prediction import hits
+        >>> hits(torch.tensor([3.0, 1.5]), torch.tensor([0.0, 1.0, 2.0]), ks=(1, 2))
+        {1: 0.5, 2: 1.0}
     """
     ranks = rank(positive, negative)
     return {k: _reported(f"hits@{k}", ranks.hits(k)) for k in ks}
@@ -159,6 +164,13 @@ def evaluate_link(
         DataError: values that are not finite; a part that is missing, empty or names unknown nodes.
     Warns:
         TiesWarning: ties decide more than a point of a metric.
+
+    Example:
+        >>> from graph_emb.evaluate.link_prediction import evaluate_link
+        >>> rows = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+        >>> split = {"test": {"edge": torch.tensor([[0, 1], [2, 3]]), "edge_neg": torch.tensor([[0, 2], [1, 3]])}}
+        >>> evaluate_link(rows, split, ("auc",), parts=("test",)).value("test", "auc")
+        1.0
     """
     measures = {name: measure(name) for name in metrics}
     rule = as_scorer(scorer)

@@ -51,6 +51,12 @@ def nearest_nodes(embeddings: Any, names: NDArray[np.str_], asked: NDArray[np.in
     Raises:
         DataError: names of another number of nodes, or an asked node that is none.
         ConfigError: k outside [1, N - 1].
+
+    Example:
+        >>> from graph_emb.evaluate.nearest import nearest_nodes
+        >>> rows = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+        >>> nearest_nodes(rows, np.array(["a", "b", "c"]), np.array([0]), k=1).nearest
+        [['b']]
     """
     rows = as_embeddings(embeddings).astype(np.float64)
     if len(names) != len(rows):

@@ -103,6 +103,15 @@ def node_classification(
         ConfigError: a ratio outside (0, 1) or one that leaves no node to train on; shuffles or threads below 1.
         DataError: labels of another number of nodes, or of fewer than two classes; embeddings that are not finite.
         ShapeError: embeddings is no floating matrix.
+
+    Example:
+        >>> from graph_emb.evaluate.node_classification import node_classification
+        >>> from graph_emb.graph.labels import Labels
+        >>> classes = torch.arange(20) % 2
+        >>> rows = torch.stack([classes * 2.0 - 1.0, torch.ones(20)], dim=1)
+        >>> found = node_classification(rows, Labels.from_single(classes.numpy()), ratios=(0.5,), shuffles=2, threads=1)
+        >>> found.table[0].micro_mean
+        1.0
     """
     matrix = as_embeddings(embeddings)
     nodes = labelled_nodes(labels, len(matrix))

@@ -98,6 +98,12 @@ def rank(positive: Any, negative: Any) -> Ranks:
     Raises:
         ShapeError: shapes or dtypes do not fit, or are of 16 bits.
         DataError: no score, or NaN.
+
+    Example:
+        >>> from graph_emb.evaluate.ranks import rank
+        >>> ranks = rank(torch.tensor([3.0, 1.0]), torch.tensor([0.0, 1.0, 2.0]))
+        >>> ranks.optimistic, ranks.pessimistic  # the second positive ties with a negative
+        (tensor([1, 2]), tensor([1, 3]))
     """
     positive, negative = as_scores("positive", positive, (1,)), as_scores("negative", negative, (1, 2))
     if positive.dtype != negative.dtype:

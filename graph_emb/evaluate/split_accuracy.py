@@ -98,6 +98,15 @@ def split_accuracy(
         ConfigError: an unknown classifier, or an argument that it does not use.
         DataError: a node with several labels or none; parts that are missing, overlap or name unknown nodes.
         ShapeError: embeddings is no floating matrix.
+
+    Example:
+        >>> from graph_emb.evaluate.split_accuracy import split_accuracy
+        >>> from graph_emb.graph.labels import Labels
+        >>> classes = np.arange(20) % 2
+        >>> rows = np.stack([classes * 2.0 - 1.0, np.ones(20)], axis=1)
+        >>> split = {"train": np.arange(10), "test": np.arange(10, 20)}
+        >>> split_accuracy(rows, Labels.from_single(classes), split, threads=1).mean("test")
+        1.0
     """
     if classifier not in CLASSIFIERS:
         raise unknown_name("classifier", classifier, CLASSIFIERS)

@@ -111,6 +111,13 @@ def rank_triples(
         ConfigError: num_candidates is below 1 or not below E.
         DataError: rows that are not finite.
         ShapeError: triples of another shape.
+
+    Example:
+        >>> from graph_emb.evaluate.triple_ranks import rank_triples
+        >>> from graph_emb.models.kge.scorers import TransE
+        >>> entities, relations = torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[1.0]])
+        >>> rank_triples(TransE(1), entities, relations, np.array([[0, 0, 1]])).mean_rank()  # 0 + 1 = 1
+        1.0
     """
     _check(entities, relations, triples)
     total = len(entities)

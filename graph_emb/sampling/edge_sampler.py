@@ -34,6 +34,14 @@ class EdgeSampler(PartitionedWalkSampler):
         seed: Any integer; epochs of one seed are independent.
     Raises:
         ConfigError: an option is outside its limits, or the graph has no edges.
+
+    Example:
+        >>> from graph_emb.graph.csr import Graph
+        >>> from graph_emb.sampling.edge_sampler import EdgeSampler
+        >>> sampler = EdgeSampler.of_graph(Graph.from_edges([0], [1], directed=True), draws_per_edge=2)
+        >>> next(sampler.numbered_batches())[0]
+        array([[0, 1],
+               [0, 1]], dtype=int32)
     """
 
     def __init__(

@@ -45,6 +45,14 @@ class Metapath:
     Attributes:
         types: Along the path, the last one included, at least two.
         steps: One fewer.
+
+    Example:
+        >>> from graph_emb.graph.typed import HeteroGraph
+        >>> from graph_emb.sampling.metapath import Metapath
+        >>> writes = {("author", "writes", "paper"): (np.array([0, 1]), np.array([0, 0]))}
+        >>> graph = HeteroGraph({"author": 2, "paper": 1}, writes)
+        >>> str(Metapath.parse("author-paper-author", graph))
+        'author-[writes]-paper-[^writes]-author'
     """
 
     types: tuple[str, ...]

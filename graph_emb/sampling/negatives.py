@@ -58,6 +58,12 @@ class NegativeSampler:
             that its walks do not meet: rows of different ranks are separated less well.
     Raises:
         ConfigError: power is not finite or below 0, or no node has a positive probability.
+
+    Example:
+        >>> from graph_emb.sampling.negatives import NegativeSampler
+        >>> negatives = NegativeSampler([1, 0, 16], power=0.5)
+        >>> negatives.probabilities.tolist(), negatives.sample(2, 5).shape
+        ([0.2, 0.0, 0.8], (2, 5))
     """
 
     def __init__(self, degrees: np.ndarray, power: float = 0.75, *, seed: int = 0, low: int = 0) -> None:

@@ -25,6 +25,12 @@ class NonEdges:
         ShapeError: edges is not an (E, 2) integer tensor.
         PartitionError: an edge names a node outside [0, N).
         DataError: every pair is an edge, so nothing is left to draw.
+
+    Example:
+        >>> from graph_emb.sampling.non_edges import NonEdges
+        >>> non_edges = NonEdges(torch.tensor([[0, 1], [1, 2]]), num_nodes=3)
+        >>> sorted(set(map(tuple, non_edges.sample(50, torch.Generator().manual_seed(0)).tolist())))
+        [(0, 2), (2, 0)]
     """
 
     def __init__(self, edges: Tensor, num_nodes: int) -> None:

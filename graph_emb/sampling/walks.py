@@ -35,6 +35,14 @@ class WalkSampler(WalkStream):
         seed: Any integer; epochs of one seed are independent.
     Raises:
         ConfigError: an option is outside its limits.
+
+    Example:
+        >>> from graph_emb.graph.csr import Graph
+        >>> from graph_emb.sampling.walks import WalkSampler
+        >>> path = Graph.from_edges([0, 1], [1, 2], directed=True)
+        >>> WalkSampler(path, walk_length=4).walks_from([0, 1])
+        array([[ 0,  1,  2, -1],
+               [ 1,  2, -1, -1]], dtype=int32)
     """
 
     def __init__(

@@ -21,6 +21,14 @@ class EdgeMessageLayer(nn.Module):
     Args:
         in_dim, out_dim: I and O.
         edge_dim: D; 0: messages carry no edge row.
+
+    Example:
+        >>> from graph_emb.models.gnn.edge_message import EdgeMessageLayer, both_ways
+        >>> edges = both_ways(torch.tensor([0, 1]), torch.tensor([1, 2]), 3)
+        >>> edge_table = torch.randn(2, 6)
+        >>> layer = EdgeMessageLayer(in_dim=4, out_dim=5, edge_dim=6)
+        >>> layer(edges, torch.randn(3, 4), edge_table[edges.edge_ids]).shape
+        torch.Size([3, 5])
     """
 
     def __init__(self, in_dim: int, out_dim: int, edge_dim: int) -> None:

@@ -104,6 +104,19 @@ class RGCN(nn.Module):
         widths: Of the input rows, for each node type; those other than ``config.dim`` pass through a linear map.
         out_dim: Width of the last layer, classes for example.
         config: Sizes, bases and dropout.
+
+    Example:
+        >>> from graph_emb.graph.typed import HeteroGraph
+        >>> from graph_emb.models.gnn.config import RGCNConfig
+        >>> from graph_emb.models.gnn.rgcn import RGCN
+        >>> from graph_emb.sampling.blocks import whole_graph
+        >>> likes = {("user", "likes", "item"): (np.array([0, 1]), np.array([0, 0]))}
+        >>> graph = HeteroGraph({"user": 2, "item": 1}, likes)
+        >>> config = RGCNConfig(dim=4, hidden_dim=4, num_layers=2)
+        >>> network = RGCN(graph.ntypes, graph.etypes, {"user": 4, "item": 4}, 3, config)
+        >>> rows = {"user": torch.randn(2, 4), "item": torch.randn(1, 4)}
+        >>> network(whole_graph(graph, 2).blocks, rows)["item"].shape
+        torch.Size([1, 3])
     """
 
     def __init__(

@@ -41,6 +41,16 @@ class SAGE(nn.Module):
         width: Of the input rows; another one than ``config.dim`` passes through a linear map.
         out_dim: Width of the last layer.
         config: Sizes and dropout.
+
+    Example:
+        >>> from graph_emb.graph.typed import HeteroGraph
+        >>> from graph_emb.models.gnn.config import SAGEConfig
+        >>> from graph_emb.models.gnn.sage import SAGE
+        >>> from graph_emb.sampling.blocks import whole_graph
+        >>> graph = HeteroGraph({"node": 3}, {("node", "to", "node"): (np.array([0, 1]), np.array([1, 2]))})
+        >>> network = SAGE(4, 5, SAGEConfig(dim=4, hidden_dim=4, num_layers=2))
+        >>> network(whole_graph(graph, 2).blocks, {"node": torch.randn(3, 4)})["node"].shape
+        torch.Size([3, 5])
     """
 
     def __init__(self, width: int, out_dim: int, config: SAGEConfig) -> None:

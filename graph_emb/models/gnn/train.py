@@ -69,6 +69,22 @@ def train_rgcn(
     Raises:
         ConfigError: unknown node types, or kvstore mode with several trainers and no group.
         ShapeError: labels or features that do not fit the graph.
+
+    Example:
+        >>> from graph_emb.graph.typed import HeteroGraph
+        >>> from graph_emb.models.gnn.config import RGCNConfig
+        >>> from graph_emb.models.gnn.tasks import NodeTask
+        >>> from graph_emb.models.gnn.train import train_rgcn
+        >>> users, items = np.arange(20), np.arange(20) % 2
+        >>> graph = HeteroGraph(
+        ...     {"user": 20, "item": 2},
+        ...     {("user", "buys", "item"): (users, items), ("item", "rev_buys", "user"): (items, users)},
+        ... )
+        >>> split = {"train": users[:10], "valid": users[10:14], "test": users[14:]}
+        >>> config = RGCNConfig(dim=8, hidden_dim=8, epochs=20)
+        >>> result = train_rgcn(graph, NodeTask("user", items, split), config)
+        >>> sorted(result.tables), result.best().test
+        (['item', 'user'], {'accuracy': 1.0})
     """
     config = config or RGCNConfig()
     if task.ntype not in graph.num_nodes:
@@ -108,6 +124,19 @@ def train_sage(
     Raises:
         ConfigError: several node or edge types; otherwise as ``train_rgcn``.
         DataError: a part of the link split is missing, empty, or names unknown nodes.
+
+    Example:
+        >>> from graph_emb.graph.typed import HeteroGraph
+        >>> from graph_emb.models.gnn.config import SAGEConfig
+        >>> from graph_emb.models.gnn.tasks import NodeTask
+        >>> from graph_emb.models.gnn.train import train_sage
+        >>> nodes = np.arange(20)
+        >>> graph = HeteroGraph({"node": 20}, {("node", "to", "node"): (nodes, (nodes + 2) % 20)})  # two rings
+        >>> split = {"train": nodes[:10], "valid": nodes[10:14], "test": nodes[14:]}
+        >>> config = SAGEConfig(dim=8, hidden_dim=8, num_layers=2, epochs=3, eval_every=1)
+        >>> result = train_sage(graph, NodeTask("node", nodes % 2, split), config)
+        >>> [evaluation.epoch for evaluation in result.history]
+        [1, 2, 3]
     """
     config = config or SAGEConfig()
     if len(graph.num_nodes) != 1 or len(graph.edges) != 1:

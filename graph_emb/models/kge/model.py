@@ -54,8 +54,10 @@ class KGEModel:
         names: Names of the entity and relation tables; an empty one is chosen by the table.
 
     Example:
+        >>> from graph_emb.models.kge.config import KGEConfig
+        >>> from graph_emb.models.kge.model import KGEModel
         >>> model = KGEModel(14, 3, KGEConfig(model="rotate", dim=8))
-        >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE learns D / 2 phases a relation
+        >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE has D / 2 phases a relation
         (torch.Size([14, 8]), torch.Size([3, 4]))
     """
 

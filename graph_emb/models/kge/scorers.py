@@ -85,6 +85,7 @@ class TransE(KGEScorer):
         norm: 1 or 2.
 
     Example:
+        >>> from graph_emb.models.kge.scorers import TransE, score
         >>> h, r, t = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.0, 3.0]])
         >>> float(score(TransE(2, norm=1), h, r, t))  # -(|1.5| + |-2|)
         -3.5
@@ -136,7 +137,14 @@ class NormalScorer(KGEScorer):
 
 @dataclass(frozen=True)
 class DistMult(NormalScorer):
-    """``s(h, r, t) = sum_d h_d r_d t_d`` (Yang et al., ICLR 2015). It cannot tell (h, r, t) from (t, r, h)."""
+    """``s(h, r, t) = sum_d h_d r_d t_d`` (Yang et al., ICLR 2015). It cannot tell (h, r, t) from (t, r, h).
+
+    Example:
+        >>> from graph_emb.models.kge.scorers import DistMult, score
+        >>> h, r, t = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.0, 3.0]])
+        >>> float(score(DistMult(2), h, r, t))  # 0 - 6
+        -6.0
+    """
 
     name: ClassVar[str] = "distmult"
 
@@ -155,6 +163,12 @@ class ComplEx(NormalScorer):
 
     DistMult over complex numbers, which tells a relation's two directions apart. Rows of entities and relations hold
     D / 2 complex numbers: real parts, then imaginary ones.
+
+    Example:
+        >>> from graph_emb.models.kge.scorers import ComplEx, score
+        >>> h, r, t = torch.tensor([[1.0, 2.0], [0.5, -1.0], [2.0, 3.0]])
+        >>> float(score(ComplEx(2), h, r, t))  # (1 + 2i)(0.5 - i) = 2.5; times 2 - 3i: real part 5
+        5.0
     """
 
     name: ClassVar[str] = "complex"
@@ -181,6 +195,12 @@ class SimplE(NormalScorer):
 
     An entity's row holds its D / 2 numbers as a head, then the D / 2 (primed) ones as a tail; a relation's row holds
     its own numbers, then those of its inverse.
+
+    Example:
+        >>> from graph_emb.models.kge.scorers import SimplE, score
+        >>> h, r, t = torch.tensor([[1.0, 2.0], [0.5, -1.0], [0.0, 3.0]])
+        >>> float(score(SimplE(2), h, r, t))  # (1 * 0.5 * 3 + 0 * -1 * 2) / 2
+        0.75
     """
 
     name: ClassVar[str] = "simple"
@@ -206,6 +226,12 @@ class RotatE(KGEScorer):
     Args:
         dim: D, even.
         margin: gamma of the loss; ``range = (gamma + 2) / (D / 2)``, and initial values are uniform in +-range.
+
+    Example:
+        >>> from graph_emb.models.kge.scorers import RotatE, score
+        >>> h, r, t = torch.tensor([1.0, 2.0]), torch.tensor([3.0]), torch.tensor([0.0, 3.0])
+        >>> round(float(score(RotatE(2, 4.0), h, r, t)), 4)  # a quarter turn: |(1 + 2i) i - 3i| = |-2 - 2i|
+        -2.8284
     """
 
     margin: float = 9.0

@@ -110,6 +110,17 @@ def train_kge(
         checkpoints: Saves the training at intervals, and resumes it.
     Raises:
         ConfigError: the loss is no longer finite; candidates that cannot be sampled.
+
+    Example:
+        >>> from graph_emb.graph.triples import KnowledgeGraph
+        >>> from graph_emb.models.kge.config import KGEConfig
+        >>> from graph_emb.models.kge.training import train_kge
+        >>> follows = np.array([(head, 0, (head + 1) % 10) for head in range(10)])
+        >>> graph = KnowledgeGraph("ring", num_entities=10, num_relations=1, parts={"train": follows})
+        >>> config = KGEConfig(model="distmult", dim=8, num_negatives=4, chunk_size=5, batch_size=10, epochs=3)
+        >>> result = train_kge(graph, config, num_threads=1)
+        >>> result.entities.shape, len(result.history)
+        (torch.Size([10, 8]), 3)
     """
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")

@@ -40,6 +40,12 @@ class LinkPredictor(nn.Module):
         in_dim: D.
         config: Sizes and dropout.
         seed: Of the initial weights (torch's ``nn.Linear`` distribution) and of the dropout masks.
+
+    Example:
+        >>> from graph_emb.models.links.training import LinkPredictor
+        >>> predictor = LinkPredictor(in_dim=8, seed=1)
+        >>> predictor(torch.randn(5, 8), torch.tensor([[0, 1], [3, 4]])).shape
+        torch.Size([2])
     """
 
     def __init__(self, in_dim: int, config: LinkPredictorConfig | None = None, *, seed: int = 0) -> None:
@@ -216,6 +222,22 @@ def train_link_predictor(
     Raises:
         DataError: a part of the split is missing or empty.
         ShapeError: a table of another shape.
+
+    Example:
+        >>> from graph_emb.models.links.config import LinkPredictorConfig
+        >>> from graph_emb.models.links.training import FrozenRows, train_link_predictor
+        >>> pairs = torch.combinations(torch.arange(10))
+        >>> edges, others = pairs[(pairs.sum(1) % 2) == 0], pairs[(pairs.sum(1) % 2) == 1]
+        >>> split = {
+        ...     "train": {"edge": edges[:10]},
+        ...     "valid": {"edge": edges[10:15], "edge_neg": others[:12]},
+        ...     "test": {"edge": edges[15:], "edge_neg": others[12:]},
+        ... }
+        >>> rows = FrozenRows(torch.randn(10, 4, generator=torch.Generator().manual_seed(0)))
+        >>> config = LinkPredictorConfig(hidden_dim=64, epochs=4, eval_every=2, metrics=("rocauc",), select="rocauc")
+        >>> result = train_link_predictor(rows, split, 10, config)
+        >>> [evaluation.epoch for evaluation in result.history]
+        [2, 4]
     """
     config = config or LinkPredictorConfig()
     edges = pairs_of(link_split, "train", "edge", num_nodes)

@@ -178,6 +178,16 @@ def train_line(
         name: Of the tables, followed by the order; None chooses names.
     Raises:
         ConfigError: the first order of a directed graph, checkpoints of both orders, or rows that diverged.
+
+    Example:
+        >>> from graph_emb.graph.csr import Graph
+        >>> from graph_emb.models.skipgram.line import LineConfig, train_line
+        >>> from graph_emb.sampling.edge_sampler import EdgeSampler
+        >>> ring = Graph.from_edges(range(12), [*range(1, 12), 0])
+        >>> edges = EdgeSampler.of_graph(ring, draws_per_edge=20)
+        >>> result = train_line(edges, LineConfig(dim=8), num_threads=1, progress=False)
+        >>> result.num_draws, result.embeddings().shape  # 12 edges, 20 draws each, two orders
+        (480, torch.Size([12, 8]))
     """
     config = config or LineConfig()
     recipes = {order: config.skipgram(order, directed=sampler.graph.directed) for order in config.orders}

@@ -44,6 +44,12 @@ class SkipGram:
         part_policy: The owner of each row, as in ``DistEmbedding``.
         name: Of the token table, and the stem of the context table's; None chooses names.
         init_func: First values of the token rows, as in ``DistEmbedding``; None: ``usual_rows``.
+
+    Example:
+        >>> from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
+        >>> model = SkipGram(5, SkipGramConfig(dim=8), seed=1)
+        >>> model.embeddings().shape, model.embeddings("concat").shape
+        (torch.Size([5, 8]), torch.Size([5, 16]))
     """
 
     def __init__(

@@ -120,6 +120,18 @@ def train_skipgram(
         The model, also after Ctrl-C (``interrupted`` is then True).
     Raises:
         ConfigError: arguments do not fit each other, or the rows are no longer finite.
+
+    Example:
+        >>> from graph_emb.graph.csr import Graph
+        >>> from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
+        >>> from graph_emb.sampling.walks import WalkSampler
+        >>> ring = Graph.from_edges(range(12), [*range(1, 12), 0])
+        >>> walks = WalkSampler(ring, num_walks=50, walk_length=10)
+        >>> config = SkipGramConfig(dim=8, window=2, epochs=5)
+        >>> rows = train_skipgram(walks, config, num_threads=1, progress=False).embeddings()
+        >>> cosine = torch.nn.functional.cosine_similarity
+        >>> bool(cosine(rows[0], rows[1], dim=0) > cosine(rows[0], rows[6], dim=0))  # neighbours are alike
+        True
     """
     model = _fitting_model(sampler, config, model, optimizer, seed)
     config = model.config
