@@ -163,7 +163,7 @@ def _link(parser: Parser) -> None:
     parser.add_argument("--dataset", metavar="NAME", help=f"a data set with held-out edges; {OF_RUN}")
     parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--hits", metavar="K,K", help="the K of Hits@K; default: 10,20,50,100")
-    parser.add_argument("--scorer", help="dot, cosine or hadamard-logreg; default: dot")
+    parser.add_argument("--scorer", help="centred-dot, dot, cosine or hadamard-logreg; default: centred-dot")
 
 
 def _export(parser: Parser) -> None:

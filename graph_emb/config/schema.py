@@ -201,7 +201,9 @@ class EvaluateSection(Section):
     )
     shuffles: Count = Field(default=3, ge=1, le=1_000, description="random label splits per ratio")
     hits: tuple[HitsAt, ...] = Field(default=(10, 20, 50, 100), min_length=1, description="the K of Hits@K")
-    scorer: Literal["dot", "cosine", "hadamard-logreg"] = Field(default="dot", description="score of an edge")
+    scorer: Literal["centred-dot", "dot", "cosine", "hadamard-logreg"] = Field(
+        default="centred-dot", description="score of an edge"
+    )
 
 
 class OutputSection(Section):

@@ -146,7 +146,7 @@ def evaluate_link(
     embeddings: Any,
     link_split: LinkSplit,
     metrics: Sequence[str] = METRICS,
-    scorer: str | PairScorer = "dot",
+    scorer: str | PairScorer = "centred-dot",
     parts: Sequence[str] = ("valid", "test"),
 ) -> LinkScores:
     """Rank held-out edges among non-edges by scores of embeddings.
@@ -157,7 +157,7 @@ def evaluate_link(
             "target_node_neg" (B, M), wrong targets for the source of each edge; of the training part "edge" alone, for
             scorers that learn.
         metrics: Of "hits@K", "mrr", "auc"; ranks among the given negatives only.
-        scorer: "dot", "cosine", "hadamard-logreg", or an object of ``graph_emb.evaluate.scorers``.
+        scorer: "centred-dot", "dot", "cosine", "hadamard-logreg", or an object of ``graph_emb.evaluate.scorers``.
         parts: Parts of the split to evaluate.
     Raises:
         ConfigError: an unknown metric or scorer.

@@ -46,13 +46,32 @@ SCORERS: Registry[type[PairScorer]] = Registry("scorer")
 @SCORERS.register("dot")
 @dataclass(frozen=True)
 class Dot:
-    """The inner product: the logit that skip-gram trains."""
+    """The inner product, for rows that were trained by it, as those of LINE's first order."""
 
     name: ClassVar[str] = "dot"
 
     def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
         """Learns nothing."""
         return lambda left, right: (left * right).sum(dim=1)
+
+
+@SCORERS.register("centred-dot")
+@dataclass(frozen=True)
+class CentredDot:
+    """The inner product after the mean row is subtracted from all rows.
+
+    Skip-gram factorises PMI - log k (Levy and Goldberg 2014), and its two tables hold the constant as one direction:
+    rows x share a vector a and context rows c its opposite, which gives all pairs the same low x . c. In x_i . x_j
+    that vector counts with the wrong sign and by how far each row has been trained, so that of two rows those of
+    higher degree score higher, whether an edge joins them or not. Without the mean it is gone.
+    """
+
+    name: ClassVar[str] = "centred-dot"
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Learns the mean of all rows."""
+        mean = embeddings.mean(dim=0)
+        return lambda left, right: ((left - mean) * (right - mean)).sum(dim=1)
 
 
 @SCORERS.register("cosine")

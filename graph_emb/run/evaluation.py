@@ -13,6 +13,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.views import PlainDataset
 
 SCORER_TITLES = {
+    "centred-dot": "dot product of rows less their mean (scorer 'hadamard-logreg' learns from the training edges)",
     "dot": "dot product",
     "cosine": "cosine",
     "hadamard-logreg": "logistic regression on the product",

@@ -120,7 +120,7 @@ SPLIT = {
 
 
 def test_dot_products_of_embeddings_by_hand() -> None:
-    found = evaluate_link(ROWS, SPLIT, ("hits@1", "hits@2", "mrr", "auc"))
+    found = evaluate_link(ROWS, SPLIT, ("hits@1", "hits@2", "mrr", "auc"), scorer="dot")
     # Test edges 9.0, 0.1; non-edges 0.9, 0.3, 0.02: ranks 1 and 3.
     assert found.value("test", "hits@1") == 0.5
     assert found.value("test", "hits@2") == 0.5
@@ -139,7 +139,7 @@ def test_cosine_ignores_the_length_that_misleads_the_product() -> None:
 def test_every_positive_may_have_its_own_negatives() -> None:
     negatives = np.array([[[0, 3], [0, 4]], [[5, 3], [5, 4]]])  # for edge (3, 5) tiny ones; for (0, 2) huge ones
     split = {"test": {"edge": SPLIT["test"]["edge"], "edge_neg": negatives}}
-    found = evaluate_link(ROWS, split, ("mrr",), parts=("test",))
+    found = evaluate_link(ROWS, split, ("mrr",), "dot", parts=("test",))
     assert found.value("test", "mrr") == pytest.approx((1 + 1 / 3) / 2)
 
 
@@ -150,7 +150,7 @@ def test_every_source_may_have_its_own_wrong_targets(monkeypatch: pytest.MonkeyP
     # Edge (3, 5) has 9.0, its wrong targets 0.2, 0.3 and 0.01; edge (0, 2) has 0.1, its own 0.9, 0.2 and 0.3.
     targets = np.array([[0, 1, 2], [5, 3, 4]])
     split = {"test": {"edge": SPLIT["test"]["edge"], "target_node_neg": targets}}
-    found = evaluate_link(ROWS, split, ("mrr", "hits@1"), parts=("test",))
+    found = evaluate_link(ROWS, split, ("mrr", "hits@1"), "dot", parts=("test",))
     assert found.value("test", "mrr") == pytest.approx((1 + 1 / 4) / 2)
     assert found.value("test", "hits@1") == 0.5
     assert found.num_pairs == {"test": (2, 3)}
@@ -168,7 +168,7 @@ def test_16_bit_embeddings_are_scored_in_float32() -> None:
     table = torch.tensor([[1.0, 1 / 256], [1.0, 1.0], [1.0, 0.0]]).bfloat16()
     split = {"test": {"edge": np.array([[0, 1]]), "edge_neg": np.array([[2, 1]])}}
     # 1 + 1/256 against 1: bfloat16 sums would tie.
-    assert evaluate_link(table, split, ("hits@1",), parts=("test",)).value("test", "hits@1") == 1.0
+    assert evaluate_link(table, split, ("hits@1",), "dot", parts=("test",)).value("test", "hits@1") == 1.0
 
 
 def test_a_table_of_equal_rows_warns_for_each_metric() -> None:
@@ -180,7 +180,7 @@ def test_a_table_of_equal_rows_warns_for_each_metric() -> None:
 
 
 def test_the_result_prints_and_serialises() -> None:
-    found = evaluate_link(ROWS, SPLIT, ("hits@1",), parts=("test",))
+    found = evaluate_link(ROWS, SPLIT, ("hits@1",), "dot", parts=("test",))
     record = json.loads(json.dumps(found.as_dict()))
     assert record["parts"]["test"]["metrics"]["hits@1"]["value"] == 0.5
     assert record["parts"]["test"]["num_negatives"] == 3

@@ -242,5 +242,5 @@ def test_ddi_is_trained_and_judged_by_its_own_split(shared_data: Path) -> None:
     result = ge.pipeline("deepwalk", "ogbl-ddi", root=shared_data, **{**TINY, "evaluate": {"hits": [20]}})
     assert result.metrics["dataset"]["edges"] == 1_067_911  # the training edges
     scores = result.metrics["evaluation"]["link_prediction"]
-    assert scores["scorer"] == "dot"
+    assert scores["scorer"] == "centred-dot"
     assert scores["parts"]["test"]["num_positives"] == 133_489
