@@ -1,4 +1,4 @@
-"""Writes what DGL's distributed pipeline starts from: its chunked graph format, and assignment files.
+"""Writer of DGL's chunked graph format and of assignment files, the input of its distributed pipeline.
 
 Legend: N and E the ids of one type.
 """
@@ -65,7 +65,7 @@ def write_chunked(
         if assignment is not None:
             (folder.path / ASSIGNMENT_FOLDER).mkdir()
             _write_assignment(folder.path / ASSIGNMENT_FOLDER, assignment)
-        # last: without it nobody takes the folder for a graph
+        # last: it makes the folder a graph
         _write_text(folder.path / "metadata.json", json.dumps(metadata, indent=2) + "\n")
         return folder.publish()
 

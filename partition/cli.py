@@ -156,7 +156,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "repartition": ("partition the graph of a partition anew", _repartition_arguments),
     "convert": ("write a partition or a graph in another form", _convert_arguments),
 }
-"""What each command says of itself, and what adds its arguments to a parser."""
+"""Help text of each command, and the function that adds its arguments to a parser."""
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What must be even between parts, and how even.
+"""Balance constraints: the weights that must be even between parts, and how even.
 
 Legend: C constraints, N nodes of all types, P parts.
 """

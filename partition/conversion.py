@@ -94,7 +94,7 @@ def convert(
 def _opened(
     source: Any, options: Mapping[str, Any] | None, progress: bool | None
 ) -> tuple[HeteroGraph, Assignment | None, EdgeOwner]:
-    """The graph of a source, its parts where it has some, and who owns its edges: the destination, if nobody says."""
+    """The graph of a source, its parts where it has some, and the owner of its edges, by default the destination."""
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
     if path is not None and path.exists():
         try:

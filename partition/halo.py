@@ -1,4 +1,4 @@
-"""What one part stores: its own nodes and edges, and those of other parts that it needs to see.
+"""Graph of one part: its own nodes and edges, and the halo of nodes and edges of other parts.
 
 Legend: n inner nodes and h halo nodes of a part, e inner and o outer edges.
 """
@@ -53,7 +53,7 @@ def check_layout(halo: str, num_hops: int) -> None:
 
 
 class PartBuilder:
-    """Makes the parts of a relabelled graph one at a time; memory beside the graph is O(nodes + cut edges + one part).
+    """Makes the parts of a relabelled graph one at a time; extra memory is O(nodes + cut edges + one part).
 
     Args:
         relabelled: The graph with its new ids.

@@ -53,7 +53,7 @@ class BuildOptions:
         overwrite: Replace a partition that is in ``out``.
         progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Raises:
-        ConfigError: an option is wrong, or has no effect beside another one.
+        ConfigError: an option is wrong, or has no effect with another one.
         CompatError: graphbolt is asked for but is not there.
     """
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # they import torch, which most of this does without
     from graph_emb.graph.partition_book import RangeBook
 
 DGL_ID_MAPS = {"node": "orig_nids.dgl", "edge": "orig_eids.dgl"}
-"""What ``dispatch_data.py --save-orig-nids`` and ``--save-orig-eids`` put beside each part."""
+"""Files of each part that ``dispatch_data.py --save-orig-nids`` and ``--save-orig-eids`` write."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Is a partition whole and true? Checksums, ranges, halo, every edge once, data beside its nodes, id maps.
+"""Checks of a whole partition: checksums, ranges, halo, every edge once, data with its nodes, id maps.
 
 Everything is checked from the files, by other code than the writer's. Legend: N nodes of all types.
 """
@@ -23,10 +23,10 @@ from partition.partitioned import Part, PartitionedGraph, load
 
 @dataclass
 class Verification:
-    """What was checked and what is wrong.
+    """Result of a verification.
 
     Attributes:
-        checked: How many things of each kind were looked at.
+        checked: Number of checked things of each kind.
         problems: One line each; empty when the partition is sound.
     """
 
@@ -39,7 +39,7 @@ class Verification:
         return not self.problems
 
     def count(self, what: str, number: int = 1) -> None:
-        """Note that something was looked at."""
+        """Count checked things."""
         self.checked[what] = self.checked.get(what, 0) + int(number)
 
     def expect(self, truth: bool | np.bool_, problem: str) -> bool:

@@ -1,4 +1,4 @@
-"""Who owns an edge: its destination, its source, the lighter of both, or a part of a vertex-cut; and PBG's buckets."""
+"""Owners of edges: the destination, the source, the lighter of both, or a part of a vertex-cut; and PBG's buckets."""
 
 # N nodes and E edges of all types, P parts
 
@@ -42,7 +42,7 @@ def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: EdgeOwner = "de
 
 
 def balanced_owners(graph: HeteroGraph, assignment: Assignment) -> EdgeParts:
-    """What ``edge_owner`` returns for ``balanced``; parts without a node are fine here."""
+    """``edge_owner`` by the rule ``balanced``; parts may be without a node."""
     sides = {etype: _part_ends(assignment, etype, ends) for etype, ends in graph.edges.items()}
     owners = {etype: destination.copy() for etype, (_, destination) in sides.items()}
     load = edges_of_parts(owners, assignment.num_parts)

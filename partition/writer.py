@@ -261,7 +261,7 @@ class Positions(Protocol):
 
 
 def finish(files: FileSet, config: dict[str, Any]) -> None:
-    """Write the manifest, then the JSON without which nobody opens the folder."""
+    """Write the manifest, then the JSON that makes the folder a partition."""
     text = json.dumps(config, indent=2) + "\n"
     files.expect_text(files.manifest.config, text)
     files.write_manifest()
@@ -269,7 +269,7 @@ def finish(files: FileSet, config: dict[str, Any]) -> None:
 
 
 def estimated_bytes(graph: HeteroGraph) -> int:
-    """What the files of a partition need at least: no halo, no Parquet."""
+    """Least size of a partition's files: without halo and Parquet."""
     edges = graph.total_edges * (8 + 8 + 8 + 1 + 16)
     nodes = graph.total_nodes * (8 + 1 + 8 + 16)
     columns = [*graph.node_data.values(), *graph.edge_data.values()]
@@ -277,7 +277,7 @@ def estimated_bytes(graph: HeteroGraph) -> int:
 
 
 def npy_writer(values: Column) -> Callable[[Any], None]:
-    """What writes an array as npy to a stream that cannot seek."""
+    """A function that writes an array as npy to a stream without seeking."""
 
     def write(stream: Any) -> None:
         like = np.broadcast_to(np.empty((), values.dtype), values.shape)

@@ -1,4 +1,4 @@
-"""Original ids of a table's rows: what first values and checkpoints are keyed by, however the graph was partitioned.
+"""Original ids of a table's rows: the keys of first values and checkpoints, however the graph was partitioned.
 
 A table counts its rows in partition order; the original id of a row is its position in the input of the partitioner.
 Legend: N rows of a table, B asked ids.
@@ -50,7 +50,7 @@ class FileIds:
         return self._map(self.to_original)[low:high].astype(np.int64)
 
     def find(self, original: np.ndarray) -> np.ndarray:
-        """Partition-order ids of original ids, (B,), int64; -1 for those that the table has not."""
+        """Partition-order ids of original ids, (B,), int64; -1 for ids that the table lacks."""
         return _looked_up(self._map(self.to_partition), original)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Loops that build a symmetric adjacency by counting sort.
+"""Symmetric adjacency by counting sort (Knuth, The Art of Computer Programming 3, 5.2): count, begin, scatter, merge.
 
 Each thread has a range of the edges, counts its own entries of every node, and writes behind those of the ranges
 before: the order is that of the edges for any number of threads. Legend: N nodes, E directed edges, T threads.
@@ -12,9 +12,9 @@ from numba import njit
 from graph_emb.core.splitmix import mix64
 
 TAIL, HEAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
-"""What the ends of an edge are multiplied by before they are hashed: odd numbers."""
+"""Odd factors of the two ends of an edge in its hash."""
 BLOCK = 4096
-"""Edges that stay in the nearest memory for a second look."""
+"""Edges that stay in the processor's cache for a second pass."""
 
 
 @njit(cache=True, nogil=True)
@@ -40,7 +40,7 @@ def count(src, dst, src_start, dst_start, low, high, weight, outgoing, incoming)
 
 @njit(cache=True, nogil=True)
 def begin(indptr, counts):
-    """From how many entries each thread has for each node, (T, N), to where it writes the first, in place."""
+    """Turn the entries that each thread has for each node, (T, N), into the place of the first, in place."""
     for u in range(counts.shape[1]):
         at = indptr[u]
         for t in range(counts.shape[0]):
@@ -88,6 +88,7 @@ def merge(indptr, indices, given, unit, low, high, places, row, degrees, weights
     begin = write = indptr[low]
     even = largest = 0
     for u in range(low, high):
+        # 1. Collect the distinct neighbours of u and add up their weights, in scratch that stays in the cache.
         first = write
         for i in range(indptr[u], indptr[u + 1]):
             v = indices[i]
@@ -99,6 +100,7 @@ def merge(indptr, indices, given, unit, low, high, places, row, degrees, weights
                 indices[write] = v
                 row[write - first] = weight
                 write += 1
+        # 2. As long as all weights are even, none is written; the first that differs writes those before it.
         size = degrees[u] = write - first
         if even == 0 and size > 0:
             even = row[0]

@@ -1,4 +1,7 @@
-"""Two parts from none: greedy growing, then two-way search, on the subgraph of some nodes.
+"""Initial bisection of the subgraph of some nodes: greedy growing, then two-way search.
+
+Greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs"
+(SIAM Journal on Scientific Computing 20, 1998).
 
 Legend: N nodes, C constraints.
 """
@@ -27,7 +30,7 @@ from partition.kernels.refinement import (
 
 @njit(cache=True, nogil=True)
 def grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order, parts, loads):
-    """Split in two: part 1 grows from the first node of ``order`` by the strongest tie until it holds ``wanted``.
+    """Greedy graph growing: part 1 grows from the first node of ``order``, by least cut, until it holds ``wanted``.
 
     Args:
         degrees: (N,), int64: the weight of each node's entries.
@@ -47,11 +50,13 @@ def grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order,
             loads[0, c] += node_weights[v, c]
     size, first = 0, 0
     while True:
+        # 1. Enough? The mean over the constraints of the share of what part 1 should hold.
         share = 0.0
         for c in range(num_limits):
             share += loads[1, c] / wanted[c] if wanted[c] > 0 else 1.0
         if share >= num_limits:
             return
+        # 2. Nothing borders on the part (at the start, or a component is used up): begin at a new seed.
         while size == 0 and first < num_nodes:
             v = order[first]
             first += 1
@@ -59,6 +64,7 @@ def grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order,
                 status[v], keys[v], heap[0], places[v], size = QUEUED, 0, v, 0, 1
         if size == 0:
             return
+        # 3. Take the bordering node whose move cuts least, if it fits.
         v = heap[0]
         size = pop(heap, places, keys, size)
         status[v] = LOCKED
@@ -66,6 +72,7 @@ def grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order,
             continue
         move(loads, node_weights, v, 0, 1)
         parts[v] = 1
+        # 4. Its neighbours border on the part now; key = weight inside - weight outside.
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]
             if status[u] == LOCKED:
@@ -102,6 +109,7 @@ def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales,
         order = orders[t]
         parts[:] = 0
         loads[:] = 0
+        # Grow, mend what growing left above a limit, then search from the whole boundary until a round gains nothing.
         grow(indptr, indices, weights, degrees, node_weights, wanted, limits, order, parts, loads)
         rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scales, order)
         connect(indptr, indices, weights, parts, 0, num_nodes, table)
@@ -123,7 +131,7 @@ def bisect(indptr, indices, weights, node_weights, wanted, limits, soft, scales,
 
 @njit(cache=True, nogil=True)
 def induced(indptr, indices, weights, nodes, local):
-    """The graph of some nodes: (indptr, indices, weights). local: (N,), all -1 before and after."""
+    """Induced subgraph of some nodes: (indptr, indices, weights). local: (N,), all -1 before and after."""
     for i in range(len(nodes)):
         local[nodes[i]] = i
     out_indptr = np.zeros(len(nodes) + 1, np.int64)

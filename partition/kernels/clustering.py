@@ -1,7 +1,9 @@
 """Size-constrained label propagation: nodes join the label that most of their edge weight leads to.
 
-The same two steps cluster (a label is a node, few may be full) and refine (a label is a part). Proposals of one batch
-read the labels as they were before it, so that threads may share a batch; the batch is then applied in order.
+Label propagation: Raghavan, Albert, Kumara (Physical Review E 76, 2007); with a limit on the size of a label:
+Meyerhenke, Sanders, Schulz (SEA 2014). The same two steps cluster (a label is a node, few may be full) and refine (a
+label is a part). Proposals of one batch read the labels as they were before it, so that threads may share a batch; the
+batch is then applied in order.
 Legend: N nodes, L labels, C constraints.
 """
 
@@ -26,7 +28,7 @@ def fits(loads, label, node_weights, node, limits):
 def propose(
     nodes, indptr, indices, weights, node_weights, labels, loads, limits, groups, seed, ratings, seen, targets, favoured
 ):
-    """The label that each node would move to.
+    """Propose the label that each node would move to: the strongest one with room, ties by a hash.
 
     Args:
         nodes: Ids of this thread's share of the batch.
@@ -38,6 +40,7 @@ def propose(
     weighted, grouped = len(weights) > 0, len(groups) > 0
     for i in range(len(nodes)):
         v = nodes[i]
+        # 1. Rate: sum the edge weight into each label among the neighbours.
         own, num_seen, salt = labels[v], 0, mix64(np.uint64(v) ^ seed)
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]
@@ -48,6 +51,7 @@ def propose(
             seen[num_seen] = label
             num_seen += rating == 0  # no branch: half of them would be mispredicted
             ratings[label] = rating + (weights[e] if weighted else 1)
+        # 2. Choose: the best label with room, and the best one (top) with or without; the ratings become 0 again.
         best, best_rating, best_tie = own, ratings[own], np.uint64(0xFFFFFFFFFFFFFFFF)
         top, top_rating = -1, 0
         for j in range(num_seen):
@@ -120,8 +124,10 @@ def sweep(
 def pair_up(labels, sizes, favoured, groups, node_weights, loads, limits):
     """Join nodes alone in their label that favour the same full label, and nodes without neighbours, up to the limit.
 
-    Returns how many labels went away. Without it the leaves of a hub and isolated nodes never coarsen.
+    Two-hop clustering as in KaMinPar (Gottesbueren et al., ESA 2021). Returns how many labels went away. Without it
+    the leaves of a hub and isolated nodes never coarsen.
     """
+    # host[label]: the last node, alone in its own label, that favours this one; host[num_nodes]: of isolated nodes.
     num_nodes = len(labels)
     host = np.full(num_nodes + 1, -1, np.int32)
     gone = 0
@@ -176,7 +182,13 @@ def bounds(order, starts, indptr):
 def contract(
     order, starts, low, high, begin, indptr, indices, weights, labels, ratings, seen, out_indices, out_weights, degrees
 ):
-    """Rows low .. high - 1 of the graph whose nodes are labels, written from ``begin`` on; returns where they end."""
+    """Contract clusters: rows low .. high - 1 of the graph of labels, from ``begin`` on; returns where they end.
+
+    Args:
+        order, starts: The nodes of each label.
+        ratings, seen: Scratch of the thread, (L,) zeros and at least the most neighbours of a label.
+        out_indices, out_weights, degrees: Receive the rows, parallel edges merged and inner ones dropped.
+    """
     weighted = len(weights) > 0
     write = begin
     for label in range(low, high):

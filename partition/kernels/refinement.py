@@ -1,6 +1,12 @@
-"""Local search on the parts: k-way Fiduccia-Mattheyses under several limits, and rebalancing.
+"""Local search on the parts under several limits: Fiduccia-Mattheyses moves that lower the cut, and rebalancing.
 
-Legend: N nodes, P parts, C constraints. ``table`` is (N, P): the edge weight from each node into each part.
+Fiduccia, Mattheyses, "A linear-time heuristic for improving network partitions" (DAC 1982); searches that start from a
+few boundary nodes: Sanders, Schulz, "Engineering multilevel graph partitioning algorithms" (ESA 2011). Rebalancing by
+relative gain: Gottesbueren et al., "Deep multilevel graph partitioning" (ESA 2021). Limits for several constraints are
+our addition.
+
+Legend: N nodes, P parts, C constraints. ``table`` is (N, P): the edge weight from each node into each part. The gain
+of a move is the cut that it takes away, ``table[v, target] - table[v, own]``.
 """
 
 from __future__ import annotations
@@ -47,7 +53,7 @@ def mark_boundary(table, parts, low, high, marks):
 
 @njit(cache=True, nogil=True)
 def marked(marks, nodes):
-    """Those of the nodes that are marked, in their order."""
+    """The marked nodes, in the order given."""
     out = np.empty(len(nodes) + 1, np.int32)
     count = 0
     for v in nodes:
@@ -103,16 +109,23 @@ def best_target(table, parts, node, loads, node_weights, limits):
 def search(
     indptr, indices, weights, node_weights, parts, loads, hard, soft, scales, table, seeds, per_search, patience
 ):
-    """One round of localised k-way FM: searches from a few seeds each, every node moves at most once.
+    """One round of localised k-way Fiduccia-Mattheyses: searches from a few seeds each, a node moves at most once.
 
     A search moves the node of greatest gain, losses included, and queues its neighbours; it ends after ``patience``
     moves without a better state, and goes back to its best one. Inside a search parts may fill up to ``soft``; a state
     counts as better only if it exceeds ``hard`` by no more than the best so far.
 
-    Returns the gain.
+    Args:
+        parts, loads, table: Kept up to date.
+        hard, soft: (P, C) limits.
+        seeds: Boundary nodes in the order in which searches start from them.
+        per_search: Seeds of one search.
+    Returns:
+        The cut that was taken away.
     """
     weighted = len(weights) > 0
     num_nodes = len(parts)
+    # FREE nodes may enter the queue, QUEUED ones are in it, LOCKED ones have moved. keys bound the gains from above.
     status = np.zeros(num_nodes, np.int8)
     heap, places = np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
     keys = np.empty(num_nodes, np.int64)
@@ -123,6 +136,7 @@ def search(
     total = 0
     first = 0
     while first < len(seeds):
+        # 1. Queue the next seeds that have somewhere to go.
         size = 0
         while first < len(seeds) and size < per_search:
             v = seeds[first]
@@ -135,6 +149,7 @@ def search(
             keys[v], status[v], heap[size] = gain, QUEUED, v
             size += 1
             sift_up(heap, places, keys, size - 1)
+        # 2. Move the best node of the queue, also at a loss, until patience moves in a row brought no better state.
         num_moved, num_kept, gained, best_gain, best_excess = 0, 0, 0, 0, excess
         while size > 0 and num_moved - num_kept < patience:
             v = heap[0]
@@ -143,7 +158,7 @@ def search(
                 size = pop(heap, places, keys, size)
                 status[v] = FREE
                 continue
-            if gain < keys[v]:  # keys are upper bounds
+            if gain < keys[v]:  # the bound was too high: sort the node in again
                 keys[v] = gain
                 sift_down(heap, places, keys, 0, size)
                 if heap[0] != v:
@@ -158,6 +173,7 @@ def search(
             moved[num_moved], sources[num_moved] = v, own
             num_moved += 1
             gained += gain
+            # 3. Tell the neighbours: their table rows change, their bounds follow, free ones join the queue.
             for e in range(indptr[v], indptr[v + 1]):
                 u = indices[e]
                 weight = weights[e] if weighted else 1
@@ -168,7 +184,7 @@ def search(
                 at = parts[u]
                 if status[u] == QUEUED:
                     key = keys[u] + (weight if at == own else 0)
-                    if at == target:
+                    if at == target:  # v came closer, so every gain of u falls
                         keys[u] -= weight
                         sift_down(heap, places, keys, places[u], size)
                         continue
@@ -184,6 +200,7 @@ def search(
                         sift_up(heap, places, keys, size - 1)
             if excess < best_excess or (excess == best_excess and gained > best_gain):
                 best_gain, best_excess, num_kept = gained, excess, num_moved
+        # 4. Undo what came after the best state; nodes that still wait are free for later searches.
         for i in range(num_moved - 1, num_kept - 1, -1):
             v, own = moved[i], sources[i]
             target = parts[v]
@@ -204,6 +221,7 @@ def search(
 def best_relief(indptr, indices, weights, node, node_weights, parts, loads, limits, scales, row):
     """The move of a node that loses least cut for the overload that it takes away: (priority, part or -1).
 
+    The priority is the relative gain of KaMinPar's balancer: gain * relief for gains, gain / relief for losses.
     row: Scratch, (P,).
     """
     own = parts[node]
@@ -233,9 +251,9 @@ def best_relief(indptr, indices, weights, node, node_weights, parts, loads, limi
 
 @njit(cache=True, nogil=True)
 def rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scales, order):
-    """Move nodes out of overloaded parts, the cheapest first, until none is overloaded or no move helps.
+    """Greedy rebalancing: move nodes out of overloaded parts, the cheapest first, until no move helps.
 
-    order: (N,), every node, which decides between equals. Returns the overload that is left.
+    order: (N,), every node, which decides between equals. Returns the remaining overload.
     """
     num_nodes, num_parts = len(parts), limits.shape[0]
     row = np.zeros(num_parts, np.int64)
@@ -247,12 +265,14 @@ def rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scal
             excess += overload(loads, p, limits, scales)
         if excess == 0.0:
             return excess
+        # 1. Queue every node of an overloaded part with a move that relieves it.
         for v in order:
             priority, target = best_relief(indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row)
             if target >= 0:
                 keys[v], heap[size] = priority, v
                 size += 1
                 sift_up(heap, places, keys, size - 1)
+        # 2. Make the best moves; a priority that fell since is sorted in again.
         while size > 0:
             v = heap[0]
             priority, target = best_relief(indptr, indices, weights, v, node_weights, parts, loads, limits, scales, row)
@@ -268,15 +288,16 @@ def rebalance(indptr, indices, weights, node_weights, parts, loads, limits, scal
             move(loads, node_weights, v, parts[v], target)
             parts[v] = target
             num_moved += 1
+        # 3. Loads have changed: nodes without a move may have one now, so look again until a pass moves none.
         if num_moved == 0:
             return excess
 
 
 @njit(cache=True, nogil=True)
 def swap(node_weights, parts, loads, limits, scales, order, tries):
-    """Exchange nodes of overloaded parts with nodes elsewhere where that lowers the overload: what is left of it.
+    """Swap nodes of overloaded parts with nodes elsewhere where that lowers the overload: the remaining overload.
 
-    For limits so tight that no single node fits anywhere: each node meets up to ``tries`` others.
+    For limits so tight that no single node fits anywhere: each node is tried with up to ``tries`` others.
     """
     num_nodes = len(order)
     excess = 0.0

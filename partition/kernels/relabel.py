@@ -1,4 +1,4 @@
-"""Loops that order edges by the part that owns them, and that find what a part needs of its neighbours.
+"""Counting sorts that order nodes and edges by part, and loops that find the halo of a part.
 
 Legend: E edges of one type, N nodes of all types, P parts. Node ids here are homogeneous partition-order ids.
 """
@@ -40,6 +40,7 @@ def sort_by_end(order, src, dst, src_ids, dst_ids, start, stop, by_source):
         order: Positions of the part's edges; at least one end of each is in [start, stop).
         by_source: Take the source where both ends are inside.
     """
+    # 1. Key of each edge: its inner end, the destination (the source by_source) where both are inside.
     counts = np.zeros(stop - start + 1, np.int64)
     keys = np.empty(len(order), np.int64)
     for i in range(len(order)):
@@ -49,6 +50,7 @@ def sort_by_end(order, src, dst, src_ids, dst_ids, start, stop, by_source):
         inside = second if start <= second < stop else first
         keys[i] = inside - start
         counts[keys[i] + 1] += 1
+    # 2. First place of each key, then a stable scatter.
     for i in range(stop - start):
         counts[i + 1] += counts[i]
     before = order.copy()
@@ -116,7 +118,7 @@ def count_ids(ids, counts):
 
 @njit(cache=True, nogil=True)
 def fill_by_id(ids, first_value, filled, out):
-    """Put consecutive values under the id of each."""
+    """Scatter consecutive values to the places of their ids; ``filled`` moves on."""
     for i in range(len(ids)):
         out[filled[ids[i]]] = first_value + i
         filled[ids[i]] += 1

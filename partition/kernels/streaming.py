@@ -1,4 +1,7 @@
-"""One pass of a streaming partitioner. Legend: N nodes, P parts, C constraints."""
+"""One pass of a streaming partitioner: LDG (Stanton, Kliot, KDD 2012) or Fennel (Tsourakakis et al., WSDM 2014).
+
+Legend: N nodes, P parts, C constraints.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def stream(order, indptr, indices, weights, node_weights, limits, parts, loads, 
     weighted = len(weights) > 0
     num_parts, num_limits = loads.shape
     for v in order:
+        # 1. Sum the edge weight into each part; a node that was placed before is taken out.
         for e in range(indptr[v], indptr[v + 1]):
             p = parts[indices[e]]
             if p >= 0:
@@ -27,6 +31,7 @@ def stream(order, indptr, indices, weights, node_weights, limits, parts, loads, 
         if parts[v] >= 0:
             for c in range(num_limits):
                 loads[parts[v], c] -= node_weights[v, c]
+        # 2. The part with the least overload, then the best score, then the most room.
         best, best_score, best_fill, best_over = -1, -np.inf, np.inf, np.inf
         for p in range(num_parts):
             over, fill, size = 0.0, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""What a partitioning method is, and the table of them.
+"""The interface of a partitioning method, and the registry of them.
 
 Legend: N nodes of all types, P parts.
 """
@@ -21,7 +21,7 @@ from partition.constraints import Constraints
 
 @dataclass
 class Problem:
-    """What a method gets.
+    """Input of a method.
 
     Attributes:
         num_parts: P, at least 2.

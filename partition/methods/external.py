@@ -1,4 +1,4 @@
-"""What the backends from other packages share."""
+"""Shared steps of the backends in other packages."""
 
 from __future__ import annotations
 

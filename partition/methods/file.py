@@ -1,4 +1,4 @@
-"""An assignment that somebody else made, read from a file."""
+"""An assignment of another program, read from a file."""
 
 from __future__ import annotations
 

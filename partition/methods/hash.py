@@ -27,7 +27,7 @@ def hash_of_id(problem: Problem) -> np.ndarray:
 
 
 def hashes(ids: np.ndarray, seed: int) -> np.ndarray:
-    """(N,), uint64, of integers or strings; a string's hash does not depend on the widest one beside it."""
+    """(N,), uint64, of integers or strings; a string's hash does not depend on the width of the array."""
     salt = _mixed(np.full(len(ids), seed & (2**64 - 1), np.uint64))
     if ids.dtype.kind in "iu":
         return _mixed(ids.astype(np.uint64) ^ salt)

@@ -77,7 +77,7 @@ class Parts:
 
     @property
     def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """What the loops take of the graph."""
+        """Arrays of the graph that the loops take."""
         level = self.level
         return level.indptr, level.indices, level.weights, level.node_weights
 

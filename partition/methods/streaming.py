@@ -1,4 +1,4 @@
-"""What the streaming methods share: passes over the nodes, then whatever is too full is mended.
+"""Passes of LDG and Fennel over the nodes; parts above a limit are mended after the last.
 
 Restreaming: Nishimura and Ugander, "Restreaming graph partitioning" (KDD 2013).
 """

@@ -60,7 +60,7 @@ def report(
     edge_owner: EdgeOwner = "destination",
     progress: bool | None = None,
 ) -> PartitionReport:
-    """Measures an assignment of a graph, and a random one with parts of equal size beside it.
+    """Measure an assignment of a graph, and a random one with parts of equal size.
 
     Memory: a byte for each node and part, four bytes an edge (twelve for ``"balanced"``), and up to 256 bytes a node.
 

@@ -16,7 +16,7 @@ from partition.assignment import Assignment
 
 @dataclass(frozen=True)
 class FlatGraph:
-    """What the metrics need, computed once for both assignments that a report compares.
+    """Arrays of a graph by homogeneous id, computed once for both assignments that a report compares.
 
     Attributes:
         graph: The graph itself.

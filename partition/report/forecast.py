@@ -1,4 +1,4 @@
-"""How many rows of other parts random walks will pull: exactly, or on large graphs by simulated walks."""
+"""Rows of other parts that random walks will pull: exactly, or on large graphs by simulated walks."""
 
 # N nodes and E edges of all types, P parts, L nodes of a walk, C columns
 
@@ -48,7 +48,7 @@ class WalkForecast:
 def forecast_walks(
     flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, walk_length: int
 ) -> list[WalkForecast]:
-    """What one walk from every node along its out-edges pulls, for several assignments at once.
+    """Forecast the rows that a walk from every node along its out-edges pulls, for several assignments at once.
 
     Exact where that takes at most ``EXACT_WORK`` products, else by ``SIMULATED_WALKS`` walks from random nodes. A node
     without out-edges ends the walk. All edge types count alike, weighted where every type has weights.

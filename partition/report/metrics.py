@@ -1,4 +1,4 @@
-"""What an assignment does to a graph: cut, balance, halo, replication, edges between parts."""
+"""Counts of an assignment: cut, balance, halo, replication, edges between parts."""
 
 # N nodes and E edges of all types, P parts
 
@@ -27,7 +27,7 @@ class Cut:
         balance: Largest part over the mean: ``nodes``, ``edges``, ``type:T`` of each of several node types, and
             the masks ``train``, ``valid``, ``test`` of one value a node. Kinds without a member are left out.
         halo: Nodes of other parts that a part of DGL's layout (one hop) holds copies of, (P,), int64: the other
-            ends of the edges that enter and of those that leave it.
+            ends of the edges that enter or leave it.
         halo_inbound: The same of the inbound-only layout: sources of entering edges.
     """
 

@@ -63,7 +63,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class PartitionReport:
-    """One partition of one graph, with random parts of equal size beside it; no times, so it is the same for a seed.
+    """One partition of one graph, compared with random parts of equal size; without times: the same for a seed.
 
     Attributes:
         counts: What the reader dropped, merged or added.
@@ -91,7 +91,7 @@ class PartitionReport:
     vertex_cut: dict[str, float] | None
 
     def facts(self) -> list[tuple[str, str]]:
-        """What was partitioned and how, a name and a text each."""
+        """Graph, parts and method, a name and a text each."""
         facts = [
             ("graph", self.name),
             ("nodes", _counted(self.num_nodes)),
@@ -144,7 +144,7 @@ class PartitionReport:
         return f"{facts}\n\n{numbers}\n\n{self.assumptions()}"
 
     def assumptions(self) -> str:
-        """What the forecasts count, in two sentences."""
+        """Assumptions of the forecasts, in two sentences."""
         weights = "edge weights" if self.is_weighted else "edges at equal chance"
         simulated = self.given.walks.num_simulated
         how = f"{simulated:,} simulated" if simulated else "exact"

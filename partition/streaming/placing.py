@@ -176,7 +176,7 @@ def layout_of(placed: Mapping[str, Any], slice_rows: list[int], weight: np.dtype
 
 
 def described(assignment: Assignment | None) -> str | None:
-    """What tells one given assignment from another."""
+    """Checksum of a given assignment; None without one."""
     if assignment is None:
         return None
     import hashlib

@@ -1,4 +1,4 @@
-"""What a build out of memory will need, told and checked before it begins.
+"""Memory, passes and disk that a build out of memory will need, told and checked before it begins.
 
 Legend: N nodes, E edges, P parts.
 """
@@ -75,7 +75,7 @@ class Budget:
         return (self.memory - self.runtime - LEAST_WORK_BYTES) // NODE_BYTES
 
     def work_bytes(self, num_nodes: int) -> int:
-        """What is left beside the arrays of the nodes.
+        """Bytes left after the arrays of the nodes.
 
         Raises:
             ConfigError: too little is left.

@@ -27,7 +27,7 @@ log = get_logger("partition.streaming")
 PLAN = "plan.json"
 POLL_S = 0.05
 STALLED_S = 1800.0
-"""A worker gives up when no other one has finished a task for so long."""
+"""A worker gives up when no other one has finished a task for this long."""
 
 
 class Removed(Exception):
@@ -63,7 +63,7 @@ class Workers:
 
 
 class Workplace:
-    """The folder ``.<name>.streaming`` beside the partition.
+    """The folder ``.<name>.streaming`` next to the partition.
 
     Args:
         place: Folder of the partition.

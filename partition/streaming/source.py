@@ -27,7 +27,7 @@ PARQUET_BUFFER = 1 << 20
 
 @dataclass(frozen=True)
 class Unit:
-    """What is read in one go: some row groups of a Parquet file, or a text file."""
+    """A piece of input that is read in one go: a row group of a Parquet file, or a text file."""
 
     file: Path
     group: int
@@ -79,7 +79,7 @@ class EdgeSource:
         return sum(file.stat().st_size for file in self.files)
 
     def facts(self) -> dict[str, Any]:
-        """What tells whether the same edges are read again."""
+        """Names, sizes and times of the files and the options: equal when the same edges are read again."""
         stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in self.files]
         return {"files": stats, "options": str(self.options)}
 
