@@ -75,7 +75,9 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
             check_no_empty_features(made)
         builder = PartBuilder(made, halo=options.halo, num_hops=options.num_hops, num_threads=options.num_threads)
         _write_parts(files, builder, options.num_threads)
-        config = dgl_config(made, graph.name, assignment.method, options.num_hops)
+        config = dgl_config(
+            graph.ntypes, graph.etypes, made.nodes, made.edges, graph.name, assignment.method, options.num_hops
+        )
         del made, builder  # the report needs memory of its own
         if options.report is not False:
             _write_report(files, graph, assignment, options)

@@ -156,7 +156,7 @@ def _degrees(graph: HeteroGraph, edge_owner: EdgeOwner, num_threads: int) -> np.
     ends = {"destination": (1,), "source": (0,), "balanced": (0, 1)}
     if edge_owner not in ends:
         raise ConfigError(f"unknown edge_owner {edge_owner!r}; known: {', '.join(ends)}")
-    from partition.kernels.constraints import count_ids
+    from partition.kernels.relabel import count_ids
 
     num_threads = counting_threads(num_threads, graph.total_nodes, graph.total_edges)
     out = np.zeros((num_threads, graph.total_nodes), np.int64)

@@ -117,7 +117,7 @@ class PartBuilder:
 
         starts = np.zeros(self.relabelled.nodes.total + 1, np.int64)
         for part in range(self.relabelled.num_parts):
-            kernels.count_ids(self._owned_ends(part)[1], starts)
+            kernels.count_ids(self._owned_ends(part)[1], 1, starts)
         np.cumsum(starts, out=starts)
         filled, ids = starts[:-1].copy(), np.empty(self.relabelled.edges.total, np.int64)
         for part in range(self.relabelled.num_parts):

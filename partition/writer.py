@@ -107,16 +107,10 @@ def check_no_empty_features(relabelled: Relabelled) -> None:
             )
 
 
-def dgl_config(relabelled: Relabelled, name: str, method: str, num_hops: int) -> dict[str, Any]:
-    """The JSON that ``dgl.distributed`` opens."""
-    graph = relabelled.graph
-    return dgl_json(graph.ntypes, graph.etypes, relabelled.nodes, relabelled.edges, name, method, num_hops)
-
-
-def dgl_json(
+def dgl_config(
     ntypes: list[str], etypes: list[EdgeType], nodes: Ranges, edges: Ranges, name: str, method: str, num_hops: int
 ) -> dict[str, Any]:
-    """The same from the ranges of ids alone."""
+    """The JSON that ``dgl.distributed`` opens."""
     names = [type_name(etype) for etype in etypes]
     config: dict[str, Any] = {
         "graph_name": name,

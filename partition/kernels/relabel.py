@@ -110,10 +110,10 @@ def to_local(ids, start, stop, local):
 
 
 @njit(cache=True, nogil=True)
-def count_ids(ids, counts):
-    """counts[id + 1] += 1 for each id."""
-    for i in range(len(ids)):
-        counts[ids[i] + 1] += 1
+def count_ids(ids, start, counts):
+    """counts[start + id] += 1 for each id, without a temporary copy of the ids."""
+    for i in ids:
+        counts[start + i] += 1
 
 
 @njit(cache=True, nogil=True)

@@ -1,17 +1,14 @@
-"""Methods that give every node a part, one small file each, behind one function."""
+"""Methods that give every node a part, behind one function."""
 
 from partition.methods import (  # they register
-    fennel,  # noqa: F401
+    external,  # noqa: F401
     file,  # noqa: F401
     hash,  # noqa: F401
-    kaminpar,  # noqa: F401
-    ldg,  # noqa: F401
     metis,  # noqa: F401
-    mtkahypar,  # noqa: F401
     multilevel,  # noqa: F401
-    pymetis,  # noqa: F401
     random,  # noqa: F401
     range,  # noqa: F401
+    streaming,  # noqa: F401
 )
 from partition.methods.assign import assign
 from partition.methods.base import METHODS, Method, Problem

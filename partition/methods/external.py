@@ -1,17 +1,104 @@
-"""Shared steps of the backends in other packages."""
+"""Partitioners of other packages, for one constraint each.
+
+KaMinPar: fast, little memory; its Python package reads graphs from files only. Mt-KaHyPar: the best cuts, much time and
+memory. METIS by pymetis: edge weights, a seed and a tolerance.
+"""
 
 from __future__ import annotations
 
 import importlib
+import tempfile
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
-from graph_emb.core.errors import CompatError
-from partition.methods.base import Problem
+from graph_emb.core.errors import CompatError, unknown_name
+from partition.methods.base import Problem, method, one_only
+
+PRESETS = ("deterministic", "deterministic_quality")
+"""Presets of Mt-KaHyPar with the same parts on any number of threads; its 1.7 ignores the seed then: none is taken."""
 
 
-def load(package: str) -> ModuleType:
+@method("kaminpar", refusal=one_only, balance=("nodes",))
+def kaminpar(problem: Problem) -> np.ndarray:
+    """``KaMinPar.compute_partition`` on one thread: with more, the same seed gives other parts.
+
+    Raises:
+        CompatError: kaminpar is not installed.
+    """
+    package = _load("kaminpar")
+    weights, tolerance = problem.constraints.weights[0], float(problem.constraints.tolerances[0])
+    with tempfile.TemporaryDirectory(prefix="kaminpar-") as folder:
+        path = Path(folder, "graph.metis")
+        _write_metis(path, problem, weights)
+        package.reseed(problem.seed % 2**31)
+        instance = package.KaMinPar(num_threads=1, ctx=package.default_context())
+        graph = package.load_graph(str(path), package.GraphFileFormat.METIS, compress=False)
+        parts = instance.compute_partition(graph, k=problem.num_parts, eps=tolerance)
+    return np.asarray(parts, np.int32)
+
+
+def _write_metis(path: Path, problem: Problem, weights: np.ndarray) -> None:
+    """The symmetric graph in METIS's text format with node and edge weights, ids from 1."""
+    adjacency, costs = problem.adjacency, _edge_weights(problem)
+    with path.open("w", encoding="ascii") as out:
+        out.write(f"{adjacency.num_nodes} {adjacency.num_entries // 2} 011\n")
+        for node in range(adjacency.num_nodes):
+            row = slice(adjacency.indptr[node], adjacency.indptr[node + 1])
+            pairs = np.stack([adjacency.indices[row] + 1, costs[row]], axis=1).ravel().tolist()
+            out.write(" ".join(map(str, [int(weights[node]), *pairs])) + "\n")
+
+
+@method("mtkahypar", seeded=False, refusal=one_only, balance=("nodes",))
+def mtkahypar(problem: Problem, *, preset: str = "deterministic") -> np.ndarray:
+    """``graph.partition`` of the mtkahypar package.
+
+    Args:
+        preset: ``"deterministic"`` or ``"deterministic_quality"``.
+    Raises:
+        CompatError: mtkahypar is not installed.
+        ConfigError: another preset.
+    """
+    if preset not in PRESETS:
+        raise unknown_name("preset", preset, PRESETS)
+    package = _load("mtkahypar")
+    weights, tolerance = problem.constraints.weights[0], float(problem.constraints.tolerances[0])
+    adjacency = problem.adjacency
+    sources = np.repeat(np.arange(adjacency.num_nodes), np.diff(adjacency.indptr))
+    once = sources < adjacency.indices
+    edges = list(zip(sources[once].tolist(), adjacency.indices[once].tolist(), strict=True))
+    solver = package.initialize(problem.num_threads, False)  # False: no warning that an earlier call has done so
+    context = solver.context_from_preset(getattr(package.PresetType, preset.upper()))
+    context.set_partitioning_parameters(problem.num_parts, tolerance, package.Objective.CUT)
+    context.logging = False
+    costs = _edge_weights(problem)[once].tolist()
+    graph = solver.create_graph(context, adjacency.num_nodes, len(edges), edges, weights.tolist(), costs)
+    made = graph.partition(context)
+    return np.array([made.block_id(node) for node in range(adjacency.num_nodes)], np.int32)
+
+
+@method("pymetis", refusal=one_only, balance=("nodes",))
+def pymetis(problem: Problem) -> np.ndarray:
+    """``pymetis.part_graph``, k-way. Raises CompatError where pymetis is not installed."""
+    package = _load("pymetis")
+    weights, tolerance = problem.constraints.weights[0], float(problem.constraints.tolerances[0])
+    adjacency = problem.adjacency
+    rows = package.CSRAdjacency(adjacency.indptr, adjacency.indices.astype(np.int64))
+    # METIS counts imbalance in thousandths, at least one
+    options = package.Options(seed=problem.seed % 2**31, ufactor=max(1, int(tolerance * 1000)))
+    _, parts = package.part_graph(
+        problem.num_parts,
+        adjacency=rows,
+        vweights=weights,
+        eweights=_edge_weights(problem),
+        recursive=False,
+        options=options,
+    )
+    return np.asarray(parts, np.int32)
+
+
+def _load(package: str) -> ModuleType:
     """An optional package.
 
     Raises:
@@ -25,12 +112,7 @@ def load(package: str) -> ModuleType:
         ) from error
 
 
-def single_constraint(problem: Problem) -> tuple[np.ndarray, float]:
-    """((N,) weights, tolerance) of the only constraint."""
-    return problem.constraints.weights[0], float(problem.constraints.tolerances[0])
-
-
-def edge_weights(problem: Problem) -> np.ndarray:
+def _edge_weights(problem: Problem) -> np.ndarray:
     """(M,), int64: the weight of each stored entry, ones where all are the same."""
     adjacency = problem.adjacency
     return np.ones(adjacency.num_entries, np.int64) if adjacency.weights is None else adjacency.weights.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Passes of LDG and Fennel over the nodes; parts above a limit are mended after the last.
+"""LDG and Fennel, restreamed: passes over the nodes; parts above a limit are mended after the last.
 
 Restreaming: Nishimura and Ugander, "Restreaming graph partitioning" (KDD 2013).
 """
@@ -10,7 +10,7 @@ import numpy as np
 from graph_emb.core.errors import unknown_name
 from partition.constraints import Constraints
 from partition.kernels import streaming as kernels
-from partition.methods.base import Problem, at_least
+from partition.methods.base import Problem, any_but_none, at_least, method
 from partition.methods.coarsening import Level, random_order
 from partition.methods.refining import Parts
 
@@ -19,7 +19,31 @@ EXPONENT = 1.5
 """Fennel's gamma."""
 
 
-def stream(problem: Problem, passes: int, order: str, *, fennel: bool) -> np.ndarray:
+@method("ldg", refusal=any_but_none)
+def ldg(problem: Problem, *, passes: int = 5, order: str = "random") -> np.ndarray:
+    """Neighbours in the part times its free share (Stanton and Kliot, KDD 2012), every limit kept.
+
+    Args:
+        passes: 1 is LDG, more restream it.
+        order: ``"random"``, or ``"natural"`` as the ids stand.
+    """
+    return _stream(problem, passes, order, fennel=False)
+
+
+@method("fennel", refusal=any_but_none)
+def fennel(problem: Problem, *, passes: int = 5, order: str = "random") -> np.ndarray:
+    """Neighbours in the part less a price for its size (Tsourakakis et al., WSDM 2014; gamma 1.5), every limit kept.
+
+    The size is that of the constraint that is fullest, in units of nodes.
+
+    Args:
+        passes: 1 is Fennel, more restream it.
+        order: ``"random"``, or ``"natural"`` as the ids stand.
+    """
+    return _stream(problem, passes, order, fennel=True)
+
+
+def _stream(problem: Problem, passes: int, order: str, *, fennel: bool) -> np.ndarray:
     """(N,), int32, after ``passes`` over all nodes; the later ones see where everything was."""
     passes = checked_passes(passes, order)
     adjacency, rng = problem.adjacency, problem.rng()

@@ -35,13 +35,6 @@ def count_edges(
 
 
 @njit(cache=True, nogil=True)
-def count_rows(rows: np.ndarray, start: int, counts: np.ndarray) -> None:
-    """Add 1 to ``counts`` for each row, counted from ``start``."""
-    for edge in range(len(rows)):
-        counts[rows[edge] + start] += 1
-
-
-@njit(cache=True, nogil=True)
 def fill_rows(
     rows: np.ndarray,
     start: int,

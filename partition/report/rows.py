@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from graph_emb.core.threads import ThreadPool
+from partition.kernels.relabel import count_ids
 from partition.report import loops
 from partition.report.flat import FlatGraph
 
@@ -64,7 +65,7 @@ def _rows(flat: FlatGraph, row_end: int) -> CompressedRows:
     row_type, column_type = 2 * row_end, 2 - 2 * row_end
     indptr = np.zeros(flat.num_nodes + 1, np.int64)
     for etype, ends in edges.items():
-        loops.count_rows(ends[row_end], offsets[etype[row_type]] + 1, indptr)
+        count_ids(ends[row_end], offsets[etype[row_type]] + 1, indptr)
     np.cumsum(indptr, out=indptr)
     indices = _indices(indptr[-1], flat.num_nodes)
     values = _NO_VALUES if weights is None else np.empty(indptr[-1], np.float32)

@@ -37,7 +37,7 @@ from partition.streaming.plan import Budget, Plan
 from partition.streaming.scan import Scan
 from partition.streaming.shared_stages import Removed, Workers, Workplace
 from partition.streaming.source import EdgeSource
-from partition.writer import check_config_name, check_names, dgl_json, finish, id_map_paths, type_name
+from partition.writer import check_config_name, check_names, dgl_config, finish, id_map_paths, type_name
 
 TEMPORARY_VERSION = 1
 """Of the temporary files; those of another version are thrown away."""
@@ -208,7 +208,7 @@ class Job:
             target = pending.path / name
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(workplace.out / name, target)
-        config = dgl_json([NODE_TYPE], [EDGE_TYPE], layout.nodes, layout.edges, self.name, assigned["method"], 1)
+        config = dgl_config([NODE_TYPE], [EDGE_TYPE], layout.nodes, layout.edges, self.name, assigned["method"], 1)
         finish(FileSet(pending, manifest), config)
         pending.publish()
 

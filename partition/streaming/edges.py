@@ -8,7 +8,6 @@ Legend: E edges, N nodes, P parts, B buckets, S slices of the input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.progress import Advance
 from partition.relabel import Ranges
 from partition.streaming.files import FileArray, append_groups
 from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
 
-Tick = Callable[[int], object]
 INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -134,7 +133,7 @@ class Shuffle:
         """Edges handled at a time."""
         return self.budget.block_rows(self._work)
 
-    def slice(self, index: int, source: EdgeSource, node_ids: np.ndarray, tick: Tick) -> dict[str, Any]:
+    def slice(self, index: int, source: EdgeSource, node_ids: np.ndarray, tick: Advance) -> dict[str, Any]:
         """Relabel the edges of one slice of the input and append each to its bucket."""
         layout = self.layout
         paths = [self._run(bucket, index) for bucket in range(layout.num_buckets)]
@@ -155,7 +154,7 @@ class Shuffle:
     def _run(self, bucket: int, index: int) -> Path:
         return self._loose / f"{bucket}-{index}"
 
-    def bucket(self, bucket: int, tick: Tick) -> dict[str, Any]:
+    def bucket(self, bucket: int, tick: Advance) -> dict[str, Any]:
         """Order one bucket; its cut edges go to the other part, its positions to their range."""
         from partition.kernels import relabel as kernels
 

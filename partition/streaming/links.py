@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.progress import Advance
 from graph_emb.graph.typed import HeteroGraph
 from partition.constraints import Constraints, constraints
 from partition.methods.base import METHODS
@@ -27,7 +28,6 @@ from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
 
-Tick = Callable[[int], object]
 CHUNK_LINKS = 1 << 20
 """Links of a chunk of nodes; a node with more is a chunk of its own."""
 STREAMED = ("fennel", "ldg")
@@ -42,7 +42,7 @@ class Links:
         workplace: Receives the links.
     """
 
-    def __init__(self, workplace: Workplace, source: EdgeSource, budget: Budget, num_nodes: int, tick: Tick) -> None:
+    def __init__(self, workplace: Workplace, source: EdgeSource, budget: Budget, num_nodes: int, tick: Advance) -> None:
         self.source, self.budget, self.num_nodes, self.tick = source, budget, num_nodes, tick
         self.workplace = workplace
         self._loose, self._grouped = workplace.folder("links"), workplace.folder("neighbours")
@@ -113,7 +113,7 @@ class Links:
         return self._grouped / f"{bucket}.others"
 
     def stream(
-        self, wanted: Constraints, num_parts: int, seed: int, method: str, options: Mapping[str, Any], tick: Tick
+        self, wanted: Constraints, num_parts: int, seed: int, method: str, options: Mapping[str, Any], tick: Advance
     ) -> np.ndarray:
         """(N,), int32: the part of each node."""
         passes, order = streamed_options(method, options)

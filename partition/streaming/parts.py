@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from graph_emb.core.progress import Advance
 from graph_emb.graph.dgl_format import BlockColumn, Column, StreamedGraph, write_graph, write_tensors
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
@@ -27,7 +28,6 @@ from partition.writer import (
     write_id_parquet,
 )
 
-Tick = Callable[[int], object]
 Facts = dict[str, dict[str, Any]]
 
 
@@ -40,7 +40,7 @@ class PartFiles:
         tick: Called with the edges or ids of what was written.
     """
 
-    def __init__(self, workplace: Workplace, shuffle: Shuffle, tick: Tick) -> None:
+    def __init__(self, workplace: Workplace, shuffle: Shuffle, tick: Advance) -> None:
         self.workplace, self.shuffle, self.tick = workplace, shuffle, tick
         self.layout = shuffle.layout
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.progress import Advance
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
@@ -22,7 +23,7 @@ from partition.relabel import Ranges, relabel
 from partition.streaming.edges import ShuffleLayout, check_largest, cut_buckets, number_type
 from partition.streaming.links import STREAMED, Links, check_streamed, limits_of, streamed_options
 from partition.streaming.plan import Budget
-from partition.streaming.scan import Scan, Tick
+from partition.streaming.scan import Scan
 from partition.streaming.shared_stages import Workplace
 
 WITHOUT_EDGES = ("hash", "random", "range")
@@ -67,7 +68,7 @@ class Placing:
         self.links = links
         self.folder = workplace.folder("nodes")
 
-    def place(self, num_nodes: int, weighted: bool, tick: Tick) -> dict[str, Any]:
+    def place(self, num_nodes: int, weighted: bool, tick: Advance) -> dict[str, Any]:
         """Write the maps of the nodes; returns what describes the layout, see ``layout_of``.
 
         Args:
@@ -105,7 +106,7 @@ class Placing:
             "assignment": {"method": assignment.method, "why": assignment.why, "balance": balance},
         }
 
-    def _assigned(self, graph: HeteroGraph, tick: Tick) -> Assignment:
+    def _assigned(self, graph: HeteroGraph, tick: Advance) -> Assignment:
         from partition.methods import assign
 
         options = self.options
@@ -123,7 +124,7 @@ class Placing:
             **(options.method_options or {}),
         )
 
-    def _streamed(self, graph: HeteroGraph, links: Links, tick: Tick) -> Assignment:
+    def _streamed(self, graph: HeteroGraph, links: Links, tick: Advance) -> Assignment:
         options, num_parts = self.options, self.options.total_parts
         method = streaming_method(options)
         assert method is not None

@@ -5,18 +5,16 @@ Legend: N nodes, E edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.progress import Advance
 from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
-
-Tick = Callable[[int], object]
 
 
 class Scan:
@@ -29,7 +27,7 @@ class Scan:
         tick: Called with the edges that were read.
     """
 
-    def __init__(self, source: EdgeSource, workplace: Workplace, budget: Budget, tick: Tick) -> None:
+    def __init__(self, source: EdgeSource, workplace: Workplace, budget: Budget, tick: Advance) -> None:
         self.source, self.budget, self.tick = source, budget, tick
         self.folder = workplace.folder("scan")
         self.limit = budget.most_nodes
@@ -56,7 +54,7 @@ class Scan:
                     grown = np.zeros(max(num, min(2 * num, self.limit)) + 1, np.int64)
                     grown[: len(degrees[side])] = degrees[side]
                     degrees[side] = grown
-                kernels.count_ids(ids, degrees[side])
+                kernels.count_ids(ids, 1, degrees[side])
             rows += len(block.src)
             dtypes.add("" if block.weights is None else block.weights.dtype.str)
             weighted |= block.weights is not None and bool((block.weights != 1).any())

@@ -58,7 +58,8 @@ def test_a_part_without_edges_of_a_type_with_data_is_refused() -> None:
 
 def test_the_json_is_what_dgl_writes_for_the_same_parts() -> None:
     graph = homogeneous()
-    config = dgl_config(relabel(graph, random_parts(graph, 2)), "g", "random", 1)
+    made = relabel(graph, random_parts(graph, 2))
+    config = dgl_config(graph.ntypes, graph.etypes, made.nodes, made.edges, "g", "random", 1)
     assert list(config) == [
         *("graph_name", "num_nodes", "num_edges", "part_method", "num_parts", "halo_hops"),
         *("node_map", "edge_map", "ntypes", "etypes", "part-0", "part-1"),
