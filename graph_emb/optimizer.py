@@ -422,6 +422,7 @@ OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
     "adagrad": SparseAdagrad,
     "row_adagrad": SparseRowAdagrad,
     "adam": SparseAdam,
+    "adamw": SparseAdamW,
     "row_adam": SparseRowAdam,
 }
 """By the name that a configuration gives the rule."""

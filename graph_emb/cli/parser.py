@@ -115,7 +115,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")
     parser.add_argument("--dim", help="width of an embedding")
     parser.add_argument("--epochs", help="passes over the walks")
-    parser.add_argument("--rule", help="sgd, adagrad, row_adagrad, adam or row_adam")
+    parser.add_argument("--rule", help="sgd, adagrad, row_adagrad, adam, adamw or row_adam")
     parser.add_argument("--lr", help="learning rate")
     parser.add_argument("--threads", help="of each trainer; default: all cores, shared evenly")
     parser.add_argument("--mode", help="local, collective or kvstore; default: local, or collective with --trainers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
@@ -15,6 +14,8 @@ from pydantic_core import ErrorDetails
 
 from graph_emb.config.schema import MODELS, RunConfig
 from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.settings import and_more, limit_of, short
+from graph_emb.models.settings import ModelSettings, paths_of
 
 Nested = dict[str, Any]
 SectionT = TypeVar("SectionT", bound=BaseModel)
@@ -24,6 +25,8 @@ SECTIONS = {
     "evaluate": "shuffles", "output": "formats",
 }  # fmt: skip
 """Every section and one of its fields, for the errors."""
+NO_EFFECT: dict[str, Any] = {"train.path": "optimizer", "parallel.negatives": "global", "parallel.negative_pool": 0}
+"""What earlier versions wrote for models that have no such field; None elsewhere."""
 NAMED_SECTIONS = ("dataset", "model")
 """Sections of which the bare word is the name: ``model: deepwalk``."""
 
@@ -31,7 +34,7 @@ NAMED_SECTIONS = ("dataset", "model")
 def config_from(*layers: Mapping[str, Any]) -> RunConfig:
     """The configuration that nested mappings describe; a later one wins over an earlier one, field by field.
 
-    What no layer sets comes from the model's preset, the defaults of its section.
+    What no layer sets is the default of the model's settings, or of the section.
 
     Raises:
         ConfigError: a key is unknown, or a value is missing, of the wrong type or outside its limits.
@@ -39,14 +42,36 @@ def config_from(*layers: Mapping[str, Any]) -> RunConfig:
     merged: Nested = {}
     for layer in layers:
         _merge_into(merged, layer)
+    dataset = merged.get("dataset")
+    if isinstance(dataset, dict) and dataset.get("weights", "none") is None:
+        del dataset["weights"]  # run folders of earlier versions name every field, and this one was renamed
     model = merged.get("model")
     if isinstance(model, dict) and "name" in model:
         if str(model["name"]) not in MODELS:
             raise unknown_name("model", model["name"], MODELS)
-        given, merged = merged, {}
-        _merge_into(merged, MODELS[str(model["name"])].preset)
-        _merge_into(merged, given)
+        return _checked(RunConfig, _with_model_fields(merged, MODELS[str(model["name"])]), merged, ())
     return _checked(RunConfig, merged, merged, ())
+
+
+def _with_model_fields(merged: Nested, settings: type[ModelSettings]) -> Nested:
+    """Every field of the model moved from the section that says it to the model."""
+    name, paths = merged["model"]["name"], paths_of(settings)
+    for key, value in merged["model"].items():
+        if key in settings.model_fields and paths.get(key) != f"model.{key}":
+            raise ConfigError(_no_such_field(f"model.{key}", value, name))
+    placed = {section: dict(values) if isinstance(values, dict) else values for section, values in merged.items()}
+    fields = {path: field for field, path in paths.items()}
+    for path in {path for model in MODELS.values() for path in paths_of(model).values()}:
+        section, _, key = path.partition(".")
+        if section == "model" or key not in placed.get(section, {}):
+            continue
+        value = placed[section].pop(key)
+        if path not in fields:
+            if value != NO_EFFECT.get(path):
+                raise ConfigError(f"{path} = {short(value)} has no effect on {name}; leave it out")
+        elif value is not None or type(None) in get_args(settings.model_fields[fields[path]].annotation):
+            placed["model"][fields[path]] = value
+    return placed
 
 
 def section_from(name: str, values: Mapping[str, Any]) -> Any:
@@ -64,13 +89,12 @@ def _checked(section: type[SectionT], values: Any, merged: Nested, where: tuple[
         return section.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-        raise ConfigError(_describe(details[0], merged, where) + more) from None
+        raise ConfigError(_describe(details[0], merged, where) + and_more(details)) from None
 
 
 def config_text(config: RunConfig) -> str:
     """The whole configuration as YAML, defaults included; reading it back gives an equal configuration."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.sections(), sort_keys=False, allow_unicode=True)
 
 
 def read_config_file(path: str | Path) -> Nested:
@@ -184,7 +208,8 @@ def _known_paths(section: type[BaseModel], prefix: str = "") -> set[str]:
     for name, field in section.model_fields.items():
         paths.add(prefix + name)
         for choice in _sections_in(field.annotation):
-            paths |= _known_paths(choice, f"{prefix}{name}.")
+            known = paths_of(choice).values() if issubclass(choice, ModelSettings) else None
+            paths |= _known_paths(choice, f"{prefix}{name}.") if known is None else set(known)
     return paths
 
 
@@ -200,31 +225,28 @@ def _describe(detail: ErrorDetails, merged: Nested, above: tuple[str, ...]) -> s
     """One line for one finding of pydantic: path, value, limit."""
     where = [*above, *(str(part) for part in detail["loc"])]
     if len(where) > 1 and where[0] == "model" and where[1] in MODELS:
-        del where[1]  # pydantic puts the chosen model's tag into the path
+        chosen = MODELS[where.pop(1)]  # pydantic puts the model's name into the path
+        where = [*paths_of(chosen).get(where[1], f"model.{where[1]}").split("."), *where[2:]] if where[1:] else where
     path = ".".join(where)
     if detail["type"] == "extra_forbidden":
-        known = _known_paths(RunConfig)
-        if path in known:  # a field of another model
-            chosen = merged["model"]["name"]
-            others = [name for name, section in MODELS.items() if where[-1] in section.model_fields]
-            return f"{path} = {_short(detail['input'])}: {chosen} has no such field; {', '.join(others)} has"
-        return str(_unknown_key(path, detail["input"], known))
+        return _no_such_field(path, detail["input"], merged.get("model", {}).get("name"))
     if detail["type"] == "missing" or detail["type"] == "union_tag_not_found":
         missing = f"{path}.name" if path in ("model", "dataset") else path
         hint = f"; known: {', '.join(MODELS)}" if path == "model" else ""
         return f"{missing}: is missing{hint}"
-    limit = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
     if not path:  # a finding about two sections names them itself
-        return limit
-    return f"{path} = {_short(detail['input'])}: {limit}{_nearest_choice(detail)}"
+        return limit_of(detail)
+    if isinstance(detail["input"], Mapping):  # so does one about two fields
+        return f"{path}: {limit_of(detail)}"
+    return f"{path} = {short(detail['input'])}: {limit_of(detail)}"
 
 
-def _nearest_choice(detail: ErrorDetails) -> str:
-    if detail["type"] != "literal_error":
-        return ""
-    choices = re.findall(r"'([^']*)'", detail.get("ctx", {}).get("expected", ""))
-    near = difflib.get_close_matches(str(detail["input"]), choices, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+def _no_such_field(path: str, value: Any, chosen: str | None) -> str:
+    known = _known_paths(RunConfig)
+    if path in known:  # a field of another model
+        others = [name for name, settings in MODELS.items() if path in paths_of(settings).values()]
+        return f"{path} = {short(value)}: {chosen} has no such field; {', '.join(others)} has"
+    return str(_unknown_key(path, value, known))
 
 
 def _unknown_key(key: str, value: Any, known: set[str]) -> ConfigError:
@@ -234,7 +256,7 @@ def _unknown_key(key: str, value: Any, known: set[str]) -> ConfigError:
     near = near or _nearest_path(field, section if siblings else "", siblings, known)
     hint = f" (did you mean {near!r}?)" if near else ""
     names = ", ".join(siblings or sorted(RunConfig.model_fields))
-    return ConfigError(f"{key} = {_short(value)}: unknown key; known: {names}{hint}")
+    return ConfigError(f"{key} = {short(value)}: unknown key; known: {names}{hint}")
 
 
 def _nearest_section(key: str) -> str | None:
@@ -252,11 +274,6 @@ def _nearest_path(field: str, section: str, siblings: list[str], known: set[str]
         return f"{section}.{near[0]}"
     near = difflib.get_close_matches(field, paths, n=1)
     return paths[near[0]] if near else None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _one_line(error: Exception) -> str:

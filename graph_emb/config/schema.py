@@ -1,6 +1,6 @@
-"""What a run may be told, section by section, with the limit of every value.
+"""Typed configuration of a run: its own sections, and the settings of the model that it trains.
 
-The defaults of a model section are that model's preset. Every field changes a result or a file.
+Every field changes a result or a file.
 """
 
 from __future__ import annotations
@@ -9,28 +9,30 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from graph_emb.config.gnn import GNN_MODELS, RGCNSection, SAGESection
-from graph_emb.config.interval import parse_interval
-from graph_emb.config.kge import (
-    KGE_MODELS,
-    ComplExSection,
-    DistMultSection,
-    RotatESection,
-    SimplESection,
-    TransESection,
-)
-from graph_emb.config.line import LineSection
-from graph_emb.config.metapath import Metapath2VecSection
-from graph_emb.config.walks import DeepWalkSection, Node2VecSection
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.settings import Count, ModelBase, Number, Section
+from graph_emb.core.interval import parse_interval
+from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
+from graph_emb.models.kge.config import (
+    KGE_MODELS,
+    ComplExConfig,
+    DistMultConfig,
+    RotatEConfig,
+    SimplEConfig,
+    TransEConfig,
+)
+from graph_emb.models.settings import ModelSettings, paths_of
+from graph_emb.models.skipgram.config import (
+    DeepWalkConfig,
+    LineConfig,
+    Metapath2VecConfig,
+    Node2VecConfig,
+    SkipGramTraining,
+)
 
 MAX_SEED = 2**63 - 1
 
-RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "row_adam"]
 FormatName = Literal["npy", "parquet", "word2vec", "pt"]
-
-
 Ratio = Annotated[Number, Field(gt=0, lt=1)]
 HitsAt = Annotated[Count, Field(ge=1)]
 
@@ -39,7 +41,7 @@ IN_MEMORY = "in memory: "
 """How the name of a data set begins that describes a graph in memory."""
 
 
-class DatasetSection(Section):
+class DatasetSection(Settings):
     """Which graph is read and how. Options of a file format are refused where they mean nothing."""
 
     name: str = Field(min_length=1, description="a known data set or a path to a graph file")
@@ -93,39 +95,21 @@ class DatasetSection(Section):
         return {key: value for key, value in chosen.items() if value is not None}
 
 
-class TrainSection(Section):
-    """How the rows are updated."""
+class TrainSection(Settings):
+    """How a training runs; the update rule and its numbers are the model's settings, which a run says here too."""
 
-    rule: RuleName = Field(default="sgd", description="update rule of the embedding rows")
-    lr: Number | None = Field(default=None, gt=0, le=1e3, description="learning rate; null: the rule's own")
-    lr_decay: Literal["linear", "none"] | None = Field(
-        default=None, description="to zero over the training, or not; null: linear for sgd"
-    )
-    epochs: Count = Field(default=1, ge=1, le=1_000_000, description="passes, each with walks of its own")
-    path: Literal["auto", "optimizer", "autograd"] = Field(
-        default="auto", description="optimizer: sparse optimizers for sgd too; autograd: torch's gradients"
-    )
-    batch_size: Count | None = Field(
-        default=None, ge=1, le=1 << 24, description="walks of an optimizer step; null: 128"
-    )
     threads: Count | None = Field(
         default=None, ge=1, le=4_096, description="null: all cores; 1 with sgd repeats a run exactly"
     )
     log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
 
-    @model_validator(mode="after")
-    def _batch_size_has_an_effect(self) -> TrainSection:
-        if self.batch_size is not None and self.rule == "sgd" and self.path == "auto":
-            raise ValueError("batch_size has no effect on sgd in place; set path=optimizer or leave it out")
-        return self
 
-
-def _fields_at_default(section: Section) -> set[str]:
+def _fields_at_default(section: Settings) -> set[str]:
     """Fields that hold their default; a written configuration names them all."""
     return {name for name, field in type(section).model_fields.items() if getattr(section, name) == field.default}
 
 
-class ParallelSection(Section):
+class ParallelSection(Settings):
     """How many processes train, and how they share the tables."""
 
     mode: Literal["local", "collective", "kvstore"] = Field(
@@ -134,18 +118,6 @@ class ParallelSection(Section):
     trainers: Count = Field(default=1, ge=1, le=65_536, description="processes that train, over all machines")
     servers: Count = Field(default=0, ge=0, le=65_536, description="of kvstore mode, on each machine")
     method: str = Field(default="auto", min_length=1, description="how the graph is cut; see partition.methods")
-    negatives: Literal["global", "local"] = Field(
-        default="global", description="local: drawn from the rank's own nodes, which biases them and saves traffic"
-    )
-    exchange_walks: Count | None = Field(
-        default=None,
-        ge=1,
-        le=1 << 24,
-        description="sgd, and kvstore: walks of each trainer between two exchanges; null: a 400th of its own",
-    )
-    negative_pool: Count = Field(
-        default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"
-    )
     hogwild: bool = Field(
         default=False,
         description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks",
@@ -167,7 +139,7 @@ class ParallelSection(Section):
         return self
 
 
-class CheckpointSection(Section):
+class CheckpointSection(Settings):
     """When the training is saved so that it can go on after a stop; they lie beside the run folder."""
 
     every: str | None = Field(default=None, description="steps (500) or a time (90s, 10m, 2h); null: never")
@@ -192,7 +164,7 @@ class CheckpointSection(Section):
         return value
 
 
-class EvaluateSection(Section):
+class EvaluateSection(Settings):
     """What is measured after training, as far as the data allows it."""
 
     enabled: bool = Field(default=True, description="evaluate after training")
@@ -206,7 +178,7 @@ class EvaluateSection(Section):
     )
 
 
-class OutputSection(Section):
+class OutputSection(Settings):
     """What is written into the run folder."""
 
     formats: tuple[FormatName, ...] = Field(default=("npy",), min_length=1, description="files of the embeddings")
@@ -222,49 +194,57 @@ class OutputSection(Section):
         return value
 
 
-ModelSection = Annotated[
-    DeepWalkSection
-    | Node2VecSection
-    | LineSection
-    | Metapath2VecSection
-    | TransESection
-    | DistMultSection
-    | ComplExSection
-    | RotatESection
-    | SimplESection
-    | RGCNSection
-    | SAGESection,
+Model = Annotated[
+    DeepWalkConfig
+    | Node2VecConfig
+    | LineConfig
+    | Metapath2VecConfig
+    | TransEConfig
+    | DistMultConfig
+    | ComplExConfig
+    | RotatEConfig
+    | SimplEConfig
+    | RGCNConfig
+    | SAGEConfig,
     Field(discriminator="name"),
 ]
-MODELS: dict[str, type[ModelBase]] = {
-    "deepwalk": DeepWalkSection,
-    "node2vec": Node2VecSection,
-    "line": LineSection,
-    "metapath2vec": Metapath2VecSection,
+MODELS: dict[str, type[ModelSettings]] = {
+    "deepwalk": DeepWalkConfig,
+    "node2vec": Node2VecConfig,
+    "line": LineConfig,
+    "metapath2vec": Metapath2VecConfig,
     **KGE_MODELS,
     **GNN_MODELS,
 }
 
 
-class RunConfig(Section):
+class RunConfig(Settings):
     """Everything that decides the result of a run."""
 
     seed: Count = Field(0, ge=0, le=MAX_SEED, description="one number for walks, initial rows, negatives, splits")
     dataset: DatasetSection
-    model: ModelSection
+    model: Model
     train: TrainSection = TrainSection()
     parallel: ParallelSection = ParallelSection()
     checkpoint: CheckpointSection = CheckpointSection()
     evaluate: EvaluateSection = EvaluateSection()
     output: OutputSection = OutputSection()
 
+    def sections(self) -> dict[str, Any]:
+        """The configuration as a file says it, in plain values: the model's fields in the sections of their paths."""
+        own, fields = self.model_dump(mode="json", exclude={"model"}), self.model.model_dump(mode="json")
+        nested = {"seed": own["seed"], "dataset": own["dataset"], "model": {"name": self.model.name}, **own}
+        for name, path in paths_of(type(self.model)).items():
+            section, _, key = path.partition(".")
+            nested[section][key] = fields[name]
+        return nested
+
     @model_validator(mode="after")
     def _every_field_has_a_meaning(self) -> RunConfig:
         for path in self.model.without:
             name, _, field = path.partition(".")
             section = getattr(self, name)
-            usual = self.model.preset.get(name, {}).get(field, type(section).model_fields[field].get_default())
-            if field in section.model_fields_set and getattr(section, field) != usual:
+            if field in section.model_fields_set and field not in _fields_at_default(section):
                 raise ValueError(
                     f"{path} = {getattr(section, field)!r} has no effect on {self.model.name}; leave it out"
                 )
@@ -273,16 +253,26 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _exchanges_have_an_effect(self) -> RunConfig:
         """Ranks exchange rows where SGD trains copies in place; servers' trainers meet as often under any rule."""
-        in_place = self.train.rule == "sgd" and self.train.path == "auto"
+        model = self.model
+        if not isinstance(model, SkipGramTraining):
+            return self
+        if model.batch_size is not None and model.in_place:
+            raise ValueError("train.batch_size has no effect on sgd in place; set train.path=optimizer or leave it out")
+        if self.parallel.mode == "local":
+            for name, path in paths_of(type(model)).items():
+                if path.startswith("parallel.") and getattr(model, name) != type(model).model_fields[name].default:
+                    raise ValueError(
+                        f"{path} has no effect on one process; set parallel.mode=collective or leave it out"
+                    )
         paced = self.parallel.mode == "kvstore"
-        for name, honoured in (
-            ("exchange_walks", in_place or paced),
-            ("negative_pool", in_place),
-            ("hogwild", in_place or paced),
+        for name, value, honoured in (
+            ("exchange_walks", model.exchange_walks, model.in_place or paced),
+            ("negative_pool", model.negative_pool, model.in_place),
+            ("hogwild", self.parallel.hogwild, model.in_place or paced),
         ):
-            if getattr(self.parallel, name) and not honoured:
-                rule = f"train.rule={self.train.rule}, train.path={self.train.path}"
+            if value and not honoured:
+                rule = f"train.rule={model.rule}, train.path={model.path}"
                 raise ValueError(f"parallel.{name} has no effect with {rule}; it is for sgd in place, leave it out")
-        if self.parallel.hogwild and self.parallel.negative_pool:
+        if self.parallel.hogwild and model.negative_pool:
             raise ValueError("parallel.negative_pool has no effect with parallel.hogwild, which copies no rows")
         return self

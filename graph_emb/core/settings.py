@@ -1,11 +1,16 @@
-"""What all sections of a configuration are made of."""
+"""The base of every settings object: typed, frozen fields with limits, and refusals that name path, value and limit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+import difflib
+import re
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+from typing_extensions import Self
+
+from graph_emb.core.errors import ConfigError
 
 
 def _not_a_truth_value(value: Any) -> Any:
@@ -19,8 +24,17 @@ Count = Annotated[int, BeforeValidator(_not_a_truth_value)]
 Number = Annotated[float, BeforeValidator(_not_a_truth_value)]
 
 
-class Section(BaseModel):
-    """A group of fields that refuses unknown keys, NaN and infinities."""
+class Settings(BaseModel):
+    """A group of fields that refuses unknown keys, NaN and infinities.
+
+    Raises:
+        ConfigError: a field is unknown, or a value is missing, of the wrong type or outside its limits.
+    Example:
+        >>> class Training(Settings):
+        ...     epochs: Count = Field(default=1, ge=1)
+        >>> Training(epochs=0)
+        ConfigError: Training.epochs = 0: should be greater than or equal to 1
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -30,16 +44,62 @@ class Section(BaseModel):
         protected_namespaces=(),
     )
 
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_refusal(type(self), error)) from None
 
-class ModelBase(Section):
-    """What the section of every model says beside its fields.
+    # Without the mark pydantic would call this constructor for nested settings and lose the path of a finding.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
-    Attributes:
-        family: Who trains it; a key of ``graph_emb.run.family.FAMILIES``.
-        preset: Values of other sections that are this model's defaults, as ``{"train": {"rule": "adagrad"}}``.
-        without: Fields of other sections that mean nothing to it, by path; setting one is an error.
-    """
+    def replace(self, **changes: Any) -> Self:
+        """The same settings with some fields changed, checked together.
 
-    family: ClassVar[str]
-    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    without: ClassVar[tuple[str, ...]] = ()
+        Raises:
+            ConfigError: as for new settings.
+        """
+        return type(self)(**{**self.given(), **changes})
+
+    def given(self) -> dict[str, Any]:
+        """The fields that were set, not left at their default."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+def limit_of(detail: ErrorDetails) -> str:
+    """The limit that a value broke, with the nearest of the known words."""
+    limit = detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    if detail["type"] != "literal_error":
+        return limit
+    choices = re.findall(r"'([^']*)'", detail.get("ctx", {}).get("expected", ""))
+    near = difflib.get_close_matches(str(detail["input"]), choices, n=1)
+    return f"{limit} (did you mean {near[0]!r}?)" if near else limit
+
+
+def short(value: Any) -> str:
+    """A value for a message, of at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def and_more(details: list[ErrorDetails]) -> str:
+    """The end of a message that tells the first finding only."""
+    return f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+
+
+def _refusal(settings: type[BaseModel], error: ValidationError) -> str:
+    details = error.errors(include_url=False)
+    first = details[0]
+    path = ".".join([settings.__name__, *map(str, first["loc"])])
+    if first["type"] == "missing":
+        text = f"{path} is missing"
+    elif first["type"] == "extra_forbidden":
+        known = list(settings.model_fields)
+        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        text = f"{path} = {short(first['input'])}: unknown field; known: {', '.join(known)}{hint}"
+    elif not first["loc"]:  # a finding about several fields names them itself
+        text = f"{path}: {limit_of(first)}"
+    else:
+        text = f"{path} = {short(first['input'])}: {limit_of(first)}"
+    return text + and_more(details)

@@ -199,7 +199,7 @@ class LinkRecipe:
         first = replace(self, validation_edges="held out").run(data, run)
         chosen = first.scores[first.metric]
         assert chosen.epoch is not None
-        as_long = replace(self.predictor, epochs=chosen.epoch, eval_every=chosen.epoch, patience=None)
+        as_long = self.predictor.replace(epochs=chosen.epoch, eval_every=chosen.epoch, patience=None)
         again = replace(self, validation_edges="held out", predictor=as_long)
         second = again.run(with_validation_edges(data), run)
         score = chosen.model_copy(update={"test": second.scores[first.metric].test})

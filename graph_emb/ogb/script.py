@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from graph_emb.ogb.published import rows_of, text_of
 from graph_emb.ogb.recipes import Recipe, Run
 from graph_emb.ogb.record import SeedRecord, this_hardware
 from graph_emb.ogb.seeds import as_text, finished_or_run, mean_std
-from graph_emb.ogb.settings import changed, parse
+from graph_emb.ogb.settings import as_plain, changed, parse
 from graph_emb.run.versions import versions
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -107,7 +106,7 @@ class Script:
         self, model: str, recipe: Recipe, seed: int, data: Any, args: argparse.Namespace, command: str
     ) -> SeedRecord:
         run = Run(seed, args.seeds[0] if args.freeze_embedding else seed, args.threads, args.device, args.progress)
-        settings = json.loads(json.dumps(asdict(recipe)))  # type: ignore[call-overload]  # a Recipe is a dataclass
+        settings = as_plain(recipe)
         started = SeedRecord(
             status="started",
             dataset=self.dataset,

@@ -9,6 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.settings import Settings
 
 T = TypeVar("T")
 
@@ -26,14 +27,30 @@ def changed(recipe: T, values: Mapping[str, Any]) -> T:
     return _changed(recipe, values, "")
 
 
+def as_plain(recipe: Any) -> Any:
+    """A recipe as nested mappings of plain values."""
+    if isinstance(recipe, Settings):
+        return recipe.model_dump(mode="json")
+    if is_dataclass(recipe):
+        return {field.name: as_plain(getattr(recipe, field.name)) for field in fields(recipe)}
+    return list(recipe) if isinstance(recipe, tuple) else recipe
+
+
+def _fields_of(group: Any) -> list[str]:
+    return list(type(group).model_fields) if isinstance(group, Settings) else [field.name for field in fields(group)]
+
+
 def _changed(recipe: Any, values: Mapping[str, Any], prefix: str) -> Any:
-    known, kinds = [field.name for field in fields(recipe)], get_type_hints(type(recipe))
+    known = _fields_of(recipe)
     grouped: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         name, _, rest = path.partition(".")
         if name not in known:
             raise unknown_name("setting", prefix + path, [prefix + other for other in known])
         grouped.setdefault(name, {})[rest] = value
+    if isinstance(recipe, Settings):  # it checks its values itself
+        return recipe.replace(**{name: _value(getattr(recipe, name), v, prefix + name) for name, v in grouped.items()})
+    kinds = get_type_hints(type(recipe))
     new = {
         name: _new_value(getattr(recipe, name), kinds[name], inner, prefix + name) for name, inner in grouped.items()
     }
@@ -41,15 +58,17 @@ def _changed(recipe: Any, values: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _new_value(old: Any, kind: Any, inner: Mapping[str, Any], path: str) -> Any:
-    if is_dataclass(old):
+    if is_dataclass(old) or isinstance(old, Settings):
         if "" in inner:
-            raise ConfigError(
-                f"setting {path!r} is a group; name one of its fields: {', '.join(field.name for field in fields(old))}"
-            )
+            raise ConfigError(f"setting {path!r} is a group; name one of its fields: {', '.join(_fields_of(old))}")
         return _changed(old, inner, f"{path}.")
+    return _as_annotated(kind, _value(old, inner, path), old, path)
+
+
+def _value(old: Any, inner: Mapping[str, Any], path: str) -> Any:
     if "" not in inner:
         raise ConfigError(f"setting '{path}.{next(iter(inner))}': {path} is a value, {old!r}, and has no fields")
-    return _as_annotated(kind, inner[""], old, path)
+    return inner[""]
 
 
 def _as_annotated(kind: Any, value: Any, old: Any, path: str) -> Any:

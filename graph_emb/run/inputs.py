@@ -9,7 +9,7 @@ from typing import Any
 from graph_emb.config import DatasetSection
 from graph_emb.config.schema import IN_MEMORY
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.settings import ModelBase
+from graph_emb.core.settings import Settings
 from graph_emb.graph import read_graph, read_labels
 from graph_emb.graph.build import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
@@ -17,6 +17,7 @@ from graph_emb.graph.describe import digest
 from graph_emb.graph.holdout import hold_out_edges
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import PlainDataset, plain_dataset
+from graph_emb.models.skipgram.config import EdgePolicy
 
 
 def read_dataset(section: DatasetSection, *, file_format: str | None = None) -> Dataset:
@@ -77,9 +78,11 @@ def read_plain_dataset(
     return dataset
 
 
-def edge_policy(model: ModelBase) -> dict[str, Any]:
-    """The arguments of ``read_plain_dataset`` that a model sets; walk models and LINE do."""
-    return {name: getattr(model, name) for name in ("symmetrize", "duplicates") if hasattr(model, name)}
+def edge_policy(model: Settings) -> dict[str, Any]:
+    """The arguments of ``read_plain_dataset`` that a model of plain graphs sets; others set none."""
+    if not isinstance(model, EdgePolicy):
+        return {}
+    return {"symmetrize": model.symmetrize, "duplicates": model.duplicates}
 
 
 def absolute_paths(section: DatasetSection) -> DatasetSection:

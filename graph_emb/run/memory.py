@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graph_emb.core.errors import ConfigError
 
-STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, "adam": 2.0}
+STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, "adam": 2.0, "adamw": 2.0}
 """Optimizer state of each rule as a share of the tables."""
 
 

@@ -13,16 +13,16 @@ import torch
 
 import partition
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig
-from graph_emb.config.walks import WalkSection
+from graph_emb.config import RunConfig, config_text
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import scratch_folder
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import PartitionBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.models.skipgram.model import SkipGram
-from graph_emb.models.skipgram.training import SkipGramConfig, SkipGramProgress, SkipGramResult, train_skipgram
+from graph_emb.models.skipgram.training import SkipGramProgress, SkipGramResult, train_skipgram
 from graph_emb.run.warm_start import first_rows
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
@@ -104,7 +104,7 @@ def start(config: RunConfig) -> Ranks:
                 f"parallel.trainers = {parallel.trainers}, but the launcher started {ranks.group.world_size}; "
                 "make them equal"
             )
-        if len(set(ranks.group.gather_objects(config.model_dump_json(), "start"))) > 1:
+        if len(set(ranks.group.gather_objects(config_text(config), "start"))) > 1:
             raise ConfigError("the ranks were given different configurations; start them all with the same arguments")
     except BaseException:
         ranks.close()
@@ -180,7 +180,7 @@ def share_of(ranks: Ranks, config: RunConfig, graph: Graph | None) -> Share:
 def train(
     ranks: Ranks,
     config: RunConfig,
-    skipgram: SkipGramConfig,
+    walks: PlainWalkConfig,
     graph: Graph | None,
     *,
     progress: bool,
@@ -189,21 +189,21 @@ def train(
 ) -> GatheredRows:
     """Cut the graph and train on its parts. Every rank calls it; the first one gives the graph and gets the rows."""
     share = share_of(ranks, config, graph)
-    options = walks_of(config)
+    p, q = walks.bias
     sampler = PartitionedWalkSampler(
         share.graph,
         ranks.group,
-        num_walks=options.num_walks,
-        walk_length=options.walk_length,
-        p=getattr(options, "p", 1.0),
-        q=getattr(options, "q", 1.0),
+        num_walks=walks.num_walks,
+        walk_length=walks.walk_length,
+        p=p,
+        q=q,
         seed=config.seed,
     )
     name = None if checkpoints is None else TABLE
     node_ids = ranks.group.gather_objects(None if graph is None else graph.node_ids, "the ids of the nodes")[0]
-    first = first_rows(config, skipgram, node_ids)
+    first = first_rows(walks, config.seed, node_ids)
     model = SkipGram(
-        share.graph.num_nodes, skipgram, seed=config.seed, part_policy=share.policy, name=name, init_func=first
+        share.graph.num_nodes, walks, seed=config.seed, part_policy=share.policy, name=name, init_func=first
     )
     result = train_skipgram(
         sampler,
@@ -216,12 +216,6 @@ def train(
         checkpoints=checkpoints,
     )
     return GatheredRows(result, gathered_rows(ranks, model, config.output.context, share.order))
-
-
-def walks_of(config: RunConfig) -> WalkSection:
-    """The section of a model that walks; a family is chosen by its model."""
-    assert isinstance(config.model, WalkSection)
-    return config.model
 
 
 def gathered_rows(ranks: Ranks, model: SkipGram, context: str, order: np.ndarray | None) -> torch.Tensor | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
+from graph_emb.config.merge import NO_EFFECT
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
 from graph_emb.run import parallel
@@ -74,7 +75,7 @@ def pipeline(
     """Train embeddings of a graph and judge them by what the data allows; ``graph-emb train`` in Python.
 
     Args:
-        model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its preset.
+        model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its defaults.
         dataset: A known data set or the path of a graph file; or a graph in memory: what ``load_dataset`` gives, or a
             HeteroGraph, Graph, DGL graph, networkx graph or scipy matrix. The run folder then keeps a description of
             it, and resume needs the same graph again.
@@ -197,11 +198,14 @@ FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interv
 
 def about(config: RunConfig) -> dict[str, Any]:
     """The fields that decide the result of a run, by path."""
-    fields: dict[str, Any] = {"seed": config.seed}
-    for section, values in config.model_dump(mode="json", exclude={"seed", *FREE_SECTIONS}).items():
+    fields: dict[str, Any] = dict(NO_EFFECT)  # checkpoints of earlier versions name them for every model
+    for section, values in config.sections().items():
         free = FREE_FIELDS.get(section, ())
-        fields |= {f"{section}.{name}": value for name, value in values.items() if name not in free}
-    return fields
+        if section == "seed":
+            fields["seed"] = values
+        elif section not in FREE_SECTIONS:
+            fields |= {f"{section}.{name}": value for name, value in values.items() if name not in free}
+    return {path: value for path, value in fields.items() if path.partition(".")[0] not in FREE_SECTIONS}
 
 
 def _place(out: str | Path) -> Path:
@@ -314,5 +318,5 @@ def _sections(config: RunConfig | Mapping[str, Any] | str | Path | None) -> Mapp
     if config is None:
         return {}
     if isinstance(config, RunConfig):
-        return config.model_dump(mode="json")
+        return config.sections()
     return read_config_file(config) if isinstance(config, (str, Path)) else config

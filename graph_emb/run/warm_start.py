@@ -8,32 +8,30 @@ from typing import Any
 from numpy.typing import NDArray
 
 from graph_emb.config import RunConfig
-from graph_emb.config.walks import WarmWalkSection
 from graph_emb.formats.warm_start import FromFile
-from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.config import PlainWalkConfig
 from graph_emb.models.skipgram.model import usual_rows
 
 
-def first_rows(config: RunConfig, skipgram: SkipGramConfig, node_ids: NDArray[Any] | None) -> FromFile | None:
+def first_rows(model: PlainWalkConfig, seed: int, node_ids: NDArray[Any] | None) -> FromFile | None:
     """The initializer of the token table; None: the model's own.
 
     Args:
-        config: Names the file.
-        skipgram: Its usual rows take the places of ids that the file lacks, where that is allowed.
+        model: Names the file; its usual rows take the places of ids that the file lacks, where that is allowed.
+        seed: Of the usual rows.
         node_ids: The id of each node, shape (N,); None: 0 .. N-1.
     """
-    model = config.model
-    if not isinstance(model, WarmWalkSection) or model.warm_start is None:
+    if model.warm_start is None:
         return None
     if not model.warm_start_partial:
         return FromFile(model.warm_start, node_ids)
-    return FromFile(model.warm_start, node_ids, missing=usual_rows(skipgram, config.seed), unknown="ignore")
+    return FromFile(model.warm_start, node_ids, missing=usual_rows(model, seed), unknown="ignore")
 
 
 def absolute_path(config: RunConfig) -> RunConfig:
     """The configuration with the file's path made absolute, so that it works from any folder."""
     model = config.model
-    if not isinstance(model, WarmWalkSection) or model.warm_start is None:
+    if not isinstance(model, PlainWalkConfig) or model.warm_start is None:
         return config
     absolute = str(Path(model.warm_start).expanduser().absolute())
     return config.model_copy(update={"model": model.model_copy(update={"warm_start": absolute})})

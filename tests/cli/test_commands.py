@@ -101,7 +101,7 @@ def test_flags_win_over_the_file_and_overrides_over_flags(tmp_path: Path) -> Non
     assert config.model.model_dump(include={"name", "dim", "p", "q", "walk_length"}) == {
         "name": "node2vec", "dim": 3, "p": 3.0, "q": 1.0, "walk_length": 80
     }  # fmt: skip
-    assert (config.train.lr, config.train.epochs, config.seed) == (0.4, 2, 2)
+    assert (config.model.lr, config.model.epochs, config.seed) == (0.4, 2, 2)
 
 
 @pytest.mark.parametrize(

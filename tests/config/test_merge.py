@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
 
-from graph_emb.config import MODELS, ModelBase, config_from, config_text, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, config_from, config_text, parse_override, place_key, read_config_file
 from graph_emb.config.merge import SECTIONS
 from graph_emb.config.schema import RunConfig
 from graph_emb.core.errors import ConfigError
+from graph_emb.models.settings import At, Epochs, ModelSettings, RuleName, paths_of
 
 BASE: dict[str, Any] = {"dataset": "cora", "model": "deepwalk"}
 
@@ -36,7 +36,11 @@ def test_the_written_text_is_complete_and_reads_back_equal(tmp_path: Path) -> No
     text = config_text(config)
     assert config_from(yaml.safe_load(text)) == config
     assert set(yaml.safe_load(text)) == set(RunConfig.model_fields)
-    assert set(yaml.safe_load(text)["train"]) == set(type(config.train).model_fields)
+    said = {
+        f"{section}.{key}" for section, values in yaml.safe_load(text).items() if section != "seed" for key in values
+    }
+    own = {f"{name}.{key}" for name in SECTIONS if name != "model" for key in type(getattr(config, name)).model_fields}
+    assert said == own | set(paths_of(type(config.model)).values())
     (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
     assert config_from(read_config_file(tmp_path / "c.yaml")) == config
 
@@ -152,13 +156,14 @@ def test_an_empty_file_and_an_empty_section_set_nothing(tmp_path: Path) -> None:
     assert config_from(BASE, read_config_file(path)) == config_from(BASE)
 
 
-class Pair(ModelBase):
-    """A model with a preset for other sections, and without one of their fields."""
+class Pair(ModelSettings):
+    """A model with defaults of its own, and without a field of a section."""
 
     name: Literal["pair"] = "pair"
     family: ClassVar[str] = "pairs"
-    preset: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"rule": "adagrad", "epochs": 30}}
-    without: ClassVar[tuple[str, ...]] = ("train.path", "train.epochs")
+    without: ClassVar[tuple[str, ...]] = ("train.log_interval",)
+    rule: Annotated[RuleName, At("train.rule")] = "adagrad"
+    epochs: Epochs = 30
 
 
 @pytest.fixture
@@ -171,20 +176,22 @@ def pair_config(monkeypatch: pytest.MonkeyPatch) -> type[RunConfig]:
     return PairConfig
 
 
-def test_a_models_preset_lies_below_every_layer(pair_config: type[RunConfig]) -> None:
-    plain = config_from({"model": "pair", "dataset": "x"})
-    assert (plain.train.rule, plain.train.epochs) == ("adagrad", 30)
-    changed = config_from({"model": "pair", "dataset": "x"}, {"train": {"rule": "adam"}})
-    assert (changed.train.rule, changed.train.epochs) == ("adam", 30)
+def test_a_models_defaults_lie_below_every_layer(pair_config: type[RunConfig]) -> None:
+    plain: Any = config_from({"model": "pair", "dataset": "x"}).model
+    assert (plain.rule, plain.epochs) == ("adagrad", 30)
+    changed: Any = config_from({"model": "pair", "dataset": "x"}, {"train": {"rule": "adam"}}).model
+    assert (changed.rule, changed.epochs) == ("adam", 30)
 
 
 def test_a_field_without_meaning_for_a_model_is_refused(pair_config: type[RunConfig]) -> None:
     with pytest.raises(ConfigError, match=r"train.path = 'autograd' has no effect on pair; leave it out"):
         config_from({"model": "pair", "dataset": "x", "train": {"path": "autograd"}})
-    with pytest.raises(ConfigError, match=r"train.epochs = 31 has no effect on pair"):
-        config_from({"model": "pair", "dataset": "x", "train": {"epochs": 31}})
-    written = config_from({"model": "pair", "dataset": "x"}).model_dump(mode="json")
-    assert config_from(written).train.epochs == 30  # a written configuration names every field
+    with pytest.raises(ConfigError, match=r"train.log_interval = 31.0 has no effect on pair"):
+        config_from({"model": "pair", "dataset": "x", "train": {"log_interval": 31}})
+    with pytest.raises(ConfigError, match=r"model.epochs = 3: unknown key; .*did you mean 'train.epochs'"):
+        config_from({"model": {"name": "pair", "epochs": 3}, "dataset": "x"})
+    written: Any = config_from(config_from({"model": "pair", "dataset": "x"}).sections())
+    assert written.model.epochs == 30  # a written configuration names every field
 
 
 @pytest.mark.parametrize("field", [{"keep_last": 3}, {"background": True}])
@@ -192,6 +199,6 @@ def test_options_of_checkpoints_need_an_interval(field: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{next(iter(field))} has no effect while nothing is saved"):
         config_from(BASE, {"checkpoint": field})
     every = config_from(BASE, {"checkpoint": {**field, "every": "10m"}})
-    assert config_from(every.model_dump(mode="json")) == every
+    assert config_from(every.sections()) == every
     plain = config_from(BASE)
-    assert config_from(plain.model_dump(mode="json")) == plain
+    assert config_from(plain.sections()) == plain

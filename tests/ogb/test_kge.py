@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +58,6 @@ def test_the_best_validated_epoch_is_judged_and_counted(tmp_path: Path) -> None:
 
 def test_without_validation_the_last_epoch_is_taken_and_said(tmp_path: Path) -> None:
     ogb_layout.write_wikikg2(tmp_path)
-    recipe = KGERecipe(replace(SMALL, valid_every=0))
+    recipe = KGERecipe(SMALL.replace(valid_every=0))
     found = recipe.run(knowledge_graph(load_dataset("ogbl-wikikg2", tmp_path)), Run(0, 0, 1))
     assert (found.selected_on, found.scores["mrr"].epoch) == ("none", None)

@@ -130,7 +130,7 @@ def test_validation_edges_join_graph_and_training_part(root: Path) -> None:
 
 def test_training_on_validation_edges_lasts_as_long_as_the_first_training_chose(root: Path) -> None:
     data = plain_dataset(load_dataset("ogbl-collab", root))
-    recipe = LinkRecipe(WALKS, replace(PREDICTOR, epochs=6, metrics=("hits@50",), select="hits@50"))
+    recipe = LinkRecipe(WALKS, PREDICTOR.replace(epochs=6, metrics=("hits@50",), select="hits@50"))
     first = recipe.run(data, RUN)
     both = replace(recipe, validation_edges="trained on").run(data, RUN)
     chosen = first.scores["hits@50"]

@@ -12,6 +12,7 @@ import pytest
 import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.graph.csr import Graph
+from graph_emb.models.skipgram.config import DeepWalkConfig
 from graph_emb.run.parallel import Ranks, cut, of_one_type, own_part
 from tests.ranks import Ranks as Workers
 
@@ -175,4 +176,5 @@ def test_trainers_of_servers_meet_as_often_under_any_rule() -> None:
     parallel = {"mode": "kvstore", "servers": 1, "trainers": 2, "exchange_walks": 9}
     base = {"model": {"name": "deepwalk"}, "dataset": {"name": "digits"}}
     made = config_from(base, {"train": {"rule": "adagrad"}, "parallel": parallel})
-    assert made.parallel.exchange_walks == 9
+    assert isinstance(made.model, DeepWalkConfig)
+    assert made.model.exchange_walks == 9

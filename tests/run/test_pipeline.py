@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ import pytest
 
 import graph_emb as ge
 from graph_emb.config import config_from
-from graph_emb.config.schema import FormatName, RuleName
+from graph_emb.config.schema import FormatName
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.scorers import SCORERS
 from graph_emb.formats.row_writers import FORMATS
-from graph_emb.models.skipgram.training import SkipGramConfig
+from graph_emb.models.settings import CONVENTIONS, NUMBERS, RuleName, paths_of
+from graph_emb.models.skipgram.config import DeepWalkConfig, SkipGramConfig
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.evaluation import SCORER_TITLES
 from graph_emb.run.families import walks
@@ -82,17 +82,12 @@ def test_batch_size_counts_on_the_autograd_path() -> None:
 
 
 def test_the_schema_covers_what_skipgram_accepts() -> None:
-    config = config_from(BASE)
-    default = SkipGramConfig()
-    assert walks.skipgram_config(config) == default  # the same defaults on both sides
-    sections = (config.model, config.train, config.parallel)
-    known = {name for section in sections for name in type(section).model_fields} | {"negative_scope"}
-    known |= {"contexts", "typed_negatives"}  # of LINE and metapath2vec
-    assert {field.name for field in fields(SkipGramConfig)} <= known
+    known = {*paths_of(DeepWalkConfig), "contexts", "typed_negatives"}  # of LINE and metapath2vec
+    assert set(SkipGramConfig.model_fields) <= known
 
 
 def test_the_names_in_the_schema_are_those_of_the_registries() -> None:
-    assert set(RuleName.__args__) == set(OPTIMIZERS) == set(STATE_SHARE)
+    assert set(RuleName.__args__) == set(OPTIMIZERS) == set(STATE_SHARE) == set(NUMBERS) == set(CONVENTIONS)
     assert set(FormatName.__args__) == set(FORMATS)
     assert set(SCORER_TITLES) == set(SCORERS)
 
@@ -189,10 +184,8 @@ def test_the_options_of_a_file_reach_its_reader(tmp_path: Path) -> None:
     assert graph.weights.tolist() == [5.0, 5.0]  # 1 - 7 in both directions, 2 + 3
     assert graph.node_ids is not None
     assert graph.node_ids.dtype.kind == "U"
-    directed = config_from(
-        {"dataset": {"directed": True, "weight": False, "columns": ["from", "to"]}},
-        config.model_dump(exclude_none=True),
-    )
+    own = {"model": "deepwalk", "dataset": config.dataset.model_dump(exclude_none=True)}
+    directed = config_from({"dataset": {"directed": True, "weight": False, "columns": ["from", "to"]}}, own)
     assert read_plain_dataset(directed.dataset, symmetrize=False).graph.weights is None
 
 

@@ -1,27 +1,32 @@
-"""What a graph network may be told: sizes, the recipe of its training, and R-GCN's and GraphSAGE's own choices."""
+"""Settings of R-GCN and GraphSAGE. The defaults are the recipes that the examples of DGL and OGB publish."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.optimizer import OPTIMIZERS
+from pydantic import Field, model_validator
+
+from graph_emb.core.settings import Count, Number
+from graph_emb.models.links.config import NegativesName, PrecisionName
+from graph_emb.models.settings import OF_FROZEN_ROWS, At, Epochs, MaybeBatchSize, ModelSettings, RuleName, WeightDecay
+
+LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GNNConfig:
-    """What R-GCN and GraphSAGE share.
+class GNNConfig(ModelSettings):
+    """Fields that R-GCN and GraphSAGE share.
 
     Attributes:
         dim: Width of the learnable inputs; features of another width pass through a linear map to it.
         hidden_dim: Width between layers, and of the output of link prediction.
         num_layers: Rounds of messages.
         dropout: After each hidden layer, at least 0 and below 1.
-        lr: Of torch's Adam on the dense parameters.
+        lr: Learning rate of the tables, and of the network where it has none of its own.
+        dense_lr: Of torch's Adam on the network; None: ``lr``.
         weight_decay: Of the same, added to the gradient.
-        rule: Of the tables: "adam", "adagrad", "row_adagrad", "row_adam" or "sgd".
-        table_lr: Learning rate of the tables; None: ``lr``.
+        rule: Of the tables.
+        table_weight_decay: Of the tables, where their rule is adamw.
         init: First rows of the tables: "xavier" (uniform, by the table's shape) or "normal" (standard).
         epochs: Passes over the training nodes or edges.
         batch_size: Target nodes, or edges, of a step over all ranks; None: all of them.
@@ -32,100 +37,104 @@ class GNNConfig:
             and given back instead of the last weights; 0: the last ones.
         eval_every: Epochs between two evaluations.
         patience: Evaluations without a better validation value after which training ends; None: never.
-    Raises:
-        ConfigError: a value is outside its limits.
+        num_seeds: Of a run: trainings, of seed, seed + 1, ...
+        features: Of a run: whether the data set's features are inputs.
     """
 
-    dim: int = 64
-    hidden_dim: int = 64
-    num_layers: int = 2
-    dropout: float = 0.0
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    rule: str = "adam"
-    table_lr: float | None = None
-    init: str = "xavier"
-    epochs: int = 50
-    batch_size: int | None = None
-    fanouts: tuple[int, ...] | None = None
-    clip_norm: float | None = None
-    ema_decay: float = 0.0
-    eval_every: int = 1
-    patience: int | None = None
+    family: ClassVar[str] = "gnn"
+    without: ClassVar[tuple[str, ...]] = OF_FROZEN_ROWS
+    rates: ClassVar[Mapping[str, float]] = {}  # lr has a value
 
-    def __post_init__(self) -> None:
-        for name in ("dim", "hidden_dim", "num_layers", "epochs", "batch_size", "eval_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} is {value}; give at least 1")
-        for name in ("lr", "table_lr", "clip_norm"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"{name} is {value}; it must be positive and finite")
-        for name in ("dropout", "ema_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0 and below 1")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ConfigError(f"weight_decay is {self.weight_decay}; it must be finite and not negative")
-        if self.rule not in OPTIMIZERS:
-            raise unknown_name("rule", self.rule, OPTIMIZERS)
-        if self.init not in ("xavier", "normal"):
-            raise unknown_name("init", self.init, ("xavier", "normal"))
+    dim: Count = Field(default=64, ge=1, le=65_536, description="width of the learnable inputs")
+    hidden_dim: Count = Field(default=64, ge=1, le=65_536, description="width between layers")
+    num_layers: Count = Field(default=2, ge=1, le=100, description="rounds of messages")
+    dropout: Number = Field(default=0.5, ge=0, lt=1, description="after each hidden layer")
+    weight_decay: Number = Field(default=0.0, ge=0, le=1e3, description="of the network's Adam")
+    dense_lr: Number | None = Field(default=None, gt=0, le=1e3, description="of the network; null: train.lr")
+    init: Literal["xavier", "normal"] = Field(default="xavier", description="first rows of the tables")
+    fanouts: tuple[Count, ...] | None = Field(
+        default=None, description="in-edges kept for each layer, -1: all; null: a step computes the whole graph"
+    )
+    clip_norm: Number | None = Field(default=None, gt=0, le=1e9, description="norm of gradients at most; null: any")
+    ema_decay: Number = Field(
+        default=0.0, ge=0, lt=1, description="judge and keep the average of the weights over epochs; 0: the last ones"
+    )
+    eval_every: Count = Field(default=1, ge=1, le=1_000_000, description="epochs between evaluations")
+    patience: Count | None = Field(
+        default=None, ge=1, description="evaluations without a better validation value that end the training"
+    )
+    num_seeds: Count = Field(
+        default=1, ge=1, le=1_000, description="trainings, of seed, seed + 1 ...; rows: the first's"
+    )
+    features: bool = Field(default=True, description="take the data set's features; false: learn all inputs")
+    rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of the tables")
+    lr: LearningRate = Field(default=0.01, description="of tables and network")
+    epochs: Epochs = 50
+    batch_size: MaybeBatchSize = Field(
+        default=None, description="target nodes or edges of a step, of all ranks; null: all"
+    )
+    table_weight_decay: WeightDecay = None
+
+    @property
+    def network_lr(self) -> float:
+        """The learning rate of the network's Adam."""
+        return self.lr if self.dense_lr is None else self.dense_lr
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> GNNConfig:
         if self.fanouts is not None and len(self.fanouts) != self.num_layers:
-            raise ConfigError(
-                f"fanouts={self.fanouts} names {len(self.fanouts)} layers; num_layers is {self.num_layers}"
+            raise ValueError(
+                f"fanouts = {self.fanouts} names {len(self.fanouts)} layers; num_layers is {self.num_layers}"
             )
+        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts or ()):
+            raise ValueError(f"fanouts = {self.fanouts}: give a positive number or -1 (all) for each layer")
         if self.epochs < self.eval_every:
-            raise ConfigError(f"epochs={self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
+            raise ValueError(f"epochs = {self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
+        return self
 
 
-@dataclass(frozen=True, kw_only=True)
 class RGCNConfig(GNNConfig):
-    """The recipe of R-GCN; the defaults are those of DGL's ``rgcn-hetero`` example for AIFB.
+    """Messages through a matrix of each relation; Schlichtkrull et al. 2018.
+
+    The defaults are those of DGL's ``rgcn-hetero`` example for AIFB, with dropout.
 
     Attributes:
         num_bases: Matrices of which each relation's is a mix; None: every relation has its own.
         self_loop: Whether a node's own row, through a matrix of its node type, joins the messages.
     """
 
-    dim: int = 16
-    hidden_dim: int = 16
-    num_bases: int | None = None
-    self_loop: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_bases is not None and self.num_bases < 1:
-            raise ConfigError(f"num_bases is {self.num_bases}; give at least 1, or None for a matrix for each relation")
+    name: Literal["rgcn"] = "rgcn"
+    dim: Count = Field(default=16, ge=1, le=65_536, description="width of the learnable inputs")
+    hidden_dim: Count = Field(default=16, ge=1, le=65_536, description="width between layers")
+    num_bases: Count | None = Field(default=None, ge=1, description="matrices that relations mix; null: each its own")
+    self_loop: bool = Field(default=True, description="a node's own row joins its messages")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SAGEConfig(GNNConfig):
-    """The recipe of GraphSAGE; the defaults are those of OGB's ``examples/linkproppred/ddi/gnn.py --use_sage``.
+    """GraphSAGE, mean aggregator; Hamilton et al. 2017.
+
+    The defaults are those of OGB's ``examples/linkproppred/ddi/gnn.py --use_sage``.
 
     Attributes:
         predictor_layers: Linear layers of the link predictor, at least 2; of no effect on node classification.
         negatives: How the negatives of links are drawn; see ``LinkPredictorConfig``.
-        precision: Of the link predictor's products in training, "float32" or "bfloat16".
+        precision: Of the link predictor's products in training.
     """
 
-    dim: int = 256
-    hidden_dim: int = 256
-    dropout: float = 0.5
-    lr: float = 0.005
-    epochs: int = 200
-    batch_size: int | None = 64 * 1024
-    clip_norm: float | None = 1.0
-    eval_every: int = 5
-    predictor_layers: int = 2
-    negatives: str = "non_edges"
-    precision: str = "float32"
+    for_links: ClassVar[tuple[str, ...]] = ("predictor_layers", "negatives", "precision")
+    """Fields of the link predictor, which classes of nodes do without."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.predictor_layers < 2:
-            raise ConfigError(
-                f"predictor_layers is {self.predictor_layers}; a hidden and an output layer are the least"
-            )
-        if self.precision not in ("float32", "bfloat16"):
-            raise unknown_name("precision", self.precision, ("float32", "bfloat16"))
+    name: Literal["sage"] = "sage"
+    dim: Count = Field(default=256, ge=1, le=65_536, description="width of the learnable inputs")
+    hidden_dim: Count = Field(default=256, ge=1, le=65_536, description="width between layers")
+    clip_norm: Number | None = Field(default=1.0, gt=0, le=1e9, description="norm of gradients at most; null: any")
+    eval_every: Count = Field(default=5, ge=1, le=1_000_000, description="epochs between evaluations")
+    predictor_layers: Count = Field(default=2, ge=2, le=100, description="linear layers of the link predictor")
+    negatives: NegativesName = Field(default="non_edges", description="what training edges are told from")
+    precision: PrecisionName = Field(default="float32", description="of the link predictor's products")
+    lr: LearningRate = Field(default=0.005, description="of tables and network")
+    epochs: Epochs = 200
+    batch_size: MaybeBatchSize = Field(default=64 * 1024, description="target edges of a step, of all ranks; null: all")
+
+
+GNN_MODELS: dict[str, type[GNNConfig]] = {"rgcn": RGCNConfig, "sage": SAGEConfig}

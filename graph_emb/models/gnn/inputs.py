@@ -66,8 +66,8 @@ class InputRows:
         self.widths = {t: self.features[t].shape[1] if t in self.features else config.dim for t in num_nodes}
         self.optimizer = None
         if self.tables:
-            rate = config.lr if config.table_lr is None else config.table_lr
-            self.optimizer = OPTIMIZERS[config.rule](list(self.tables.values()), lr=rate)
+            tables = list(self.tables.values())
+            self.optimizer = OPTIMIZERS[config.rule](tables, lr=config.first_lr, **config.numbers())
 
     def _table(self, ntype: str, first: Any, suffix: str = "") -> DistEmbedding:
         name = None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"

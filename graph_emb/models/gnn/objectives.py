@@ -16,7 +16,6 @@ from graph_emb.models.epochs import Values
 from graph_emb.models.gnn.config import SAGEConfig
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.trainer import Trainer, owned_by
-from graph_emb.models.links.config import PRECISIONS
 from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, negative_draw, score_links
 from graph_emb.transport.data_parallel import Replicas
 
@@ -93,7 +92,7 @@ class LinkTraining:
         self._network = predictor
         self._predictor = Replicas(predictor, trainer.group)
         trainer.optimizers.append(
-            torch.optim.Adam(predictor.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+            torch.optim.Adam(predictor.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
         self._rows: FrozenRows | None = None
 
@@ -136,7 +135,7 @@ class LinkTraining:
         return loss_sum
 
     def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
-        precision = PRECISIONS[self._config.precision]
+        precision = getattr(torch, self._config.precision)
         with torch.autocast(rows.device.type, precision, enabled=precision is not torch.float32):
             logits = self._predictor(rows, chunk, row_grads)
         loss = -F.logsigmoid(sign * logits.float()).sum()

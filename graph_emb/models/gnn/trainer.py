@@ -57,7 +57,9 @@ class Trainer:
         self.device = torch.device(device)
         self.rank, self.num_ranks = (0, 1) if group is None else (group.rank, group.world_size)
         self.network = Replicas(network, group)
-        self.optimizers = [torch.optim.Adam(network.parameters(), lr=config.lr, weight_decay=config.weight_decay)]
+        self.optimizers = [
+            torch.optim.Adam(network.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
+        ]
         self.average: WeightAverage | None = None
         self.own_seed = (seed * self.num_ranks + self.rank) % (1 << 64)  # the largest that torch takes
         self.generator = torch.Generator().manual_seed(self.own_seed)

@@ -1,30 +1,40 @@
-"""What the training of a knowledge-graph model may be told, with the limit of every value."""
+"""Settings of the knowledge-graph models. The defaults of each model were chosen on FB15k-237."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.models.kge.losses import LOSSES
-from graph_emb.models.kge.scorers import SCORERS
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
-DEFAULT_LR = {"sgd": 1.0, "adagrad": 0.1, "row_adagrad": 0.1, "adam": 0.002, "row_adam": 0.002}
+from graph_emb.core.errors import unknown_name
+from graph_emb.core.settings import Count, Number
+from graph_emb.models.settings import (
+    OF_FROZEN_ROWS,
+    At,
+    BatchSize,
+    DecayName,
+    Epochs,
+    ModelSettings,
+    RuleName,
+    WeightDecay,
+)
+
+LossName = Literal["logistic", "margin", "softmax", "self_adversarial"]
+DEFAULT_LR = {"sgd": 1.0, "adagrad": 0.1, "row_adagrad": 0.1, "adam": 0.002, "adamw": 0.002, "row_adam": 0.002}
 """Learning rate of each rule where none is given."""
-DECAYS = ("linear", "none")
 
 
-@dataclass(frozen=True)
-class KGEConfig:
-    """The recipe of a knowledge-graph model.
+class KGEConfig(ModelSettings):
+    """Fields of all knowledge-graph models: loss, negatives, penalties, early stopping.
+
+    ``KGEConfig(model="complex", ...)`` makes the settings of that model, a ``ComplExConfig``; without a name RotatE's.
 
     Attributes:
-        model: A name of ``SCORERS``.
         dim: D, the width of an entity's row, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2
             numbers.
-        norm: Of TransE: 1 or 2.
-        init_std: Standard deviation of the first rows of the models with a dot product.
-        loss: A name of ``LOSSES``.
+        loss: A name of ``graph_emb.models.kge.losses.LOSSES``.
         margin: gamma of the loss; with TransE and RotatE it also bounds the first rows.
         temperature: alpha of the self-adversarial loss.
         num_negatives: Drawn for each chunk and shared by its triples.
@@ -36,7 +46,6 @@ class KGEConfig:
         n3: Weight of the mean over a step's triples of ``sum |x|^3`` of its three rows (Lacroix et al. 2018).
         l2: The same of ``sum |x|^2``.
         batch_size: Triples of a step, of all ranks that step together.
-        rule: Of the sparse optimizer.
         lr: Learning rate of both tables; None takes the rule's in ``DEFAULT_LR``.
         lr_decay: ``linear`` to zero over all epochs, or ``none``.
         epochs: Passes over the training triples, at most.
@@ -45,62 +54,145 @@ class KGEConfig:
         valid_triples: Triples of the validation, drawn once; 0: all.
         candidates: Entities that a validation samples to rank against; None: all. Data sets that give negatives for
             each triple are validated on those.
-    Raises:
-        ConfigError: a value is outside its limits.
     """
 
-    model: str = "rotate"
-    dim: int = 256
-    norm: int = 1
-    init_std: float = 0.1
-    loss: str = "self_adversarial"
-    margin: float = 9.0
-    temperature: float = 1.0
-    num_negatives: int = 256
-    chunk_size: int = 128
-    negative_power: float = 0.0
-    in_batch: bool = False
-    filter_negatives: bool = True
-    subsampling: bool = False
-    n3: float = 0.0
-    l2: float = 0.0
-    batch_size: int = 1024
-    rule: str = "adam"
-    lr: float | None = None
-    lr_decay: str = "linear"
-    epochs: int = 50
-    valid_every: int = 5
-    patience: int = 3
-    valid_triples: int = 2000
-    candidates: int | None = None
+    family: ClassVar[str] = "kge"
+    without: ClassVar[tuple[str, ...]] = OF_FROZEN_ROWS
+    rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
+    halves: ClassVar[bool] = True
+    """Whether a row is two halves, so that ``dim`` is even."""
 
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("dim", 1), ("chunk_size", 1), ("batch_size", 1), ("epochs", 1), ("num_negatives", 0),
-            ("valid_every", 0), ("patience", 0), ("valid_triples", 0),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} is {value!r}; it must be an integer of at least {least}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and (not math.isfinite(value) or value < 0):
-                raise ConfigError(f"{field.name} is {value}; it must be finite and at least 0")
-        if self.candidates is not None and self.candidates < 1:
-            raise ConfigError(f"candidates is {self.candidates}; it must be at least 1, or None for all entities")
-        for name in ("lr", "init_std", "temperature"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name, known in (("model", SCORERS), ("loss", LOSSES), ("rule", DEFAULT_LR), ("lr_decay", DECAYS)):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
+    name: str = "rotate"
+    dim: Count = Field(default=256, ge=1, le=65_536, description="width of an entity's row")
+    loss: LossName = Field(default="self_adversarial", description="of a triple against its negatives")
+    margin: Number = Field(default=0.0, ge=0, le=1e4, description="gamma of the loss")
+    temperature: Number = Field(default=1.0, gt=0, le=1e3, description="alpha of the self-adversarial loss")
+    num_negatives: Count = Field(default=256, ge=0, le=1 << 20, description="entities drawn for each chunk")
+    chunk_size: Count = Field(default=256, ge=1, le=1 << 20, description="triples that share negatives")
+    negative_power: Number = Field(default=0.0, ge=0, le=10, description="negatives follow occurrences ** power")
+    in_batch: bool = Field(default=False, description="entities of the chunk's other triples are negatives too")
+    filter_negatives: bool = Field(default=True, description="leave out negatives that make a training triple true")
+    subsampling: bool = Field(default=False, description="weigh triples of frequent pairs less, as RotatE's code")
+    n3: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^3 of a triple's rows")
+    l2: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^2 of a triple's rows")
+    valid_every: Count = Field(default=5, ge=0, le=1_000_000, description="epochs between validations; 0: none")
+    patience: Count = Field(
+        default=3, ge=0, le=1_000_000, description="validations without a better MRR that end the training; 0: none do"
+    )
+    valid_triples: Count = Field(default=2000, ge=0, description="triples of a validation, drawn once; 0: all")
+    candidates: Count | None = Field(
+        default=None, ge=1, description="entities sampled to rank against in validation and evaluation; null: all"
+    )
+    batch_size: BatchSize = Field(default=1024, description="triples of a step, of all ranks that step together")
+    rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of both tables")
+    lr_decay: Annotated[DecayName, At("train.lr_decay")] = Field(
+        default="linear", description="to zero over all epochs"
+    )
+    epochs: Epochs = 15
+    weight_decay: WeightDecay = None
+
+    def __new__(cls, **values: Any) -> KGEConfig:
+        """Settings of the class that belongs to the name."""
+        chosen = cls
+        if cls is KGEConfig:
+            name = values.get("model", values.get("name", "rotate"))
+            if not isinstance(name, str) or name not in KGE_MODELS:
+                raise unknown_name("model", name, KGE_MODELS)
+            chosen = KGE_MODELS[name]
+        return super().__new__(chosen)
+
+    def __init__(self, **values: Any) -> None:
+        if "model" in values:
+            values["name"] = values.pop("model")
+        super().__init__(**values)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # as in Settings
+
+    def replace(self, **changes: Any) -> Self:
+        """As in ``Settings``; another ``model`` keeps what was set and takes its own defaults for the rest."""
+        return KGEConfig(**{**self.given(), "name": self.name, **changes})  # type: ignore[return-value]
+
+    @model_validator(mode="after")
+    def _every_value_has_an_effect(self) -> KGEConfig:
+        if self.loss == "softmax" and self.margin and not isinstance(self, DistanceConfig):
+            raise ValueError(f"margin = {self.margin:g} has no effect on the softmax loss; leave it at 0")
+        if self.temperature != 1.0 and self.loss != "self_adversarial":
+            raise ValueError(f"temperature = {self.temperature:g} belongs to loss=self_adversarial; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> KGEConfig:
         if self.batch_size % self.chunk_size:
-            raise ConfigError(f"batch_size is {self.batch_size}; it must be a multiple of chunk_size {self.chunk_size}")
+            raise ValueError(
+                f"batch_size = {self.batch_size}: should be a multiple of chunk_size, which is {self.chunk_size}"
+            )
         if not self.num_negatives and not (self.in_batch and self.chunk_size > 1):
-            raise ConfigError("num_negatives is 0; without in_batch and chunks of 2 triples there are no negatives")
-        SCORERS[self.model](self)  # checks the width
+            raise ValueError("num_negatives = 0: without in_batch and chunks of 2 triples there are no negatives")
+        if self.halves and self.dim % 2:
+            raise ValueError(f"dim = {self.dim}: {self.name} needs an even width")
+        return self
 
-    @property
-    def first_lr(self) -> float:
-        """The learning rate at the start."""
-        return DEFAULT_LR[self.rule] if self.lr is None else float(self.lr)
+
+class DistanceConfig(KGEConfig):
+    """Models whose score is a negative distance: the margin also bounds their first rows."""
+
+    margin: Number = Field(default=9.0, ge=0, le=1e4, description="gamma of the loss, and of the first rows' range")
+
+
+class ProductConfig(KGEConfig):
+    """Models whose score is a product.
+
+    Attributes:
+        init_std: Standard deviation of the first rows.
+    """
+
+    loss: LossName = Field(default="softmax", description="of a triple against its negatives")
+    num_negatives: Count = Field(default=512, ge=0, le=1 << 20, description="entities drawn for each chunk")
+    chunk_size: Count = Field(default=512, ge=1, le=1 << 20, description="triples that share negatives")
+    n3: Number = Field(default=0.05, ge=0, le=1e3, description="weight of sum |x|^3 of a triple's rows")
+    init_std: Number = Field(default=0.1, gt=0, le=1e3, description="standard deviation of the first rows")
+    rule: Annotated[RuleName, At("train.rule")] = Field(default="adagrad", description="update rule of both tables")
+    epochs: Epochs = 10
+
+
+class TransEConfig(DistanceConfig):
+    """A relation is a translation; Bordes et al. 2013."""
+
+    halves: ClassVar[bool] = False
+    name: Literal["transe"] = "transe"
+    norm: Literal[1, 2] = Field(default=1, description="of the distance")
+
+
+class RotatEConfig(DistanceConfig):
+    """A relation is a rotation of D / 2 complex numbers; Sun et al. 2019."""
+
+    name: Literal["rotate"] = "rotate"
+    epochs: Epochs = 35
+
+
+class DistMultConfig(ProductConfig):
+    """A relation weighs a dot product; Yang et al. 2015."""
+
+    halves: ClassVar[bool] = False
+    name: Literal["distmult"] = "distmult"
+
+
+class ComplExConfig(ProductConfig):
+    """DistMult over D / 2 complex numbers; Trouillon et al. 2016."""
+
+    name: Literal["complex"] = "complex"
+
+
+class SimplEConfig(ProductConfig):
+    """D / 2 numbers of an entity as a head and D / 2 as a tail; Kazemi and Poole 2018."""
+
+    name: Literal["simple"] = "simple"
+
+
+KGE_MODELS: dict[str, type[KGEConfig]] = {
+    "transe": TransEConfig,
+    "distmult": DistMultConfig,
+    "complex": ComplExConfig,
+    "rotate": RotatEConfig,
+    "simple": SimplEConfig,
+}

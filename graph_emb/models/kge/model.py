@@ -72,7 +72,7 @@ class KGEModel:
         names: tuple[str, str] = ("", ""),
     ) -> None:
         self.config = config
-        self.scorer = SCORERS[config.model](config)
+        self.scorer = SCORERS[config.name](config)
         entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS)
         self.entity = DistEmbedding(
             num_entities, self.scorer.dim, names[0] or None, init_func=entity_first, part_policy=part_policy

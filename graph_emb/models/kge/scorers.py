@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -287,24 +287,11 @@ def complex_moduli(rows: Tensor) -> Tensor:
     return (real.square() + imaginary.square() + TINY).sqrt()
 
 
-class ScorerSettings(Protocol):
-    """The settings from which a scorer is made; ``KGEConfig`` has them."""
-
-    @property
-    def dim(self) -> int: ...
-    @property
-    def margin(self) -> float: ...
-    @property
-    def norm(self) -> int: ...
-    @property
-    def init_std(self) -> float: ...
-
-
-SCORERS: dict[str, Callable[[ScorerSettings], KGEScorer]] = {
+SCORERS: dict[str, Callable[[Any], KGEScorer]] = {
     "transe": lambda settings: TransE(settings.dim, settings.margin, settings.norm),
     "distmult": lambda settings: DistMult(settings.dim, settings.init_std),
     "complex": lambda settings: ComplEx(settings.dim, settings.init_std),
     "rotate": lambda settings: RotatE(settings.dim, settings.margin),
     "simple": lambda settings: SimplE(settings.dim, settings.init_std),
 }
-"""Makes the scorer of each model; a width that does not fit it is a ConfigError."""
+"""Makes the scorer of each model from its settings; a width that does not fit it is a ConfigError."""

@@ -130,7 +130,7 @@ def train_kge(
     steps = config.epochs * training.batches.steps_per_epoch
     shown = progress and transport.rank == 0
     with (
-        tqdm(total=steps, desc=config.model, unit="step", mininterval=0.5, disable=not shown) as bar,
+        tqdm(total=steps, desc=config.name, unit="step", mininterval=0.5, disable=not shown) as bar,
         _threads(num_threads),
     ):
         bar.update(training.step)
@@ -215,7 +215,7 @@ class _KGETraining:
         config, transport = model.config, model.entity.transport
         self.transport = transport
         self.batches = Batches(graph, config, seed, transport.rank, transport.world_size, transport.lockstep)
-        self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
+        self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers())
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
         self.best = _BestRows(None if checkpoints is None else checkpoints.folder)
@@ -273,7 +273,7 @@ class _KGETraining:
         total, weight = self.sums
         mean, self.sums = float(total / weight) if weight else 0.0, np.zeros(2)
         if self.transport.votes(not math.isfinite(mean)):
-            raise ConfigError(f"{self.model.config.model}: the loss is {mean} in epoch {epoch}; lower train.lr")
+            raise ConfigError(f"{self.model.config.name}: the loss is {mean} in epoch {epoch}; lower train.lr")
         mrr = self._validate(epoch)
         rate = self._set_rate(self.step)
         triples = (epoch + 1) * len(self.graph.train)

@@ -1,20 +1,25 @@
-"""What the training of a link predictor may be told, with the limit of every value."""
+"""Settings of the link predictor: OGB's network on the product of two rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
-import torch
+from pydantic import AfterValidator, Field, model_validator
 
-from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.evaluate.link_prediction import measure
+from graph_emb.core.settings import Count, Number, Settings
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-NEGATIVES = ("non_edges", "targets", "given")
+NegativesName = Literal["non_edges", "targets", "given"]
+PrecisionName = Literal["float32", "bfloat16"]
 
 
-@dataclass(frozen=True)
-class LinkPredictorConfig:
+def _known_metric(name: str) -> str:
+    from graph_emb.evaluate.link_prediction import measure  # here: it imports torch
+
+    measure(name)
+    return name
+
+
+class LinkPredictorConfig(Settings):
     """The recipe; the defaults are those of OGB's ``examples/linkproppred/ddi/mlp.py``.
 
     Attributes:
@@ -32,42 +37,27 @@ class LinkPredictorConfig:
             draws its target among all nodes, as OGB's ogbl-citation2 scripts do; ``given`` takes the training part's
             own ``edge_neg``, that of the same number as the edge, as OGB's ogbl-vessel scripts do.
         precision: Of the products in training; scores and ranks are always float32.
-    Raises:
-        ConfigError: a value is outside its limits.
     """
 
-    hidden_dim: int = 256
-    num_layers: int = 3
-    dropout: float = 0.5
-    lr: float = 0.01
-    batch_size: int = 64 * 1024
-    epochs: int = 200
-    eval_every: int = 5
-    patience: int | None = None
-    metrics: tuple[str, ...] = ("hits@10", "hits@20", "hits@30", "hits@50", "hits@100")
+    hidden_dim: Count = Field(default=256, ge=1, le=65_536)
+    num_layers: Count = Field(default=3, ge=2, le=100)
+    dropout: Number = Field(default=0.5, ge=0, lt=1)
+    lr: Number = Field(default=0.01, gt=0, le=1e3)
+    batch_size: Count = Field(default=64 * 1024, ge=1, le=1 << 24)
+    epochs: Count = Field(default=200, ge=1, le=1_000_000)
+    eval_every: Count = Field(default=5, ge=1, le=1_000_000)
+    patience: Count | None = Field(default=None, ge=1)
+    metrics: tuple[Annotated[str, AfterValidator(_known_metric)], ...] = (
+        "hits@10", "hits@20", "hits@30", "hits@50", "hits@100",
+    )  # fmt: skip
     select: str = "hits@20"
-    negatives: str = "non_edges"
-    precision: str = "float32"
+    negatives: NegativesName = "non_edges"
+    precision: PrecisionName = "float32"
 
-    def __post_init__(self) -> None:
-        for field in ("hidden_dim", "batch_size", "epochs", "eval_every"):
-            if getattr(self, field) < 1:
-                raise ConfigError(f"{field} is {getattr(self, field)}; it must be at least 1")
-        if self.num_layers < 2:
-            raise ConfigError(f"num_layers is {self.num_layers}; a hidden and an output layer are the least")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
-        if not 0 < self.lr < float("inf"):
-            raise ConfigError(f"lr is {self.lr}; it must be positive and finite")
-        if self.patience is not None and self.patience < 1:
-            raise ConfigError(f"patience is {self.patience}; give at least 1, or None to train all epochs")
+    @model_validator(mode="after")
+    def _something_is_judged(self) -> LinkPredictorConfig:
         if self.epochs < self.eval_every:
-            raise ConfigError(f"epochs={self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
-        for name in self.metrics:
-            measure(name)
+            raise ValueError(f"epochs = {self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
         if self.select not in self.metrics:
-            raise ConfigError(f"select={self.select!r} is not among metrics={self.metrics}")
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
-        if self.negatives not in NEGATIVES:
-            raise unknown_name("negatives", self.negatives, NEGATIVES)
+            raise ValueError(f"select = {self.select!r} is not among metrics={self.metrics}")
+        return self

@@ -1,25 +1,74 @@
-"""What skip-gram training may be told, with the limit of every value."""
+"""Settings of the models that train skip-gram with negative sampling: on walks of nodes, and on edges (LINE)."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from graph_emb.core.errors import ConfigError, unknown_name
+from pydantic import Field, model_validator
 
-DEFAULT_LR = {"sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "row_adam": 0.01}
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, ModelSettings, WeightDecay
+
+DEFAULT_LR = {"sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "adamw": 0.01, "row_adam": 0.01}
 """Learning rate of each rule where none is given: word2vec's for SGD, OGB's node2vec examples' for Adam."""
-
-WEIGHTINGS = ("linear", "uniform")
-DECAYS = ("linear", "none")
-PATHS = ("auto", "optimizer", "autograd")
-NEGATIVE_SCOPES = ("global", "local")
-CONTEXTS = ("both", "after")
+STEP_WALKS = 128
+"""Walks of an optimizer step where no batch size is given."""
 
 
-@dataclass(frozen=True)
-class SkipGramConfig:
-    """The recipe of skip-gram with negative sampling.
+class SkipGramTraining(ModelSettings):
+    """Fields that skip-gram on walks and on edges share: negatives, rule, schedule, exchange between ranks."""
+
+    rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
+
+    dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding")
+    num_negatives: Number = Field(default=5.0, gt=0, le=1_000, description="weight of the negatives of a context pair")
+    shared_negatives: Count = Field(default=32, ge=1, le=100_000, description="nodes drawn for a block of a walk")
+    negative_power: Number = Field(
+        default=0.75, ge=0, le=10, description="negatives follow degree ** power; 0: uniform"
+    )
+    lr_decay: Annotated[DecayName | None, At("train.lr_decay")] = Field(
+        default=None, description="to zero over the training, or not; null: linear for sgd"
+    )
+    epochs: Epochs = 1
+    path: Annotated[Literal["auto", "optimizer", "autograd"], At("train.path")] = Field(
+        default="auto", description="optimizer: sparse optimizers for sgd too; autograd: torch's gradients"
+    )
+    batch_size: MaybeBatchSize = Field(default=None, description=f"walks of an optimizer step; null: {STEP_WALKS}")
+    weight_decay: WeightDecay = None
+    negative_scope: Annotated[Literal["global", "local"], At("parallel.negatives")] = Field(
+        default="global", description="local: drawn from the rank's own nodes, which biases them and saves traffic"
+    )
+    exchange_walks: Annotated[Count | None, At("parallel.exchange_walks")] = Field(
+        default=None,
+        ge=1,
+        le=1 << 24,
+        description="sgd, and kvstore: walks of each trainer between two exchanges; null: a 400th of its own",
+    )
+    negative_pool: Annotated[Count, At("parallel.negative_pool")] = Field(
+        default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"
+    )
+
+    @property
+    def decays(self) -> bool:
+        """Whether the learning rate falls linearly to zero."""
+        return (self.lr_decay or ("linear" if self.rule == "sgd" else "none")) == "linear"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether rows are changed in place by the compiled kernel, without an optimizer."""
+        return self.rule == "sgd" and self.path == "auto"
+
+    @model_validator(mode="after")
+    def _momentum_needs_an_optimizer(self) -> SkipGramTraining:
+        if self.momentum is not None and self.in_place:
+            raise ValueError("momentum has no effect on sgd in place; set path=optimizer or leave it out")
+        return self
+
+
+class SkipGramConfig(SkipGramTraining):
+    """Skip-gram with negative sampling on walks of nodes.
 
     Attributes:
         dim: D, width of a row.
@@ -38,12 +87,13 @@ class SkipGramConfig:
         subsample: word2vec's threshold t: a node with share f of all visits is kept with min(1, sqrt(t/f) + t/f);
             0 keeps all.
         tables: 2, a row as token and another as context; 1, one row for both.
-        rule: A name in ``DEFAULT_LR``.
-        lr: Learning rate; None takes the rule's in ``DEFAULT_LR``.
+        rule, lr, betas, eps, momentum, weight_decay, compat: The optimizer's; ``lr`` None takes the rule's in
+            ``DEFAULT_LR``, another None the optimizer's own default.
         lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
-        batch_size: Walks of one step of an optimizer, of each rank. SGD in place steps after every block instead.
+        batch_size: Walks of one step of an optimizer, of each rank; None: ``STEP_WALKS``. SGD in place steps after
+            every block instead.
         exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
             None: a 400th of its walks in the whole training, at most 16,384 (in kvstore mode 262,144 tokens). More
             let the ranks wait less and learn less from each other (``ExchangeSteps`` has numbers). In Hogwild, and in
@@ -54,81 +104,177 @@ class SkipGramConfig:
             of those of other ranks or servers; all else goes through ``DistEmbedding`` and a sparse optimizer,
             with gradients from the same kernel; ``optimizer`` takes the second for SGD too; ``autograd`` takes
             torch's gradients of ``SkipGram.loss``.
-    Raises:
-        ConfigError: a value is outside its limits.
     """
 
-    dim: int = 128
-    window: int = 10
-    window_weighting: str = "linear"
-    num_negatives: float = 5.0
-    shared_negatives: int = 32
-    negative_power: float = 0.75
-    typed_negatives: bool = False
-    contexts: str = "both"
-    negative_scope: str = "global"
-    subsample: float = 0.0
-    tables: int = 2
-    rule: str = "sgd"
-    lr: float | None = None
-    lr_decay: str | None = None
-    epochs: int = 1
-    block: int = 20
-    batch_size: int = 128
-    exchange_walks: int | None = None
-    negative_pool: int = 0
-    path: str = "auto"
+    hidden: ClassVar[tuple[str, ...]] = ("contexts", "typed_negatives")
 
-    def __post_init__(self) -> None:
-        for name in ("dim", "window", "shared_negatives", "epochs", "block", "batch_size", "exchange_walks"):
-            value = getattr(self, name)
-            if name == "exchange_walks" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} is {value!r}; it must be an integer of at least 1")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{field.name} is {value}; it must be finite")
-        if isinstance(self.negative_pool, bool) or not isinstance(self.negative_pool, int) or self.negative_pool < 0:
-            raise ConfigError(f"negative_pool is {self.negative_pool!r}; it must be an integer of at least 0")
-        if self.num_negatives <= 0:
-            raise ConfigError(f"num_negatives is {self.num_negatives}; it must be above 0, or all rows collapse")
-        for name in ("negative_power", "subsample"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        if self.tables not in (1, 2):
-            raise ConfigError(f"tables is {self.tables!r}; it must be 1 or 2")
-        if self.lr is not None and self.lr <= 0:
-            raise ConfigError(f"lr is {self.lr}; it must be above 0")
-        for name, known in (
-            ("window_weighting", WEIGHTINGS),
-            ("rule", DEFAULT_LR),
-            ("lr_decay", DECAYS),
-            ("path", PATHS),
-            ("negative_scope", NEGATIVE_SCOPES),
-            ("contexts", CONTEXTS),
-        ):
-            value = getattr(self, name)
-            if value not in known and not (name == "lr_decay" and value is None):
-                raise unknown_name(name, value, known)
-        if self.typed_negatives:
-            self._check_typed_negatives()
+    window: Count = Field(default=10, ge=1, le=10_000, description="largest distance of a context in a walk")
+    window_weighting: Literal["linear", "uniform"] = Field(
+        default="linear", description="linear: near contexts count more, as in word2vec"
+    )
+    typed_negatives: bool = Field(default=False, description="negatives of the context's own type: metapath2vec++")
+    contexts: Literal["both", "after"] = Field(default="both", description="sides of a token that are its contexts")
+    subsample: Number = Field(default=0.0, ge=0, le=1, description="threshold for frequent nodes; 0: off")
+    tables: Literal[1, 2] = Field(default=2, description="2: separate context rows; 1: one row for both")
+    block: Count = Field(default=20, ge=1, le=100_000, description="tokens that are updated together")
 
-    def _check_typed_negatives(self) -> None:
+    @model_validator(mode="after")
+    def _typed_negatives_need_whole_walks(self) -> SkipGramConfig:
         for name, usual in (("negative_scope", "global"), ("negative_pool", 0), ("subsample", 0)):
-            if getattr(self, name) != usual:
-                raise ConfigError(
+            if self.typed_negatives and getattr(self, name) != usual:
+                raise ValueError(
                     f"{name} is {getattr(self, name)!r} with typed_negatives, which are drawn by the type of each "
                     f"place of a walk; leave it at {usual!r}"
                 )
+        return self
+
+
+class WalkConfig(SkipGramConfig):
+    """The walks of DeepWalk, node2vec and metapath2vec, and the skip-gram on them."""
+
+    family: ClassVar[str] = "walks"
+
+    num_walks: Count = Field(default=10, ge=1, le=100_000, description="walks from each first node, per epoch")
+    walk_length: Count = Field(default=40, ge=2, le=100_000, description="nodes in a walk")
+
+
+class EdgePolicy(Settings):
+    """How models of plain graphs take the edges that were read."""
+
+    symmetrize: bool = Field(default=True, description="edges mean both directions; false: edges as they are")
+    duplicates: Literal["first", "sum"] | None = Field(
+        default=None, description="weight of a repeated edge; null: as the data set is defined, else first"
+    )
+
+
+class PlainWalkConfig(WalkConfig, EdgePolicy):
+    """Walks on nodes of one type, whose rows may begin with those of a file."""
+
+    warm_start: str | None = Field(
+        default=None, min_length=1, description="file of first rows by the graph's ids: npy, pt, parquet or word2vec"
+    )
+    warm_start_partial: bool = Field(
+        default=False, description="let ids be in one of file and graph only; false: that is an error"
+    )
 
     @property
-    def first_lr(self) -> float:
-        """The learning rate at the start."""
-        return DEFAULT_LR[self.rule] if self.lr is None else float(self.lr)
+    def bias(self) -> tuple[float, float]:
+        """node2vec's return and in-out parameters; 1 and 1 follow the edge weights alone."""
+        return 1.0, 1.0
+
+    @model_validator(mode="after")
+    def _partial_has_an_effect(self) -> PlainWalkConfig:
+        if self.warm_start_partial and self.warm_start is None:
+            raise ValueError("warm_start_partial has no effect without warm_start; give a file or leave it out")
+        return self
+
+
+class DeepWalkConfig(PlainWalkConfig):
+    """Random walks that follow the edge weights; Perozzi et al. 2014."""
+
+    name: Literal["deepwalk"] = "deepwalk"
+
+
+class Node2VecConfig(PlainWalkConfig):
+    """Second-order walks with return (p) and in-out (q) parameters; Grover and Leskovec 2016.
+
+    The default p = q = 0.25 is the paper's choice for BlogCatalog; p = q = 1 is DeepWalk.
+    """
+
+    name: Literal["node2vec"] = "node2vec"
+    walk_length: Count = Field(default=80, ge=2, le=100_000, description="nodes in a walk")
+    p: Number = Field(default=0.25, gt=0, le=1e6, description="return parameter: small values stay near")
+    q: Number = Field(default=0.25, gt=0, le=1e6, description="in-out parameter: small values move away")
 
     @property
-    def decays(self) -> bool:
-        """Whether the learning rate falls linearly to zero."""
-        return (self.lr_decay or ("linear" if self.rule == "sgd" else "none")) == "linear"
+    def bias(self) -> tuple[float, float]:
+        """p and q."""
+        return self.p, self.q
+
+
+class Metapath2VecConfig(WalkConfig):
+    """Walks that follow a metapath such as ``author-paper-venue-paper-author``; Dong et al. 2017.
+
+    With ``typed_negatives`` it is metapath2vec++. Window, length and negatives are the paper's.
+    """
+
+    name: Literal["metapath2vec"] = "metapath2vec"
+    family: ClassVar[str] = "metapath"
+    hidden: ClassVar[tuple[str, ...]] = ("contexts",)
+    without: ClassVar[tuple[str, ...]] = (
+        "evaluate.hits",
+        "evaluate.scorer",
+        *(f"dataset.{field}" for field in (*PLAIN_FILES, "download")),
+    )
+    metapath: str | None = Field(
+        default=None, min_length=1, description="node types joined by '-', relations in brackets; null: the data set's"
+    )
+    walk_length: Count = Field(default=100, ge=2, le=100_000, description="nodes in a walk")
+    window: Count = Field(default=7, ge=1, le=10_000, description="largest distance of a context in a walk")
+
+
+Order = Literal["first", "second"]
+LINE_TABLES: dict[Order, Literal[1, 2]] = {"first": 1, "second": 2}
+LINE_LR = {**DEFAULT_LR, "sgd": 0.05}
+"""SGD's is twice the paper's, for graphs of thousands to millions of edges: the paper draws billions of times."""
+
+
+class LineConfig(SkipGramTraining, EdgePolicy):
+    """LINE: first- and second-order proximity of edges; Tang et al. 2015.
+
+    For an edge (i, j), drawn in proportion to its weight, and k negatives n drawn by degree ** power, the loss is
+
+        first order:   - log sigmoid(x_i . x_j) - k * mean_n log sigmoid(-x_i . x_n)
+        second order:  - log sigmoid(x_i . c_j) - k * mean_n log sigmoid(-x_i . c_n)
+
+    and the same with i and j exchanged where the graph is undirected: an undirected edge is two arcs. The first order
+    has one row per node and is defined for undirected graphs only; the second has a row as source (x, which is the
+    embedding) and one as destination (c).
+
+    Attributes:
+        dim: D, width of the result.
+        order: ``first``, ``second``, or ``both``: each trained at D / 2, side by side.
+        draws_per_edge: Of a run: draws of each edge, on average, in an epoch.
+        normalize: Scale the rows of each order to length 1, as the paper does.
+        num_negatives: k.
+        shared_negatives: Negatives that are drawn for an edge and shared by its ends, each counted
+            ``num_negatives / shared_negatives`` times.
+        batch_size, path, exchange_walks, negative_pool: As in ``SkipGramConfig``, a walk being an edge.
+    """
+
+    name: Literal["line"] = "line"
+    family: ClassVar[str] = "line"
+    without: ClassVar[tuple[str, ...]] = ("output.context",)
+    rates: ClassVar[Mapping[str, float]] = LINE_LR
+
+    dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding; of both: halves of it")
+    order: Literal["first", "second", "both"] = Field(default="both", description="which proximity is learnt")
+    draws_per_edge: Count = Field(default=100, ge=1, le=1_000_000, description="draws of each edge, mean, per epoch")
+    shared_negatives: Count = Field(default=5, ge=1, le=100_000, description="nodes drawn for both ends of an edge")
+    normalize: bool = Field(default=True, description="each order's rows to length 1, as the paper does")
+
+    @model_validator(mode="after")
+    def _halves_are_whole(self) -> LineConfig:
+        if self.order == "both" and self.dim % 2:
+            raise ValueError(f"dim = {self.dim} has no halves; order=both needs an even width")
+        return self
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """Which orders are trained, one after the other."""
+        return ("first", "second") if self.order == "both" else (self.order,)
+
+    def skipgram(self, order: Order, *, directed: bool) -> SkipGramConfig:
+        """The skip-gram that an order is: on walks of two nodes, an arc's end being its source's only context.
+
+        Raises:
+            ConfigError: the first order on a directed graph.
+        """
+        if directed and order == "first":
+            raise ConfigError(
+                f"order {self.order!r} on a directed graph: first-order proximity has no direction; take order "
+                "'second', or read the graph as undirected"
+            )
+        shared = {name: getattr(self, name) for name in SkipGramTraining.model_fields}
+        own = {"dim": self.dim // len(self.orders), "lr": self.first_lr, "tables": LINE_TABLES[order]}
+        return SkipGramConfig(**{**shared, **own}, window=1, block=2, contexts="after" if directed else "both")

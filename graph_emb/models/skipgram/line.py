@@ -14,102 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
+from graph_emb.core.errors import ConfigError
+from graph_emb.models.skipgram.config import LineConfig
+from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
 from graph_emb.sampling.edge_sampler import EdgeSampler
-
-ORDERS = {"first": ("first",), "second": ("second",), "both": ("first", "second")}
-TABLES = {"first": 1, "second": 2}
-SGD_LR = 0.05
-"""Twice the paper's, for graphs of thousands to millions of edges, where draws are fewer than the paper's billions."""
-
-
-@dataclass(frozen=True)
-class LineConfig:
-    """The recipe of LINE (Tang et al. 2015).
-
-    For an edge (i, j), drawn in proportion to its weight, and k negatives n drawn by degree ** power, the loss is
-
-        first order:   - log sigmoid(x_i . x_j) - k * mean_n log sigmoid(-x_i . x_n)
-        second order:  - log sigmoid(x_i . c_j) - k * mean_n log sigmoid(-x_i . c_n)
-
-    and the same with i and j exchanged where the graph is undirected: an undirected edge is two arcs. The first order
-    has one row per node and is defined for undirected graphs only; the second has a row as source (x, which is the
-    embedding) and one as destination (c).
-
-    Attributes:
-        dim: D, width of the result.
-        order: ``first``, ``second``, or ``both``: each trained at D / 2, side by side.
-        normalize: Scale the rows of each order to length 1, as the paper does.
-        num_negatives: k.
-        shared_negatives: Negatives that are drawn for an edge and shared by its ends, each counted
-            ``num_negatives / shared_negatives`` times.
-        negative_power: 0 is uniform.
-        rule, lr, lr_decay, epochs, batch_size, path: As in ``SkipGramConfig``, a walk being an edge; ``lr`` None is
-            ``SGD_LR`` for sgd and the rule's own for others.
-        negative_scope, exchange_walks, negative_pool: As there, for several ranks.
-    Raises:
-        ConfigError: a value is outside its limits.
-    """
-
-    dim: int = 128
-    order: str = "both"
-    normalize: bool = True
-    num_negatives: float = 5.0
-    shared_negatives: int = 5
-    negative_power: float = 0.75
-    rule: str = "sgd"
-    lr: float | None = None
-    lr_decay: str | None = None
-    epochs: int = 1
-    batch_size: int = 128
-    path: str = "auto"
-    negative_scope: str = "global"
-    exchange_walks: int | None = None
-    negative_pool: int = 0
-
-    def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise unknown_name("order", self.order, ORDERS)
-        if self.order == "both" and self.dim % 2:
-            raise ConfigError(f"dim is {self.dim}; order 'both' needs an even width")
-        self.skipgram(self.orders[0], directed=False)
-
-    @property
-    def orders(self) -> tuple[str, ...]:
-        """The orders to train, one after the other."""
-        return ORDERS[self.order]
-
-    def skipgram(self, order: str, *, directed: bool) -> SkipGramConfig:
-        """The skip-gram recipe of an order: walks of two nodes, an arc's end being its source's only context.
-
-        Raises:
-            ConfigError: the first order on a directed graph.
-        """
-        if directed and order == "first":
-            raise ConfigError(
-                f"order {self.order!r} on a directed graph: first-order proximity has no direction; take order "
-                "'second', or read the graph as undirected"
-            )
-        return SkipGramConfig(
-            dim=self.dim // len(self.orders),
-            window=1,
-            num_negatives=self.num_negatives,
-            shared_negatives=self.shared_negatives,
-            negative_power=self.negative_power,
-            contexts="after" if directed else "both",
-            negative_scope=self.negative_scope,
-            tables=TABLES[order],
-            rule=self.rule,
-            lr=SGD_LR if self.lr is None and self.rule == "sgd" else self.lr,
-            lr_decay=self.lr_decay,
-            epochs=self.epochs,
-            block=2,
-            batch_size=self.batch_size,
-            exchange_walks=self.exchange_walks,
-            negative_pool=self.negative_pool,
-            path=self.path,
-        )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.models.skipgram import kernels as skipgram_kernels
-from graph_emb.models.skipgram.config import SkipGramConfig
+from graph_emb.models.skipgram.config import STEP_WALKS, SkipGramConfig
 from graph_emb.models.skipgram.model import SkipGram, cut_blocks, distance_ramp, num_blocks
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.sampling.negatives import NegativeKinds, NegativeSampler
@@ -348,7 +348,7 @@ class PacedSteps:
 def step_walks(model: SkipGram) -> int:
     """Walks of one optimizer step, over all ranks that step together."""
     transport = model.embedding.transport
-    return model.config.batch_size * (transport.world_size if transport.lockstep else 1)
+    return (model.config.batch_size or STEP_WALKS) * (transport.world_size if transport.lockstep else 1)
 
 
 def part_walks(size: int, length: int) -> int:

@@ -216,7 +216,7 @@ def choose_steps(
         steps = ExchangeSteps(model, negatives, decay, pool, threads, together, wait)
     else:
         if optimizer is None:
-            optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr)
+            optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers())
         if config.path == "autograd":
             steps = AutogradSteps(model, negatives, decay, optimizer)
         else:

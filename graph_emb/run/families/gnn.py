@@ -12,7 +12,6 @@ import torch
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
-from graph_emb.config.gnn import GNNSection, RGCNSection, SAGESection
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.gather_table import all_rows
@@ -20,7 +19,7 @@ from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
 from graph_emb.models.epochs import Evaluation
-from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import GNNResult, SeedsResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
@@ -63,33 +62,32 @@ class GNNFamily:
     """See ``graph_emb.run.family.Family``."""
 
     def __init__(self, config: RunConfig) -> None:
-        section = config.model
-        assert isinstance(section, GNNSection)
-        self.section, self.recipe = section, gnn_config(config)
+        assert isinstance(config.model, GNNConfig)
+        self.model = config.model
         self.config = config.model_copy(update={"dataset": absolute_paths(config.dataset)})
 
     def load(self) -> GNNData:
         """Graph, task and features."""
         dataset = read_dataset(self.config.dataset)
-        if isinstance(self.section, SAGESection) and dataset.link_split is not None:
+        if isinstance(self.model, SAGEConfig) and dataset.link_split is not None:
             data = _links(plain_dataset(dataset))
         else:
             nodes = typed_nodes(dataset)
             data = GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
-        if not self.section.features:
+        if not self.model.features:
             data = GNNData(data.name, data.graph, data.task)
         self._check(data)
         rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
-        check_memory(rows, self.section.dim, 1, self.config.train.rule, averages=int(self.section.ema_decay > 0))
+        check_memory(rows, self.model.dim, 1, self.model.rule, averages=int(self.model.ema_decay > 0))
         return data
 
     def _check(self, data: GNNData) -> None:
-        if isinstance(self.section, SAGESection) and len(data.graph.edges) > 1:
+        if isinstance(self.model, SAGEConfig) and len(data.graph.edges) > 1:
             raise ConfigError(f"{data.name} has {len(data.graph.edges)} edge types, and sage takes one; take rgcn")
-        if isinstance(self.section, SAGESection) and isinstance(data.task, NodeTask):
-            for name in SAGESection.for_links:
-                value = getattr(self.section, name)
-                if value != SAGESection.model_fields[name].default:
+        if isinstance(self.model, SAGEConfig) and isinstance(data.task, NodeTask):
+            for name in SAGEConfig.for_links:
+                value = getattr(self.model, name)
+                if value != SAGEConfig.model_fields[name].default:
                     raise ConfigError(f"model.{name} = {value!r} has no effect on classes of nodes; leave it out")
         if set(data.graph.num_nodes) <= set(data.features):
             raise ConfigError(
@@ -111,7 +109,7 @@ class GNNFamily:
     def num_saved(self, dataset: GNNData) -> int:
         """A row for each node without features."""
         graph = dataset.graph
-        return self.section.dim * sum(n for ntype, n in graph.num_nodes.items() if ntype not in dataset.features)
+        return self.model.dim * sum(n for ntype, n in graph.num_nodes.items() if ntype not in dataset.features)
 
     def train(
         self,
@@ -123,9 +121,9 @@ class GNNFamily:
         checkpoints: PeriodicCheckpoints | None,
     ) -> Trained:
         """Train with each seed; the tables that are kept are the first seed's."""
-        if checkpoints is not None and self.section.num_seeds > 1:
+        if checkpoints is not None and self.model.num_seeds > 1:
             raise ConfigError(
-                f"model.num_seeds = {self.section.num_seeds}: checkpoints hold one training; start a run for each seed"
+                f"model.num_seeds = {self.model.num_seeds}: checkpoints hold one training; start a run for each seed"
             )
         data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph")[0]
         assert data is not None
@@ -155,7 +153,7 @@ class GNNFamily:
         """The first seed's rows, on the first rank; what every seed found; and whether Ctrl-C ended the last one."""
         first: dict[str, Embeddings] = {}
         runs: dict[int, dict[str, Any]] = {}
-        for seed in range(self.config.seed, self.config.seed + self.section.num_seeds):
+        for seed in range(self.config.seed, self.config.seed + self.model.num_seeds):
             try:
                 result = self._train_one(data, seed, ranks, log, progress, checkpoints)
             except KeyboardInterrupt:  # before its first epoch, or among several ranks
@@ -194,10 +192,11 @@ class GNNFamily:
         if checkpoints is not None and (ranks is None or ranks.rank == 0):
             for ntype, ids in data.graph.node_ids.items():
                 save_ids(checkpoints.folder, ntype, ids)
-        if isinstance(self.recipe, RGCNConfig):
+        if isinstance(self.model, RGCNConfig):
             assert isinstance(data.task, NodeTask)
-            return train_rgcn(data.graph, data.task, self.recipe, **options)
-        return train_sage(data.graph, data.task, self.recipe, **options)
+            return train_rgcn(data.graph, data.task, self.model, **options)
+        assert isinstance(self.model, SAGEConfig)
+        return train_sage(data.graph, data.task, self.model, **options)
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """What the training's evaluations found, at the epoch that the validation part chose."""
@@ -207,22 +206,6 @@ class GNNFamily:
 
     def _has_valid(self, dataset: GNNData) -> bool:
         return isinstance(dataset.task, LinkTask) or "valid" in dataset.task.nodes
-
-
-def gnn_config(config: RunConfig) -> RGCNConfig | SAGEConfig:
-    """The recipe that a configuration describes."""
-    section, train = config.model, config.train
-    assert isinstance(section, GNNSection)
-    lr = 0.01 if train.lr is None else train.lr
-    options = section.model_dump(exclude={"name", "num_seeds", "features", "dense_lr"})
-    options |= {
-        "lr": lr if section.dense_lr is None else section.dense_lr,
-        "table_lr": lr,
-        "rule": train.rule,
-        "epochs": train.epochs,
-        "batch_size": train.batch_size,
-    }
-    return RGCNConfig(**options) if isinstance(section, RGCNSection) else SAGEConfig(**options)
 
 
 def _links(dataset: PlainDataset) -> GNNData:

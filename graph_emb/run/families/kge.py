@@ -11,7 +11,6 @@ import torch
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
-from graph_emb.config.kge import KGESection
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.triples import KnowledgeGraph
@@ -35,16 +34,16 @@ class KGEFamily:
     """See ``graph_emb.run.family.Family``."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.recipe = kge_config(config)
-        train = config.train.model_copy(update={"lr": self.recipe.first_lr, "lr_decay": self.recipe.lr_decay})
-        self.config = config.model_copy(update={"train": train, "dataset": absolute_paths(config.dataset)})
+        assert isinstance(config.model, KGEConfig)
+        self.model = config.model.model_copy(update={"lr": config.model.first_lr})
+        self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
 
     def load(self) -> KnowledgeGraph:
         """Triples with their splits."""
         graph = knowledge_graph(read_dataset(self.config.dataset, file_format="triples"))
-        check_candidates(graph, JUDGED, self.recipe.candidates)
-        tables = 2 if self.recipe.valid_every and "valid" in graph.parts else 1  # the best rows are kept beside
-        check_memory(graph.num_entities, self.recipe.dim, tables, self.recipe.rule)
+        check_candidates(graph, JUDGED, self.model.candidates)
+        tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # the best rows are kept beside
+        check_memory(graph.num_entities, self.model.dim, tables, self.model.rule)
         return graph
 
     def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:
@@ -59,8 +58,8 @@ class KGEFamily:
 
     def num_saved(self, dataset: KnowledgeGraph) -> int:
         """Numbers of both tables."""
-        width = SCORERS[self.recipe.model](self.recipe).relation_dim
-        return dataset.num_entities * self.recipe.dim + dataset.num_relations * width
+        width = SCORERS[self.model.name](self.model).relation_dim
+        return dataset.num_entities * self.model.dim + dataset.num_relations * width
 
     def train(
         self,
@@ -83,7 +82,7 @@ class KGEFamily:
             save_ids(checkpoints.folder, RELATION, _ids(graph.relations, graph.num_relations))
         result = train_kge(
             graph,
-            self.recipe,
+            self.model,
             seed=self.config.seed,
             num_threads=self.config.train.threads,
             progress=progress,
@@ -105,12 +104,12 @@ class KGEFamily:
         for part in JUDGED:
             if part in dataset.parts:
                 ranks = rank_part(
-                    SCORERS[self.recipe.model](self.recipe),
+                    SCORERS[self.model.name](self.model),
                     entities,
                     relations,
                     dataset,
                     part,
-                    num_candidates=self.recipe.candidates,
+                    num_candidates=self.model.candidates,
                     seed=self.config.seed,
                 )
                 findings.append(Finding(f"triples_{part}", f"ranks of the {part} triples", ranks))
@@ -128,21 +127,6 @@ class KGEFamily:
             "parameters": result.model.num_parameters,
             "peak_memory_mib": peak_memory_mib(),
         }
-
-
-def kge_config(config: RunConfig) -> KGEConfig:
-    """The recipe that a configuration describes."""
-    model, train = config.model, config.train
-    assert isinstance(model, KGESection)
-    return KGEConfig(
-        model=model.name,
-        **model.model_dump(exclude={"name"}),
-        rule=train.rule,
-        lr=train.lr,
-        lr_decay=train.lr_decay or "linear",
-        epochs=train.epochs,
-        batch_size=train.batch_size or KGEConfig.batch_size,
-    )
 
 
 def _shared(ranks: Ranks, graph: KnowledgeGraph | None) -> KnowledgeGraph:

@@ -8,10 +8,11 @@ import numpy as np
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import LineSection, RunConfig
+from graph_emb.config import RunConfig
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.views import PlainDataset
-from graph_emb.models.skipgram.line import LineConfig, LineResult, side_by_side, train_line
+from graph_emb.models.skipgram.config import LineConfig
+from graph_emb.models.skipgram.line import LineResult, side_by_side, train_line
 from graph_emb.models.skipgram.training import SkipGramProgress
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, check_section, evaluate
@@ -28,13 +29,14 @@ class LineFamily:
     """See ``graph_emb.run.family.Family``."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.line = line_config(config)
-        self.config = with_rates(config, self.line.skipgram(self.line.orders[-1], directed=False))
+        self.config = with_rates(config)
+        assert isinstance(self.config.model, LineConfig)
+        self.line = self.config.model
 
     def load(self) -> PlainDataset:
         """The graph with what its embeddings are judged by."""
         config = self.config
-        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(config.model))
+        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(self.line))
         check_section(self.config.evaluate, dataset)
         for order in self.line.orders:
             self.line.skipgram(order, directed=dataset.graph.directed)  # refuses what has no meaning on the graph
@@ -59,7 +61,7 @@ class LineFamily:
         checkpoints: PeriodicCheckpoints | None,
     ) -> Trained:
         """Draw and train, in this process or with other ranks."""
-        config, model = self.config, section_of(self.config)
+        config = self.config
         first = dataset is not None
 
         def line(order: str, entry: SkipGramProgress) -> None:
@@ -71,10 +73,10 @@ class LineFamily:
         share = None
         if ranks is None:
             assert dataset is not None
-            sampler = EdgeSampler.of_graph(dataset.graph, draws_per_edge=model.draws_per_edge, seed=config.seed)
+            sampler = EdgeSampler.of_graph(dataset.graph, draws_per_edge=self.line.draws_per_edge, seed=config.seed)
         else:
             share = parallel.share_of(ranks, config, None if dataset is None else dataset.graph)
-            sampler = EdgeSampler(share.graph, ranks.group, draws_per_edge=model.draws_per_edge, seed=config.seed)
+            sampler = EdgeSampler(share.graph, ranks.group, draws_per_edge=self.line.draws_per_edge, seed=config.seed)
         result = train_line(
             sampler,
             self.line,
@@ -114,32 +116,3 @@ class LineFamily:
             "parameters": result.num_parameters,
             "peak_memory_mib": peak_memory_mib(),
         }
-
-
-def line_config(config: RunConfig) -> LineConfig:
-    """The recipe that a configuration describes."""
-    model, train = section_of(config), config.train
-    batch: dict[str, Any] = {} if train.batch_size is None else {"batch_size": train.batch_size}
-    return LineConfig(
-        dim=model.dim,
-        order=model.order,
-        normalize=model.normalize,
-        num_negatives=model.num_negatives,
-        shared_negatives=model.shared_negatives,
-        negative_power=model.negative_power,
-        rule=train.rule,
-        lr=train.lr,
-        lr_decay=train.lr_decay,
-        epochs=train.epochs,
-        path=train.path,
-        negative_scope=config.parallel.negatives,
-        exchange_walks=config.parallel.exchange_walks,
-        negative_pool=config.parallel.negative_pool,
-        **batch,
-    )
-
-
-def section_of(config: RunConfig) -> LineSection:
-    """The model's section; the family is chosen by it."""
-    assert isinstance(config.model, LineSection)
-    return config.model

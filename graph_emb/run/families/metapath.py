@@ -9,16 +9,17 @@ import numpy as np
 from torch import Tensor
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import Metapath2VecSection, RunConfig
+from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
+from graph_emb.models.skipgram.config import Metapath2VecConfig
 from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, refuse_set
-from graph_emb.run.families.walks import skipgram_config, training_metrics, with_rates
+from graph_emb.run.families.walks import training_metrics, with_rates
 from graph_emb.run.family import Log, Trained
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.memory import check_memory
@@ -31,8 +32,8 @@ class MetapathFamily:
     """See ``graph_emb.run.family.Family``."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.skipgram = skipgram_config(config)
-        self.config = with_rates(config, self.skipgram)
+        self.config = with_rates(config)
+        self.model = settings_of(self.config)
 
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
@@ -41,7 +42,7 @@ class MetapathFamily:
         if not any(ntype in dataset.labels and ntype not in dataset.groups for ntype in types):
             what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
             refuse_set(self.config.evaluate, ("ratios", "shuffles"), what)
-        check_memory(dataset.graph.total_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
+        check_memory(dataset.graph.total_nodes, self.model.dim, self.model.tables, self.model.rule)
         return dataset
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class MetapathFamily:
 
     def num_saved(self, dataset: Dataset) -> int:
         """A row for each node of a type on the path."""
-        width = self.skipgram.dim * (2 if self.config.output.context == "concat" else 1)
+        width = self.model.dim * (2 if self.config.output.context == "concat" else 1)
         types = path_of(self.config, dataset).node_types()
         return sum(dataset.graph.num_nodes[ntype] for ntype in types) * width
 
@@ -71,7 +72,7 @@ class MetapathFamily:
         checkpoints: PeriodicCheckpoints | None,
     ) -> Trained:
         """Walk and train, in this process or with other ranks."""
-        config, model = self.config, section_of(self.config)
+        config, model = self.config, self.model
         first = dataset is not None
         share = None if ranks is None else _share_of(ranks, config, dataset)
         if share is None:
@@ -93,7 +94,7 @@ class MetapathFamily:
         )
         tables = SkipGram(
             states.num_nodes,
-            self.skipgram,
+            self.model,
             seed=config.seed,
             part_policy=None if share is None else share.policy,
             name=None if checkpoints is None else parallel.TABLE,
@@ -151,9 +152,9 @@ class _Share:
     order: np.ndarray | None
 
 
-def section_of(config: RunConfig) -> Metapath2VecSection:
-    """The model's section; the family is chosen by it."""
-    assert isinstance(config.model, Metapath2VecSection)
+def settings_of(config: RunConfig) -> Metapath2VecConfig:
+    """The model's settings; the family is chosen by their class."""
+    assert isinstance(config.model, Metapath2VecConfig)
     return config.model
 
 
@@ -163,7 +164,7 @@ def path_of(config: RunConfig, dataset: Dataset) -> Metapath:
     Raises:
         ConfigError: there is neither, or the graph has no such path.
     """
-    text = section_of(config).metapath or dataset.metapath
+    text = settings_of(config).metapath or dataset.metapath
     if text is None:
         types = ", ".join(dataset.graph.ntypes)
         raise ConfigError(f"model.metapath is missing; join node types by '-'; {dataset.name} has: {types}")

@@ -8,12 +8,12 @@ import numpy as np
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import DatasetSection, RunConfig
+from graph_emb.config import RunConfig
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.views import PlainDataset
+from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramTraining
 from graph_emb.models.skipgram.training import (
     SkipGram,
-    SkipGramConfig,
     SkipGramProgress,
     SkipGramResult,
     train_skipgram,
@@ -33,15 +33,16 @@ class WalkFamily:
     """See ``graph_emb.run.family.Family``."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.skipgram = skipgram_config(config)
-        self.config = absolute_path(with_rates(config, self.skipgram))
+        self.config = absolute_path(with_rates(config))
+        assert isinstance(self.config.model, PlainWalkConfig)
+        self.model = self.config.model
 
     def load(self) -> PlainDataset:
         """The graph with what its embeddings are judged by."""
         config = self.config
-        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(config.model))
+        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(self.model))
         check_section(self.config.evaluate, dataset)
-        check_memory(dataset.graph.num_nodes, self.skipgram.dim, self.skipgram.tables, self.skipgram.rule)
+        check_memory(dataset.graph.num_nodes, self.model.dim, self.model.tables, self.model.rule)
         return dataset
 
     def describe(self, dataset: PlainDataset) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class WalkFamily:
 
     def num_saved(self, dataset: PlainDataset) -> int:
         """A row for each node."""
-        width = self.skipgram.dim * (2 if self.config.output.context == "concat" else 1)
+        width = self.model.dim * (2 if self.config.output.context == "concat" else 1)
         return dataset.graph.num_nodes * width
 
     def train(
@@ -78,7 +79,7 @@ class WalkFamily:
             made = parallel.train(
                 ranks,
                 self.config,
-                self.skipgram,
+                self.model,
                 graph,
                 progress=progress,
                 log=None if graph is None else line,
@@ -101,23 +102,25 @@ class WalkFamily:
     def _train_alone(
         self, dataset: PlainDataset, log: Any, progress: bool, checkpoints: PeriodicCheckpoints | None
     ) -> SkipGramResult:
-        model, train = parallel.walks_of(self.config), self.config.train
+        model, train = self.model, self.config.train
+        p, q = model.bias
         sampler = WalkSampler(
             dataset.graph,
             num_walks=model.num_walks,
             walk_length=model.walk_length,
-            p=getattr(model, "p", 1.0),  # DeepWalk has no p and q
-            q=getattr(model, "q", 1.0),
+            p=p,
+            q=q,
             seed=self.config.seed,
         )
         name = None if checkpoints is None else parallel.TABLE
-        seed, first = self.config.seed, first_rows(self.config, self.skipgram, dataset.graph.node_ids)
-        tables = SkipGram(dataset.graph.num_nodes, self.skipgram, seed=seed, name=name, init_func=first)
+        seed = self.config.seed
+        first = first_rows(model, seed, dataset.graph.node_ids)
+        tables = SkipGram(dataset.graph.num_nodes, self.model, seed=seed, name=name, init_func=first)
         return train_skipgram(
             sampler,
             model=tables,
             checkpoints=checkpoints,
-            seed=self.config.seed,
+            seed=seed,
             num_threads=train.threads,
             progress=progress,
             log_interval=train.log_interval,
@@ -138,33 +141,6 @@ def training_metrics(result: SkipGramResult, threads: int | None) -> dict[str, A
     }
 
 
-def skipgram_config(config: RunConfig) -> SkipGramConfig:
-    """The recipe of the skip-gram model that a configuration describes."""
-    model, train = parallel.walks_of(config), config.train
-    batch: dict[str, Any] = {} if train.batch_size is None else {"batch_size": train.batch_size}
-    return SkipGramConfig(
-        dim=model.dim,
-        window=model.window,
-        window_weighting=model.window_weighting,
-        num_negatives=model.num_negatives,
-        shared_negatives=model.shared_negatives,
-        negative_power=model.negative_power,
-        subsample=model.subsample,
-        typed_negatives=getattr(model, "typed_negatives", False),  # metapath2vec's
-        tables=model.tables,
-        block=model.block,
-        rule=train.rule,
-        lr=train.lr,
-        lr_decay=train.lr_decay,
-        epochs=train.epochs,
-        path=train.path,
-        negative_scope=config.parallel.negatives,
-        exchange_walks=config.parallel.exchange_walks,
-        negative_pool=config.parallel.negative_pool,
-        **batch,
-    )
-
-
 def describe_graph(dataset: PlainDataset) -> dict[str, Any]:
     """Name and size of a plain graph, and the edges that its view merged and added."""
     graph = dataset.graph
@@ -172,8 +148,10 @@ def describe_graph(dataset: PlainDataset) -> dict[str, Any]:
     return {**sizes, "counts": dict(dataset.counts)} if dataset.counts else sizes
 
 
-def with_rates(config: RunConfig, skipgram: SkipGramConfig) -> RunConfig:
+def with_rates(config: RunConfig) -> RunConfig:
     """The configuration as it is written: values that depend on others filled in, paths absolute."""
-    rates = {"lr": skipgram.first_lr, "lr_decay": "linear" if skipgram.decays else "none"}
-    dataset: DatasetSection = absolute_paths(config.dataset)
-    return config.model_copy(update={"train": config.train.model_copy(update=rates), "dataset": dataset})
+    model = config.model
+    assert isinstance(model, SkipGramTraining)
+    rates = {"lr": model.first_lr, "lr_decay": "linear" if model.decays else "none"}
+    update = {"model": model.model_copy(update=rates), "dataset": absolute_paths(config.dataset)}
+    return config.model_copy(update=update)

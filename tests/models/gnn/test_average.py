@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -105,11 +104,11 @@ def test_trainers_of_servers_share_the_rows(machines: int) -> None:
 
 def test_the_steps_are_those_without_an_average() -> None:
     graph, task = planted()
-    plain = train_rgcn(graph, task, dataclasses.replace(QUICK, ema_decay=0.0), seed=3)
+    plain = train_rgcn(graph, task, QUICK.replace(ema_decay=0.0), seed=3)
     mean = train_rgcn(graph, task, QUICK, seed=3)
     assert [e.loss for e in mean.history] == [e.loss for e in plain.history]
     assert not torch.equal(mean.tables["user"].weight[:], plain.tables["user"].weight[:])
-    shortest = train_rgcn(graph, task, dataclasses.replace(QUICK, ema_decay=1e-12), seed=3)
+    shortest = train_rgcn(graph, task, QUICK.replace(ema_decay=1e-12), seed=3)
     assert [e.valid for e in shortest.history] == [e.valid for e in plain.history], "only the last epoch counts"
 
 
@@ -138,7 +137,7 @@ def test_a_network_without_tables_has_an_average() -> None:
     graph, task = planted()
     features = {ntype: torch.eye(num) for ntype, num in graph.num_nodes.items()}
     result = train_rgcn(graph, task, QUICK, features=features)
-    plain = train_rgcn(graph, task, dataclasses.replace(QUICK, ema_decay=0.0), features=features)
+    plain = train_rgcn(graph, task, QUICK.replace(ema_decay=0.0), features=features)
     pairs = list(zip(result.model.parameters(), plain.model.parameters(), strict=True))
     assert pairs
     assert not any(torch.equal(ours, theirs) for ours, theirs in pairs)
@@ -146,5 +145,5 @@ def test_a_network_without_tables_has_an_average() -> None:
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])
 def test_a_decay_is_below_one(decay: float) -> None:
-    with pytest.raises(ConfigError, match=r"ema_decay is .*; it must be at least 0 and below 1"):
+    with pytest.raises(ConfigError, match=r"ema_decay = .*: should be"):
         RGCNConfig(ema_decay=decay)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -23,8 +22,8 @@ from tests.transport.kvstore.cluster import Cluster
 
 pytestmark = pytest.mark.dist
 
-EXACT = RGCNConfig(epochs=4, lr=0.02, clip_norm=None)
-LEARN = RGCNConfig(epochs=12, lr=0.05, fanouts=(4, 4), batch_size=40, eval_every=4)
+EXACT = RGCNConfig(epochs=4, dropout=0.0, lr=0.02, clip_norm=None)
+LEARN = RGCNConfig(epochs=12, dropout=0.0, lr=0.05, fanouts=(4, 4), batch_size=40, eval_every=4)
 LINKS = SAGEConfig(
     dim=16, hidden_dim=16, epochs=6, batch_size=128, fanouts=(5, 5), lr=0.05, dropout=0.1, clip_norm=None, eval_every=3
 )
@@ -83,7 +82,7 @@ def with_the_largest_seed() -> list[float]:
     ge.init(mode="collective", timeout=60)
     try:
         graph, task = planted()
-        result = train_rgcn(graph, task, dataclasses.replace(EXACT, epochs=1, batch_size=30), seed=MAX_SEED)
+        result = train_rgcn(graph, task, EXACT.replace(epochs=1, batch_size=30), seed=MAX_SEED)
         return [evaluation.loss for evaluation in result.history]
     finally:
         ge.shutdown()
@@ -145,5 +144,5 @@ def test_trainers_of_servers_are_told_to_bring_a_group() -> None:
 
 def refused(transport: Any) -> str:
     with pytest.raises(ge.ConfigError, match="2 trainers share the tables but not the network; pass group="):
-        learn(dataclasses.replace(LEARN, fanouts=None), False)
+        learn(LEARN.replace(fanouts=None), False)
     return "refused"

@@ -55,7 +55,7 @@ def expected(model: KGEModel, side: int, in_batch: bool, config: KGEConfig) -> t
 @pytest.mark.parametrize("side", [HEAD, TAIL])
 @pytest.mark.parametrize("name", SCORERS)
 def test_the_loss_is_the_weighted_mean_over_triples(name: str, side: int, in_batch: bool) -> None:
-    config = KGEConfig(model=name, dim=4, n3=0.3, l2=0.2, in_batch=in_batch, margin=2.0)
+    config = KGEConfig(model=name, dim=4, n3=0.3, l2=0.2, in_batch=in_batch, margin=2.0, loss="self_adversarial")
     model = KGEModel(5, 2, config, seed=1)
     found = model.loss(batch(side, in_batch)).detach()
     torch.testing.assert_close(found, expected(model, side, in_batch, config), rtol=1e-5, atol=1e-5)
@@ -107,15 +107,15 @@ def test_only_the_rows_of_the_batch_are_touched() -> None:
     ("options", "message"),
     [
         ({"model": "transh"}, "unknown model 'transh'"),
-        ({"loss": "hinge"}, "unknown loss 'hinge'"),
+        ({"loss": "hinge"}, "loss = 'hinge': should be"),
         ({"rule": "adagard"}, "did you mean 'adagrad'"),
-        ({"dim": 7}, "rotate: dim is 7; it must be a positive multiple of 2"),
-        ({"batch_size": 100, "chunk_size": 64}, "batch_size is 100; it must be a multiple of chunk_size 64"),
+        ({"dim": 7}, "dim = 7: rotate needs an even width"),
+        ({"batch_size": 100, "chunk_size": 64}, "batch_size = 100: should be a multiple of chunk_size, which is 64"),
         ({"num_negatives": 0}, "without in_batch and chunks of 2 triples there are no negatives"),
-        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
-        ({"n3": float("nan")}, "n3 is nan; it must be finite"),
-        ({"epochs": True}, "epochs is True; it must be an integer"),
-        ({"candidates": 0}, "candidates is 0; it must be at least 1"),
+        ({"lr": 0.0}, "lr = 0.0: should be greater than 0"),
+        ({"n3": float("nan")}, "n3 = nan: should be a finite number"),
+        ({"epochs": True}, "epochs = True: must be a number"),
+        ({"candidates": 0}, "candidates = 0: should be greater than or equal to 1"),
     ],
 )
 def test_values_outside_their_limits_are_refused(options: dict[str, Any], message: str) -> None:

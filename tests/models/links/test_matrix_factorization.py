@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -58,7 +56,7 @@ def test_steps_that_touch_every_row_equal_ogbs_dense_adam() -> None:
 def test_it_learns_groups_from_edges_alone() -> None:
     _, split = two_groups()
     config = MatrixFactorizationConfig(dim=16, std=0.3, lr=0.05)
-    recipe = replace(SMALL, batch_size=400, epochs=30, eval_every=10)
+    recipe = SMALL.replace(batch_size=400, epochs=30, eval_every=10)
     embedding, result = train_matrix_factorization(split, 60, config, recipe)
     assert embedding.weight.shape == (60, 16)
     assert result.history[0].valid["hits@20"] < 0.5
@@ -68,7 +66,7 @@ def test_it_learns_groups_from_edges_alone() -> None:
 
 def test_the_seed_decides_the_rows_too() -> None:
     _, split = two_groups()
-    short = replace(SMALL, epochs=2)
+    short = SMALL.replace(epochs=2)
     config = MatrixFactorizationConfig(dim=4)
     tables = [train_matrix_factorization(split, 60, config, short, seed=s)[0] for s in (0, 0, 1)]
     weights = [table.weight[torch.arange(60)] for table in tables]

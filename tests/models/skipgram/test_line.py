@@ -12,7 +12,8 @@ import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.models.skipgram.line import SGD_LR, LineConfig, side_by_side, train_line
+from graph_emb.models.skipgram.config import LINE_LR, LineConfig
+from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.steps import Kernel
 from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.negatives import NegativeSampler
@@ -136,9 +137,9 @@ def test_a_seed_gives_the_same_rows_in_one_thread() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"order": "third"}, "unknown order 'third'; known: "),
-        ({"dim": 9}, "order 'both' needs an even width"),
-        ({"num_negatives": 0.0}, "num_negatives is 0.0"),
+        ({"order": "third"}, "order = 'third': should be"),
+        ({"dim": 9}, "order=both needs an even width"),
+        ({"num_negatives": 0.0}, "num_negatives = 0.0"),
     ],
 )
 def test_a_bad_recipe_is_refused(options: dict[str, Any], message: str) -> None:
@@ -152,7 +153,7 @@ def test_the_first_order_of_a_directed_graph_is_refused() -> None:
 
 
 def test_the_rate_is_lines_own_for_sgd_only() -> None:
-    assert LineConfig().skipgram("first", directed=False).first_lr == SGD_LR
+    assert LineConfig().skipgram("first", directed=False).first_lr == LINE_LR["sgd"]
     assert LineConfig(rule="adam").skipgram("first", directed=False).first_lr == 0.01
 
 

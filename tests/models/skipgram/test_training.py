@@ -239,7 +239,7 @@ def test_a_walk_of_isolated_nodes_trains_nothing() -> None:
 
 def test_rows_that_diverge_are_an_error() -> None:
     with pytest.raises(ConfigError, match=r"skip-gram diverged: .* lower lr"):
-        train_skipgram(sampler(), SkipGramConfig(**{**vars(SMALL), "path": "optimizer", "lr": 1e30}), progress=False)
+        train_skipgram(sampler(), SkipGramConfig(**{**vars(SMALL), "path": "optimizer", "lr": 1e3}), progress=False)
 
 
 @pytest.mark.parametrize("lr", [0.025, 0.5])
@@ -262,19 +262,19 @@ def test_the_bar_shows_rate_loss_and_memory(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dim": 0}, "dim is 0"),
-        ({"window": 2.0}, "window is 2.0"),
-        ({"epochs": True}, "epochs is True"),
-        ({"num_negatives": 0}, "num_negatives is 0"),
-        ({"lr": float("nan")}, "lr is nan"),
-        ({"lr": -1.0}, "lr is -1.0"),
-        ({"negative_power": -0.5}, "negative_power is -0.5"),
-        ({"subsample": -1e-3}, "subsample is -0.001"),
-        ({"tables": 3}, "tables is 3"),
+        ({"dim": 0}, "dim = 0"),
+        ({"window": 2.5}, "window = 2.5"),
+        ({"epochs": True}, "epochs = True"),
+        ({"num_negatives": 0}, "num_negatives = 0"),
+        ({"lr": float("nan")}, "lr = nan"),
+        ({"lr": -1.0}, "lr = -1.0"),
+        ({"negative_power": -0.5}, "negative_power = -0.5"),
+        ({"subsample": -1e-3}, "subsample = -0.001"),
+        ({"tables": 3}, "tables = 3"),
         ({"rule": "adagard"}, "did you mean 'adagrad'"),
         ({"window_weighting": "linaer"}, "did you mean 'linear'"),
-        ({"lr_decay": "cosine"}, "unknown lr_decay"),
-        ({"path": "fused"}, "unknown path 'fused'"),
+        ({"lr_decay": "cosine"}, "lr_decay = 'cosine'"),
+        ({"path": "fused"}, "path = 'fused'"),
     ],
 )
 def test_options_outside_their_limits_are_refused(options: dict[str, object], message: str) -> None:

@@ -12,12 +12,11 @@ import pytest
 
 import graph_emb as ge
 from graph_emb.config import MODELS, config_from
-from graph_emb.config.gnn import GNN_MODELS
 from graph_emb.core.errors import ConfigError
 from graph_emb.formats.embedding_files import load_embeddings
-from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
 from graph_emb.run.families import gnn as family
-from graph_emb.run.families.gnn import GNNFamily, gnn_config
+from graph_emb.run.families.gnn import GNNFamily
 from graph_emb.run.run_folder import RunFolder
 from tests.ogb_layout import write_ddi, write_mag
 from tests.ranks import Ranks
@@ -32,25 +31,24 @@ def _ended() -> Iterator[None]:
     ge.shutdown()
 
 
-def test_presets_are_the_published_recipes() -> None:
+def test_the_defaults_are_the_published_recipes() -> None:
     assert set(GNN_MODELS) <= set(MODELS)
-    rgcn = gnn_config(config_from({"model": {"name": "rgcn"}, "dataset": {"name": "aifb"}}))
-    assert rgcn == RGCNConfig(dropout=0.5, table_lr=0.01)
-    sage = gnn_config(config_from({"model": {"name": "sage"}, "dataset": {"name": "ogbl-ddi"}}))
-    assert sage == SAGEConfig(table_lr=0.005)
+    for name, dataset, settings in (("rgcn", "aifb", RGCNConfig()), ("sage", "ogbl-ddi", SAGEConfig())):
+        assert config_from({"model": {"name": name}, "dataset": {"name": dataset}}).model == settings
+    assert (RGCNConfig().network_lr, SAGEConfig().network_lr) == (0.01, 0.005)
 
 
-def test_every_field_reaches_the_recipe() -> None:
-    given = {
+def test_every_field_reaches_the_model() -> None:
+    given: dict[str, Any] = {
         "dim": 3, "hidden_dim": 5, "num_layers": 1, "dropout": 0.25, "weight_decay": 0.5, "dense_lr": 0.125,
         "init": "normal", "fanouts": [-1], "clip_norm": 2.0, "eval_every": 7, "patience": 9, "ema_decay": 0.5,
         "predictor_layers": 4, "negatives": "targets", "precision": "bfloat16",
     }  # fmt: skip
-    sections = {"model": {"name": "sage", **given}, "train": {"rule": "adagrad", "lr": 0.75, "epochs": 11}}
-    recipe = gnn_config(config_from({**sections, "dataset": {"name": "ogbl-ddi"}}))
-    expected = {**given, "fanouts": (-1,), "lr": 0.125, "table_lr": 0.75, "rule": "adagrad", "epochs": 11}
-    expected.pop("dense_lr")
-    assert {name: getattr(recipe, name) for name in expected} == expected
+    train = {"rule": "adamw", "lr": 0.75, "epochs": 11, "weight_decay": 0.25}
+    sections = {"model": {"name": "sage", **given}, "train": train, "dataset": {"name": "ogbl-ddi"}}
+    settings = SAGEConfig(**{**given, "rule": "adamw", "lr": 0.75, "epochs": 11, "table_weight_decay": 0.25})
+    assert GNNFamily(config_from(sections)).model == settings
+    assert (settings.network_lr, settings.first_lr) == (0.125, 0.75)
 
 
 def test_memory_for_averages_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +193,7 @@ def test_two_ranks_make_one_run(entities: Path, ranks: Ranks) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("rgcn", {"fanouts": [5]}, "fanouts names 1 layers; num_layers is 2"),
+        ("rgcn", {"fanouts": [5]}, "names 1 layers; num_layers is 2"),
         ("rgcn", {"fanouts": [0, 5]}, "give a positive number or -1"),
         (
             "rgcn",

@@ -54,7 +54,7 @@ def test_rows_may_keep_their_length() -> None:
     ("options", "message"),
     [
         ({"order": "fist"}, r"model.order = 'fist'.*did you mean 'first'"),
-        ({"dim": 7}, "dim=7 has no halves"),
+        ({"dim": 7}, "dim = 7 has no halves"),
         ({"output": {"context": "add"}}, "output.context = 'add' has no effect on line"),
         ({"window": 3}, "line has no such field"),
         ({"directed": True, "symmetrize": False, "dataset": "graph"}, "first-order proximity has no direction"),

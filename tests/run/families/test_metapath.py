@@ -60,7 +60,7 @@ def test_each_type_of_the_path_has_a_table_and_venues_are_judged(dbis: Path, tmp
         ({"metapath": "author-paper-confrence"}, r"'confrence'; known: author, paper, venue"),
         ({"metapath": "author-venue"}, "no relation joins author and venue; author is in: paper:written_by:author"),
         ({"metapath": "author-paper"}, r"walk_length = 21: .* at most 2 nodes"),
-        ({"typed_negatives": True, "subsample": 0.01}, r"subsample=0\.01 drops nodes"),
+        ({"typed_negatives": True, "subsample": 0.01}, r"subsample is 0\.01 with typed_negatives"),
         ({"dataset": {"name": "dbis", "hold_out": 0.1}}, "dataset.hold_out = 0.1 has no effect on metapath2vec"),
         ({"evaluate": {"hits": [3]}}, r"evaluate\.hits = \(3,\) has no effect on metapath2vec"),
         (

@@ -1,0 +1,139 @@
+"""Settings that all models share: the update rule of their tables with its numbers, and where a run says each field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from graph_emb.core.settings import Count, Number, Settings
+
+RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "adamw", "row_adam"]
+CompatName = Literal["torch", "dgl-1.x", "dgl-0.5", "fbgemm"]
+DecayName = Literal["linear", "none"]
+
+NUMBERS: dict[str, tuple[str, ...]] = {
+    "sgd": ("momentum",),
+    "adagrad": ("eps", "initial_accumulator_value"),
+    "row_adagrad": ("eps", "initial_accumulator_value"),
+    "adam": ("betas", "eps"),
+    "adamw": ("betas", "eps", "weight_decay"),
+    "row_adam": ("betas", "eps"),
+}
+"""The numbers of each rule besides its learning rate, by the names of its optimizer."""
+CONVENTIONS: dict[str, tuple[str, ...]] = {
+    "sgd": ("torch",),
+    "adagrad": ("torch", "dgl-1.x", "dgl-0.5"),
+    "row_adagrad": ("torch", "dgl-1.x", "dgl-0.5"),
+    "adam": ("torch", "dgl-1.x", "fbgemm"),
+    "adamw": ("torch", "dgl-1.x", "fbgemm"),
+    "row_adam": ("torch", "dgl-1.x", "fbgemm"),
+}
+"""The conventions in which a rule differs; see ``graph_emb.optim.presets``."""
+
+PLAIN_FILES = (
+    "labels", "hold_out", "directed", "weight", "duplicates", "self_loops", "num_nodes", "ids", "header", "separator",
+    "comment", "columns",
+)  # fmt: skip
+"""Fields of the data set that are about graphs of one node type."""
+OF_FROZEN_ROWS = (
+    *(f"dataset.{field}" for field in (*PLAIN_FILES, "format")),
+    "train.log_interval",
+    "parallel.method",
+    "parallel.hogwild",
+    "evaluate.ratios",
+    "evaluate.shuffles",
+    "evaluate.hits",
+    "evaluate.scorer",
+    "output.context",
+)
+"""Fields of a run that mean nothing to models with a task of their own, such as triples or node classes."""
+
+
+@dataclass(frozen=True)
+class At:
+    """The path of a field in a run's configuration where it is not ``model.<field>``: ``At("train.lr")``."""
+
+    path: str
+
+
+Beta = Annotated[Number, Field(ge=0, lt=1)]
+Epochs = Annotated[Count, Field(ge=1, le=1_000_000, description="passes over the training data"), At("train.epochs")]
+BatchSize = Annotated[Count, Field(ge=1, le=1 << 24), At("train.batch_size")]
+MaybeBatchSize = Annotated[Count | None, Field(ge=1, le=1 << 24), At("train.batch_size")]
+WeightDecay = Annotated[
+    Number | None, Field(ge=0, le=1e3, description="of adamw; null: 0.01"), At("train.weight_decay")
+]
+
+
+class ModelSettings(Settings):
+    """Fields of every model whose tables learn.
+
+    A run's configuration says some of them in other sections than ``model``: those are marked by ``At``.
+
+    Attributes:
+        family: Who trains it in a run; a key of ``graph_emb.run.family.FAMILIES``.
+        without: Fields of the run's own sections that mean nothing to the model, by path; setting one is an error.
+        hidden: Fields that a run cannot set, because its family decides them.
+        rates: The learning rate of each rule where ``lr`` is None.
+    """
+
+    family: ClassVar[str]
+    without: ClassVar[tuple[str, ...]] = ()
+    hidden: ClassVar[tuple[str, ...]] = ()
+    rates: ClassVar[Mapping[str, float]]
+
+    rule: Annotated[RuleName, At("train.rule")] = Field(default="sgd", description="update rule of the tables")
+    lr: Annotated[Number | None, At("train.lr")] = Field(
+        default=None, gt=0, le=1e3, description="learning rate; null: the rule's own"
+    )
+    betas: Annotated[tuple[Beta, Beta] | None, At("train.betas")] = Field(
+        default=None, description="decay of the moments of adam, adamw, row_adam; null: 0.9, 0.999"
+    )
+    eps: Annotated[Number | None, At("train.eps")] = Field(
+        default=None, ge=0, le=1e3, description="of the divisor, not of sgd; null: the rule's own"
+    )
+    momentum: Annotated[Number | None, At("train.momentum")] = Field(
+        default=None, ge=0, lt=1, description="of sgd; null: 0"
+    )
+    initial_accumulator_value: Annotated[Number | None, At("train.initial_accumulator_value")] = Field(
+        default=None, ge=0, le=1e9, description="first state of adagrad, row_adagrad; null: 0"
+    )
+    compat: Annotated[CompatName | None, At("train.compat")] = Field(
+        default=None, description="whose convention of duplicates, clock and eps the rule follows; null: torch"
+    )
+
+    @property
+    def first_lr(self) -> float:
+        """The learning rate at the start."""
+        return self.rates[self.rule] if self.lr is None else self.lr
+
+    def numbers(self) -> dict[str, Any]:
+        """The rule's numbers that were chosen, by the optimizer's names; without the learning rate."""
+        names = {path.removeprefix("train."): name for name, path in paths_of(type(self)).items()}
+        chosen = {number: getattr(self, names[number]) for number in NUMBERS[self.rule]}
+        return {name: value for name, value in {**chosen, "compat": self.compat}.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _numbers_fit_the_rule(self) -> ModelSettings:
+        everywhere = {number for numbers in NUMBERS.values() for number in numbers}
+        for name, path in paths_of(type(self)).items():
+            number, value = path.removeprefix("train."), getattr(self, name)
+            if path.startswith("train.") and number in everywhere - {*NUMBERS[self.rule]} and value is not None:
+                raise ValueError(f"{name} = {value!r} has no effect on rule={self.rule}; leave it out")
+        if self.compat is not None and self.compat not in CONVENTIONS[self.rule]:
+            known = ", ".join(CONVENTIONS[self.rule])
+            raise ValueError(f"compat = {self.compat!r} has no effect on rule={self.rule}, which knows {known}")
+        return self
+
+
+def paths_of(settings: type[ModelSettings]) -> dict[str, str]:
+    """Where a run's configuration says each field of a model that it can set: ``{"lr": "train.lr", ...}``."""
+    found = {}
+    for name, field in settings.model_fields.items():
+        if name not in settings.hidden:
+            path = next((mark.path for mark in field.metadata if isinstance(mark, At)), None)
+            found[name] = f"model.{name}" if path is None else path
+    return found
