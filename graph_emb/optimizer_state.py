@@ -175,7 +175,7 @@ def _rank_file(f: str | Path, rank: int) -> Path:
 
 
 def save(optimizer: StatefulOptimizer, f: str | Path) -> None:
-    """Write ``f_<rank>`` through a temporary name, every step of this process applied."""
+    """Write ``f_<rank>``, every step of this process applied; it appears complete or not at all."""
     from safetensors.torch import save_file
 
     target = _rank_file(f, optimizer.transport.rank)

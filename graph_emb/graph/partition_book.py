@@ -26,16 +26,31 @@ ID_DTYPES = (torch.int64, torch.int32)
 
 @runtime_checkable
 class PartitionBook(Protocol):
-    """Who owns which id of one id space."""
+    """Who owns which id of one id space: plain data, the same in every process, that never changes.
+
+    ``to_ids(owner(i), to_rows(i))`` is ``i`` for every id. Ids have any shape (B,), int64 or int32; an id outside
+    [0, num_rows), a row outside its part or a part outside [0, num_parts) raises PartitionError.
+    """
 
     @property
-    def num_rows(self) -> int: ...
+    def num_rows(self) -> int:
+        """Ids in the whole space."""
+
     @property
-    def num_parts(self) -> int: ...
-    def owner(self, ids: Tensor) -> Tensor: ...
-    def to_rows(self, ids: Tensor) -> Tensor: ...
-    def to_ids(self, part: Part, rows: Tensor) -> Tensor: ...
-    def part_size(self, part: Part) -> int: ...
+    def num_parts(self) -> int:
+        """Parts that share the space; some may own no id."""
+
+    def owner(self, ids: Tensor) -> Tensor:
+        """The part that owns each id, shape (B,), int64."""
+
+    def to_rows(self, ids: Tensor) -> Tensor:
+        """The row of each id inside the part that owns it, shape (B,), int64."""
+
+    def to_ids(self, part: Part, rows: Tensor) -> Tensor:
+        """The ids of rows of one part, shape (B,), int64."""
+
+    def part_size(self, part: Part) -> int:
+        """Rows that a part owns."""
 
 
 def check_ids(ids: Tensor, num_rows: int, table: str) -> Tensor:

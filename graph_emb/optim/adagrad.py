@@ -16,7 +16,10 @@ from graph_emb.table.spec import StateSpec
 @RULES.register("adagrad")
 @dataclass(frozen=True)
 class Adagrad(Rule):
-    """``s <- s + g * g;  w <- w - lr * g / (sqrt(s) + eps)``, element by element, as ``torch.optim.Adagrad``."""
+    """``s <- s + g * g;  w <- w - lr * g / (sqrt(s) + eps)``, element by element, as ``torch.optim.Adagrad``.
+
+    Duchi, Hazan and Singer 2011, "Adaptive subgradient methods for online learning and stochastic optimization".
+    """
 
     eps: float = 1e-10
     initial_accumulator_value: float = 0.0
@@ -38,7 +41,7 @@ class Adagrad(Rule):
 class RowAdagrad(Rule):
     """``s <- s + mean(g * g);  w <- w - lr * g / (sqrt(s) + eps)`` with one scalar s per row.
 
-    FBGEMM's exact row-wise Adagrad and PyTorch-BigGraph's: the state costs 1/D of the element-wise rule's.
+    FBGEMM's exact row-wise Adagrad and PyTorch-BigGraph's (Lerer et al. 2019): the state takes 1/D of ``Adagrad``'s.
     """
 
     eps: float = 1e-10

@@ -21,7 +21,7 @@ CHOICES = {"clock": ("row", "global"), "eps_placement": ("corrected", "raw")}
 @RULES.register("adam")
 @dataclass(frozen=True)
 class Adam(Rule):
-    """Adam on touched rows; the moments of a row do not decay while it is untouched.
+    """Adam (Kingma and Ba 2015) on touched rows; the moments of a row do not decay while it is untouched.
 
     ``m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g * g;  w <- w - lr * (m / c1) / (sqrt(v / c2) + e) - lr * wd * w``
     with ``c = 1 - b ** t``.
@@ -31,7 +31,7 @@ class Adam(Rule):
             (``"global"``, ``torch.optim.SparseAdam``).
         eps_placement: ``e = eps`` added to the corrected root (``"corrected"``: DGL, FBGEMM, dense Adam), or to
             the raw one, ``e = eps / sqrt(c2)`` (``"raw"``: ``torch.optim.SparseAdam``).
-        weight_decay: Decoupled as in AdamW; a row decays in the steps that touch it.
+        weight_decay: Decoupled as in AdamW (Loshchilov and Hutter 2019); a row decays in the steps that touch it.
     """
 
     beta1: float = 0.9

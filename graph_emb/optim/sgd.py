@@ -14,9 +14,10 @@ from graph_emb.table.spec import StateSpec
 @RULES.register("sgd")
 @dataclass(frozen=True)
 class SGD(Rule):
-    """``b <- momentum * b + g;  w <- w - lr * b``, as ``torch.optim.SGD`` with dampening 0, on touched rows only.
+    """``b <- momentum * b + g;  w <- w - lr * b`` on touched rows, as ``torch.optim.SGD`` with dampening 0.
 
-    Without momentum there is no state and ``b = g``. A row's momentum does not decay while the row is untouched.
+    With momentum the heavy ball of Polyak 1964, "Some methods of speeding up the convergence of iteration methods";
+    without it there is no state and ``b = g``. A row's momentum does not decay while the row is untouched.
     """
 
     momentum: float = 0.0
