@@ -90,6 +90,7 @@ def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
     place = Path(out).expanduser()
     check_place(place.resolve(), args.overwrite)
     logs = place.with_name(f"{place.name}-logs")
+    had_logs = logs.exists()
     command = [sys.executable, "-m", "graph_emb", *args.argv]
     watched = {WATCHED: "1"} if show_progress(args) else {}
     try:
@@ -97,7 +98,8 @@ def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
         run_local(command, parallel.trainers, logs, config.train.threads, watched, parallel.servers)
     except ProcessFailure as failure:
         if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
-            shutil.rmtree(logs, ignore_errors=True)
+            if not had_logs:
+                shutil.rmtree(logs, ignore_errors=True)
             return BAD_INPUT
         raise
     return 0
