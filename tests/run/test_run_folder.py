@@ -12,6 +12,7 @@ import pytest
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import pending
+from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.run.run_folder import RunFolder, is_run, read_metrics
 
 
@@ -159,3 +160,20 @@ def test_a_run_follows_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_run_of_the_version_before_is_read_and_replaced(tmp_path: Path) -> None:
+    place, files = tmp_path / "run", ["config.yaml", "embeddings.npy", "ids.npy", "metrics.json", "metrics.jsonl"]
+    place.mkdir()
+    (place / "config.yaml").write_text("seed: 0\n", encoding="utf-8")
+    (place / "metrics.json").write_text(json.dumps({"status": "finished", "files": files}, indent=2), encoding="utf-8")
+    (place / "metrics.jsonl").touch()
+    np.save(place / "embeddings.npy", np.float32([[1, 2], [3, 4]]))
+    np.save(place / "ids.npy", np.array([7, 5]))
+    assert is_run(place)
+    assert read_metrics(place)["status"] == "finished"
+    found = load_embeddings(place)
+    assert (found.node_ids.tolist(), found.weights.tolist()) == ([7, 5], [[1, 2], [3, 4]])
+    write_run(place, 1, overwrite=True)
+    assert names(place) == ["config.yaml", "metrics.json", "metrics.jsonl"]
+    assert names(tmp_path) == ["run"]
