@@ -1,4 +1,4 @@
-"""Steps that all ranks do or none: a rank that fails tells the others before anybody goes on."""
+"""Steps that all ranks complete or none: a rank that fails tells the others before any goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def agree(transport: Transport, step: Callable[[], T], what: str, undo: Callable[[T], object] | None = None) -> T:
-    """What the step gave here, once it succeeded on every rank.
+    """Run a step on every rank and return its result here once it succeeded on all.
 
     Args:
         transport: The ranks.

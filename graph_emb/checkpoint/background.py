@@ -23,7 +23,7 @@ POLL, GRACE = 0.02, 60.0
 class PendingCheckpoint:
     """A checkpoint on its way to the disk.
 
-    It takes its name when all ranks' rows are on the disk, whether or not somebody waits. Its error is logged, and
+    It takes its name when all ranks' rows are on the disk, with or without a ``wait()``. Its error is logged, and
     raised by ``wait()``, or by the next save or load. A program calls ``wait()`` before it ends the mode.
 
     Attributes:
@@ -100,7 +100,7 @@ class PendingCheckpoint:
             self._folder.close()
 
     def _log(self, error: Exception) -> None:
-        """Nobody knows yet whether somebody will wait and be told."""
+        """No caller has waited yet, so an error must also reach the log."""
         log.error("checkpoint %s was not written: %s: %s", self.path, type(error).__name__, error)
 
     def _all_parts(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is no table: model, torch optimizers, schedulers and random generators, as JSON and tensors."""
+"""Models, torch optimizers, schedulers and random generators as JSON and tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MODEL = "model"
 
 
 @dataclass(frozen=True)
-class DenseThings:
-    """The caller's objects that a checkpoint holds or restores besides tables."""
+class DenseObjects:
+    """The caller's objects, other than tables, that a checkpoint holds or restores."""
 
     model: nn.Module | None
     torch_optimizers: Sequence[optim.Optimizer]

@@ -33,7 +33,7 @@ PIECE_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class DGLState:
-    """What an import took.
+    """The outcome of an import.
 
     Attributes:
         world_size: Ranks that wrote, one file each.

@@ -33,7 +33,7 @@ def export_checkpoint(
     ids: str | Path | ArrayLike | None = None,
     overwrite: bool = False,
 ) -> list[Path]:
-    """Write the rows of a table, each under its original id, in ascending order of the original ids.
+    """Write the rows of a table as embedding files, each under its original id, in ascending order of them.
 
     The table's files are verified first. Memory holds a few megabytes of rows and the ids of all rows. Formats hold
     float32: 16-bit rows keep their value, float64 rows become the nearest float32.
@@ -53,6 +53,14 @@ def export_checkpoint(
         ConfigError: the checkpoint has no such table, or several and none is named; an unknown format; a file is there.
         DataError: the checkpoint or the ids are damaged, or do not fit each other.
         OSError: the disk is full or cannot be written; nothing is left.
+
+    Example:
+        >>> import tempfile
+        >>> emb = ge.DistEmbedding(3, 2, "node", ge.initializers.FromArray(torch.ones(3, 2)))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     place = ge.save_checkpoint(f"{folder}/10", tables=[emb])
+        ...     [path.name for path in ge.export_checkpoint(place, f"{folder}/rows", ids=["a", "b", "c"])]
+        ['ids.npy', 'embeddings.npy']
     """
     found = Checkpoint(checkpoint)
     reader = found.table(_table_name(found, table))

@@ -1,6 +1,6 @@
 """State dicts as JSON and tensors, without pickle: what comes back is equal to what went in, types included.
 
-JSON's own types stand for themselves. Others are objects with one key: ``{"$tensor": name}`` (in a file beside),
+JSON's own types stand for themselves. Others are objects with one key: ``{"$tensor": name}`` (in the safetensors file),
 ``{"$array": ...}`` (base64), ``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}`` (keys that are no strings),
 ``{"$counter": ...}`` (milestones of a torch scheduler) and ``{"$float": "inf"}``.
 """
@@ -84,7 +84,7 @@ def _encode_array(value: np.ndarray | np.generic, where: str) -> Any:
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
-    """What ``encode`` was given.
+    """Turn JSON back into the value that ``encode`` was given.
 
     Raises:
         DataError: a tensor is not among ``tensors``.

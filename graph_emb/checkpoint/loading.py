@@ -11,12 +11,12 @@ from torch import Tensor, nn, optim
 
 from graph_emb import optimizer_state
 from graph_emb.checkpoint.all_or_none import agree, common_transport
-from graph_emb.checkpoint.dense import DenseThings, Restorer
+from graph_emb.checkpoint.dense import DenseObjects, Restorer
 from graph_emb.checkpoint.json_codec import decode
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
 from graph_emb.checkpoint.reader import Checkpoint
-from graph_emb.checkpoint.restore_plan import Matched, match
-from graph_emb.checkpoint.restore_rows import RowsBack, restore_clocks
+from graph_emb.checkpoint.restore_plan import RestorePlan, plan_restore
+from graph_emb.checkpoint.restore_rows import TableRestorer, restore_clocks
 from graph_emb.checkpoint.safetensors_file import PieceReader
 from graph_emb.checkpoint.saving import wait_for_running
 from graph_emb.core.errors import GraphEmbError
@@ -27,7 +27,7 @@ from graph_emb.transport.base import Transport
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """What a checkpoint says besides what it restored.
+    """Step, extra values and report of a checkpoint that was loaded.
 
     Attributes:
         step: Of the save.
@@ -41,8 +41,8 @@ class LoadedCheckpoint:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    rows: list[RowsBack]
+class _Prepared:
+    rows: list[TableRestorer]
     groups: list[tuple[SparseOptimizer, list[dict[str, Any]]]]
     dense: Restorer
     extra: dict[str, Any]
@@ -82,6 +82,18 @@ def load_checkpoint(
         ConfigError: another rule, option, dimension or dtype; or something is given that the checkpoint has not, or
             the other way round.
         PartitionError: it has ids that the graph has not, or, without ``allow_new_rows``, the other way round.
+
+    Example:
+        >>> import tempfile
+        >>> emb = ge.DistEmbedding(3, 2, "node", ge.initializers.FromArray(torch.ones(3, 2)))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     place = ge.save_checkpoint(f"{folder}/10", tables=[emb], step=10, extra={"epoch": 4})
+        ...     emb.weight[:] = 0.0
+        ...     loaded = ge.load_checkpoint(place, tables=[emb])
+        >>> loaded.step, loaded.extra, emb.weight[2].tolist()
+        (10, {'epoch': 4}, [1.0, 1.0])
+        >>> loaded.report
+        ("table 'node': 3 rows of weight",)
     """
     wait_for_running()
     transport = common_transport(tables)
@@ -89,16 +101,16 @@ def load_checkpoint(
     transport.barrier()
     place = Path(path).expanduser()
     what = f"checkpoint {place}"
-    dense = DenseThings(model, torch_optimizers, schedulers, generators or {})
+    dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
 
-    def begin() -> tuple[Checkpoint, Matched]:
+    def begin() -> tuple[Checkpoint, RestorePlan]:
         checkpoint = Checkpoint(place)
         where = str(place / NAME)
-        return checkpoint, match(where, checkpoint.manifest, tables, optimizers, dense, only, weights_only)
+        return checkpoint, plan_restore(where, checkpoint.manifest, tables, optimizers, dense, only, weights_only)
 
     checkpoint, matched = agree(transport, begin, what)
     _verify(checkpoint, transport, what)
-    plan = agree(transport, lambda: _plan(checkpoint, matched, transport, allow_new_rows), what)
+    plan = agree(transport, lambda: _prepare(checkpoint, matched, transport, allow_new_rows), what)
 
     def change() -> None:
         plan.dense()
@@ -128,11 +140,11 @@ def _verify(checkpoint: Checkpoint, transport: Transport, what: str) -> None:
         raise
 
 
-def _plan(checkpoint: Checkpoint, matched: Matched, transport: Transport, allow_new_rows: bool) -> _Plan:
+def _prepare(checkpoint: Checkpoint, matched: RestorePlan, transport: Transport, allow_new_rows: bool) -> _Prepared:
     manifest, where = checkpoint.manifest, str(checkpoint.path / NAME)
     rows = []
     for table, with_state in matched.tables:
-        back = RowsBack(table, checkpoint.table(table.name), with_state)
+        back = TableRestorer(table, checkpoint.table(table.name), with_state)
         back.check(allow_new_rows)
         rows.append(back)
     groups = [
@@ -144,7 +156,7 @@ def _plan(checkpoint: Checkpoint, matched: Matched, transport: Transport, allow_
         with PieceReader(checkpoint.path / manifest.dense.name) as reader:
             tensors = {name: reader.whole(name) for name in reader.columns}
     restorer = matched.dense.restorer(where, manifest, tensors, transport.rank, transport.world_size)
-    return _Plan(rows, groups, restorer, _extra(manifest, transport))
+    return _Prepared(rows, groups, restorer, _extra(manifest, transport))
 
 
 def _extra(manifest: CheckpointManifest, transport: Transport) -> dict[str, Any]:
@@ -154,7 +166,7 @@ def _extra(manifest: CheckpointManifest, transport: Transport) -> dict[str, Any]
     return found
 
 
-def _new_rows(manifest: CheckpointManifest, matched: Matched) -> list[str]:
+def _new_rows(manifest: CheckpointManifest, matched: RestorePlan) -> list[str]:
     lines = []
     for table, _ in matched.tables:
         grown = table.num_embeddings - manifest.tables[table.name].num_rows

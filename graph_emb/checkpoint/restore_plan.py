@@ -1,4 +1,4 @@
-"""What of a checkpoint goes where: the caller's objects compared with the manifest, before a file is opened."""
+"""Plan which objects a checkpoint restores: the caller's compared with the manifest, before a file is opened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graph_emb.checkpoint.dense import DenseThings
+from graph_emb.checkpoint.dense import DenseObjects
 from graph_emb.checkpoint.manifest import CheckpointManifest, OptimizerEntry, TableEntry
 from graph_emb.checkpoint.safetensors_file import dtype_name
 from graph_emb.checkpoint.snapshot import trained_by
@@ -19,8 +19,8 @@ ASK = "pass it, or only=[names of tables] for a part of the checkpoint"
 
 
 @dataclass(frozen=True)
-class Matched:
-    """What is going to be restored.
+class RestorePlan:
+    """The objects that a load restores.
 
     Attributes:
         tables: Each table with whether its state is loaded.
@@ -31,19 +31,19 @@ class Matched:
 
     tables: list[tuple[DistEmbedding, bool]]
     optimizers: list[tuple[SparseOptimizer, dict[str, Any]]]
-    dense: DenseThings
+    dense: DenseObjects
     report: list[str]
 
 
-def match(
+def plan_restore(
     where: str,
     manifest: CheckpointManifest,
     tables: Sequence[DistEmbedding],
     optimizers: Sequence[SparseOptimizer],
-    dense: DenseThings,
+    dense: DenseObjects,
     only: Collection[str] | None,
     weights_only: bool,
-) -> Matched:
+) -> RestorePlan:
     """Compare names, shapes and rules; arguments as ``load_checkpoint``, ``where`` is the manifest's path.
 
     Raises:
@@ -70,7 +70,7 @@ def match(
         report.append(f"table {table.name!r}: {entry.num_rows} rows of {state}{left}")
         matched.append((table, with_state))
     report += _check_dense(where, manifest, dense, only, weights_only)
-    return Matched(matched, [(optimizers[k], header) for k, header in by_optimizer.items()], dense, report)
+    return RestorePlan(matched, [(optimizers[k], header) for k, header in by_optimizer.items()], dense, report)
 
 
 def _chosen_tables(
@@ -156,7 +156,7 @@ def _check_left_state(where: str, table: DistEmbedding, entry: TableEntry, with_
 
 
 def _check_dense(
-    where: str, manifest: CheckpointManifest, dense: DenseThings, only: Collection[str] | None, weights_only: bool
+    where: str, manifest: CheckpointManifest, dense: DenseObjects, only: Collection[str] | None, weights_only: bool
 ) -> list[str]:
     """A line for each of the other objects; everything saved must be given unless a part was asked for."""
     lines = []

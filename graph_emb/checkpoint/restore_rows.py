@@ -25,7 +25,7 @@ from graph_emb.transport.rows import TableRows
 IDS_AT_A_TIME = 1 << 17
 
 
-class RowsBack:
+class TableRestorer:
     """Brings one table's rows back; ``check`` first, then ``load``.
 
     Args:

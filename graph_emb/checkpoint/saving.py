@@ -11,7 +11,7 @@ from torch import nn, optim
 
 from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.background import PendingCheckpoint
-from graph_emb.checkpoint.dense import DenseThings
+from graph_emb.checkpoint.dense import DenseObjects
 from graph_emb.checkpoint.retention import Best, Retention, pending_checkpoint
 from graph_emb.checkpoint.snapshot import Snapshot, take
 from graph_emb.checkpoint.writing import finish, write_part
@@ -57,17 +57,29 @@ def save_checkpoint(
         schedulers: Learning-rate schedulers (anything with ``state_dict`` and ``load_state_dict``), the first rank's.
         generators: ``torch.Generator`` and ``numpy.random.Generator`` by name, each rank's own.
         extra: Numbers, texts, lists and dicts, such as the position in the data; each rank's own.
-        keep_last: So many newest checkpoints of path's parent folder stay, this one included; None keeps all.
+        keep_last: How many of the newest checkpoints in path's parent folder stay, this one included; None keeps all.
         metric: Of this checkpoint, for ``keep_best``.
-        keep_best: ``"max"`` or ``"min"``: the one with the best metric stays besides the newest.
+        keep_best: ``"max"`` or ``"min"``: the one with the best metric stays as well.
         background: Return when this rank's rows are copied (memory: once more the rows and state that it stores); the
             files are written meanwhile. See ``PendingCheckpoint``.
     Returns:
         The folder; in the background a ``PendingCheckpoint``.
     Raises:
-        ConfigError: an argument cannot be saved, or path holds something else.
+        ConfigError: an argument cannot be saved; path is no checkpoint; one that would be replaced or removed holds a
+            file that is not its own.
         DataError: another rank failed.
-        OSError: the disk is full; what was under the name before is still there.
+        OSError: the disk is full, and what was under the name before is still there; or an older checkpoint could not
+            be removed, and the message says that the new one is in place.
+
+    Example:
+        >>> import os, tempfile
+        >>> emb = ge.DistEmbedding(3, 2, "node", ge.initializers.Uniform(seed=0))
+        >>> opt = ge.SparseAdagrad([emb], lr=0.1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for step in (10, 20, 30):
+        ...         at = ge.save_checkpoint(f"{folder}/{step}", tables=[emb], optimizers=[opt], step=step, keep_last=2)
+        ...     sorted(os.listdir(folder))
+        ['20', '30']
     """
     place = Path(os.path.abspath(Path(path).expanduser()))
     transport = common_transport(tables)
@@ -77,7 +89,7 @@ def save_checkpoint(
 
     def prepare() -> tuple[Snapshot, PendingFolder | None]:
         retention = Retention(keep_last, metric, keep_best)
-        dense = DenseThings(model, torch_optimizers, schedulers, generators or {})
+        dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
         made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), retention)
         return made, pending_checkpoint(place, retention) if transport.rank == 0 else None
 

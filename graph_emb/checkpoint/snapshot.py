@@ -1,4 +1,4 @@
-"""What a checkpoint will hold, checked and fixed before the first byte is written."""
+"""Check and fix the content of a checkpoint before the first byte is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from graph_emb import optimizer_state
-from graph_emb.checkpoint.dense import DenseThings
+from graph_emb.checkpoint.dense import DenseObjects
 from graph_emb.checkpoint.json_codec import encode
 from graph_emb.checkpoint.manifest import GroupEntry, OptimizerEntry, WorldEntry
 from graph_emb.checkpoint.retention import Retention
@@ -62,7 +62,7 @@ def take(
     transport: Transport,
     tables: Sequence[DistEmbedding],
     optimizers: Sequence[SparseOptimizer],
-    dense: DenseThings,
+    dense: DenseObjects,
     step: int,
     extra: dict[str, Any],
     retention: Retention,

@@ -1,4 +1,4 @@
-"""What one rank writes: its rows of every table, a file after the other, in bounded memory.
+"""Write a rank's rows of every table, one file after the other, in bounded memory.
 
 Legend: R rows of a file, D width.
 """
@@ -67,7 +67,7 @@ class TableShare:
         return cls(table.name, table.embedding_dim, table.dtype, specs, table.original_ids, rows, clocks)
 
     def columns(self, num_rows: int) -> dict[str, Column]:
-        """The tensors of a file with so many rows, by their names in it."""
+        """The tensors of a file with ``num_rows`` rows, by their names in it."""
         found = {WEIGHT: Column(self.dtype, (num_rows, self.dim))}
         for name, spec in self.specs.items():
             if spec.kind != "table":

@@ -307,7 +307,7 @@ def read_array(path: Path) -> NDArray[Any]:
 
 
 def damaged(path: Path, kind: str, error: Exception) -> DataError:
-    """What to raise for a file that its library refuses."""
+    """The error for a file that its library refuses."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error  # the system's word, such as a missing permission; Arrow's own errors have no number
     reason = " ".join(str(error).split())[:160]

@@ -153,7 +153,7 @@ class FileRows:
     first_row: int = 0
 
     def for_owner(self, low: int, high: int) -> FileRows:
-        """What the owner of the rows [low, high) needs, and no more: what is sent to it."""
+        """The part of this initializer that the owner of the rows [low, high) needs; only that is sent to it."""
         if self.places is None:
             return self
         places = self.places[low - self.first_row : high - self.first_row].copy()
@@ -179,7 +179,7 @@ class FileRows:
         places = np.arange(first_id, end)
         if self.places is not None:
             places = self.places[first_id - self.first_row : end - self.first_row]
-        order = np.argsort(places, kind="stable")  # rows in the order of the file, those that it lacks first
+        order = np.argsort(places, kind="stable")  # rows in the order of the file, missing rows first
         sorted_places = places[order]
         start = 0
         for piece in file.pieces():

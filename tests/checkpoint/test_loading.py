@@ -275,3 +275,73 @@ def test_every_storage_comes_back_as_it_was(dtype: torch.dtype, tmp_path: Path) 
     ge.load_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt])
     assert torch.equal(emb.weight[:], weight)
     assert {name: value.tolist() for name, value in emb.optm_state.items()} == {n: v.tolist() for n, v in state.items()}
+
+
+# Byte for byte what the version before graph_emb/core/storage wrote, its checksums by another XXH64.
+OLD_MANIFEST = """{
+ "format": 1,
+ "kind": "graph_emb checkpoint",
+ "step": 7,
+ "created": "2026-11-23T04:33:15.112131+00:00",
+ "world": {"mode": "local", "ranks": 1, "library": "0.1.0"},
+ "metric": 0.5,
+ "tables": {
+  "node": {
+   "num_rows": 3,
+   "dim": 2,
+   "dtype": "float32",
+   "rule": "Adagrad",
+   "options": {"initial_accumulator_value": 0.0, "merge": "sum"},
+   "numbers": {"lr": 0.5, "eps": 1e-10},
+   "state": {"sum": {"kind": "element", "dtype": "float32", "values": null}},
+   "files": [
+    {
+     "name": "tables/node/00000-00000.safetensors",
+     "bytes": 240,
+     "xxh64": "1528abe0be72e40a",
+     "rows": 3,
+     "start": 0,
+     "stop": 3,
+     "ids": false
+    }
+   ]
+  }
+ },
+ "optimizers": [
+  {
+   "rule": "Adagrad",
+   "options": {"initial_accumulator_value": 0.0, "merge": "sum"},
+   "groups": [{"tables": ["node"], "numbers": {"lr": 0.5, "eps": 1e-10}}]
+  }
+ ],
+ "dense": null,
+ "model": null,
+ "torch_optimizers": [],
+ "schedulers": [],
+ "generators": {},
+ "extra": {"at": 3},
+ "extras": null,
+ "sha256": "a6cb7d7067107f094815cdc256ed9be708996591e5df97e0ef71b7358529ba38"
+}
+"""
+OLD_HEADER = (
+    b'{"weight":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]},'
+    b'"state.sum":{"dtype":"F32","shape":[3,2],"data_offsets":[24,48]}}'
+)
+
+
+def test_a_checkpoint_of_the_version_before_is_loaded(tmp_path: Path) -> None:
+    rows, sums = np.float32([[0.5, 1.5], [3, 4], [4.5, 5.5]]), np.float32([[1, 1], [0, 0], [1, 1]])
+    file = tmp_path / "7" / "tables" / "node" / "00000-00000.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\xb8" + bytes(7) + OLD_HEADER.ljust(184) + rows.tobytes() + sums.tobytes())
+    (tmp_path / "7" / "manifest.json").write_text(OLD_MANIFEST)
+    ge.shutdown()
+    table = ge.DistEmbedding(3, 2, "node")
+    opt = ge.SparseAdagrad([table], lr=0.1)
+    loaded = ge.load_checkpoint(tmp_path / "7", tables=[table], optimizers=[opt])
+    assert (loaded.step, loaded.extra, opt.param_groups[0]["lr"]) == (7, {"at": 3}, 0.5)
+    assert table.weight[:].tolist() == rows.tolist()
+    assert table.optm_state["sum"].tolist() == sums.tolist()
+    ge.save_checkpoint(tmp_path / "7", tables=[table], optimizers=[opt], step=8)  # and replaced by a new one
+    assert ge.load_checkpoint(tmp_path / "7", tables=[table], optimizers=[opt]).step == 8

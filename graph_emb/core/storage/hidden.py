@@ -37,7 +37,7 @@ class HiddenFolder:
 
     Args:
         place: What the files will become.
-        name: Of the folder, where other processes must find it; else one that nobody else has.
+        name: Of the folder, where other processes must find it; else a new, unique one.
     Attributes:
         path: The folder.
     Raises:
@@ -73,7 +73,7 @@ class HiddenFolder:
 
 
 def hidden_name(place: Path) -> str:
-    """A name for something beside ``place`` that nobody else has."""
+    """A unique hidden name in the folder of ``place``."""
     return f".{place.name}.partial-{secrets.token_hex(4)}"
 
 
@@ -110,7 +110,7 @@ def remove_left_behind(
 
     Args:
         folders: Candidates; only unlocked folders with MARK go, and empty ones of a name that only we give.
-        is_ours: Tells besides whether an unmarked folder holds something complete of ours that may go.
+        is_ours: Whether an unmarked folder holds a complete result of ours, which may go too.
         empty: Empty folders of any name go as well.
     Returns:
         The ones that were removed.
@@ -124,7 +124,7 @@ def remove_left_behind(
 
 
 def left_behind(place: Path) -> Iterator[Path]:
-    """Hidden folders beside ``place`` of its name, of living processes too."""
+    """Hidden folders for ``place``, of living processes too."""
     escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in place.name)
     found = place.parent.glob(f".{escaped}.partial-*") if place.parent.is_dir() else iter(())
     return (path for path in found if _HIDDEN_NAME.fullmatch(path.name))
@@ -132,7 +132,7 @@ def left_behind(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(place: str | Path) -> Iterator[Path]:
-    """A folder for temporary files, gone at the end; those that killed processes left beside ``place`` go first.
+    """A folder for temporary files, removed at the end; leftovers of killed processes for ``place`` go first.
 
     Args:
         place: Gives the parent and the name; without a parent the folder lies in ``$TMPDIR``.
