@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graph_emb.graph.typed import HeteroGraph
     from partition.assignment import Assignment
-    from partition.building import build
+    from partition.building import build, repartition
     from partition.conversion import convert
     from partition.partitioned import PartitionedGraph, load
-    from partition.repartitioning import repartition
     from partition.verification import Verification, verify
 
 # No module is named like a function: importing it would put the module in the function's place.
@@ -23,7 +22,7 @@ _HOMES = {
     "build": "partition.building",
     "convert": "partition.conversion",
     "load": "partition.partitioned",
-    "repartition": "partition.repartitioning",
+    "repartition": "partition.building",
     "verify": "partition.verification",
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.log import get_logger
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import HeteroGraph
@@ -30,6 +31,8 @@ from partition.writer import (
     finish,
     type_name,
 )
+
+log = get_logger("partition.building")
 
 
 def build(
@@ -59,6 +62,32 @@ def build(
     from partition.streaming.building import build_streaming
 
     return build_streaming(graph, chosen)
+
+
+def repartition(
+    source: str | Path, num_parts: int, method: str = "auto", *, out: str | Path, **options: Any
+) -> PartitionedGraph:
+    """Partition the graph of a partition anew; node and edge data move along.
+
+    Original positions and ids stay those of the first input where the source has id maps; a partition that DGL wrote
+    without them, or without those of nodes or of edges, counts there as an input in its own order.
+
+    Args:
+        source: A partition that ``build`` or DGL wrote.
+        num_parts, method, out: As for ``build``.
+        options: The other options of ``build``, without ``assignment``.
+    Raises:
+        What ``build`` raises.
+    """
+    whole = load(source)
+    without = [f"{kind}s" for kind in ("node", "edge") if not whole.has_id_map(kind)]
+    if without:
+        log.warning(
+            "%s has no id maps of its %s: their 'original' ids in the new partition are the ids in this one",
+            whole.path,
+            " and ".join(without),
+        )
+    return build(whole.to_graph(), num_parts, method, out=out, **options)
 
 
 def _build(source: Any, options: BuildOptions) -> PartitionedGraph:

@@ -170,7 +170,7 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _repartition(args: argparse.Namespace) -> int:
-    from partition.repartitioning import repartition
+    from partition.building import repartition
 
     _say_built(repartition(args.source, **_build_options(args)))
     return 0

@@ -3,12 +3,10 @@
 from partition.methods import (  # they register
     external,  # noqa: F401
     file,  # noqa: F401
-    hash,  # noqa: F401
     metis,  # noqa: F401
     multilevel,  # noqa: F401
-    random,  # noqa: F401
-    range,  # noqa: F401
     streaming,  # noqa: F401
+    without_edges,  # noqa: F401
 )
 from partition.methods.assign import assign
 from partition.methods.base import METHODS, Method, Problem

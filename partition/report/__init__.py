@@ -1,7 +1,6 @@
 """Costs of a partition in training: counted, forecast and compared with random parts."""
 
-from partition.report.build import DEFAULTS, ForecastOptions, report
 from partition.report.page import to_html
-from partition.report.report import PartitionReport, Quality
+from partition.report.report import DEFAULTS, ForecastOptions, PartitionReport, Quality, report
 
 __all__ = ["DEFAULTS", "ForecastOptions", "PartitionReport", "Quality", "report", "to_html"]

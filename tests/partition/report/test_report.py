@@ -13,8 +13,8 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from partition.report import ForecastOptions, PartitionReport, report, to_html
-from partition.report.build import random_parts
 from partition.report.flat import FlatGraph
+from partition.report.report import random_parts
 from tests.partition.report.graphs import communities, random_typed
 
 SMALL = ForecastOptions(walk_length=4, fanouts=(2, 3), batch_size=5, vertex_cut=True)

@@ -4,7 +4,7 @@ import numpy as np
 
 from graph_emb.graph.typed import HeteroGraph
 from partition.methods import assign
-from partition.methods.hash import hashes
+from partition.methods.without_edges import hashes
 
 
 def test_a_hash_depends_on_the_original_id_alone() -> None:
@@ -24,3 +24,17 @@ def test_a_string_hashes_alike_beside_longer_ones() -> None:
 def test_hashes_spread_evenly() -> None:
     counts = np.bincount((hashes(np.arange(100_000), 0) % np.uint64(8)).astype(int))
     assert counts.max() / counts.mean() < 1.03
+
+
+def test_random_deals_every_type_evenly() -> None:
+    made = assign(HeteroGraph({"a": 10, "b": 7}, {}), 4, "random", seed=2, balance=["nodes", "types"])
+    assert np.ptp(np.bincount(made.parts["a"])) <= 1
+    assert np.ptp(np.bincount(made.parts["b"])) <= 1
+    assert np.ptp(np.bincount(made.homogeneous())) <= 1
+
+
+def test_ranges_ascend_within_a_type_and_take_turns_with_the_rest() -> None:
+    made = assign(HeteroGraph({"a": 10, "b": 7}, {}), 4, "range", balance=["nodes", "types"])
+    assert made.parts["a"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
+    assert made.parts["b"].tolist() == [0, 0, 1, 2, 2, 3, 3]  # the extra ones: parts 0, 1 of a, then 2, 3, 0 of b
+    assert np.bincount(made.homogeneous()).tolist() == [5, 4, 4, 4]
