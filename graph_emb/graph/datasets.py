@@ -159,18 +159,18 @@ def read_source(source: Any, root: str | Path | None = None, **options: Any) -> 
     """
     if not isinstance(source, str | Path):
         return read_graph(source, **options)
-    place, name = find_dataset(source, root), str(source)
-    if _is_ogb(name if place is None else place.name):
-        if place is not None and place.is_dir():
-            return read_graph(place, **options)
+    name, place = str(source), find_dataset(source, root)
+    if place is None and _is_ogb(name):
         return read_graph(Path(name).name, root=_root(name, root), **options)
     if place is None:
         return _digits(options).graph if name == "digits" else read_graph(source, **options)
-    if place.is_file() or (place / VENUE_NAMES).is_file() or (place / ENTITY_PARTS["train"]).is_file():
-        return _of_place(place, options).graph if place.is_dir() else read_graph(place, **options)
+    if any((place / file).is_file() for file in (VENUE_NAMES, ENTITY_PARTS["train"])):
+        return _of_place(place, options).graph
     if "format" not in options and _holds_triples(place):
-        return read_graph(place, format="triples", **options)
-    return read_graph(place / GRAPH_FILE if (place / GRAPH_FILE).is_file() else place, **options)
+        options["format"] = "triples"
+    elif (place / GRAPH_FILE).is_file():
+        place = place / GRAPH_FILE
+    return read_graph(place, **options)
 
 
 def data_root(root: str | Path | None = None) -> Path | None:
@@ -216,10 +216,9 @@ def _not_found(path: Path, name: str, root: Path | None) -> Exception:
         return DataError(f"{root / name}: no such file; root= is the folder that holds {name.replace('-', '_')}/")
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         return DataError(f"{path}: is a folder without {GRAPH_FILE}; give the graph file itself")
-    if split_suffix(path)[1] or split_suffix(path)[0] or len(path.parts) > 1:
-        return DataError(
-            f"{path}: no such file or folder; check the name" + (f", or look under {root}" if root else "")
-        )
+    if any(split_suffix(path)) or len(path.parts) > 1:
+        hint = "" if root is None else f", or look under {root}"
+        return DataError(f"{path}: no such file or folder; check the name{hint}")
     if root is not None and not difflib.get_close_matches(name, available()):
         return DataError(f"data set {name[:80]!r}: no {name[:80]} in {root}; root= is the folder that holds it")
     return unknown_name("data set", name[:80], available())

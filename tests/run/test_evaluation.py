@@ -1,4 +1,4 @@
-"""What a run is judged by, and the settings of it that mean nothing to a data set."""
+"""Evaluations of a run, and settings of them that mean nothing to a data set."""
 
 from __future__ import annotations
 
