@@ -18,7 +18,12 @@ from graph_emb.models.kge.distance_kernels import TINY
 
 
 class Comparison(Protocol):
-    """The score of a query and an entity, higher for a better match."""
+    """The score of a query and an entity, higher for a better match.
+
+    Sides that learn are compared as fast as training needs: products of norms, and ``TINY`` under a root, which keeps
+    it differentiable at 0. Without a gradient, as ranks call it, float32 rows on the CPU are compared by their plain
+    differences, so that rows far from the origin keep their digits and equal distances stay equal.
+    """
 
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
         """Scores of row against row, shapes (..., D) and (..., D), which broadcast; shape (...)."""
@@ -42,15 +47,18 @@ class InnerProduct:
 
 
 class NegativeL2:
-    """``s = -sqrt(sum_d (q_d - e_d)^2)``; of chunks by norms and a matrix product."""
+    """``s = -sqrt(sum_d (q_d - e_d)^2)``; of chunks that learn by norms and a matrix product."""
 
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.pairs``."""
-        return -((queries - entities).square().sum(dim=-1) + float(TINY)).sqrt()
+        return -((queries - entities).square().sum(dim=-1) + _tiny(queries, entities)).sqrt()
 
     def chunks(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.chunks``."""
-        scores: Tensor = _L2Chunks.apply(queries, entities)
+        if _compiled(queries, entities) and not _learns(queries, entities):
+            return _plain_scores(queries, entities, moduli=False)
+        centre = queries.mean(dim=1, keepdim=True).detach()  # far from the origin the norms would swallow the distance
+        scores: Tensor = _L2Chunks.apply(queries - centre, entities - centre)
         return scores
 
 
@@ -76,12 +84,14 @@ class NegativeModulus:
     def pairs(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.pairs``."""
         real, imaginary = (queries - entities).chunk(2, dim=-1)
-        return -(real.square() + imaginary.square() + float(TINY)).sqrt().sum(dim=-1)
+        return -(real.square() + imaginary.square() + _tiny(queries, entities)).sqrt().sum(dim=-1)
 
     def chunks(self, queries: Tensor, entities: Tensor) -> Tensor:
         """See ``Comparison.chunks``."""
         if not _compiled(queries, entities):
             return self.pairs(queries[:, :, None], entities[:, None])
+        if not _learns(queries, entities):
+            return _plain_scores(queries, entities, moduli=True)
         kernels = distance_kernels.modulus_scores, distance_kernels.modulus_gradients
         scores: Tensor = _KernelChunks.apply(queries, entities, *kernels)
         return scores
@@ -92,6 +102,20 @@ DOT, L1, L2, MODULUS = InnerProduct(), NegativeL1(), NegativeL2(), NegativeModul
 
 def _compiled(queries: Tensor, entities: Tensor) -> bool:
     return all(side.dtype is torch.float32 and side.device.type == "cpu" for side in (queries, entities))
+
+
+def _learns(*sides: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(side.requires_grad for side in sides)
+
+
+def _tiny(*sides: Tensor) -> float:
+    return float(TINY) if _learns(*sides) else 0.0
+
+
+def _plain_scores(queries: Tensor, entities: Tensor, *, moduli: bool) -> Tensor:
+    out = torch.empty(*queries.shape[:2], entities.shape[1])
+    distance_kernels.plain_scores(_array(queries), _array(entities), moduli, out.numpy())
+    return out
 
 
 class _L2Chunks(torch.autograd.Function):

@@ -85,3 +85,36 @@ def test_only_the_side_that_learns_gets_a_gradient() -> None:
     L1.chunks(q, e.detach()).sum().backward()
     assert q.grad is not None
     assert e.grad is None
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["l2", "modulus"])
+def test_scores_without_a_gradient_are_the_plain_differences(name: str, shape: tuple[int, ...]) -> None:
+    q, e, _ = (side.detach() for side in sides(shape, torch.float32))
+    expected = plain(ALL[name], q.double(), e.double())
+    torch.testing.assert_close(ALL[name].chunks(q, e).double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [0.0, 10.0, 1000.0])
+def test_l2_keeps_its_order_far_from_the_origin(offset: float) -> None:
+    """The square was expanded: at an offset of 10 the norms took the digits that tell near entities apart."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(1, 20, 64, generator=generator) * 0.1 + offset
+    e = torch.randn(1, 500, 64, generator=generator) * 0.1 + offset
+    exact = plain(L2, q.double(), e.double())
+    ranks, wanted = (scores.argsort().argsort() for scores in (L2.chunks(q, e), exact))
+    assert (ranks - wanted).abs().double().mean() < 0.01, "float32 swaps neighbours 1e-7 apart; the norms gave 1.1"
+    learned = L2.chunks(q.requires_grad_(), e).detach()
+    torch.testing.assert_close(learned.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_equal_sums_of_moduli_are_ties() -> None:
+    """1e-12 stood under each root, so that moduli 2 and 0 summed up to more than 1 and 1."""
+    q = torch.zeros(1, 1, 4)
+    e = torch.tensor([[[2.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.3, 0.0, 0.4, 1.5]]])
+    assert MODULUS.chunks(q, e).tolist() == [[[-2.0] * 4]]
+    assert MODULUS.pairs(q[0], e[0]).tolist() == [-2.0] * 4
+    swapped = torch.rand(1, 50, 2, generator=torch.Generator().manual_seed(2))
+    x, y = swapped.unbind(2)
+    a, b = torch.stack([x, x, y, y], 2), torch.stack([y, y, x, x], 2)
+    assert torch.equal(MODULUS.chunks(q, a), MODULUS.chunks(q, b))
