@@ -88,6 +88,7 @@ def measure(model: str, graph: KnowledgeGraph, args: argparse.Namespace) -> dict
         dim=args.dim,
         loss="self_adversarial",
         margin=9.0,
+        n3=0.0,
         num_negatives=args.negatives,
         chunk_size=args.chunk_size,
         batch_size=args.batch_size,

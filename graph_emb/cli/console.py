@@ -7,11 +7,11 @@ import os
 import sys
 
 WATCHED = "GRAPH_EMB_WATCHED"
-"""Set by a launcher whose terminal somebody watches: its first trainer's output goes there."""
+"""Set by a launcher with a terminal: its first trainer's output goes there."""
 
 
 def show_progress(args: argparse.Namespace) -> bool:
-    """Bars only where somebody watches."""
+    """Whether to show bars: on a terminal, or for a launcher that runs on one."""
     return not args.quiet and (sys.stderr.isatty() or os.environ.get(WATCHED) == "1")
 
 

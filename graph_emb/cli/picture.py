@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_POINTS = 5_000
 MAX_CLASSES = 20
 BACKGROUND, INK = "#ffffff", "#22252b"
 

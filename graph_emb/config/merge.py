@@ -26,7 +26,7 @@ SECTIONS = {
 }  # fmt: skip
 """Every section and one of its fields, for the errors."""
 NO_EFFECT: dict[str, Any] = {"train.path": "optimizer", "parallel.negatives": "global", "parallel.negative_pool": 0}
-"""What earlier versions wrote for models that have no such field; None elsewhere."""
+"""Values that earlier versions wrote for models without such a field; None elsewhere."""
 NAMED_SECTIONS = ("dataset", "model")
 """Sections of which the bare word is the name: ``model: deepwalk``."""
 

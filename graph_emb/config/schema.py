@@ -140,7 +140,7 @@ class ParallelSection(Settings):
 
 
 class CheckpointSection(Settings):
-    """When the training is saved so that it can go on after a stop; they lie beside the run folder."""
+    """Intervals and retention of checkpoints, which lie next to the run folder."""
 
     every: str | None = Field(default=None, description="steps (500) or a time (90s, 10m, 2h); null: never")
     keep_last: Count = Field(default=2, ge=1, le=1_000_000, description="complete checkpoints that stay")
@@ -165,7 +165,7 @@ class CheckpointSection(Settings):
 
 
 class EvaluateSection(Settings):
-    """What is measured after training, as far as the data allows it."""
+    """Evaluation after training, as far as the data allows it."""
 
     enabled: bool = Field(default=True, description="evaluate after training")
     ratios: tuple[Ratio, ...] = Field(
@@ -179,7 +179,7 @@ class EvaluateSection(Settings):
 
 
 class OutputSection(Settings):
-    """What is written into the run folder."""
+    """Files of the run folder."""
 
     formats: tuple[FormatName, ...] = Field(default=("npy",), min_length=1, description="files of the embeddings")
     context: Literal["none", "add", "concat"] = Field(

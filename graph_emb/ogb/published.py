@@ -1,4 +1,4 @@
-"""Published rows of OGB's leaderboards and baselines, beside which our own are shown.
+"""Published rows of OGB's leaderboards and baselines, shown next to our own.
 
 Means and standard deviations are over 10 runs. Sources, as each row names them:
 

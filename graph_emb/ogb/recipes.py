@@ -37,7 +37,7 @@ VALIDATION_EDGES = ("held out", "trained on")
 
 @dataclass(frozen=True)
 class Run:
-    """What a recipe is run with, beside its settings.
+    """Seed, threads and device of one run of a recipe.
 
     Attributes:
         seed: Of the network, its batches and negatives.
@@ -140,7 +140,7 @@ class LinkRecipe:
     Attributes:
         embedding: How the rows are learned.
         predictor: The network's recipe.
-        features: Node features beside the embedding: "none", "raw", or "unit columns", each divided by its length.
+        features: Node features joined to the embedding: "none", "raw", or "unit columns", each divided by its length.
         validation_edges: "held out"; or "trained on": a first training finds the epoch, a second one with the
             validation edges among its own lasts as long and gives the test value. The rules allow it for ogbl-collab.
     Raises:
@@ -186,9 +186,9 @@ class LinkRecipe:
         else:
             rows = self.embedding.embed(data, run)
             learned, embedded = rows.num_parameters, time.perf_counter()
-            beside = FrozenRows(with_features(rows.embeddings, data, self.features), rows.num_parameters)
+            joined = FrozenRows(with_features(rows.embeddings, data, self.features), rows.num_parameters)
             result = train_link_predictor(
-                beside, data.link_split, num_nodes, self.predictor, seed=run.seed, progress=run.progress
+                joined, data.link_split, num_nodes, self.predictor, seed=run.seed, progress=run.progress
             )
         return self._result(data.name, result, learned, {"embedding": embedded - begin, "all": _since(begin)})
 

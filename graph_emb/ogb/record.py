@@ -1,4 +1,4 @@
-"""What is kept of one seed of one method on one OGB data set: a JSON file for each seed."""
+"""Record of one seed of one method on one OGB data set: a JSON file for each seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BestScore(_Facts):
 
 
 class SeedResult(_Facts):
-    """What a finished seed found.
+    """Scores, sizes and times of a finished seed.
 
     Attributes:
         metric: OGB's metric of the data set: "hits@K", "mrr", "rocauc" or "acc".
@@ -75,7 +75,7 @@ class SeedRecord(_Facts):
         settings_selected_on: "valid" or "test" where several settings were compared, and by which part's values; "none"
             where they were taken as they are.
         validation_edges: "trained on" where validation edges were added to the training edges.
-        external_data: Whether anything beside the data set was learned from.
+        external_data: Whether data other than the data set was used.
         command: What was typed.
     """
 
@@ -145,7 +145,7 @@ def write_record(path: Path, record: SeedRecord) -> None:
 
 
 def this_hardware() -> Hardware:
-    """What this process runs on."""
+    """Processor, cores, memory and GPUs of this machine."""
     import psutil
     import torch
 

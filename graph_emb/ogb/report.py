@@ -22,14 +22,14 @@ MISSING = "(to be filled in)"
 
 @dataclass(frozen=True)
 class Submission:
-    """What a leaderboard's form asks for and a run does not know.
+    """Answers to a leaderboard's form that a run does not know.
 
     Attributes:
         method: Name of the row; None: the model's name.
         contact: Name and address.
         code: Public repository.
         paper: Address of the paper.
-        external_data: Whether anything beside the data set was learned from; a run that says so counts as well.
+        external_data: Whether data other than the data set was used; a run that says so counts as well.
     """
 
     method: str | None = None
@@ -41,7 +41,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Report:
-    """Numbers over the seeds of one method, with all that a leaderboard wants beside them.
+    """Numbers over the seeds of one method, with the rest of a leaderboard's form.
 
     Attributes:
         records: By seed.

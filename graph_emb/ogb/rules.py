@@ -1,4 +1,4 @@
-"""What OGB's leaderboards forbid, as refusals; what they want said, as notes.
+"""OGB's leaderboard rules: refusals of what they forbid, notes on what must be disclosed.
 
 Source: ogb.stanford.edu/docs/leader_overview and leader_rules: seeds not fixed, or exactly 0 to 9, and not tuned; the
 test set for nothing but the final number; validation edges only for choosing, except in ogbl-collab once all
@@ -36,7 +36,7 @@ def check(records: Sequence[SeedRecord], *, partial: bool = False) -> list[str]:
         records: All seeds of one method, in any order.
         partial: Accept fewer seeds than the rules ask for, or others than 0 to 9.
     Returns:
-        What has to be said beside the numbers.
+        Notes to publish with the numbers.
     Raises:
         ConfigError: a rule is broken; the message names it and the seed.
     """

@@ -1,4 +1,4 @@
-"""What every script of examples/ogb does: read the command line, run the seeds that are missing, print the table."""
+"""Main program of the scripts in examples/ogb: read the command line, run the missing seeds, print the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run asks of a family of models: read the data, train the tables, judge them.
+"""Contract between a run and a family of models: read the data, train the tables, judge them.
 
 ``graph_emb.run.pipeline`` does the rest for all of them: configuration, run folder, clock, metrics, errors.
 """
@@ -14,7 +14,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.run.evaluation import Finding
-from graph_emb.run.parallel import Ranks
+from graph_emb.run.parallel import Trainers
 
 Log = Callable[[dict[str, Any]], None]
 """Takes a line of metrics.jsonl."""
@@ -22,7 +22,7 @@ Log = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training made.
+    """Rows and metrics of a finished training.
 
     Attributes:
         tables: Rows by table with their original ids; the first one is the model's main table. Empty on every rank
@@ -72,7 +72,7 @@ class Family(Protocol):
         self,
         dataset: Any,
         *,
-        ranks: Ranks | None,
+        ranks: Trainers | None,
         log: Log,
         progress: bool,
         checkpoints: PeriodicCheckpoints | None,

@@ -18,7 +18,7 @@ def check_memory(num_rows: int, dim: int, tables: int, rule: str, *, averages: i
         dim: Width of a row, float32.
         tables: How many such tables are trained.
         rule: The update rule, by its name in the configuration.
-        averages: Tables beside them that hold averages, without state.
+        averages: Further tables that hold averages, without state.
     """
     import psutil
 

@@ -31,6 +31,7 @@ from graph_emb.transport.base import Transport
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import layout
+from partition import PartitionedGraph
 
 WEIGHT = "weight"
 TABLE = "node"
@@ -41,7 +42,7 @@ MOST_SILENCE = 30.0
 
 @dataclass(frozen=True)
 class GatheredRows:
-    """What the ranks made together.
+    """Result of a training by several ranks.
 
     Attributes:
         result: This rank's view of the training.
@@ -53,7 +54,7 @@ class GatheredRows:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Trainers:
     """The trainers of a job.
 
     Attributes:
@@ -84,7 +85,7 @@ class Ranks:
         self.folders.close()
 
 
-def start(config: RunConfig) -> Ranks:
+def start(config: RunConfig) -> Trainers:
     """Enter the mode of a configuration and check that all ranks were given the same one.
 
     Raises:
@@ -93,11 +94,11 @@ def start(config: RunConfig) -> Ranks:
     parallel = config.parallel
     if parallel.mode == "collective":
         made: Any = runtime.init(mode="collective", timeout=parallel.timeout, hogwild=parallel.hogwild)
-        ranks = Ranks(made.group, made)
+        ranks = Trainers(made.group, made)
     else:
         group = ProcessGroup(timeout=parallel.timeout)
         silence = min(parallel.timeout, MOST_SILENCE)
-        ranks = Ranks(group, runtime.init(mode="kvstore", timeout=silence, hogwild=parallel.hogwild))
+        ranks = Trainers(group, runtime.init(mode="kvstore", timeout=silence, hogwild=parallel.hogwild))
     try:
         if ranks.group.world_size != parallel.trainers:
             raise ConfigError(
@@ -114,8 +115,8 @@ def start(config: RunConfig) -> Ranks:
 
 @contextmanager
 def parts_for(
-    ranks: Ranks, config: RunConfig, graph: HeteroGraph | None, facts: Any = None
-) -> Iterator[tuple[partition.PartitionedGraph, Any]]:
+    ranks: Trainers, config: RunConfig, graph: HeteroGraph | None, facts: Any = None
+) -> Iterator[tuple[PartitionedGraph, Any]]:
     """Cut a graph for the trainers and open the parts on every rank; every rank calls it, the first gives the graph.
 
     The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``. They are gone
@@ -136,7 +137,7 @@ def parts_for(
     ranks.group.barrier()
 
 
-def cut(graph: HeteroGraph, config: RunConfig, folder: Path) -> partition.PartitionedGraph:
+def cut(graph: HeteroGraph, config: RunConfig, folder: Path) -> PartitionedGraph:
     """Partition a graph for the trainers; on the first rank."""
     parts = config.parallel.trainers
     if parts > graph.total_nodes:
@@ -156,7 +157,7 @@ def of_one_type(graph: Graph) -> HeteroGraph:
 
 @dataclass(frozen=True)
 class Share:
-    """What a rank has of a graph that was cut for the trainers.
+    """A rank's part of a graph that was cut for the trainers.
 
     Attributes:
         graph: The arcs that leave its nodes, in partition order.
@@ -169,7 +170,7 @@ class Share:
     order: np.ndarray | None
 
 
-def share_of(ranks: Ranks, config: RunConfig, graph: Graph | None) -> Share:
+def share_of(ranks: Trainers, config: RunConfig, graph: Graph | None) -> Share:
     """Cut a plain graph and take this rank's share. Every rank calls it; the first one gives the graph."""
     whole = None if graph is None else of_one_type(graph)
     with parts_for(ranks, config, whole, None if graph is None else graph.directed) as (parts, directed):
@@ -178,7 +179,7 @@ def share_of(ranks: Ranks, config: RunConfig, graph: Graph | None) -> Share:
 
 
 def train(
-    ranks: Ranks,
+    ranks: Trainers,
     config: RunConfig,
     walks: PlainWalkConfig,
     graph: Graph | None,
@@ -218,7 +219,7 @@ def train(
     return GatheredRows(result, gathered_rows(ranks, model, config.output.context, share.order))
 
 
-def gathered_rows(ranks: Ranks, model: SkipGram, context: str, order: np.ndarray | None) -> torch.Tensor | None:
+def gathered_rows(ranks: Trainers, model: SkipGram, context: str, order: np.ndarray | None) -> torch.Tensor | None:
     """``SkipGram.embeddings`` in the graph's original order, on the rank that has ``order``; every rank calls it."""
     ranks.transport.flush()
     ranks.transport.barrier()
@@ -227,11 +228,11 @@ def gathered_rows(ranks: Ranks, model: SkipGram, context: str, order: np.ndarray
         original = torch.empty_like(rows)
         original[torch.from_numpy(order)] = rows
         rows = original
-    ranks.transport.barrier()  # nobody leaves while the first one reads
+    ranks.transport.barrier()  # every rank stays while the first one reads
     return rows
 
 
-def own_part(parts: partition.PartitionedGraph, ranks: Ranks, directed: bool) -> PartGraph:
+def own_part(parts: PartitionedGraph, ranks: Trainers, directed: bool) -> PartGraph:
     """The arcs that leave this rank's nodes, read from the parts in which they lie."""
     places = ranks.layout(parts.books[NODE_TYPE])
     low, high = places.owned(ranks.rank)

@@ -32,7 +32,7 @@ class EvaluationError(GraphEmbError):
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """What a run gave.
+    """Result of a run.
 
     Attributes:
         config: The complete configuration.
@@ -145,7 +145,7 @@ def _run(
     overwrite: bool,
     progress: bool,
     add_files: AddFiles | None,
-    ranks: parallel.Ranks | None,
+    ranks: parallel.Trainers | None,
     checkpoints: _Checkpoints,
 ) -> PipelineResult:
     if out is None:
@@ -163,7 +163,7 @@ class _Checkpoints:
     """Where and when a run is saved, as its configuration says.
 
     Raises:
-        ConfigError: there is no run folder beside which they could lie.
+        ConfigError: there is no run folder, which their place is named after.
     """
 
     def __init__(self, config: RunConfig, out: str | Path | None, overwrite: bool, resume: bool) -> None:
@@ -193,7 +193,7 @@ class _Checkpoints:
 
 FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
 FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interval")}
-"""What may change when a run goes on: who trains, what is written and judged, and where the data lies."""
+"""Fields that may change when a run goes on: trainers, output, evaluation, and where the data lies."""
 
 
 def about(config: RunConfig) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _place(out: str | Path) -> Path:
     return Path(os.path.realpath(Path(out).expanduser()))
 
 
-def _help(config: RunConfig, ranks: parallel.Ranks, checkpoints: _Checkpoints) -> PipelineResult:
+def _help(config: RunConfig, ranks: parallel.Trainers, checkpoints: _Checkpoints) -> PipelineResult:
     """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
     opened = checkpoints.open(_nowhere)
     trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False, checkpoints=opened)
@@ -228,7 +228,7 @@ class _Run:
     """The state of one run: data, clock, metrics."""
 
     def __init__(
-        self, config: RunConfig, progress: bool, ranks: parallel.Ranks | None, checkpoints: _Checkpoints
+        self, config: RunConfig, progress: bool, ranks: parallel.Trainers | None, checkpoints: _Checkpoints
     ) -> None:
         self.progress, self.ranks, self.checkpoints = progress, ranks, checkpoints
         self.family: Family = family_of(config)

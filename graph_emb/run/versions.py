@@ -1,4 +1,4 @@
-"""What a run's numbers depend on beside its configuration: versions and memory of the process."""
+"""Versions of the packages that results depend on, and peak memory of the process."""
 
 from __future__ import annotations
 

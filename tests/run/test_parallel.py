@@ -13,7 +13,7 @@ import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.config import DeepWalkConfig
-from graph_emb.run.parallel import Ranks, cut, of_one_type, own_part
+from graph_emb.run.parallel import Trainers, cut, of_one_type, own_part
 from tests.ranks import Ranks as Workers
 
 pytestmark = pytest.mark.dist
@@ -73,7 +73,7 @@ def read_own_part(folder: str, directed: bool) -> tuple[Any, ...]:
 
     transport: Any = ge.init(mode="collective", timeout=60)
     try:
-        own = own_part(partition.load(folder), Ranks(transport.group, transport), directed)
+        own = own_part(partition.load(folder), Trainers(transport.group, transport), directed)
         return own.low, own.indptr, own.indices, own.weights
     finally:
         ge.shutdown()

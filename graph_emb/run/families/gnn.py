@@ -27,7 +27,7 @@ from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Log, Trained
 from graph_emb.run.inputs import absolute_paths, read_dataset
 from graph_emb.run.memory import check_memory
-from graph_emb.run.parallel import Ranks
+from graph_emb.run.parallel import Trainers
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.sampling.walkers import thread_count
 
@@ -43,7 +43,7 @@ LINK_METRICS = {
 
 @dataclass(frozen=True, eq=False)
 class GNNData:
-    """What a run trains on, whole on every rank.
+    """Graph, task and features of a run, whole on every rank.
 
     Attributes:
         name: As the data set is called.
@@ -115,7 +115,7 @@ class GNNFamily:
         self,
         dataset: GNNData | None,
         *,
-        ranks: Ranks | None,
+        ranks: Trainers | None,
         log: Log,
         progress: bool,
         checkpoints: PeriodicCheckpoints | None,
@@ -148,7 +148,7 @@ class GNNFamily:
         return Trained(first, interrupted, metrics, found)
 
     def _train_all(
-        self, data: GNNData, ranks: Ranks | None, log: Log, progress: bool, checkpoints: PeriodicCheckpoints | None
+        self, data: GNNData, ranks: Trainers | None, log: Log, progress: bool, checkpoints: PeriodicCheckpoints | None
     ) -> tuple[dict[str, Embeddings], dict[int, dict[str, Any]], bool]:
         """The first seed's rows, on the first rank; what every seed found; and whether Ctrl-C ended the last one."""
         first: dict[str, Embeddings] = {}
@@ -172,7 +172,7 @@ class GNNFamily:
         self,
         data: GNNData,
         seed: int,
-        ranks: Ranks | None,
+        ranks: Trainers | None,
         log: Log,
         progress: bool,
         checkpoints: PeriodicCheckpoints | None,
@@ -199,7 +199,7 @@ class GNNFamily:
         return train_sage(data.graph, data.task, self.model, **options)
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
-        """What the training's evaluations found, at the epoch that the validation part chose."""
+        """Scores of the training's evaluations at the epoch that the validation part chose."""
         kind = "node classes" if isinstance(dataset.task, NodeTask) else "link prediction"
         chosen = "at the best validation value" if self._has_valid(dataset) else "after the last epoch"
         return [Finding("graph_network", f"{kind}, {chosen}", trained.model)]

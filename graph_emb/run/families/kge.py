@@ -22,7 +22,7 @@ from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Log, Trained
 from graph_emb.run.inputs import absolute_paths, read_dataset
 from graph_emb.run.memory import check_memory
-from graph_emb.run.parallel import Ranks
+from graph_emb.run.parallel import Trainers
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.sampling.walkers import thread_count
 
@@ -42,7 +42,7 @@ class KGEFamily:
         """Triples with their splits."""
         graph = knowledge_graph(read_dataset(self.config.dataset, file_format="triples"))
         check_candidates(graph, JUDGED, self.model.candidates)
-        tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # the best rows are kept beside
+        tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
         check_memory(graph.num_entities, self.model.dim, tables, self.model.rule)
         return graph
 
@@ -65,7 +65,7 @@ class KGEFamily:
         self,
         dataset: KnowledgeGraph | None,
         *,
-        ranks: Ranks | None,
+        ranks: Trainers | None,
         log: Log,
         progress: bool,
         checkpoints: PeriodicCheckpoints | None,
@@ -129,8 +129,8 @@ class KGEFamily:
         }
 
 
-def _shared(ranks: Ranks, graph: KnowledgeGraph | None) -> KnowledgeGraph:
-    """What a rank trains on, from the first one, which keeps all it has read."""
+def _shared(ranks: Trainers, graph: KnowledgeGraph | None) -> KnowledgeGraph:
+    """The training triples on every rank, sent by the first, which keeps all parts."""
     told = None
     if graph is not None:
         parts = {part: graph.parts[part] for part in ("train", "valid") if part in graph.parts}

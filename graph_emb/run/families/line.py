@@ -55,7 +55,7 @@ class LineFamily:
         self,
         dataset: PlainDataset | None,
         *,
-        ranks: parallel.Ranks | None,
+        ranks: parallel.Trainers | None,
         log: Log,
         progress: bool,
         checkpoints: PeriodicCheckpoints | None,

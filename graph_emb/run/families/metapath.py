@@ -25,7 +25,6 @@ from graph_emb.run.inputs import read_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.sampling.metapath import WEIGHT, Metapath, node_kinds, step_arcs
 from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler, StepArcs
-from partition.partitioned import PartitionedGraph
 
 
 class MetapathFamily:
@@ -66,7 +65,7 @@ class MetapathFamily:
         self,
         dataset: Dataset | None,
         *,
-        ranks: parallel.Ranks | None,
+        ranks: parallel.Trainers | None,
         log: Log,
         progress: bool,
         checkpoints: PeriodicCheckpoints | None,
@@ -145,7 +144,7 @@ class MetapathFamily:
 
 @dataclass(frozen=True)
 class _Share:
-    """What a rank has of a graph with node types that was cut for the trainers."""
+    """A rank's part of a graph with node types that was cut for the trainers."""
 
     states: MetapathGraph
     policy: Any
@@ -188,7 +187,7 @@ def rows_by_type(rows: Tensor, graph: HeteroGraph, path: Metapath) -> dict[str, 
     return tables
 
 
-def _share_of(ranks: parallel.Ranks, config: RunConfig, dataset: Dataset | None) -> _Share:
+def _share_of(ranks: parallel.Trainers, config: RunConfig, dataset: Dataset | None) -> _Share:
     """Cut the arcs of the path and take this rank's share. Every rank calls it; the first one gives the graph.
 
     All nodes are cut as one type, so that one table has all rows; each distinct step is an edge type of its own.
@@ -219,7 +218,7 @@ def _arc_type(number: int) -> tuple[str, str, str]:
     return NODE_TYPE, f"step{number}", NODE_TYPE
 
 
-def _own_arcs(parts: PartitionedGraph, number: int, places: RankRanges, rank: int) -> StepArcs:
+def _own_arcs(parts: parallel.PartitionedGraph, number: int, places: RankRanges, rank: int) -> StepArcs:
     """The arcs of a step that arrive at this rank's nodes, read from the parts in which they lie."""
     low, high = places.owned(rank)
     starts, pieces, weights = parts.nodes.typed_starts[:, 0], [], []

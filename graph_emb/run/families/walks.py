@@ -58,7 +58,7 @@ class WalkFamily:
         self,
         dataset: PlainDataset | None,
         *,
-        ranks: parallel.Ranks | None,
+        ranks: parallel.Trainers | None,
         log: Log,
         progress: bool,
         checkpoints: PeriodicCheckpoints | None,

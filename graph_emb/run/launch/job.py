@@ -147,7 +147,7 @@ def _kvstore_variables(hosts: Sequence[Host], index: int, port: int, hosts_file:
 
 
 class _Meeting:
-    """What the launchers of several machines tell each other through the store. Alone, nothing is said.
+    """Messages between the launchers of several machines through the store; a single launcher sends none.
 
     A thread listens, because a call to a store behind a cut cable does not return.
     """
@@ -192,7 +192,7 @@ class _Meeting:
             telling.join(LAST_WORD.total_seconds() if self._index == 0 else TELL)
 
     def _tell(self, failed: str | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone, or somebody never answers: nobody left to tell
+        with contextlib.suppress(RuntimeError):  # the store is gone, or a launcher never answers: none is left to tell
             if failed is not None:
                 self._store.set(f"failed/{self._index}", failed)
             self._store.set(f"left/{self._index}", "")

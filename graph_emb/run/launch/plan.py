@@ -38,7 +38,7 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What a message calls it."""
+        """Name of the process in messages."""
         return f"{self.role} {self.rank}"
 
 

@@ -57,7 +57,7 @@ def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda
     Processes also end when this one is killed.
 
     Args:
-        processes: What to start; those that are ``shown`` also write to this terminal.
+        processes: Commands to start; ``shown`` ones also write to this terminal.
         stop: Asked while waiting; a text ends everything with it as the reason (another machine failed).
     Raises:
         ProcessFailure: one failed; the message names it, its exit and its last line.
