@@ -210,8 +210,8 @@ class RankRanges:
         return int(self.bounds[mine[0]]), int(self.bounds[mine[-1] + 1])
 
     def owner(self, ids: Tensor) -> Tensor:
-        """The rank of each checked id, shape (B,), int64, on the CPU."""
-        return torch.from_numpy(self.ranks)[_ranges_of(torch.from_numpy(self.bounds), ids.cpu())]
+        """The rank of each checked id, shape (B,), int64, on the CPU; ids of any integer dtype."""
+        return torch.from_numpy(self.ranks)[_ranges_of(torch.from_numpy(self.bounds), ids.cpu().long())]
 
     def route(self, ids: Tensor, last: int | None = None) -> Route:
         """Group the distinct ones of checked ids by the rank that stores them, in one pass.

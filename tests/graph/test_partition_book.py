@@ -65,6 +65,7 @@ def test_a_route_groups_distinct_ids_by_the_rank_that_owner_names(last: int | No
 def test_the_owner_of_a_range_is_its_rank_by_torch_and_compiled() -> None:
     ids = torch.arange(9)
     assert RANGES.owner(ids).tolist() == [2] * 4 + [1] * 5
+    assert RANGES.owner(ids.int()).tolist() == RANGES.owner(ids).tolist()
     assert [RANGES.ranks[range_of(RANGES.bounds, row)] for row in range(9)] == RANGES.owner(ids).tolist()
     assert [RANGES.owned(rank) for rank in range(4)] == [(4, 4), (4, 9), (0, 4), (0, 0)]
 
