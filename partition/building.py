@@ -14,7 +14,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.log import get_logger
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition.assignment import Assignment
 from partition.halo import PartBuilder
 from partition.manifest import FileSet, PartitionManifest, facts_of, read_json
@@ -144,7 +144,9 @@ def _assigned(graph: HeteroGraph, options: BuildOptions) -> Assignment:
 
 def _manifest(graph: HeteroGraph, assignment: Assignment, options: BuildOptions) -> PartitionManifest:
     num_edges = {type_name(etype): len(src) for etype, (src, _) in graph.edges.items()}
-    made = facts_of(assignment, graph.num_nodes, num_edges, graph.counts)
+    # duplicates that are kept change nothing, and a streaming build does not count them
+    changes = {what: number for what, number in graph.counts.items() if what != DUPLICATES_KEPT}
+    made = facts_of(assignment, graph.num_nodes, num_edges, changes)
     return PartitionManifest(f"{graph.name}.json", options.edge_owner, options.halo, options.num_hops, made)
 
 

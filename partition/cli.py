@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, Parser, one_line
 from graph_emb.core.errors import ConfigError, GraphEmbError
+from graph_emb.core.yaml_text import parse_yaml
 
 if TYPE_CHECKING:
     from partition.partitioned import PartitionedGraph
@@ -277,17 +278,15 @@ def _tolerance(text: str | None) -> float | dict[str, float] | None:
 
 def _options(words: list[str], flag: str) -> dict[str, Any]:
     """``key=value`` words; a value is read as YAML, so numbers, true, null and [lists] are what they look like."""
-    import yaml
-
     found = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{flag} {word!r}: write key=value")
         try:
-            found[key] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{flag} {word!r}: no YAML value ({error})") from error
+            found[key] = parse_yaml(text)
+        except ConfigError as error:
+            raise ConfigError(f"{flag} {word[:60]!r}: no YAML value ({error})") from error
     return found
 
 

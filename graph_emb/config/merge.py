@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from graph_emb.config.schema import MODELS, RunConfig
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.settings import and_more, limit_of, short
+from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.models.settings import ModelSettings, paths_of
 
 Nested = dict[str, Any]
@@ -108,12 +109,10 @@ def read_config_file(path: str | Path) -> Nested:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{path}: {size} bytes is above the limit of {MAX_CONFIG_BYTES}; is it a config file?")
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}; --config takes a YAML file") from None
-    except (yaml.YAMLError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ValueError as error:  # ConfigError is one, too
         raise ConfigError(f"{path}: not a YAML text file ({_one_line(error)})") from None
     if content is None:
         return {}
@@ -132,9 +131,10 @@ def parse_override(text: str) -> Nested:
     if not equals or not key:
         raise ConfigError(f"override {text!r}: write key=value, such as train.lr=0.05")
     try:
-        return place_key(key.strip(), yaml.load(value, Loader=_StrictLoader))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{key}: {value!r} is not a YAML value ({_one_line(error)})") from None
+        parsed = parse_yaml(value)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {value[:60]!r} is not a YAML value ({error})") from None
+    return place_key(key.strip(), parsed)
 
 
 def place_key(key: str, value: Any) -> Nested:
@@ -157,26 +157,6 @@ def place_key(key: str, value: Any) -> Nested:
     for part in reversed(paths[0].split(".")):
         nested = {part: nested}
     return nested
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without repeated keys, of which the first would be ignored silently."""
-
-
-def _mapping_of_distinct_keys(loader: _StrictLoader, node: yaml.MappingNode) -> Nested:
-    loader.flatten_mapping(node)
-    seen: Nested = {}
-    for key_node, value_node in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str):
-            raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a word")
-        if key in seen:
-            raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
-        seen[key] = loader.construct_object(value_node, deep=True)
-    return seen
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_of_distinct_keys)
 
 
 def _merge_into(target: Nested, layer: Mapping[str, Any], path: str = "") -> None:

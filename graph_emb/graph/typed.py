@@ -17,6 +17,8 @@ EdgeType = tuple[str, str, str]
 NODE_TYPE = "_N"
 EDGE_TYPE: EdgeType = ("_N", "_E", "_N")
 """DGL's names in a graph without types."""
+DUPLICATES_KEPT = "duplicate edges kept"
+"""The count of edges that came before: they are in the graph, nothing was done to them."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import WEIGHT, Contents
-from graph_emb.graph.typed import EdgeType, HeteroGraph
+from graph_emb.graph.typed import DUPLICATES_KEPT, EdgeType, HeteroGraph
 
 Columns = dict[str, np.ndarray]
 
@@ -107,7 +107,7 @@ def _merged(table: _EdgeTable, policy: str, num_destinations: int, counts: dict[
     """Each (source, destination) once, at its first place, with its first data; "sum" adds the weights up."""
     keys = _keys(table.src, table.dst, num_destinations)
     if policy == "keep":
-        _count(counts, "duplicate edges kept", _num_repeated(keys))
+        _count(counts, DUPLICATES_KEPT, _num_repeated(keys))
         return table
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     _count(counts, f"duplicate edges {'summed' if policy == 'sum' else 'dropped'}", len(keys) - len(first))

@@ -24,10 +24,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.graph.readers.source import MASKS, checked_edge_type, checked_type_name
 from graph_emb.graph.typed import EdgeType
 
@@ -145,8 +145,8 @@ def read_description(file: Path) -> Description:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise DataError(f"{file}: above the limit of {MAX_BYTES} bytes; is it a description of a graph?")
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = parse_yaml(file.read_text(encoding="utf-8"))
+    except (ConfigError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: not a YAML text: {' '.join(str(error).split())[:160]}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: holds {type(content).__name__} at the top; expected the keys 'nodes' and 'edges'")

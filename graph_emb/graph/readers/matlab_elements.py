@@ -13,6 +13,8 @@ from pathlib import Path
 from graph_emb.core.errors import DataError
 
 _HEADER_BYTES = 128
+_MAX_DEPTH = 32
+"""Elements inside elements; each costs scipy a few levels of Python's stack."""
 _MATRIX, _COMPRESSED = 14, 15
 _FLAGS_TAG = (6, 8)  # type and bytes of a matrix's first element
 _KNOWN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, _MATRIX, _COMPRESSED, 16, 17, 18})
@@ -31,7 +33,9 @@ def check_elements(file: Path, content: bytes) -> None:
         raise DataError(f"{file}: the header is damaged or cut off; fetch it again")
 
 
-def _check(file: Path, order: str, content: bytes, at: int, limit: int) -> None:
+def _check(file: Path, order: str, content: bytes, at: int, limit: int, depth: int = 0) -> None:
+    if depth > _MAX_DEPTH:
+        raise _fault(file, at, f"nested deeper than {_MAX_DEPTH}")
     while at < limit:
         if at + 8 > limit:
             raise _fault(file, at, f"expected a tag of 8 bytes, but {limit - at} are left")
@@ -49,12 +53,12 @@ def _check(file: Path, order: str, content: bytes, at: int, limit: int) -> None:
                 inner = zlib.decompress(content[begin : begin + size])
             except zlib.error as error:
                 raise _fault(file, at, f"damaged data ({error})") from error
-            _check(file, order, inner, 0, len(inner))
+            _check(file, order, inner, 0, len(inner), depth + 1)
         elif kind == _MATRIX and size:
             flags = content[begin : begin + 8]
             if flags != struct.pack(order + "II", *_FLAGS_TAG):  # scipy takes these 8 bytes for granted
                 raise _fault(file, begin, f"array flags {flags.hex()}, expected type 6 and 8 bytes")
-            _check(file, order, content, begin, begin + size)
+            _check(file, order, content, begin, begin + size, depth + 1)
         padded = size if kind == _COMPRESSED else -(-size // 8) * 8
         at = at + 8 if is_small else begin + padded
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from graph_emb.core.errors import DataError
+from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.matlab_elements import check_elements
 
 from .samples import WRITERS
@@ -54,3 +57,18 @@ def test_damage_inside_a_compressed_variable_is_named(tmp_path: Path) -> None:
     content[160] ^= 0xFF
     with pytest.raises(DataError, match="byte 128: damaged data"):
         check_elements(Path("g.mat"), bytes(content))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_elements_nested_thousands_deep_are_one_line(compressed: bool, tmp_path: Path) -> None:
+    """Each level was one of Python's stack, in the check and in scipy: RecursionError."""
+    inner = b""
+    for _ in range(60 if compressed else 3000):
+        flags = struct.pack("<IIQ", 6, 8, 0)
+        inner = struct.pack("<II", 14, len(flags + inner)) + flags + inner
+        if compressed:
+            packed = zlib.compress(inner)
+            inner = struct.pack("<II", 15, len(packed)) + packed
+    (tmp_path / "g.mat").write_bytes(b"MATLAB 5.0".ljust(124, b" ") + b"\0\1IM" + inner)
+    with pytest.raises(DataError, match=r"g\.mat: byte .*nested deeper than 32"):
+        read_graph(tmp_path / "g.mat")

@@ -356,7 +356,7 @@ def test_a_bad_row_is_named_and_nothing_stays(tmp_path: Path) -> None:
     ("weight", "error", "word"),
     [
         (np.arange(1, 41, dtype=np.uint32), DataError, "column 'weight': dtype uint32"),
-        ([[1.0, 2.0]] * 40, ConfigError, "holds lists"),
+        ([[1.0, 2.0]] * 40, DataError, "holds lists"),
     ],
 )
 def test_weights_that_cannot_be_written_are_refused(
