@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
-from graph_emb.checkpoint.json_codec import decode, encode
 from graph_emb.checkpoint.manifest import CheckpointManifest
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.json_codec import decode, encode
 from graph_emb.optimizer import SparseOptimizer
 
 MODEL = "model"

@@ -12,7 +12,6 @@ from torch import Tensor, nn, optim
 from graph_emb import optimizer_state
 from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.dense import DenseObjects, Restorer
-from graph_emb.checkpoint.json_codec import decode
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.checkpoint.restore_plan import RestorePlan, plan_restore
@@ -20,6 +19,7 @@ from graph_emb.checkpoint.restore_rows import TableRestorer, restore_clocks
 from graph_emb.checkpoint.safetensors_file import PieceReader
 from graph_emb.checkpoint.saving import wait_for_running
 from graph_emb.core.errors import GraphEmbError
+from graph_emb.core.json_codec import decode
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.transport.base import Transport

@@ -150,7 +150,7 @@ class CheckpointManifest(_Strict):
         tables: By name.
         optimizers: The sparse optimizers, in the order given.
         dense: The file with the tensors of model, torch optimizers and generators, where there are any.
-        model, torch_optimizers, schedulers: State dicts as ``graph_emb.checkpoint.json_codec`` writes them.
+        model, torch_optimizers, schedulers: State dicts as ``graph_emb.core.json_codec`` writes them.
         generators: The state of each named generator on each rank; one state where it is the same on all.
         extra: What the caller gave on the first rank.
         extras: What it gave on each rank, where that differs.

@@ -13,13 +13,13 @@ from torch import nn, optim
 
 from graph_emb.checkpoint.all_or_none import agree
 from graph_emb.checkpoint.background import PendingCheckpoint
-from graph_emb.checkpoint.json_codec import decode
 from graph_emb.checkpoint.loading import load_checkpoint
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
 from graph_emb.checkpoint.retention import check_replaceable
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.interval import parse_interval
+from graph_emb.core.json_codec import decode
 from graph_emb.core.storage import remove_folder, replace_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer

@@ -19,6 +19,7 @@ import xxhash
 from torch import Tensor
 
 from graph_emb.core.errors import DataError
+from graph_emb.core.json_codec import CODES
 from graph_emb.core.storage import OutputFile
 
 PIECE_BYTES = 16 << 20
@@ -28,18 +29,6 @@ SCATTERED_BYTES = 2 << 20
 MOST_HEADER = 100 << 20
 ALIGN = 64
 
-CODES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 DTYPES = {code: dtype for dtype, code in CODES.items()}
 
 

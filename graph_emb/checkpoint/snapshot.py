@@ -13,12 +13,12 @@ from torch import Tensor
 
 from graph_emb import optimizer_state
 from graph_emb.checkpoint.dense import DenseObjects
-from graph_emb.checkpoint.json_codec import encode
 from graph_emb.checkpoint.manifest import GroupEntry, OptimizerEntry, WorldEntry
 from graph_emb.checkpoint.retention import Retention
 from graph_emb.checkpoint.safetensors_file import dtype_name
 from graph_emb.checkpoint.table_writer import TableShare
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.json_codec import encode
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.table.spec import accumulation_dtype

@@ -70,7 +70,8 @@ def check_seconds(**given: float) -> None:
             raise ConfigError(f"{name} {seconds!r} must be a positive number of seconds, and finite")
 
 
-def _proof(token: str, who: bytes, first: bytes, second: bytes) -> bytes:
+def token_proof(token: str, who: bytes, first: bytes, second: bytes) -> bytes:
+    """HMAC-SHA256 by which a process shows that it knows the token, over the two sides' nonces."""
     return hmac.new(token.encode(), who + first + second, hashlib.sha256).digest()
 
 
@@ -274,10 +275,10 @@ class Listener:
             sock.sendall(MAGIC + mine)
             answer = _read(sock, NONCE + PROOF, until)
             theirs, proof = answer[:NONCE], answer[NONCE:]
-            if not hmac.compare_digest(proof, _proof(self._token, b"dialer", mine, theirs)):
+            if not hmac.compare_digest(proof, token_proof(self._token, b"dialer", mine, theirs)):
                 self._refuse(sock, f"{host}:{port} (wrong token)")
                 return
-            sock.sendall(_proof(self._token, b"listener", mine, theirs))
+            sock.sendall(token_proof(self._token, b"listener", mine, theirs))
             channel = Channel(sock, f"{host}:{port}", self._timeout)
         except OSError as error:
             self._refuse(sock, f"{host}:{port} ({error or type(error).__name__})")
@@ -320,8 +321,8 @@ def dial(address: Address, token: str, timeout: float, patience: float) -> Chann
         if not greeting.startswith(MAGIC):
             raise PeerError(f"{name} is no server of graph_emb; check the hosts file and the port")
         theirs, mine = greeting[len(MAGIC) :], secrets.token_bytes(NONCE)
-        sock.sendall(mine + _proof(token, b"dialer", theirs, mine))
-        if not hmac.compare_digest(_read(sock, PROOF, deadline), _proof(token, b"listener", theirs, mine)):
+        sock.sendall(mine + token_proof(token, b"dialer", theirs, mine))
+        if not hmac.compare_digest(_read(sock, PROOF, deadline), token_proof(token, b"listener", theirs, mine)):
             raise PeerError(f"{name} does not hold the job's token")
     except OSError:
         sock.close()

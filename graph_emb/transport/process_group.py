@@ -6,8 +6,10 @@ Works with a group that the program made already, under torchrun, and alone.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import math
 import os
+import secrets
 import socket
 import threading
 import time
@@ -21,7 +23,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError, PeerError, unknown_name
+from graph_emb.core.json_codec import pack, unpack
 from graph_emb.core.names import Rank
+from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, token_proof
 from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
 
 ROLL_CALL = 5.0
@@ -62,6 +66,13 @@ class ProcessGroup:
         self.world_size = dist.get_world_size(self._group)
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self._shared: SharedExchange | None = None
+        token = os.environ.get(TOKEN_VARIABLE)
+        if token and self.world_size > 1:  # before any other word
+            try:
+                self._prove_token(token)
+            except BaseException:
+                self.close()
+                raise
         if self.world_size > 1 and shared_memory:
             self._shared = SharedExchange.open(
                 self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
@@ -150,12 +161,50 @@ class ProcessGroup:
 
         return wait
 
-    def gather_objects(self, value: Any, what: str) -> list[Any]:
-        """One small picklable value of every rank, in the order of ranks."""
-        found: list[Any] = [None] * self.world_size
+    def gather_objects(self, value: Any, what: str, kinds: Sequence[type] = ()) -> list[Any]:
+        """One value of every rank, in the order of ranks. Nothing is unpickled: a peer chooses values, never code.
+
+        Args:
+            value: Plain values, arrays, and dataclasses of them (``graph_emb.core.json_codec.pack``).
+            kinds: The dataclasses that may come back.
+        Raises:
+            DataError: a peer sent no such value.
+            PeerError: a process is gone or did not answer in time.
+        """
+        return [unpack(message, kinds) for message in self._gather_bytes(pack(value, what), what)]
+
+    def _gather_bytes(self, message: bytes, what: str) -> list[bytes]:
+        """The bytes of every rank, in the order of ranks."""
+        sizes = [int(size) for size in self._gather_equal(torch.tensor([len(message)]), what)]
+        own = torch.zeros(max(sizes), dtype=torch.uint8)
+        own[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+        pieces = self._gather_equal(own, what)
+        return [piece[:size].numpy().tobytes() for piece, size in zip(pieces, sizes, strict=True)]
+
+    def _gather_equal(self, own: Tensor, what: str) -> list[Tensor]:
+        """A tensor of the same shape from every rank."""
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
         with self._translated(what):
-            dist.all_gather_object(found, value, group=self._group)
+            dist.all_gather(found, own, group=self._group)
         return found
+
+    def _prove_token(self, token: str) -> None:
+        """Show every rank that this process knows the job's token, and learn that they do; the token never travels.
+
+        Raises:
+            PeerError: a process does not know it, and is named.
+        """
+        what = "proof of the token"
+        nonce = torch.frombuffer(bytearray(secrets.token_bytes(NONCE)), dtype=torch.uint8)
+        nonces = torch.cat(self._gather_equal(nonce, what)).numpy().tobytes()
+        right = [token_proof(token, f"rank {rank}".encode(), nonces, b"") for rank in range(self.world_size)]
+        own = torch.frombuffer(bytearray(right[self.rank]), dtype=torch.uint8)
+        for rank, proof in enumerate(self._gather_equal(own, what)):
+            if not hmac.compare_digest(right[rank], proof.numpy().tobytes()):
+                raise PeerError(
+                    f"rank {self.rank} of {self.world_size}: the process that joined as rank {rank} does not know the "
+                    f"job's token (${TOKEN_VARIABLE}); give every process of the job the same one"
+                )
 
     def sum(self, values: Tensor, what: str) -> Tensor:
         """The sum over all ranks, in place, returned."""

@@ -52,7 +52,7 @@ class SharedExchange:
 
         Args:
             rank, world_size: This process among all.
-            gather: Collects one picklable value of every rank.
+            gather: Collects one small value of every rank.
             timeout: Seconds until a silent rank is an error.
         """
         if not hasattr(os, "memfd_create"):

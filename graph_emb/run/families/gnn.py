@@ -58,6 +58,10 @@ class GNNData:
     features: Mapping[str, Any] = field(default_factory=dict)
 
 
+MESSAGE_KINDS = (GNNData, HeteroGraph, NodeTask, LinkTask)
+"""The classes of the data that the first rank hands to the others."""
+
+
 class GNNFamily:
     """See ``graph_emb.run.family.Family``."""
 
@@ -125,7 +129,7 @@ class GNNFamily:
             raise ConfigError(
                 f"model.num_seeds = {self.model.num_seeds}: checkpoints hold one training; start a run for each seed"
             )
-        data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph")[0]
+        data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph", MESSAGE_KINDS)[0]
         assert data is not None
         threads = torch.get_num_threads()
         torch.set_num_threads(thread_count(self.config.train.threads))

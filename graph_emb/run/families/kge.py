@@ -136,7 +136,7 @@ def _shared(ranks: Trainers, graph: KnowledgeGraph | None) -> KnowledgeGraph:
         parts = {part: graph.parts[part] for part in ("train", "valid") if part in graph.parts}
         types = graph.entity_types
         told = KnowledgeGraph(graph.name, graph.num_entities, graph.num_relations, parts, entity_types=types)
-    found = ranks.group.gather_objects(told, "triples")[0]
+    found = ranks.group.gather_objects(told, "triples", (KnowledgeGraph,))[0]
     return found if graph is None else graph
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.run.launch import plan, watch
 from graph_emb.run.launch.hosts import LOOPBACK, Host
+from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment
 
 PORT = 29_417
 """Where the first machine's launcher listens when several machines take part and no port is given."""
@@ -66,15 +67,16 @@ def run_host(
             servers, which work while trainers wait for them.
         environment: Further variables of every trainer.
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port cannot be had, or several machines have no token in common.
         PeerError: the machines did not come together, or one of them failed.
     """
     if len(hosts) > 1 and port == 0:
         raise ConfigError("several hosts need a port that all of them know; give --port")
+    token = _token(hosts)
     store = _meeting_point(hosts[0].address, port, here=index == 0)
     cores = os.cpu_count() or 1
     per_trainer = threads or max(1, cores // hosts[index].trainers)
-    variables = dict(environment or {})
+    variables = {**(environment or {}), TOKEN_VARIABLE: token}
     processes = []
     if hosts[index].servers:
         hosts_file = logs / "servers.txt"
@@ -119,31 +121,38 @@ def _kvstore_variables(hosts: Sequence[Host], index: int, port: int, hosts_file:
     """Write down where the servers listen, and what servers and trainers read of it.
 
     Raises:
-        ConfigError: the machines differ in servers, or several machines have no token in common.
+        ConfigError: the machines differ in servers.
     """
-    from graph_emb.transport import guard, kvstore
+    from graph_emb.transport import kvstore
     from graph_emb.transport.kvstore.layout import free_ports
 
     counts = {host.servers for host in hosts}
     if len(counts) > 1:
         raise ConfigError(f"hosts have {sorted(counts)} servers; give every host the same number")
-    token = os.environ.get(guard.TOKEN_VARIABLE)
-    if token is None:
-        if len(hosts) > 1:
-            raise ConfigError(
-                f"several hosts need a token in common; set {guard.TOKEN_VARIABLE} to the same value on each "
-                "(docs/guides/security.md)"
-            )
-        token = guard.new_token()
     first = port + 1 if len(hosts) > 1 else free_ports(hosts[0].servers, hosts[0].address)
     hosts_file.parent.mkdir(parents=True, exist_ok=True)
     hosts_file.write_text("".join(f"{host.address} {first}\n" for host in hosts), encoding="utf-8")
     return {
-        guard.TOKEN_VARIABLE: token,
         kvstore.HOSTS_VARIABLE: str(hosts_file.absolute()),
         kvstore.SERVERS_VARIABLE: str(hosts[0].servers),
         kvstore.MACHINE_VARIABLE: str(index),
     }
+
+
+def _token(hosts: Sequence[Host]) -> str:
+    """The token of a job, which every process proves before anything else: the environment's, or on one machine a new
+    one.
+
+    Raises:
+        ConfigError: several machines have no token in common.
+    """
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token is None and len(hosts) > 1:
+        raise ConfigError(
+            f"several hosts need a token in common; set {TOKEN_VARIABLE} to the same value on each "
+            "(docs/guides/security.md)"
+        )
+    return new_token() if token is None else token_or_environment(token)
 
 
 class _Meeting:
@@ -203,18 +212,26 @@ class _Meeting:
 def start_by_ssh(hosts: Sequence[Host], own: int, arguments: Sequence[str]) -> list[subprocess.Popen[bytes]]:
     """Start ``graph-emb launch`` on every other host by ssh, in the same folder, with the same interpreter.
 
+    The job's token goes through ssh's standard input: arguments are visible to all users of a machine.
+
     Args:
         hosts: All machines.
         own: This one's place.
         arguments: Of ``graph-emb launch`` without ``--ssh`` and ``--host-index``.
     """
     folder, python = shlex.quote(os.getcwd()), shlex.quote(sys.executable)
+    token = os.environ.setdefault(TOKEN_VARIABLE, new_token())
     started = []
     for index, host in enumerate(hosts):
         if index == own:
             continue
         words = ["launch", "--host-index", str(index), *arguments]
-        remote = f"cd {folder} && exec {python} -m graph_emb {shlex.join(words)}"
-        started.append(subprocess.Popen(["ssh", "-tt", "-o", "BatchMode=yes", host.address, remote],
-                                        stdin=subprocess.DEVNULL))  # fmt: skip
+        take = f"IFS= read -r {TOKEN_VARIABLE} && export {TOKEN_VARIABLE}"
+        remote = f"{take} && cd {folder} && exec {python} -m graph_emb {shlex.join(words)}"
+        process = subprocess.Popen(["ssh", "-o", "BatchMode=yes", host.address, remote], stdin=subprocess.PIPE)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its exit code says why
+            process.stdin.write(f"{token}\n".encode())
+            process.stdin.close()
+        started.append(process)
     return started

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +14,7 @@ from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.run.launch.hosts import Host
 from graph_emb.run.launch.job import run_host, run_local
 from graph_emb.run.launch.watch import ProcessFailure
+from graph_emb.transport.guard import new_token
 from graph_emb.transport.kvstore.layout import free_ports
 
 pytestmark = pytest.mark.dist
@@ -34,6 +37,11 @@ if transport.rank == int(sys.argv[1]):
 transport.votes(True)
 transport.votes(True)
 """
+
+
+@pytest.fixture(autouse=True)
+def _common_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPH_EMB_TOKEN", new_token())
 
 
 def test_the_trainers_of_one_machine_find_each_other(tmp_path: Path) -> None:
@@ -108,14 +116,48 @@ def test_servers_and_trainers_of_one_machine_find_each_other(tmp_path: Path) -> 
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == [str([-10.0] * 6)] * 2
 
 
-def test_hosts_with_different_numbers_of_servers_are_refused(tmp_path: Path) -> None:
+def test_hosts_with_different_numbers_of_servers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 2)]
     with pytest.raises(ConfigError, match="give every host the same number"):
         run_host(["true"], hosts, 0, logs=tmp_path, port=free_ports(1))
 
 
-def test_several_hosts_with_servers_need_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("servers", [0, 1])
+def test_several_hosts_need_a_token(servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRAPH_EMB_TOKEN", raising=False)
-    hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 1)]
+    hosts = [Host("127.0.0.1", 1, servers), Host("127.0.0.2", 1, servers)]
     with pytest.raises(ConfigError, match="need a token in common"):
         run_host(["true"], hosts, 0, logs=tmp_path, port=free_ports(1))
+
+
+FAKE_SSH = """#!/bin/sh
+echo "$@" >> "$FAKE_SSH_CALLS"
+for last; do :; done
+unset GRAPH_EMB_TOKEN
+exec sh -c "$last"
+"""
+
+
+def test_ssh_brings_the_token_by_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several hosts need a token in common, which ``--ssh`` has to bring along without showing it to ``ps``."""
+    monkeypatch.delenv("GRAPH_EMB_TOKEN", raising=False)
+    fake, calls = tmp_path / "bin" / "ssh", tmp_path / "calls"
+    fake.parent.mkdir()
+    fake.write_text(FAKE_SSH)
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SSH_CALLS", str(calls))
+    (tmp_path / "hosts.txt").write_text("127.0.0.1 1\n127.0.0.2 1\n")
+    script = tmp_path / "tell.py"
+    script.write_text(
+        "import os, pathlib, sys\n"
+        "pathlib.Path(sys.argv[1], os.environ['RANK']).write_text(os.environ['GRAPH_EMB_TOKEN'])\n"
+    )
+    options = ["--hosts", str(tmp_path / "hosts.txt"), "--host-index", "0", "--ssh", "--logs", str(tmp_path / "logs")]
+    words = ["launch", *options, "--port", str(free_ports(1)), "--", str(script), str(tmp_path)]
+    ended = subprocess.run([sys.executable, "-m", "graph_emb", *words], timeout=120, check=False, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()
+    tokens = [(tmp_path / str(rank)).read_text() for rank in range(2)]
+    assert tokens[0] == tokens[1] != ""
+    assert "127.0.0.2" in calls.read_text()
+    assert tokens[0] not in calls.read_text()

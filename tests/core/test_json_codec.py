@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from graph_emb.checkpoint.json_codec import decode, encode
-from graph_emb.checkpoint.safetensors_file import CODES
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.json_codec import CODES, decode, encode, pack, unpack
 
 VALUES: list[Any] = [
     None,
@@ -93,3 +94,42 @@ def test_what_only_pickle_could_write_is_named(value: Any, message: str) -> None
 
 def test_an_ordered_dict_becomes_a_dict_in_its_order() -> None:
     assert list(decode(encode(OrderedDict(b=1, a=2), "x"))) == ["b", "a"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    left: dict[tuple[str, str], np.ndarray]
+    right: np.ndarray | None = None
+
+
+def test_a_message_brings_arrays_strings_and_dataclasses() -> None:
+    sent = ("parts", 3, Pair({("a", "b"): np.arange(6).reshape(2, 3)}, np.array(["x", "long name"])))
+    word, number, pair = unpack(pack(sent, "test"), (Pair,))
+    assert (word, number, type(pair)) == ("parts", 3, Pair)
+    assert pair.left[("a", "b")].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert pair.right.tolist() == ["x", "long name"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pickle.dumps({"a": 1}),
+        b"",
+        b"\xff" * 40,
+        pack(Pair({}), "test"),  # a class that the reader did not name
+        (2).to_bytes(8, "little") + b"[[",
+        (10**5).to_bytes(8, "little") + b"[" * 10**5,
+        pack(np.arange(9), "test")[:-1],
+        pack(np.arange(9), "test").replace(b"<i8", b"|O8"),
+        pack(np.arange(9), "test").replace(b"[9]", b"[-1]"),
+    ],
+    ids=["pickle", "empty", "noise", "class", "cut", "deep", "short", "objects", "negative"],
+)
+def test_no_message_of_a_stranger_does_more_than_fail(message: bytes) -> None:
+    with pytest.raises(DataError, match=r"message|numbers"):
+        unpack(message)
+
+
+def test_what_a_message_cannot_hold_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"start\.1 is a function; a message holds"):
+        pack((1, test_what_a_message_cannot_hold_is_named), "start")
