@@ -253,6 +253,7 @@ class GradientSteps:
         self._model, self._decay, self._pool, self.optimizer = model, decay, pool, optimizer
         self.size = step_walks(model)
         self._lockstep = model.embedding.transport.lockstep
+        self._places = np.full(model.num_nodes, -1, np.int32)
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
@@ -271,7 +272,8 @@ class GradientSteps:
 
     def _start(self, part: WalkBatch) -> tuple[list[Tensor], Future]:
         """Pull the rows of each table that the walks need, and start computing their gradients in the pool."""
-        rows = localize(part.walks, self._kernel.draw(part.walks, part.epoch, part.index), self._model.config)
+        drawn = self._kernel.draw(part.walks, part.epoch, part.index)
+        rows = localize(part.walks, drawn, self._model.config, self._places)
         ids = torch.from_numpy(rows.ids)
         pulled = [self._model.context(ids)]
         if self._model.context is not self._model.embedding:
@@ -377,27 +379,16 @@ class LocalRows:
     negatives: np.ndarray
 
 
-def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig) -> LocalRows:
+def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig, places: np.ndarray) -> LocalRows:
     """Collect the rows that get a gradient from walks (B, L) with negatives (B, S * K), and no others.
 
     Walks of one node and the negatives of blocks that hold no token are left out: a rule such as Adam would move
     their rows even by a gradient of zero.
+
+    Args:
+        places: Scratch of shape (N,), int32, -1 everywhere, before and after.
     """
-    lengths = (walks >= 0).sum(axis=1)
-    walks = np.where((lengths >= 2)[:, None], walks, -1)
-    used = np.where(lengths >= 2, -(-lengths // config.block), 0) * config.shared_negatives
-    negatives = np.where(np.arange(negatives.shape[1]) < used[:, None], negatives, -1)
-    tokens = np.unique(walks)
-    tokens = tokens[tokens >= 0]
-    others = np.setdiff1d(negatives, tokens)
-    others = others[others >= 0]
-    ids = np.concatenate([tokens, others])
-    order = np.argsort(ids, kind="stable")
-
-    def places(nodes: np.ndarray) -> np.ndarray:
-        if len(ids) == 0:
-            return nodes
-        found = order[np.searchsorted(ids, nodes, sorter=order).clip(max=len(ids) - 1)]
-        return np.where(nodes >= 0, found, -1).astype(np.int32)
-
-    return LocalRows(ids.astype(np.int64), len(tokens), places(walks), places(negatives))
+    own, out = (0, 0), (np.empty_like(walks), np.empty_like(negatives))
+    block = (config.block, config.shared_negatives)
+    ids, num_tokens, _, _ = skipgram_kernels.number_rows(walks, negatives, *block, *own, places, *out)
+    return LocalRows(ids, num_tokens, *out)

@@ -104,11 +104,13 @@ def test_the_kernels_gradients_are_autograds(rule: str, tables: int) -> None:
 def test_only_rows_that_get_a_gradient_are_pulled() -> None:
     walks = np.array([[7, 9, 7, -1, -1, -1], [8, -1, -1, -1, -1, -1], [9, 3, 9, 3, 9, -1]], np.int32)
     negatives = np.array([[5, 9, 1, 1], [2, 2, 2, 2], [4, 7, 4, 5]], np.int32)
-    rows = localize(walks, negatives, SkipGramConfig(dim=4, block=4, shared_negatives=2))
-    assert rows.ids.tolist() == [3, 7, 9, 4, 5]
+    places = np.full(10, -1, np.int32)
+    rows = localize(walks, negatives, SkipGramConfig(dim=4, block=4, shared_negatives=2), places)
+    assert rows.ids.tolist() == [7, 9, 3, 5, 4]
     assert rows.num_tokens == 3
-    np.testing.assert_array_equal(rows.walks, [[1, 2, 1, -1, -1, -1], [-1, -1, -1, -1, -1, -1], [2, 0, 2, 0, 2, -1]])
-    np.testing.assert_array_equal(rows.negatives, [[4, 2, -1, -1], [-1, -1, -1, -1], [3, 1, 3, 4]])
+    np.testing.assert_array_equal(rows.walks, [[0, 1, 0, -1, -1, -1], [-1, -1, -1, -1, -1, -1], [1, 2, 1, 2, 1, -1]])
+    np.testing.assert_array_equal(rows.negatives, [[3, 1, -1, -1], [-1, -1, -1, -1], [4, 0, 4, 3]])
+    assert (places == -1).all()
 
 
 def test_every_rule_has_an_optimizer_and_a_learning_rate() -> None:
