@@ -18,7 +18,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import Advance
 from partition.relabel import Ranges
-from partition.streaming.files import FileArray, append_groups
+from partition.streaming.files import FileArray, append_groups, write
 from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
@@ -166,7 +166,7 @@ class Shuffle:
         rows = rows.take(order)  # of records ten times as fast as rows[order]
         del order
         for name in layout.record.names or ():
-            np.ascontiguousarray(rows[name]).tofile(self._column(name, bucket))
+            write(self._column(name, bucket), rows[name])
         self._hand_out(rows, bucket, part)
         tick(len(rows))
         return {"rows": len(rows)}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from graph_emb.core.storage import named
+
 
 @dataclass(frozen=True)
 class FileArray:
@@ -59,11 +61,28 @@ class FileArray:
             yield self[start : start + self.step]
 
 
+def write(path: Path, values: np.ndarray) -> None:
+    """Make a raw file, or replace it.
+
+    Raises:
+        OSError: as ``append``.
+    """
+    path.write_bytes(b"")
+    append(path, values)
+
+
 def append(path: Path, values: np.ndarray) -> None:
-    """Add values at the end of a raw file."""
+    """Add values at the end of a raw file.
+
+    Raises:
+        OSError: the disk is full; the error names the file, the bytes needed and the bytes free.
+    """
     if len(values):
-        with path.open("ab") as stream:
-            stream.write(np.ascontiguousarray(values).view(np.uint8).data)
+        try:
+            with path.open("ab") as stream:
+                stream.write(np.ascontiguousarray(values).view(np.uint8).data)
+        except OSError as error:
+            raise named(error, path, values.nbytes) from error
 
 
 def append_groups(values: np.ndarray, keys: np.ndarray, paths: list[Path]) -> None:

@@ -23,7 +23,7 @@ from partition.methods.base import METHODS
 from partition.methods.coarsening import random_order
 from partition.methods.streaming import Placed, checked_passes
 from partition.streaming.edges import bucket_of, check_largest, cut_buckets, number_type
-from partition.streaming.files import FileArray, append_groups
+from partition.streaming.files import FileArray, append_groups, write
 from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
@@ -98,8 +98,8 @@ class Links:
         runs = tuple(self._run(bucket, index) for index in range(len(self.source.slices)))
         pairs = FileArray(runs, self._pair, self._step)[:]
         order, starts = kernels.group(pairs["node"] - start, stop - start)
-        np.diff(starts).tofile(self._counts(bucket))
-        pairs["other"][order].tofile(self._others(bucket))
+        write(self._counts(bucket), np.diff(starts))
+        write(self._others(bucket), pairs["other"][order])
         return {"rows": len(pairs)}
 
     def _remove_runs(self, bucket: int) -> None:

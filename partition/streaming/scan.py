@@ -12,6 +12,7 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.progress import Advance
+from partition.streaming.files import write
 from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
@@ -63,7 +64,7 @@ class Scan:
             raise DataError(f"{self.source.path}: weights of several kinds or only in some files; say weights='ignore'")
         num_nodes = max(int(np.flatnonzero(counts)[-1]) if counts.any() else 0 for counts in degrees)
         for name, counts in zip(("in", "out"), degrees, strict=True):
-            counts[1 : num_nodes + 1].astype(np.int32).tofile(self._path(name, index))
+            write(self._path(name, index), counts[1 : num_nodes + 1].astype(np.int32))
         return {"rows": rows, "num_nodes": num_nodes, "weighted": weighted, "dtype": dtypes.pop()}
 
     def _path(self, name: str, index: int) -> Path:

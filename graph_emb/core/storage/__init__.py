@@ -11,6 +11,7 @@ from graph_emb.core.storage.hidden import (
 from graph_emb.core.storage.output import (
     OutputFile,
     check_space,
+    named,
     sha256_of,
     size_text,
     write_file,
@@ -34,6 +35,7 @@ __all__ = [
     "check_space",
     "foreign_file",
     "left_behind",
+    "named",
     "remove_folder",
     "remove_left_behind",
     "replace_json",

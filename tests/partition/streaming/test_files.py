@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partition.streaming.files import FileArray, append, append_groups
+from partition.streaming.files import FileArray, append, append_groups, write
 
 
 def array_of(folder: Path) -> FileArray:
@@ -40,3 +40,14 @@ def test_groups_keep_the_order_within(tmp_path: Path) -> None:
     append(paths[0], rows[:1])
     assert FileArray((paths[0],), rows.dtype, 8)[:]["x"].tolist() == [2, 1]
     assert FileArray((paths[1],), rows.dtype, 8)[:].tolist() == [(1, 0.5), (3, 2.5), (4, 3.5)]
+
+
+def test_a_full_disk_names_the_file_and_the_bytes(tmp_path: Path) -> None:
+    """numpy's tofile said "1000 requested and 512 written" and an append named no file."""
+    for make in (append, write):
+        with pytest.raises(OSError, match=r"No space left .*; 7\.81 KiB more are needed, .* are free: ./dev/full"):
+            make(Path("/dev/full"), np.zeros(1000))
+    write(tmp_path / "x", np.arange(3))
+    write(tmp_path / "x", np.arange(2))
+    append(tmp_path / "x", np.arange(1))
+    assert np.fromfile(tmp_path / "x", np.int64).tolist() == [0, 1, 0]
