@@ -35,7 +35,7 @@ FLAGGED = 1 << 32
 
 CODES = {"i": 0, "u": 1, "f": 2}
 DTYPES = tuple(np.dtype(name) for name in ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8"))
-"""What both DGL and torch know."""
+"""The types of values that DGL and torch share."""
 CHUNK_BYTES = 8 << 20
 
 
@@ -92,7 +92,7 @@ Column = np.ndarray | Chunked
 
 @dataclass(frozen=True)
 class StreamedGraph:
-    """What ``write_graph`` writes: a graph whose columns may be made on the way.
+    """A graph whose columns may be made while ``write_graph`` writes them.
 
     Attributes:
         num_nodes: N.
@@ -156,13 +156,13 @@ def storable(dtype: np.dtype) -> np.dtype:
 
 
 def write_tensors(sink: Sink, tensors: Mapping[str, Column]) -> None:
-    """What ``dgl.data.utils.save_tensors`` writes."""
+    """Write named tensors in the form of ``dgl.data.utils.save_tensors``."""
     sink.write(_u64(TENSORS_MAGIC, len(tensors)))
     _write_columns(sink, tensors)
 
 
 def write_graph(sink: Sink, graph: StreamedGraph | StoredGraph) -> None:
-    """What ``dgl.save_graphs`` writes for one graph without types, stored as a list of edges."""
+    """Write one graph without types as a list of edges, in the form of ``dgl.save_graphs``."""
     start = HEADER_BYTES + 16  # after the header, this position and an empty list of labels
     sink.write(_u64(FILE_MAGIC, VERSION, HETERO_GRAPH, 1).ljust(HEADER_BYTES, b"\0"))
     sink.write(_u64(start, 0))

@@ -71,7 +71,7 @@ class _EdgeTable:
     data: Columns
 
     def take(self, which: np.ndarray) -> _EdgeTable:
-        """The edges at these positions, or those that a mask marks."""
+        """The edges at these positions, or where a mask is true."""
         return _EdgeTable(self.src[which], self.dst[which], {name: v[which] for name, v in self.data.items()})
 
 

@@ -47,7 +47,7 @@ class _Section(BaseModel):
 
 
 class TypeFiles(_Section):
-    """What node and edge types have in common.
+    """Keys that node and edge types share.
 
     Attributes:
         files: Paths or patterns, relative to the YAML file.
@@ -77,7 +77,7 @@ class TypeFiles(_Section):
 
 
 class NodeFiles(TypeFiles):
-    """One node type; without ``files`` and ``num_nodes`` its nodes are those that edges name."""
+    """One node type; without ``files`` and ``num_nodes`` its nodes are the ids that edges name."""
 
     id: str | None = None
     num_nodes: Annotated[int, Field(ge=1, strict=True)] | None = None

@@ -131,7 +131,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trust_pickle": _FLAG,
     "weight": (lambda value: _is_flag(value) or _is_text(value), "True, False or the name of a column"),
 }
-"""What an option may be, as a test and in words; one whose default is None may be None, too."""
+"""The test of an option's value and the words for it; an option whose default is None may be None, too."""
 WORDS = {
     "duplicates": get_args(DuplicatesPolicy),
     "ids": get_args(IdsPolicy),
