@@ -120,7 +120,7 @@ EdgeList = tuple[np.ndarray, np.ndarray, int, int, int]
 
 
 def _shares(lists: Sequence[EdgeList], num: int) -> list[list[tuple[EdgeList, int, int]]]:
-    """All edges, list after list, in ``num`` even runs: the lists that each run meets, and from where to where."""
+    """Split all edges, list after list, into ``num`` even runs: the lists of each run, with first and last edge."""
     starts = np.cumsum([0, *(len(one[0]) for one in lists)])
     cuts = np.linspace(0, starts[-1], num + 1).astype(np.int64)
     return [
@@ -136,7 +136,7 @@ def _shares(lists: Sequence[EdgeList], num: int) -> list[list[tuple[EdgeList, in
 def _each(
     kernel: Callable[..., Any], share: list[tuple[EdgeList, int, int]], arrays: tuple[bool | np.ndarray, ...]
 ) -> int:
-    """A loop over each piece of a share: the sum of what it returns."""
+    """Run a loop over each piece of a share: the sum of its results."""
     return sum(
         int(kernel(src, dst, first, second, low, high, weight, *arrays) or 0)
         for (src, dst, first, second, weight), low, high in share
@@ -186,7 +186,7 @@ def _merged(
 
 
 def close_gaps(starts: list[int], stops: list[int], arrays: tuple[np.ndarray, ...]) -> int:
-    """Move the filled ranges of each array one behind the other, in place: how much they fill."""
+    """Compact the filled ranges of each array, in place: the number of entries that remain."""
     from partition.kernels.adjacency import move_down
 
     size = 0

@@ -23,8 +23,6 @@ from partition.writer import check_names, npy_writer
 EdgeFormat = Literal["parquet", "csv"]
 EDGE_FORMATS: tuple[EdgeFormat, ...] = ("parquet", "csv")
 ASSIGNMENT_FOLDER = "assignment"
-ALGORITHMS = ("random", "metis")
-"""DGL's dispatch refuses a partition_meta.json with any other name."""
 
 
 def write_chunked(
@@ -136,7 +134,7 @@ class _Chunks:
         return np.diff(np.linspace(0, num, self.num_chunks + 1).astype(np.int64)).tolist()
 
     def _edge_sizes(self, num: int) -> list[int]:
-        """Without the empty ones in csv: a file of 0 bytes cannot be told from one that was cut off."""
+        """Sizes of the chunks; in csv without empty ones, as a file of 0 bytes looks like one that was cut off."""
         sizes = self._sizes(num)
         return [size for size in sizes if size] if self.edge_format == "csv" else sizes
 
@@ -186,8 +184,7 @@ def _slices(sizes: list[int]) -> list[slice]:
 def _write_assignment(folder: Path, assignment: Assignment) -> None:
     for ntype, parts in assignment.parts.items():
         write_file(folder / f"{ntype}.txt", partial(_write_lines, parts))
-    algorithm = "random" if assignment.method == "random" else "metis"
-    assert algorithm in ALGORITHMS
+    algorithm = "random" if assignment.method == "random" else "metis"  # DGL's dispatch refuses any other name
     meta = {"version": "1.0.0", "num_parts": assignment.num_parts, "algo_name": algorithm}
     _write_text(folder / "partition_meta.json", json.dumps(meta) + "\n")
 

@@ -277,7 +277,7 @@ def _tolerance(text: str | None) -> float | dict[str, float] | None:
 
 
 def _options(words: list[str], flag: str) -> dict[str, Any]:
-    """``key=value`` words; a value is read as YAML, so numbers, true, null and [lists] are what they look like."""
+    """``key=value`` words; a value is YAML: numbers, true, null and [lists] keep their kinds."""
     found = {}
     for word in words:
         key, equals, text = word.partition("=")

@@ -69,7 +69,7 @@ def _refined(made: Parts, rng: np.random.Generator) -> Parts:
 def _bisect_recursively(
     level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """(N,), int32: parts near the limits; what does not fit yet is mended later."""
+    """(N,), int32: parts near the limits; nodes that do not fit yet are moved later."""
     parts = np.zeros(level.num_nodes, np.int32)
     local = np.full(level.num_nodes, -1, np.int32)
     pieces = [(np.arange(level.num_nodes, dtype=np.int32), 0, num_parts)]

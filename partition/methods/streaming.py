@@ -1,4 +1,4 @@
-"""LDG and Fennel, restreamed: passes over the nodes; parts above a limit are mended after the last.
+"""LDG and Fennel, restreamed: passes over the nodes; parts above a limit are rebalanced after the last.
 
 Restreaming: Nishimura and Ugander, "Restreaming graph partitioning" (KDD 2013).
 """

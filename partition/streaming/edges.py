@@ -27,7 +27,7 @@ INT32_MAX = np.iinfo(np.int32).max
 
 
 def number_type(count: int) -> np.dtype:
-    """The smaller of int32 and int64 that counts so far; id maps are stored by the same rule."""
+    """The smaller of int32 and int64 that holds ``count``; id maps are stored by the same rule."""
     return np.dtype(np.int32 if count <= INT32_MAX else np.int64)
 
 

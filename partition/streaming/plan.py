@@ -1,4 +1,4 @@
-"""Memory, passes and disk that a build out of memory will need, told and checked before it begins.
+"""Memory, passes and disk of a build out of memory, printed and checked before it begins.
 
 Legend: N nodes, E edges, P parts.
 """
@@ -152,7 +152,7 @@ class Plan:
         check_space(folder, self.temporary_bytes + self.output_bytes - already, "the build")
 
     def text(self, budget: Budget) -> str:
-        """The plan for a person."""
+        """The plan as text."""
         links = f", then {self.neighbour_passes} over all neighbours" if self.neighbour_passes else ""
         return (
             f"plan: {self.num_edges:,} edges between {self.num_nodes:,} nodes into {self.num_parts} parts\n"
