@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks is shown escaped
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     with warnings.catch_warnings(), _terminated_as_interrupted():
         _show_own_warnings_only(debug)
         try:

@@ -160,6 +160,31 @@ def test_an_interrupt_before_training_writes_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "environment", "shown"),
+    [
+        ("gr\xe9", {"PYTHONIOENCODING": "ascii"}, rb"gr\xe9"),
+        ("gr\xe9", {"PYTHONIOENCODING": "latin-1"}, b"gr\xe9"),
+        ("gr\u2192", {"PYTHONIOENCODING": "latin-1"}, rb"gr\u2192"),
+        ("gr\xe9", {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}, rb"gr\udcc3\udca9"),
+        ("gr\udce9", {"LC_ALL": "C.UTF-8"}, rb"gr\udce9"),
+    ],
+)
+def test_a_name_that_the_terminal_lacks_is_shown_escaped(
+    name: str, environment: dict[str, str], shown: bytes, tmp_path: Path
+) -> None:
+    """``print`` of a data set's name raised UnicodeEncodeError: the encoding lacked a letter of it, or the file's name
+    was no UTF-8."""
+    file = os.fsencode(tmp_path) + b"/" + name.encode("utf-8", "surrogateescape") + b".edges"
+    with open(file, "w") as stream:
+        stream.write("0 1\n1 2\n")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", "PYTHONIO"))}
+    command = [sys.executable, "-m", "graph_emb", "info", file]
+    ended = subprocess.run(command, env=kept | environment, capture_output=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert ended.stdout.splitlines()[0].split()[1] == shown
+
+
 def test_debug_shows_the_traceback_above_the_line(cli: Cli) -> None:
     outcome = cli("train", "deepwalk", "--dataset", "absent.csv", "--debug")
     assert outcome.code == 2

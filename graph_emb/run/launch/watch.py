@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO
 
 from graph_emb.core.errors import PeerError
+from graph_emb.run.launch.output import Copier
 from graph_emb.run.launch.plan import Process
 
 GRACE = 10.0
@@ -46,8 +46,7 @@ class ProcessFailure(PeerError):
 class _Running:
     plan: Process
     popen: subprocess.Popen[bytes]
-    copiers: list[threading.Thread] = field(default_factory=list)
-    log: BinaryIO | None = field(default=None, repr=False)
+    copiers: list[Copier] = field(default_factory=list)
 
 
 def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda: None) -> None:
@@ -76,40 +75,22 @@ def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda
 def _start(process: Process) -> _Running:
     process.log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **process.environment, "PYTHONUNBUFFERED": "1"}
-    log = process.log.open("wb")
-    try:
-        popen = subprocess.Popen(
-            process.command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if process.shown else log,
-            stderr=subprocess.STDOUT if not process.shown else subprocess.PIPE,
-            preexec_fn=_end_with(os.getpid()),
-            start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the others in order
-        )
-    except BaseException:
-        log.close()
-        raise
-    if not process.shown:
-        log.close()
-        return _Running(process, popen)
-    copiers = [
-        threading.Thread(target=_copy, args=(source, target, log), daemon=True)
-        for source, target in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr))
-    ]
-    for copier in copiers:
-        copier.start()
-    return _Running(process, popen, copiers, log)
-
-
-def _copy(source: Any, target: Any, log: BinaryIO) -> None:
-    """Everything that comes from source, as it comes, to the terminal and to the log."""
-    while chunk := source.read1(65_536):
-        log.write(chunk)
-        log.flush()
-        with contextlib.suppress(BrokenPipeError):
-            target.write(chunk.decode("utf-8", "replace"))
-            target.flush()
+    process.log.write_bytes(b"")
+    popen = subprocess.Popen(
+        process.command,
+        bufsize=0,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if process.shown else subprocess.STDOUT,
+        preexec_fn=_end_with(os.getpid()),
+        start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the others in order
+    )
+    running = _Running(process, popen)
+    for pipe, terminal in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr)):
+        if pipe is not None:
+            running.copiers.append(Copier(pipe, process.log, terminal if process.shown else None))
+    return running
 
 
 def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
@@ -124,9 +105,6 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
             raise ProcessFailure(reason, 1)
         if left:
             time.sleep(POLL)
-    for one in running:
-        for copier in one.copiers:
-            copier.join(GRACE)
 
 
 def _with_late_trainers(failed: list[_Running], left: list[_Running]) -> list[_Running]:
@@ -147,6 +125,7 @@ def _first(failed: list[_Running]) -> _Running:
 
 def _failure(one: _Running) -> ProcessFailure:
     code = one.popen.returncode
+    _signal(one, signal.SIGKILL)  # a loader's worker that outlives its trainer holds the pipe open
     for copier in one.copiers:
         copier.join(GRACE)
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -185,9 +164,6 @@ def end(running: Sequence[_Running]) -> None:
             left.unlink(missing_ok=True)
         for copier in one.copiers:
             copier.join(GRACE)
-        for stream in (one.popen.stdout, one.popen.stderr, one.log):
-            if stream is not None:
-                stream.close()
 
 
 def _signal(one: _Running, number: signal.Signals) -> None:
