@@ -8,8 +8,10 @@ proved the token, and what it accepted is compared with what the others say they
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
+import ipaddress
 import json
 import math
 import os
@@ -19,7 +21,9 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -32,6 +36,15 @@ NONCE = 32
 PROOF = 32
 HELLO_SECONDS = 5.0
 """Seconds for the handshake of a newcomer; a silent one is dropped and holds no other up."""
+MOST_HANDSHAKES, MOST_OF_ONE_ADDRESS = 64, 32
+"""Handshakes that are open at a time: a descriptor each."""
+MOST_NAMED = 16
+"""Refused newcomers that an error names: the latest ones."""
+COME_AGAIN = b"graph_emb guard: full, try again"
+"""In place of the listener's proof: the handshake ended for want of room."""
+FULL_SECONDS = 0.05
+"""Seconds until a process without a free descriptor tries again to accept."""
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 LONGEST_MESSAGE = 1 << 20
 TOKEN_VARIABLE = "GRAPH_EMB_TOKEN"
 SHORTEST_TOKEN = 16
@@ -207,21 +220,43 @@ def news_of(channels: Collection[Channel]) -> select.poll:
     return found
 
 
+@dataclass(eq=False)
+class Newcomer:
+    """A connection in its handshake: the listener's nonce, what has come of the answer, and when it must be whole."""
+
+    sock: socket.socket
+    host: str
+    port: int
+    nonce: bytes
+    until: float
+    answer: bytes = b""
+
+    def fileno(self) -> int:
+        """The descriptor of the connection."""
+        return self.sock.fileno()
+
+
 class Listener:
     """Where the processes of a job come in: one port, one token, known addresses.
+
+    One thread holds at most ``MOST_HANDSHAKES`` handshakes. The oldest makes room for a newcomer, and a process of the
+    job that this met comes again, so that silent strangers take neither all descriptors nor the port.
 
     Args:
         address: The address of this host and a port; port 0 takes a free one.
         token: The job's token.
         allowed: Addresses that may come in; loopback is always one of them.
         timeout: Of the channels.
+    Attributes:
+        refused: The latest that were refused, at most ``MOST_NAMED``, and why.
     """
 
     def __init__(self, address: Address, token: str, allowed: Collection[str], timeout: float) -> None:
         check_address(address[0])
         self._token, self._timeout = token, timeout
         self._allowed = {*allowed, "127.0.0.1"}
-        self.refused: list[str] = []
+        self.refused: deque[str] = deque(maxlen=MOST_NAMED)
+        self._newcomers: list[Newcomer] = []
         self._welcome: list[Channel] = []
         self._changed = threading.Condition()
         try:
@@ -230,9 +265,12 @@ class Listener:
             raise PeerError(
                 f"cannot listen on {address[0]}:{address[1]}: {error.strerror}; give another port"
             ) from None
+        self._sock.setblocking(False)
         self.address: Address = self._sock.getsockname()[:2]
         self._open = True
-        threading.Thread(target=self._accept, name="graph_emb guard", daemon=True).start()
+        self._full_until = 0.0
+        self._thread = threading.Thread(target=self._run, name="graph_emb guard", daemon=True)
+        self._thread.start()
 
     def accept(self, timeout: float) -> Channel:
         """The next peer that proved the token.
@@ -253,39 +291,89 @@ class Listener:
         """Stop listening; channels that were made stay."""
         self._open = False
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread, which close() alone does not
+            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close() alone does not
+        self._thread.join()
         self._sock.close()
 
-    def _accept(self) -> None:
+    def _run(self) -> None:
         while self._open:
-            try:
-                sock, (host, port, *_) = self._sock.accept()
-            except OSError:
-                return
-            if host not in self._allowed:
-                self._refuse(sock, f"{host}:{port} (not in the hosts file)")
-                continue
-            threading.Thread(target=self._meet, args=(sock, host, port), daemon=True).start()
+            now = time.monotonic()
+            accepts = now >= self._full_until
+            ends = [newcomer.until for newcomer in self._newcomers] + ([] if accepts else [self._full_until])
+            ready = select.poll()
+            ready.register(self._sock, select.POLLIN if accepts else 0)
+            for newcomer in self._newcomers:
+                ready.register(newcomer, select.POLLIN)
+            found = {descriptor for descriptor, _ in ready.poll(1000 * max(0.0, min(ends) - now) if ends else None)}
+            # Answers first: a process of the job that waits for its turn need not make room then.
+            for newcomer in [one for one in self._newcomers if one.fileno() in found]:
+                self._hear(newcomer)
+            for newcomer in [one for one in self._newcomers if one.until <= time.monotonic()]:
+                self._dismiss(newcomer, "handshake took too long")
+            if accepts and self._open and self._sock.fileno() in found:
+                self._admit()
+        for newcomer in self._newcomers:
+            newcomer.sock.close()
 
-    def _meet(self, sock: socket.socket, host: str, port: int) -> None:
-        """Both sides prove that they know the token; each proof covers both nonces, so none can be replayed."""
-        until = time.monotonic() + HELLO_SECONDS
+    def _admit(self) -> None:
+        """Accept one connection and greet it. Where there is no descriptor left, those that come wait in the kernel."""
         try:
-            mine = secrets.token_bytes(NONCE)
-            sock.sendall(MAGIC + mine)
-            answer = _read(sock, NONCE + PROOF, until)
-            theirs, proof = answer[:NONCE], answer[NONCE:]
-            if not hmac.compare_digest(proof, token_proof(self._token, b"dialer", mine, theirs)):
-                self._refuse(sock, f"{host}:{port} (wrong token)")
-                return
-            sock.sendall(token_proof(self._token, b"listener", mine, theirs))
-            channel = Channel(sock, f"{host}:{port}", self._timeout)
+            sock, (host, port, *_) = self._sock.accept()
         except OSError as error:
-            self._refuse(sock, f"{host}:{port} ({error or type(error).__name__})")
+            if error.errno in _NO_ROOM and self._newcomers:
+                self._make_room(self._newcomers[0])
+            elif error.errno in _NO_ROOM:
+                self._full_until = time.monotonic() + FULL_SECONDS
+                _log.warning("cannot accept connections: %s", error.strerror)
+            return  # else it was gone before it was accepted
+        if host not in self._allowed:
+            self._refuse(sock, f"{host}:{port} (not in the hosts file)")
             return
+        neighbours = [one for one in self._newcomers if one.host == host]
+        if len(neighbours) >= MOST_OF_ONE_ADDRESS:
+            self._make_room(neighbours[0])
+        elif len(self._newcomers) >= MOST_HANDSHAKES:
+            self._make_room(self._newcomers[0])
+        newcomer = Newcomer(sock, host, port, secrets.token_bytes(NONCE), time.monotonic() + HELLO_SECONDS)
+        self._newcomers.append(newcomer)
+        try:
+            sock.setblocking(False)
+            sock.sendall(MAGIC + newcomer.nonce)  # a fresh connection's buffer holds it
+        except OSError as error:
+            self._dismiss(newcomer, str(error))
+
+    def _hear(self, newcomer: Newcomer) -> None:
+        """Both sides prove that they know the token; each proof covers both nonces, so none can be replayed."""
+        try:
+            more = newcomer.sock.recv(NONCE + PROOF - len(newcomer.answer))
+            if not more:
+                raise ConnectionError("connection closed")
+            newcomer.answer += more
+            if len(newcomer.answer) < NONCE + PROOF:
+                return
+            theirs, proof = newcomer.answer[:NONCE], newcomer.answer[NONCE:]
+            if not hmac.compare_digest(proof, token_proof(self._token, b"dialer", newcomer.nonce, theirs)):
+                self._dismiss(newcomer, "wrong token")
+                return
+            newcomer.sock.sendall(token_proof(self._token, b"listener", newcomer.nonce, theirs))
+            channel = Channel(newcomer.sock, f"{newcomer.host}:{newcomer.port}", self._timeout)
+        except OSError as error:
+            self._dismiss(newcomer, str(error) or type(error).__name__)
+            return
+        self._newcomers.remove(newcomer)
         with self._changed:
             self._welcome.append(channel)
             self._changed.notify_all()
+
+    def _make_room(self, newcomer: Newcomer) -> None:
+        """End the handshake of a newcomer that may come again."""
+        with contextlib.suppress(OSError):
+            newcomer.sock.sendall(COME_AGAIN)
+        self._dismiss(newcomer, "too many handshakes")
+
+    def _dismiss(self, newcomer: Newcomer, why: str) -> None:
+        self._newcomers.remove(newcomer)
+        self._refuse(newcomer.sock, f"{newcomer.host}:{newcomer.port} ({why})")
 
     def _refuse(self, sock: socket.socket, who: str) -> None:
         sock.close()
@@ -295,7 +383,7 @@ class Listener:
 
 
 def dial(address: Address, token: str, timeout: float, patience: float) -> Channel:
-    """A channel to a listener, tried again until a process listens.
+    """A channel to a listener, tried again until a process listens and has room.
 
     Args:
         address: Of the listener.
@@ -310,35 +398,58 @@ def dial(address: Address, token: str, timeout: float, patience: float) -> Chann
     while True:
         try:
             sock = socket.create_connection(address, timeout=min(timeout, HELLO_SECONDS))
-            break
         except OSError as error:
             if time.monotonic() > until:
                 raise PeerError(f"no server at {name} within {patience:g} s ({error}); is it running?") from None
-            time.sleep(0.05)
-    try:
-        deadline = time.monotonic() + HELLO_SECONDS
-        greeting = _read(sock, len(MAGIC) + NONCE, deadline)
-        if not greeting.startswith(MAGIC):
-            raise PeerError(f"{name} is no server of graph_emb; check the hosts file and the port")
-        theirs, mine = greeting[len(MAGIC) :], secrets.token_bytes(NONCE)
+        else:
+            try:
+                if _prove(sock, name, token):
+                    return Channel(sock, name, timeout)
+                sock.close()
+                if time.monotonic() > until:
+                    raise PeerError(f"{name} was busy with other handshakes for {patience:g} s; is it under attack?")
+            except OSError:
+                sock.close()
+                raise PeerError(f"{name} refused this process; compare the token and the hosts file") from None
+            except PeerError:
+                sock.close()
+                raise
+        time.sleep(0.05)
+
+
+def _prove(sock: socket.socket, name: str, token: str) -> bool:
+    """The dialer's side of the handshake; False where the listener asks to come again.
+
+    Raises:
+        PeerError: it is no listener of ours, or does not know the token.
+        OSError: it ended the connection, or is silent.
+    """
+    deadline = time.monotonic() + HELLO_SECONDS
+    greeting = _read(sock, len(MAGIC) + NONCE, deadline)
+    if not greeting.startswith(MAGIC):
+        raise PeerError(f"{name} is no server of graph_emb; check the hosts file and the port")
+    theirs, mine = greeting[len(MAGIC) :], secrets.token_bytes(NONCE)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # then it has said why before
         sock.sendall(mine + token_proof(token, b"dialer", theirs, mine))
-        if not hmac.compare_digest(_read(sock, PROOF, deadline), token_proof(token, b"listener", theirs, mine)):
-            raise PeerError(f"{name} does not hold the job's token")
-    except OSError:
-        sock.close()
-        raise PeerError(f"{name} refused this process; compare the token and the hosts file") from None
-    except PeerError:
-        sock.close()
-        raise
-    return Channel(sock, name, timeout)
+    proof = _read(sock, PROOF, deadline)
+    if proof == COME_AGAIN:
+        return False
+    if not hmac.compare_digest(proof, token_proof(token, b"listener", theirs, mine)):
+        raise PeerError(f"{name} does not hold the job's token")
+    return True
 
 
 def check_address(host: str) -> None:
     """Raise a ConfigError for an address that means every interface: a job names its hosts."""
     try:
-        everywhere = host in ("", "::") or socket.inet_aton(host) == bytes(4)  # "0" and "0x0" are 0.0.0.0 too
-    except OSError:
-        everywhere = False  # a name
+        address = ipaddress.ip_address(host)
+        mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:0.0.0.0
+        everywhere = address.is_unspecified or (mapped is not None and mapped.is_unspecified)
+    except ValueError:
+        try:
+            everywhere = not host or socket.inet_aton(host) == bytes(4)  # "0" and "0x0" are 0.0.0.0 too
+        except OSError:
+            everywhere = False  # a name
     if everywhere:
         raise ConfigError(f"address {host!r} opens every interface; name the host's own address, or use 127.0.0.1")
 

@@ -22,10 +22,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, ModeError, PeerError, unknown_name
+from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerError, unknown_name
 from graph_emb.core.json_codec import pack, unpack
 from graph_emb.core.names import Rank
-from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, token_proof
+from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, check_address, token_proof
 from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
 
 ROLL_CALL = 5.0
@@ -96,9 +96,11 @@ class ProcessGroup:
             )
         choose_interface(os.environ["MASTER_ADDR"])
         try:
-            store, rank, world_size = next(dist.rendezvous("env://", timeout=self.timeout))
+            store, rank, world_size = _rendezvous(self.timeout)
             store = dist.PrefixStore("graph_emb", store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=self.timeout)
+        except GraphEmbError:
+            raise
         except (RuntimeError, ValueError) as error:
             where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             raise PeerError(
@@ -297,6 +299,40 @@ def choose_interface(master: str) -> None:
                 return
             if own.startswith("127.") and any(entry.address == "127.0.0.1" for entry in addresses):
                 os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def _rendezvous(timeout: timedelta) -> tuple[Any, int, int]:
+    """The store, rank and world size of torch's ``env://``, whose server listens on MASTER_ADDR alone.
+
+    torch 2.13's listens on every interface. Where a launcher holds the store, no rank listens.
+
+    Raises:
+        PeerError: rank 0 cannot listen there.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or int(os.environ["RANK"]) != 0:
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+        return store, rank, world_size
+    check_address(address)
+    try:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        server = socket.create_server((address, port), family=family, backlog=1024)
+    except OSError as error:
+        raise PeerError(
+            f"rank 0 cannot listen on MASTER_ADDR {address}:{port}: {error.strerror}; set an address of this machine "
+            "that the other ranks reach and a free port, or call torch.distributed.init_process_group() first"
+        ) from None
+    world_size = int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore(
+        address,
+        server.getsockname()[1],
+        world_size,
+        is_master=True,
+        timeout=timeout,
+        multi_tenant=True,
+        master_listen_fd=server.detach(),
+    )
+    return store, 0, world_size
 
 
 def _first_line(error: BaseException) -> str:

@@ -8,9 +8,12 @@ import pickle
 import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,7 @@ def listener() -> Iterator[guard.Listener]:
     made.close()
 
 
-def refused(listener: guard.Listener, num: int) -> list[str]:
+def refused(listener: guard.Listener, num: int) -> Sequence[str]:
     """What the listener refused, when there are num of them."""
     until = time.monotonic() + 20
     while len(listener.refused) < num:
@@ -136,6 +139,64 @@ def test_a_silent_stranger_holds_nobody_up(listener: guard.Listener, monkeypatch
         assert "too long" in refused(listener, 1)[0] or "timed out" in listener.refused[0]
 
 
+def strangers_and_a_trainer(limit: int) -> str:
+    """Let 200 silent strangers come to a listener with ``limit`` descriptors; then a trainer, which must get in.
+
+    Returns:
+        How the listener's process looked back on it.
+    """
+    script = f"""
+import resource, sys
+from graph_emb.transport import guard
+resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+listener = guard.Listener(("127.0.0.1", 0), sys.argv[1], [], 5.0)
+print(listener.address[1], flush=True)
+for turn in range(2):
+    channel = listener.accept(30.0)
+    channel.send({{"handshakes": len(listener._newcomers)}})
+    assert "bye" in channel.receive(30.0)
+listener.close()
+print("ended", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script, TOKEN], stdout=subprocess.PIPE, text=True)
+    strangers: list[socket.socket] = []
+    try:
+        assert process.stdout
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        for _ in range(2):  # strangers that go leave it as it was
+            strangers += [socket.create_connection(address) for _ in range(200)]
+            mine = guard.dial(address, TOKEN, 5.0, 10.0)
+            assert mine.receive(10.0)["handshakes"] <= guard.MOST_OF_ONE_ADDRESS
+            while strangers:
+                strangers.pop().close()
+            mine.send({"bye": 0})
+            mine.close()
+        return process.communicate(timeout=30)[0]
+    finally:
+        for stranger in strangers:
+            stranger.close()
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("limit", [120, 20])
+def test_silent_strangers_take_neither_the_port_nor_the_descriptors(limit: int) -> None:
+    """Each held a descriptor and a thread for five seconds; the first EMFILE ended the accepting thread for good.
+
+    20 descriptors are fewer than the open handshakes that are allowed, so that accepting fails."""
+    assert strangers_and_a_trainer(limit) == "ended\n"
+
+
+def test_many_of_the_job_that_come_at_once_all_get_in(listener: guard.Listener) -> None:
+    """More than may shake hands at a time: those that had to make room come again."""
+    strangers = [socket.create_connection(listener.address) for _ in range(guard.MOST_OF_ONE_ADDRESS)]
+    with ThreadPoolExecutor(100) as pool:
+        mine = list(pool.map(lambda _: guard.dial(listener.address, TOKEN, 5.0, 20.0), range(100)))
+    theirs = [listener.accept(5.0) for _ in mine]
+    for one in [*mine, *theirs, *strangers]:
+        one.close()
+
+
 def test_a_listener_that_does_not_know_the_token_is_not_trusted() -> None:
     """The proof is mutual: a process that took the port first learns nothing that it could use."""
     with socket.create_server(("127.0.0.1", 0)) as false:
@@ -169,7 +230,9 @@ def test_other_servers_are_not_mistaken_for_ours() -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "0", "0.0", "0x0", "00.0.0.0"])
+@pytest.mark.parametrize(
+    "host", ["", "0.0.0.0", "::", "0", "0.0", "0x0", "00.0.0.0", "::ffff:0.0.0.0", "::ffff:0:0", "0::0"]
+)
 def test_no_job_listens_on_every_interface(host: str) -> None:
     with pytest.raises(ge.ConfigError, match="opens every interface"):
         guard.Listener((host, 0), TOKEN, [], 5.0)

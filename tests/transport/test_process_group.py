@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 import psutil
@@ -55,3 +57,51 @@ def end_after_the_program() -> bool:
 @pytest.mark.dist
 def test_a_program_may_end_its_groups_first(ranks: Ranks) -> None:
     assert ranks.run(end_after_the_program, 2) == [False, False]
+
+
+def listen_without_a_launcher(port: int) -> list[tuple[str, str]]:
+    """Twice in one process: (address, name of the rank's table) of what this rank listens on."""
+    del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+    os.environ["MASTER_PORT"] = str(port)
+    found = []
+    for name in ("first", "second"):
+        transport: Any = ge.init(mode="collective", timeout=60)
+        ge.DistEmbedding(100, 2, name=name)(torch.arange(100))
+        found += [
+            (one.laddr.ip, name)
+            for one in psutil.Process().net_connections("inet")
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+        ]
+        transport.barrier()
+        ge.shutdown()
+    return found
+
+
+@pytest.mark.dist
+def test_without_a_launcher_rank_0_listens_on_master_addr_alone(ranks: Ranks) -> None:
+    """torch's rendezvous listens on [::], every interface of the machine, whatever MASTER_ADDR says."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    first, second = ranks.run(listen_without_a_launcher, 2, port)
+    assert first == [("127.0.0.1", "first"), ("127.0.0.1", "second")]
+    assert second == []
+
+
+def start_alone(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin as rank 0 of 1, without a launcher, at a MASTER_ADDR."""
+    words = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": address, "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    ge.init(mode="collective", timeout=5)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
+def test_rank_0_does_not_listen_on_every_interface(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ge.ConfigError, match="opens every interface"):
+        start_alone(address, monkeypatch)
+    assert not dist.is_initialized()
+
+
+def test_a_master_addr_of_another_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ge.PeerError, match=r"rank 0 cannot listen on MASTER_ADDR 192\.0\.2\.1:0"):
+        start_alone("192.0.2.1", monkeypatch)
