@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from graph_emb.config import RunConfig, config_from, read_config_file
 from graph_emb.core.errors import ConfigError
 
 FILE = "seeds.json"
@@ -49,7 +49,12 @@ def words_of(words: Sequence[str], seed: int, out: Path) -> list[str]:
 
 
 def run_seeds(
-    words: Sequence[str], seeds: Sequence[int], out: Path, say: Callable[[str], None], run: Callable[[list[str]], int]
+    words: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    say: Callable[[str], None],
+    run: Callable[[list[str]], int],
+    finished: Callable[[list[str], Path], bool],
 ) -> int:
     """Run every seed into ``out/seed-<n>``, print the table, write ``out/seeds.json``; stops at the first failure.
 
@@ -59,26 +64,53 @@ def run_seeds(
         out: Folder of the runs.
         say: Prints unless the user wants silence.
         run: Runs a command line and returns its exit code.
+        finished: Whether a folder already holds the finished run of a command line, which is then kept.
     """
     from tabulate import tabulate
 
-    found = []
-    for seed in seeds:
-        folder = out / f"seed-{seed}"
+    from graph_emb.run.seeds import each_seed, summary  # here: the room imports torch
+
+    def one(seed: int) -> int:
         say(f"\n== seed {seed}")
-        code = run(words_of(words, seed, folder))
+        return run(words_of(words, seed, out / f"seed-{seed}"))
+
+    def kept(seed: int) -> int | None:
+        folder = out / f"seed-{seed}"
+        if not finished(words_of(words, seed, folder), folder):
+            return None
+        say(f"\n== seed {seed} is finished")
+        return 0
+
+    found = []
+    for seed, code in each_seed(seeds, one, kept):
         if code != 0:
             return code
+        folder = out / f"seed-{seed}"
         metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
         found.append(dict(measured(metrics["evaluation"])))
     common = [name for name in found[0] if all(name in one for one in found)]
     rows = {name: [one[name] for one in found] for name in common}
-    summary = {name: {"mean": statistics.fmean(v), "std": statistics.stdev(v), "values": v} for name, v in rows.items()}
-    (out / FILE).write_text(json.dumps({"seeds": list(seeds), "metrics": summary}, indent=2) + "\n", encoding="utf-8")
-    table = [[name, row["mean"], row["std"]] for name, row in summary.items()]
+    numbers = {name: summary(values) for name, values in rows.items()}
+    (out / FILE).write_text(json.dumps({"seeds": list(seeds), "metrics": numbers}, indent=2) + "\n", encoding="utf-8")
+    table = [[name, row["mean"], row["std"]] for name, row in numbers.items()]
     print(f"\n{len(seeds)} seeds, unbiased std")
     print(tabulate(table, ["metric", "mean", "std"], floatfmt=".4f"))
     return 0
+
+
+def is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether the folder holds the finished and judged run of this very configuration."""
+    from graph_emb.run.family import family_of
+    from graph_emb.run.pipeline import FINISHED
+    from graph_emb.run.run_folder import CONFIG
+
+    try:
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        there = config_from(read_config_file(folder / CONFIG))
+    except (OSError, ValueError):  # no run, or no whole one: running it says so
+        return False
+    done = metrics["status"] == FINISHED and "error" not in metrics["evaluation"]
+    return done and there == family_of(config).config
 
 
 def measured(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.cli.console import WATCHED, listed, say, show_progress
-from graph_emb.cli.seeds import parse_seeds, run_seeds
+from graph_emb.cli.seeds import is_finished, parse_seeds, run_seeds
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def every_seed(args: argparse.Namespace, out: Path) -> int:
-    """This command for each of its seeds."""
+    """This command for each of its seeds; those that it has finished before are kept."""
     from graph_emb.cli.parser import parse
 
     if args.seed is not None:
@@ -73,12 +73,15 @@ def every_seed(args: argparse.Namespace, out: Path) -> int:
             f"an override of seed and --seeds {args.seeds}: every run would have the same; give one of them"
         )
 
+    def finished(words: list[str], folder: Path) -> bool:
+        return not args.overwrite and is_finished(folder, config_of(parse(words)))
+
     def one(words: list[str]) -> int:
         again = parse(words)
         again.argv, again.quiet = words, args.quiet
         return run(again)
 
-    return run_seeds(args.argv, parse_seeds(args.seeds), out, lambda text: say(args, text), one)
+    return run_seeds(args.argv, parse_seeds(args.seeds), out, lambda text: say(args, text), one, finished)
 
 
 def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:

@@ -1,9 +1,10 @@
-"""Record of one seed of one method on one OGB data set: a JSON file for each seed."""
+"""Record of one seed of one method on one OGB data set, a JSON file for each seed, and a seed's run with its record."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -142,6 +143,54 @@ def write_record(path: Path, record: SeedRecord) -> None:
     """Write the file, complete or not at all; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_json(path, record.model_dump(mode="json"))
+
+
+def finished_record(path: Path, wanted: SeedRecord) -> SeedRecord | None:
+    """The record of a seed that an earlier job finished; None where it has to run.
+
+    Raises:
+        ConfigError: path holds a record that other settings made.
+        DataError: path is no record.
+    """
+    if not path.exists():
+        return None
+    found = read_record(path)
+    names = ("dataset", "model", "seed", "embedding_seed", "settings_selected_on", "validation_edges")
+    told = {name: (getattr(found, name), getattr(wanted, name)) for name in names}
+    told = {name: pair for name, pair in told.items() if pair[0] != pair[1]}
+    told.update(differences(found.settings, wanted.settings))
+    if told:
+        text = ", ".join(f"{name}={there!r} there, {now!r} now" for name, (there, now) in told.items())
+        raise ConfigError(f"{path}: a seed that other options made ({text}); choose another --out")
+    return found if found.status == "finished" else None
+
+
+def run_recorded(path: Path, started: SeedRecord, run: Callable[[], SeedResult]) -> SeedRecord:
+    """The record of ``run``'s result, written to ``path``.
+
+    While ``run`` works, and for good when it is interrupted, the file holds ``started``.
+    """
+    write_record(path, started)
+    record = started.model_copy(update={"status": "finished", "result": run()})
+    write_record(path, record)
+    return record
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by path."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        path = f"{prefix}{name}"
+        found.update(flat(value, f"{path}.") if isinstance(value, Mapping) else {path: value})
+    return found
+
+
+def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The paths at which two settings differ, with both values; a path that one lacks is None there."""
+    one, other = flat(left), flat(right)
+    return {
+        path: (one.get(path), other.get(path)) for path in sorted({*one, *other}) if one.get(path) != other.get(path)
+    }
 
 
 def this_hardware() -> Hardware:

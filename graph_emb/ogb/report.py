@@ -11,10 +11,9 @@ from tabulate import tabulate
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.ogb.published import rows_of, text_of
-from graph_emb.ogb.record import SeedRecord, read_record
+from graph_emb.ogb.record import SeedRecord, flat, read_record
 from graph_emb.ogb.rules import check
-from graph_emb.ogb.seeds import as_text, mean_std
-from graph_emb.ogb.settings import flat
+from graph_emb.run.seeds import as_text, mean_std
 
 SEED_FILES = "seed-*.json"
 MISSING = "(to be filled in)"
@@ -80,9 +79,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """For a JSON file."""
         first, told = self.records[0], self.submission
-        score = {
-            part: dict(zip(("mean", "std"), mean_std(self.values(part)), strict=True)) for part in ("test", "valid")
-        }
+        score = {part: mean_std(self.values(part)) for part in ("test", "valid")}
         return {
             "kind": "graph_emb OGB report",
             "dataset": first.dataset,
@@ -168,10 +165,7 @@ class Report:
 
     def _other_metrics(self) -> dict[str, Any]:
         return {
-            metric: {
-                part: dict(zip(("mean", "std"), mean_std(self.values(part, metric)), strict=True))
-                for part in ("test", "valid")
-            }
+            metric: {part: mean_std(self.values(part, metric)) for part in ("test", "valid")}
             for metric in self.records[0].finished().scores
             if metric != self.metric
         }

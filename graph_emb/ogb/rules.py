@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from graph_emb.compat.ogb import metadata
 from graph_emb.core.errors import ConfigError
-from graph_emb.ogb.record import SeedRecord
-from graph_emb.ogb.settings import differences
+from graph_emb.ogb.record import SeedRecord, differences
 
 NUM_SEEDS = 10
 FEWER_SEEDS = {"ogbn-papers100M": 3}

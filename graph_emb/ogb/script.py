@@ -24,9 +24,9 @@ from graph_emb.graph.datasets import data_root, load_dataset
 from graph_emb.models.kge.training import MOST_THREADS
 from graph_emb.ogb.published import rows_of, text_of
 from graph_emb.ogb.recipes import Recipe, Run
-from graph_emb.ogb.record import SeedRecord, this_hardware
-from graph_emb.ogb.seeds import as_text, finished_or_run, mean_std
+from graph_emb.ogb.record import SeedRecord, finished_record, run_recorded, this_hardware
 from graph_emb.ogb.settings import as_plain, changed, parse
+from graph_emb.run.seeds import as_text, each_seed, mean_std
 from graph_emb.run.versions import versions
 
 BAD_INPUT, INTERRUPTED = 2, 130
@@ -80,10 +80,7 @@ class Script:
     def _run_all(self, args: argparse.Namespace, command: str) -> dict[str, list[SeedRecord]]:
         recipes = {model: self._recipe(model, args) for model in args.model}
         data = self.load(args.root)
-        return {
-            model: [self._run_seed(model, recipe, seed, data, args, command) for seed in args.seeds]
-            for model, recipe in recipes.items()
-        }
+        return {model: self._run_seeds(model, recipe, data, args, command) for model, recipe in recipes.items()}
 
     def _recipe(self, model: str, args: argparse.Namespace) -> Recipe:
         recipe, values = self.recipes[model], {}
@@ -102,28 +99,39 @@ class Script:
             )
         return recipe
 
-    def _run_seed(
-        self, model: str, recipe: Recipe, seed: int, data: Any, args: argparse.Namespace, command: str
-    ) -> SeedRecord:
-        run = Run(seed, args.seeds[0] if args.freeze_embedding else seed, args.threads, args.device, args.progress)
-        settings = as_plain(recipe)
-        started = SeedRecord(
-            status="started",
-            dataset=self.dataset,
-            model=model,
-            seed=seed,
-            embedding_seed=run.embedding_seed,
-            settings=settings,
-            validation_edges=settings.get("validation_edges", "held out"),
-            settings_selected_on=args.settings_selected_on,
-            command=command,
-            hardware=this_hardware(),
-            versions=versions(),
-        )
-        folder = args.out / (f"{model}-frozen-{run.embedding_seed}" if args.freeze_embedding else model)
-        record = finished_or_run(folder / f"seed-{seed}.json", started, lambda: recipe.run(data, run))
-        print(_line(record), flush=True)  # a seed may take an hour
-        return record
+    def _run_seeds(
+        self, model: str, recipe: Recipe, data: Any, args: argparse.Namespace, command: str
+    ) -> list[SeedRecord]:
+        settings, frozen = as_plain(recipe), args.seeds[0] if args.freeze_embedding else None
+        folder = args.out / (model if frozen is None else f"{model}-frozen-{frozen}")
+
+        def path(seed: int) -> Path:
+            return folder / f"seed-{seed}.json"
+
+        def started(seed: int) -> SeedRecord:
+            return SeedRecord(
+                status="started",
+                dataset=self.dataset,
+                model=model,
+                seed=seed,
+                embedding_seed=seed if frozen is None else frozen,
+                settings=settings,
+                validation_edges=settings.get("validation_edges", "held out"),
+                settings_selected_on=args.settings_selected_on,
+                command=command,
+                hardware=this_hardware(),
+                versions=versions(),
+            )
+
+        def train(seed: int) -> SeedRecord:
+            run = Run(seed, seed if frozen is None else frozen, args.threads, args.device, args.progress)
+            return run_recorded(path(seed), started(seed), lambda: recipe.run(data, run))
+
+        records = []
+        for _, record in each_seed(args.seeds, train, lambda seed: finished_record(path(seed), started(seed))):
+            print(_line(record), flush=True)  # a seed may take an hour
+            records.append(record)
+        return records
 
     def _table(self, records: dict[str, list[SeedRecord]]) -> str:
         """Ours, a row for each metric, above the published rows, which are of the data set's own metric."""
@@ -152,10 +160,7 @@ class Script:
             results = [record.finished() for record in found]
             scores = {
                 metric: {
-                    part: dict(
-                        zip(("mean", "std"), mean_std([getattr(r.scores[metric], part) for r in results]), strict=True)
-                    )
-                    for part in ("valid", "test")
+                    part: mean_std([getattr(r.scores[metric], part) for r in results]) for part in ("valid", "test")
                 }
                 for metric in results[0].scores
             }

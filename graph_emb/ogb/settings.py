@@ -108,20 +108,3 @@ def parse_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by path."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        path = f"{prefix}{name}"
-        found.update(flat(value, f"{path}.") if isinstance(value, Mapping) else {path: value})
-    return found
-
-
-def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The paths at which two settings differ, with both values; a path that one lacks is None there."""
-    one, other = flat(left), flat(right)
-    return {
-        path: (one.get(path), other.get(path)) for path in sorted({*one, *other}) if one.get(path) != other.get(path)
-    }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,17 @@ def test_seeds_run_one_after_the_other_and_are_summed_up(tmp_path: Path, capsys:
     assert mrr["mean"] == pytest.approx(sum(own) / 2)
     assert mrr["std"] == pytest.approx(abs(own[0] - own[1]) / 2**0.5)
     assert "2 seeds, unbiased std" in capsys.readouterr().out
+    # the same command keeps what is finished; other settings are refused there
+    before = [(tmp_path / "runs" / f"seed-{seed}" / "metrics.json").stat().st_mtime_ns for seed in (3, 5)]
+    shutil.rmtree(tmp_path / "runs" / "seed-5")
+    assert main([*words, "--out", str(tmp_path / "runs"), *sizes]) == 0
+    after = [(tmp_path / "runs" / f"seed-{seed}" / "metrics.json").stat().st_mtime_ns for seed in (3, 5)]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    assert json.loads((tmp_path / "runs" / "seeds.json").read_text())["metrics"].keys() == found["metrics"].keys()
+    assert "seed 3 is finished" in capsys.readouterr().err
+    assert main([*words, "--out", str(tmp_path / "runs"), *sizes, "train.lr=0.5"]) == 2
+    assert "seed-3" in capsys.readouterr().err
 
 
 def test_one_seed_and_several_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

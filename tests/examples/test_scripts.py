@@ -12,8 +12,8 @@ import pytest
 from graph_emb.compat.ogb import metadata
 from graph_emb.core.errors import ConfigError
 from graph_emb.ogb.published import PUBLISHED, text_of
-from graph_emb.ogb.record import read_record
-from graph_emb.ogb.settings import as_plain, changed, flat
+from graph_emb.ogb.record import flat, read_record
+from graph_emb.ogb.settings import as_plain, changed
 from tests.ogb_layout import WRITERS
 
 Example = Callable[[str], ModuleType]

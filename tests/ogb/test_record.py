@@ -1,15 +1,28 @@
-"""The record of a seed: complete, typed, and the same after a trip through its file."""
+"""The record of a seed: complete, typed, the same after a trip through its file; seeds are run once, left as started
+when they break off, and never mixed with those of other settings."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.ogb.record import read_record, this_hardware, write_record
+from graph_emb.ogb.record import (
+    SeedRecord,
+    SeedResult,
+    differences,
+    finished_record,
+    flat,
+    read_record,
+    run_recorded,
+    this_hardware,
+    write_record,
+)
+from graph_emb.run.seeds import each_seed
 from tests.ogb.records import record, result, started
 
 
@@ -74,3 +87,80 @@ def test_this_machine_has_a_name_cores_and_memory() -> None:
     assert found.cpu
     assert found.cores >= 1
     assert found.memory_gib > 0.1
+
+
+def finished_or_run(path: Path, wanted: SeedRecord, run: Callable[[], SeedResult]) -> SeedRecord:
+    """As a script does for each of its seeds."""
+    runs = each_seed([0], lambda _: run_recorded(path, wanted, run), lambda _: finished_record(path, wanted))
+    return next(runs)[1]
+
+
+def test_a_finished_seed_is_not_run_again(tmp_path: Path) -> None:
+    runs = []
+
+    def run() -> SeedResult:
+        runs.append(read_record(path).status)
+        return result()
+
+    path = tmp_path / "deep" / "seed-0.json"
+    records = [finished_or_run(path, started(), run) for _ in range(2)]
+    assert records[0] == records[1] == read_record(path)
+    assert records[0].finished() == result()
+    assert runs == ["started"]  # once, with the file there from the first moment
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_broken_off_seed_stays_started_and_is_run_again(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "seed-0.json"
+
+    def fail() -> SeedResult:
+        raise error
+
+    with pytest.raises(error):
+        finished_or_run(path, started(), fail)
+    assert read_record(path).status == "started"
+    assert finished_or_run(path, started(), result).status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"settings": {"predictor": {"lr": 0.2, "epochs": 100}, "features": "none"}}, "predictor.lr=0.01 there, 0.2"),
+        ({"embedding_seed": 7}, "embedding_seed=0 there, 7 now"),
+        ({"dataset": "ogbl-ppa"}, "dataset='ogbl-ddi' there, 'ogbl-ppa' now"),
+        ({"settings_selected_on": "valid"}, "settings_selected_on='none' there, 'valid' now"),
+    ],
+)
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_seed_of_other_settings_is_refused_and_kept(tmp_path: Path, change: dict, text: str, finish: bool) -> None:
+    path = tmp_path / "seed-0.json"
+
+    def fail() -> SeedResult:
+        raise KeyboardInterrupt
+
+    if finish:
+        finished_or_run(path, started(), result)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            finished_or_run(path, started(), fail)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=rf"\({text}.*\); choose another --out"):
+        finished_or_run(path, started(**change), result)
+    assert path.read_bytes() == before
+
+
+def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "seed-0.json"
+    path.write_text("mine")
+    with pytest.raises(DataError, match="not the record of a seed"):
+        finished_or_run(path, started(), result)
+    assert path.read_text() == "mine"
+
+
+def test_differences_are_told_by_path() -> None:
+    left = {"inner": {"size": 4, "lr": 0.1, "names": ["a"]}, "word": "none"}
+    right = {"inner": {"size": 4, "lr": 0.2, "names": ["a"]}, "word": "raw"}
+    assert differences(left, right) == {"inner.lr": (0.1, 0.2), "word": ("none", "raw")}
+    assert differences(left, left) == {}
+    assert differences({"a": 1}, {}) == {"a": (1, None)}
+    assert flat({"a": {"b": {"c": 1}}, "d": 2}) == {"a.b.c": 1, "d": 2}

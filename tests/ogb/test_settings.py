@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.ogb.settings import changed, differences, flat, parse, parse_value
+from graph_emb.ogb.settings import changed, parse, parse_value
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,3 @@ def test_a_setting_without_a_value_is_refused() -> None:
     for text in ("inner.lr", "=3"):
         with pytest.raises(ConfigError, match="is not of the form path=value"):
             parse(text)
-
-
-def test_differences_are_told_by_path() -> None:
-    left, right = asdict(Outer()), asdict(changed(Outer(), {"inner.lr": 0.2, "word": "raw"}))
-    assert differences(left, right) == {"inner.lr": (0.1, 0.2), "word": ("none", "raw")}
-    assert differences(left, left) == {}
-    assert differences({"a": 1}, {}) == {"a": (1, None)}
-    assert flat({"a": {"b": {"c": 1}}, "d": 2}) == {"a.b.c": 1, "d": 2}

@@ -20,7 +20,7 @@ from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
 from graph_emb.models.epochs import Evaluation
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.result import GNNResult, SeedsResult
+from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.run.evaluation import Finding
@@ -28,6 +28,7 @@ from graph_emb.run.family import Log, Trained
 from graph_emb.run.inputs import absolute_paths, read_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.parallel import Trainers
+from graph_emb.run.seeds import SeedsResult, each_seed
 from graph_emb.run.versions import peak_memory_mib
 from graph_emb.sampling.walkers import thread_count
 
@@ -157,19 +158,23 @@ class GNNFamily:
         """The first seed's rows, on the first rank; what every seed found; and whether Ctrl-C ended the last one."""
         first: dict[str, Embeddings] = {}
         runs: dict[int, dict[str, Any]] = {}
-        for seed in range(self.config.seed, self.config.seed + self.model.num_seeds):
-            try:
-                result = self._train_one(data, seed, ranks, log, progress, checkpoints)
-            except KeyboardInterrupt:  # before its first epoch, or among several ranks
-                if ranks is not None or not first:
-                    raise
-                return first, runs, True
-            if seed == self.config.seed:
-                first = _tables(data.graph, result, wanted=ranks is None or ranks.rank == 0)
-            runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
-            if result.interrupted:
-                return first, runs, True
-            del result  # frees its tables
+        seeds = range(self.config.seed, self.config.seed + self.model.num_seeds)
+
+        def train(seed: int) -> GNNResult:
+            return self._train_one(data, seed, ranks, log, progress, checkpoints)
+
+        try:
+            for seed, result in each_seed(seeds, train):
+                if seed == self.config.seed:
+                    first = _tables(data.graph, result, wanted=ranks is None or ranks.rank == 0)
+                runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
+                if result.interrupted:
+                    return first, runs, True
+                del result  # frees its tables
+        except KeyboardInterrupt:  # before a seed's first epoch, or among several ranks
+            if ranks is not None or not first:
+                raise
+            return first, runs, True
         return first, runs, False
 
     def _train_one(

@@ -13,7 +13,6 @@ from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.objectives import NodeClassTraining
-from graph_emb.models.gnn.result import over_seeds
 from graph_emb.models.gnn.tasks import NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from tests.models.gnn.planted import planted, planted_links
@@ -116,18 +115,6 @@ def test_sage_counts_the_parameters_of_ogbs_recipe() -> None:
     assert result.num_parameters == 1_421_057 - (4267 - 40) * 256
 
 
-def test_seeds_are_summed_up() -> None:
-    graph, task = planted()
-    found = over_seeds(lambda seed: train_rgcn(graph, task, QUICK.replace(epochs=5), seed=seed), (3, 4))
-    values = found.values("test", "accuracy")
-    summary = found.as_dict()["summary"]["accuracy"]["test"]
-    assert summary["mean"] == pytest.approx(np.mean(values))
-    assert summary["std"] == pytest.approx(np.std(values, ddof=1))
-    assert "accuracy" in str(found)
-    with pytest.raises(ConfigError, match="each once"):
-        over_seeds(lambda seed: pytest.fail("trained"), (1, 1))
-
-
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_ctrl_c_keeps_what_was_trained(epoch: int) -> None:
     def stop(found: Evaluation) -> None:
@@ -141,8 +128,6 @@ def test_ctrl_c_keeps_what_was_trained(epoch: int) -> None:
     as_long = train_rgcn(graph, task, QUICK.replace(epochs=epoch))
     assert not as_long.interrupted
     assert torch.equal(result.tables["user"].weight[:], as_long.tables["user"].weight[:])
-    with pytest.raises(KeyboardInterrupt):
-        over_seeds(lambda seed: train_rgcn(graph, task, QUICK, seed=seed, on_evaluation=stop), (1, 2))
 
 
 def test_ctrl_c_before_the_first_evaluation_keeps_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
