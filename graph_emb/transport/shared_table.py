@@ -28,9 +28,12 @@ def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
     what, descriptor, memory, failed = f"create of table {spec.name!r}", -1, None, ""
     if group.rank == 0:
         try:
-            descriptor, memory = new_memory(max(1, size), reserve=True)
+            descriptor, memory = new_memory(max(1, size))
         except OSError as error:
-            failed = f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; use fewer rows"
+            failed = (
+                f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; "
+                "use fewer rows, or a container with more memory"
+            )
     try:
         shape = f"({spec.num_rows}, {spec.dim}) of {spec.dtype}"
         told = group.gather_objects((os.getpid(), descriptor, failed, shape), what)

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graph_emb.core.errors import ConfigError
+
 _WRITTEN, _TOKEN, _BUFFERS, _READ, _LEFT, _HEAD = 0, 1, 2, 6, 7, 8
 """Numbers at the head of a control memory: exchanges written, token, descriptor and bytes of each of the two buffers,
 exchanges read, whether the rank has left. After them: where the pieces for each rank begin, for each buffer."""
@@ -83,6 +85,7 @@ class SharedExchange:
 
         Raises:
             RuntimeError: a rank is gone, left, or did not come in time.
+            ConfigError: there is no room for what this rank sends.
         """
         width = (send if len(send) else out)[:1].numel() * send.element_size()
         outgoing, incoming = _bytes(send), _bytes(out)
@@ -128,9 +131,17 @@ class SharedExchange:
         """A buffer of at least ``needed`` bytes."""
         control, block = self._controls[self._rank], self._own[turn]
         if block is None or len(block) < needed:
+            size = max(1 << 16, 2 * needed)
+            try:
+                descriptor, block = new_memory(size)
+            except OSError as error:
+                raise ConfigError(
+                    f"rank {self._rank}: cannot share {size:,} bytes for an exchange of {needed:,}: {error.strerror}; "
+                    "use smaller batches, fewer ranks, or a container with more memory"
+                ) from None
             if self._descriptors[turn] >= 0:
                 os.close(self._descriptors[turn])
-            self._descriptors[turn], block = new_memory(max(1 << 16, 2 * needed))
+            self._descriptors[turn] = descriptor
             self._own[turn] = block
             control[_BUFFERS + 2 * turn] = self._descriptors[turn]
             control[_BUFFERS + 2 * turn + 1] = len(block)
@@ -228,18 +239,15 @@ def _bytes(tensor: Tensor) -> np.ndarray:
     return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
 
 
-def new_memory(size: int, *, reserve: bool = False) -> tuple[int, mmap.mmap]:
-    """Memory without a name, all zeros, and the descriptor by which others map it.
+def new_memory(size: int) -> tuple[int, mmap.mmap]:
+    """Memory of ``size`` bytes without a name, all zeros, and the descriptor by which others map it.
 
-    Args:
-        size: Bytes.
-        reserve: Raise an OSError now where there is no room, instead of ending the process at the first touch.
+    Raises:
+        OSError: there is no room; left to the first touch of a page, that ends the process by SIGBUS.
     """
     descriptor = os.memfd_create("graph_emb", os.MFD_CLOEXEC)
     try:
-        os.ftruncate(descriptor, size)
-        if reserve:
-            os.posix_fallocate(descriptor, 0, size)
+        os.posix_fallocate(descriptor, 0, size)
         return descriptor, mmap.mmap(descriptor, size)
     except BaseException:
         os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -98,3 +99,20 @@ def test_a_rank_that_left_is_an_error_for_those_that_go_on(ranks: Ranks) -> None
     assert "an exchange of one" in first
     assert "is gone" in first
     assert second == ""
+
+
+def test_an_exchange_without_room_is_an_error_before_its_memory_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffers grew without their pages: the first touch of one that finds no room ends the process by SIGBUS."""
+    memory = SharedExchange(0, [np.zeros(10, np.int64)], [os.getpid()], 1.0)
+    held = memory.outgoing(1000)
+
+    def full(file: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(ge.ConfigError, match=r"rank 0: cannot share 200,000 bytes .* No space left on device"):
+            memory.outgoing(100_000)
+    held[:] = 1  # the smaller one is as it was
+    assert len(memory.outgoing(100_000)) == 100_000
+    memory.close()

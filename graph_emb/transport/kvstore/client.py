@@ -105,7 +105,9 @@ class KVStoreTransport:
             self._garbage.append((key, 0))  # servers that could make it
             raise
         low, high = int(book.bounds[self._servers.start]), int(book.bounds[self._servers.stop])
-        weight = shared.open_segment(names[""], (high - low, spec.dim), spec.dtype, create=False)
+        weight = shared.open_segment(
+            names[""], (high - low, spec.dim), spec.dtype, f"table {spec.name!r}", create=False
+        )
         self._tell_mapped(key, 0)
         owners = RankRanges(book.bounds.tolist(), range(book.num_parts), book.num_parts)
         self._tables[spec.name] = TrainerTable(

@@ -54,7 +54,7 @@ class PushBuffer:
 
     def __init__(self, num_bytes: int) -> None:
         self.name = shared.new_name()
-        self.memory = shared.open_segment(self.name, (num_bytes,), torch.uint8, create=True)
+        self.memory = shared.open_segment(self.name, (num_bytes,), torch.uint8, "the push buffer", create=True)
         self.used = 0
         self.last = Place(0, 0, 0, 0, torch.float32)
 

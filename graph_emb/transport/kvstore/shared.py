@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -26,11 +27,13 @@ def new_name() -> str:
     return f"graph_emb_{os.getpid()}_{secrets.token_hex(8)}"
 
 
-def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, *, create: bool) -> Tensor:
+def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, what: str, *, create: bool) -> Tensor:
     """Shared memory as a tensor; new memory is all zeros.
 
+    Args:
+        what: The words with which an error names it.
     Raises:
-        ConfigError: the host's shared memory has no room.
+        ConfigError: the host's shared memory has no room; nothing of it is kept.
     """
     from graph_emb.compat.dgl import load
 
@@ -38,27 +41,36 @@ def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, *, creat
     from dgl._ffi.ndarray import empty_shared_mem
     from dgl.base import DGLError
 
-    num_bytes = math.prod(shape) * dtype.itemsize
+    num_bytes = max(1, math.prod(shape) * dtype.itemsize)
     if create:
-        _check_room(num_bytes, shape)
+        _reserve(name, num_bytes, f"{what}, shape {shape} of {dtype},")
     try:
-        memory = empty_shared_mem(name, create, (max(1, num_bytes),), "uint8")
+        memory = empty_shared_mem(name, create, (num_bytes,), "uint8")
     except DGLError as error:
-        raise ConfigError(f"cannot map {num_bytes:,} bytes of shared memory: {str(error).splitlines()[0]}") from None
-    data = torch.utils.dlpack.from_dlpack(memory.to_dlpack())
-    return data[:num_bytes].view(dtype).view(shape)
-
-
-def _check_room(num_bytes: int, shape: tuple[int, ...]) -> None:
-    # Without this, the first write past the end of the file system kills the process with SIGBUS.
-    import shutil
-
-    free = shutil.disk_usage(SHARED_MEMORY).free
-    if num_bytes > free:
+        if create:
+            forget_name(name)
         raise ConfigError(
-            f"shape {shape} takes {num_bytes:,} bytes of shared memory but {free:,} are free in {SHARED_MEMORY}; "
-            "enlarge it or use more machines"
-        )
+            f"{what}: cannot map {num_bytes:,} bytes of shared memory: {str(error).splitlines()[0]}"
+        ) from None
+    data = torch.utils.dlpack.from_dlpack(memory.to_dlpack())
+    return data[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+
+def _reserve(name: str, num_bytes: int, what: str) -> None:
+    """Make the file with all of its pages: a page that finds no room at its first touch ends the process by SIGBUS."""
+    file = os.open(SHARED_MEMORY / name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        os.posix_fallocate(file, 0, num_bytes)
+    except OSError as error:
+        forget_name(name)
+        free = shutil.disk_usage(SHARED_MEMORY).free
+        raise ConfigError(
+            f"{what} takes {num_bytes:,} bytes of shared memory, but {free:,} are free in {SHARED_MEMORY} "
+            f"({error.strerror}); enlarge it (docker run --shm-size=8g, where 64 MB are the default, or "
+            f"mount -o remount,size=8g {SHARED_MEMORY}) or use more machines"
+        ) from None
+    finally:
+        os.close(file)
 
 
 def forget_name(name: str) -> None:

@@ -118,7 +118,9 @@ class Tables:
             table = ServerTable(spec, self._server, self._machine)
             create = segment is None
             name = segment or shared.new_name()
-            weight = shared.open_segment(name, (table.num_rows, spec.dim), spec.dtype, create=create)
+            weight = shared.open_segment(
+                name, (table.num_rows, spec.dim), spec.dtype, f"table {spec.name!r}", create=create
+            )
             try:
                 spec.fill_(weight[table.low : table.high], table.first_id + table.low)
             except Exception:  # a file that cannot be read: the next trainer to ask meets it again
@@ -159,7 +161,9 @@ class Tables:
                     if spec.kind == "table":  # the trainers' clocks; they arrive with each push
                         state[name] = torch.full(shape, spec.initial, dtype=dtype)
                         continue
-                    state[name] = shared.open_segment(names[name], shape, dtype, create=create)
+                    state[name] = shared.open_segment(
+                        names[name], shape, dtype, f"table {table.spec.name!r}: {name}", create=create
+                    )
                     state[name][table.low : table.high] = spec.initial
             except Exception:  # no room for one of them: those before it are not kept
                 for name in names.values() if create else ():
@@ -241,7 +245,9 @@ class Tables:
 
     def push_buffer(self, sender: int, name: str, num_bytes: int) -> Answer:
         """Map the memory in which a trainer of this machine leaves its gradients."""
-        self._push_buffers[sender] = shared.open_segment(name, (num_bytes,), torch.uint8, create=False)
+        self._push_buffers[sender] = shared.open_segment(
+            name, (num_bytes,), torch.uint8, f"the push buffer of trainer {sender}", create=False
+        )
         return Answer()
 
     def push_data(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> None:

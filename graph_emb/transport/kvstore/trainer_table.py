@@ -55,7 +55,9 @@ class TrainerTable:
         shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
         if spec.kind == "table":  # it travels with each push
             return torch.full(shape, spec.initial, dtype=dtype)
-        return shared.open_segment(names[spec.name], shape, dtype, create=False)
+        return shared.open_segment(
+            names[spec.name], shape, dtype, f"table {self.spec.name!r}: {spec.name}", create=False
+        )
 
     def clocks(self) -> dict[str, float]:
         """The per-table clocks as they stand."""

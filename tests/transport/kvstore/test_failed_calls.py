@@ -74,15 +74,16 @@ def without_room(data: Any, name: str, ids: Tensor, grads: Tensor) -> None:
     if data[name].shape[0] != 60:
         return
     found = iter([None, ConfigError("no room")])
-    check = shared._check_room
+    reserve = shared._reserve
 
-    def room(num_bytes: int, shape: tuple[int, ...]) -> None:
+    def room(name: str, num_bytes: int, what: str) -> None:
         error = next(found, None)
         if error is not None:
-            shared._check_room = check
+            shared._reserve = reserve
             raise error
+        reserve(name, num_bytes, what)
 
-    shared._check_room = room
+    shared._reserve = room
 
 
 def attach_without_room(transport: Any) -> tuple[str, float]:

@@ -1,0 +1,72 @@
+"""Shared memory that has no room is refused before a page of it is touched."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.transport.kvstore import shared
+
+TWO_TABLES = """
+import torch
+from graph_emb.transport.kvstore import shared
+tables = []
+for name in ("user", "item"):
+    try:
+        made = shared.open_segment(shared.new_name(), (5_000, 1_000), torch.float32, f"table {name!r}", create=True)
+        tables.append(made)
+    except Exception as error:
+        print(type(error).__name__, error)
+for table in tables:
+    table.fill_(1.0)
+print(len(tables), "filled,", sum(1 for _ in shared.SHARED_MEMORY.iterdir()), "named")
+"""
+
+
+def with_small_shared_memory(script: str) -> str:
+    """What a script prints where /dev/shm is a file system of 32 MB; skips where none can be mounted."""
+    inside = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), "sh", "-c"]
+    mount = "mount -t tmpfs -o size=32m tmpfs /dev/shm"
+    if not shutil.which("unshare") or subprocess.run([*inside, mount], capture_output=True).returncode:
+        pytest.skip("this machine lets no process mount a file system of its own (unshare --mount)")
+    command = [*inside, f'{mount} && exec "$@"', "sh", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    return done.stdout
+
+
+def test_two_tables_that_fit_one_by_one_do_not_end_the_process() -> None:
+    """Each was compared with what was free when it was made, before the other's pages were touched: then SIGBUS."""
+    said = with_small_shared_memory(TWO_TABLES)
+    assert said.startswith(
+        "ConfigError table 'item', shape (5000, 1000) of torch.float32, takes 20,000,000 bytes of shared memory, but "
+    )
+    assert "are free in /dev/shm (No space left on device); enlarge it (docker run --shm-size=" in said
+    assert said.endswith("1 filled, 1 named\n")
+
+
+def test_a_segment_without_room_leaves_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    name = shared.new_name()
+    with pytest.raises(ge.ConfigError, match=r"table 'user', shape \(4, 2\) .* takes 32 bytes .* --shm-size="):
+        shared.open_segment(name, (4, 2), torch.float32, "table 'user'", create=True)
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_a_segment_without_rows_is_empty() -> None:
+    name = shared.new_name()
+    try:
+        assert shared.open_segment(name, (0, 2), torch.float32, "table 'user'", create=True).shape == (0, 2)
+    finally:
+        shared.forget_name(name)
