@@ -20,7 +20,7 @@ from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import TableSpec
+from graph_emb.table.spec import TableSpec, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 
@@ -107,14 +107,15 @@ class DistEmbedding:
     ) -> None:
         self._transport = runtime.current()
         self._name = name if name is not None else _free_name(self._transport)
-        book = as_book(part_policy, num_embeddings, self._name)
-        ids = as_original_ids(original_ids, part_policy, num_embeddings, self._name)
+        num_rows, dim = checked_shape(self._name, num_embeddings, embedding_dim, dtype)
+        book = as_book(part_policy, num_rows, self._name)
+        ids = as_original_ids(original_ids, part_policy, num_rows, self._name)
         self._spec = TableSpec(
             name=self._name,
-            num_rows=int(num_embeddings),
-            dim=int(embedding_dim),
+            num_rows=num_rows,
+            dim=dim,
             book=book,
-            initializer=initializer_for(init_func, int(num_embeddings), int(embedding_dim), self._name, ids),
+            initializer=initializer_for(init_func, num_rows, dim, self._name, ids),
             dtype=dtype,
             device=torch.device(device),
             original_ids=ids,

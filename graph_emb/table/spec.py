@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +16,44 @@ from graph_emb.table.initializers import Initializer, fill_rows_
 
 CPU = torch.device("cpu")
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+MOST_BYTES = 2**63 - 1
+"""Bytes of the largest table: offsets are int64."""
+
+
+def checked_shape(table: str, num_embeddings: Any, embedding_dim: Any, dtype: Any) -> tuple[int, int]:
+    """Rows and width of a table as int, before any memory is taken.
+
+    Args:
+        table: The name that an error shows.
+        num_embeddings, embedding_dim: Integers of Python, numpy or torch.
+        dtype: Of the rows.
+    Raises:
+        ConfigError: one is no integer or outside its limits, or the table would exceed ``MOST_BYTES``.
+    """
+    if dtype not in FLOAT_DTYPES:
+        raise ConfigError(f"table {table!r}: dtype {dtype} is not one of {', '.join(map(str, FLOAT_DTYPES))}")
+    num_rows = _integer(table, "num_embeddings", num_embeddings)
+    dim = _integer(table, "embedding_dim", embedding_dim)
+    if num_rows < 0:
+        raise ConfigError(f"table {table!r}: num_embeddings {num_rows} must not be negative")
+    if dim < 1:
+        raise ConfigError(f"table {table!r}: embedding_dim {dim} must be at least 1")
+    if (num_bytes := num_rows * dim * dtype.itemsize) > MOST_BYTES:
+        raise ConfigError(
+            f"table {table!r}: num_embeddings {num_rows} and embedding_dim {dim} of {dtype} take {num_bytes} bytes; "
+            f"at most {MOST_BYTES} are possible"
+        )
+    return num_rows, dim
+
+
+def _integer(table: str, name: str, value: Any) -> int:
+    """The value of an integer; a truth value is none, and a float is none even where it is whole."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+            raise TypeError
+        return operator.index(value)
+    except (TypeError, RuntimeError):
+        raise ConfigError(f"table {table!r}: {name} {value!r} must be an integer, not {type(value).__name__}") from None
 
 
 @dataclass(frozen=True)
@@ -44,13 +83,7 @@ class TableSpec:
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or "\0" in self.name:
             raise ConfigError(f"table name {self.name!r} must be non-empty and without '/'")
-        if self.num_rows < 0:
-            raise ConfigError(f"table {self.name!r}: num_embeddings {self.num_rows} must not be negative")
-        if self.dim < 1:
-            raise ConfigError(f"table {self.name!r}: embedding_dim {self.dim} must be at least 1")
-        if self.dtype not in FLOAT_DTYPES:
-            known = ", ".join(str(dtype) for dtype in FLOAT_DTYPES)
-            raise ConfigError(f"table {self.name!r}: dtype {self.dtype} is not one of {known}")
+        checked_shape(self.name, self.num_rows, self.dim, self.dtype)
 
     def fill_(self, weight: Tensor, first_id: int) -> None:
         """Write the first values of the rows first_id, first_id + 1, ... into weight, shape (R, D)."""

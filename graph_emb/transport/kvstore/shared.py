@@ -5,6 +5,7 @@ A name leaves the file system as soon as every process has mapped it, so that no
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import secrets
@@ -60,6 +61,8 @@ def _reserve(name: str, num_bytes: int, what: str) -> None:
     """Make the file with all of its pages: a page that finds no room at its first touch ends the process by SIGBUS."""
     file = os.open(SHARED_MEMORY / name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
+        if num_bytes > shutil.disk_usage(SHARED_MEMORY).free:  # filling all that is free would only disturb others
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.posix_fallocate(file, 0, num_bytes)
     except OSError as error:
         forget_name(name)
