@@ -104,6 +104,10 @@ class TrainSection(Settings):
     log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
 
 
+EARLIER_DEFAULTS = {"evaluate.scorer": "dot"}
+"""Former defaults, which the configurations of older runs name for every model."""
+
+
 def _fields_at_default(section: Settings) -> set[str]:
     """Fields that hold their default; a written configuration names them all."""
     return {name for name, field in type(section).model_fields.items() if getattr(section, name) == field.default}
@@ -244,7 +248,9 @@ class RunConfig(Settings):
         for path in self.model.without:
             name, _, field = path.partition(".")
             section = getattr(self, name)
-            if field in section.model_fields_set and field not in _fields_at_default(section):
+            if field in _fields_at_default(section) or getattr(section, field) == EARLIER_DEFAULTS.get(path):
+                continue
+            if field in section.model_fields_set:
                 raise ValueError(
                     f"{path} = {getattr(section, field)!r} has no effect on {self.model.name}; leave it out"
                 )

@@ -21,6 +21,7 @@ from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.sampling.blocks import whole_graph
+from graph_emb.transport import runtime
 from tests.models.gnn.planted import planted, planted_links
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster
@@ -76,9 +77,9 @@ def check(found: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         torch.testing.assert_close(taken, torch.full_like(taken, expected(3)))
 
 
-def test_later_epochs_count_more_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_epochs_count_more_in_pieces_of_any_size(local_mode: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(average, "CHUNK_ROWS", 2)
-    check(averaged(ge.init()))
+    check(averaged(runtime.current()))
 
 
 def in_ranks() -> list[tuple[Tensor, Tensor, Tensor]]:

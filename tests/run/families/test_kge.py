@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import pytest
 import graph_emb as ge
 from graph_emb.cli.main import main
 from graph_emb.config import MODELS, config_from
+from graph_emb.core.json_codec import pack, unpack
 from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import knowledge_graph
@@ -104,9 +104,9 @@ def test_ogbs_graphs_are_ranked_among_their_own_negatives(tmp_path: Path, name: 
 class ToldByTheFirst:
     """A group whose ranks ask in turn, in one process: each gets what the first one told."""
 
-    def gather_objects(self, told: Any, what: str) -> list[Any]:
-        self.told = self.told if told is None else pickle.dumps(told)
-        return [pickle.loads(self.told)]
+    def gather_objects(self, told: Any, what: str, kinds: tuple[type, ...]) -> list[Any]:
+        self.told = self.told if told is None else pack(told, what)
+        return [unpack(self.told, kinds)]
 
 
 def test_ranks_together_train_every_triple_of_a_typed_graph_once(tmp_path: Path) -> None:
