@@ -2,7 +2,10 @@
 
 import sys
 
-from graph_emb.cli.main import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from graph_emb.cli.main import main
+
+        sys.exit(main())
+    except KeyboardInterrupt:  # before main could say so itself
+        sys.exit(130)

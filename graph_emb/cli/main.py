@@ -11,8 +11,9 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 
 from graph_emb.cli.parser import build_parser, parse
 from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, one_line
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks is shown escaped
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    with warnings.catch_warnings(), _terminated_as_interrupted():
+    with warnings.catch_warnings(), _noted_interrupts() as interrupted:
         _show_own_warnings_only(debug)
         try:
             code = _run(words)
@@ -57,13 +58,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except KeyboardInterrupt:
-            print("graph-emb: interrupted", file=sys.stderr)
-            return INTERRUPTED
+            return _say_interrupted()
         except (GraphEmbError, OSError, MemoryError) as error:
             if debug:
                 traceback.print_exc()
             print(f"graph-emb: error: {one_line(error, 'use a smaller model.dim or a smaller graph')}", file=sys.stderr)
             return BAD_INPUT
+        except Exception:
+            if interrupted() and not debug:  # an import turns Ctrl-C into an ImportError or a SystemError
+                return _say_interrupted()
+            raise
+
+
+def _say_interrupted() -> int:
+    print("graph-emb: interrupted", file=sys.stderr)
+    return INTERRUPTED
 
 
 def _run(words: list[str]) -> int:
@@ -86,16 +95,27 @@ def _command(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A scheduler's SIGTERM keeps what was trained, as Ctrl-C does."""
+def _noted_interrupts() -> Iterator[Callable[[], bool]]:
+    """A scheduler's SIGTERM keeps what was trained, as Ctrl-C does. Yields whether one of them came."""
+    noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: False
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
+        before[signal.SIGINT] = signal.default_int_handler
+    for number in before:
+        signal.signal(number, interrupt)
     try:
-        yield
+        yield lambda: bool(noted)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show_own_warnings_only(debug: bool) -> None:

@@ -82,6 +82,7 @@ def run_epochs(
     begun: Mapping[str, Any] | None = None,
     after_epoch: Callable[[int, Callable[[], dict[str, Any]]], object] | None = None,
     on_interrupt: Callable[[], object] | None = None,
+    stops: Callable[[], bool] = lambda: False,
 ) -> tuple[tuple[Evaluation, ...], float]:
     """Train and evaluate; the test part is evaluated only where a validation value is the best so far.
 
@@ -99,6 +100,7 @@ def run_epochs(
         begun: The position from which a resumed training continues, as given to ``after_epoch``.
         after_epoch: Called after each epoch with its number and a function that returns the position.
         on_interrupt: Called when Ctrl-C ends the training early; None: it raises.
+        stops: Asked after each epoch whether to end there.
     Returns:
         The evaluations, and the seconds of an epoch.
     Raises:
@@ -123,6 +125,8 @@ def run_epochs(
                 bar.set_postfix({"loss": f"{loss:.3f}", **{f"best {n}": f"{at.best[n]:.4f}" for n in shown}})
             if after_epoch is not None:
                 after_epoch(at.epoch, partial(asdict, at))
+            if stops():
+                break
     except KeyboardInterrupt:
         if on_interrupt is None:
             raise

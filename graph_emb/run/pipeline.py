@@ -13,6 +13,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
 from graph_emb.config.merge import NO_EFFECT
 from graph_emb.core.errors import ConfigError, GraphEmbError
+from graph_emb.core.interrupts import held_interrupts
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
@@ -215,7 +216,8 @@ def _place(out: str | Path) -> Path:
 def _help(config: RunConfig, ranks: parallel.Trainers, checkpoints: _Checkpoints) -> PipelineResult:
     """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
     opened = checkpoints.open(_nowhere)
-    trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False, checkpoints=opened)
+    with held_interrupts():
+        trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False, checkpoints=opened)
     metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
     return PipelineResult(config, metrics, None, None)
 
@@ -242,9 +244,12 @@ class _Run:
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
             folder.check_space(self._output_bytes())
-        trained = self._timed("train", lambda: self._train(folder))
-        if folder is not None:
-            self._timed("save", lambda: self._save(trained.tables, folder.path))
+        with held_interrupts(self.ranks is not None) as pressed:  # the other ranks take part until the rows are here
+            trained = self._timed("train", lambda: self._train(folder))
+            if folder is not None:
+                self._timed("save", lambda: self._save(trained.tables, folder.path))
+        if pressed():
+            trained = replace(trained, interrupted=True)
         metrics = self._metrics(trained)
         failure = None
         if self.config.evaluate.enabled and not trained.interrupted:

@@ -160,6 +160,26 @@ def test_an_interrupt_before_training_writes_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_import_that_ctrl_c_breaks_is_an_interrupt(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A C extension answers a KeyboardInterrupt in its imports with an ImportError: a traceback and exit code 1."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+
+    def broken(args: object) -> int:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("numpy._core.multiarray failed to import") from None
+        return 0
+
+    monkeypatch.setattr(entry, "_command", broken)
+    outcome = cli("info", "graph.csv")
+    assert (outcome.code, outcome.err) == (130, "graph-emb: interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.parametrize(
     ("name", "environment", "shown"),
     [

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +19,7 @@ from graph_emb.config import config_from
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.config import DeepWalkConfig
 from graph_emb.run.parallel import Trainers, cut, of_one_type, own_part
+from graph_emb.run.run_folder import read_metrics
 from tests.ranks import Ranks as Workers
 
 pytestmark = pytest.mark.dist
@@ -118,6 +124,52 @@ def test_the_trainers_of_the_command_line_write_one_run(
     names = sorted(p.name for p in (tmp_path / "run-logs").iterdir())
     assert names == [*logs, "trainer-0.log", "trainer-1.log"]
     assert f"mode: {mode}" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+LONG = {
+    "deepwalk": "--dataset digits train.epochs=100000 train.log_interval=0.01 model.num_walks=1",
+    "distmult": "--dataset {triples} train.epochs=100000 model.valid_every=0 train.batch_size=8 model.chunk_size=8",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "number"),
+    [
+        ("deepwalk", "collective", signal.SIGINT),
+        ("deepwalk", "kvstore", signal.SIGTERM),
+        ("distmult", "collective", signal.SIGINT),
+    ],
+)
+def test_ctrl_c_keeps_what_several_trainers_have_trained(
+    model: str, mode: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """The launcher sent SIGTERM, which raised KeyboardInterrupt in the middle of an exchange at every trainer, and
+    SIGKILL ten seconds later: nothing was saved."""
+    triples = tmp_path / "ring.tsv"
+    triples.write_text("".join(f"n{head}\tnext\tn{(head + 1) % 40}\n" for head in range(40)))
+    options = LONG[model].format(triples=triples).split()
+    words = [model, *options, "--mode", mode, "--trainers", "2", "--threads", "1", "--dim", "8"]
+    command = [sys.executable, "-m", "graph_emb", "train", *words, "--out", str(tmp_path / "run")]
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stream:
+        job = subprocess.Popen(command, stdout=stream, stderr=stream, process_group=0)
+    try:
+        deadline = time.monotonic() + 240
+        while not any(file.stat().st_size for file in tmp_path.glob(".run.partial-*/metrics.jsonl")):
+            assert job.poll() is None, errors.read_text()
+            assert time.monotonic() < deadline, errors.read_text()
+            time.sleep(0.05)
+        os.killpg(job.pid, number)
+        assert job.wait(120) == 130, errors.read_text()
+    finally:
+        job.kill()
+        job.wait()
+    assert "interrupted; what was trained is in" in errors.read_text()
+    assert "Traceback" not in errors.read_text()
+    metrics = read_metrics(tmp_path / "run")
+    assert metrics["status"] == "interrupted"
+    assert np.isfinite(np.load(tmp_path / "run" / "embeddings.npy")).all()
+    assert not list(tmp_path.glob(".run*"))
 
 
 def test_bad_input_of_a_parallel_run_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

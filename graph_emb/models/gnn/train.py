@@ -11,6 +11,7 @@ from torch import nn
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
+from graph_emb.core.interrupts import deferred_interrupts
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation, run_epochs
 from graph_emb.models.gnn.average import WeightAverage
@@ -222,18 +223,27 @@ class _NetworkTraining:
                     trainer.average.add()
                 return loss
 
-            interrupts: list[bool] = []  # of several ranks the others wait for this one
-            history, seconds = run_epochs(
-                self.config,
-                epoch,
-                training.evaluate,
-                has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
-                progress=progress and trainer.rank == 0,
-                on_evaluation=on_evaluation,
-                begun=begun,
-                after_epoch=None if checkpoints is None else checkpoints.after,
-                on_interrupt=partial(interrupts.append, True) if trainer.num_ranks == 1 else None,
-            )
+            interrupts: list[bool] = []
+            several = trainer.num_ranks > 1
+            with deferred_interrupts(several) as pressed:  # the others wait for this rank
+
+                def stops() -> bool:
+                    if several and trainer.total(float(pressed()))[0]:
+                        interrupts.append(True)
+                    return bool(interrupts)
+
+                history, seconds = run_epochs(
+                    self.config,
+                    epoch,
+                    training.evaluate,
+                    has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
+                    progress=progress and trainer.rank == 0,
+                    on_evaluation=on_evaluation,
+                    begun=begun,
+                    after_epoch=None if checkpoints is None else checkpoints.after,
+                    on_interrupt=None if several else partial(interrupts.append, True),
+                    stops=stops,
+                )
         if checkpoints is not None:
             checkpoints.finish()
         if trainer.average is not None:

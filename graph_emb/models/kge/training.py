@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.interrupts import deferred_interrupts
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
@@ -32,6 +33,8 @@ from graph_emb.sampling.known_triples import HEAD, TAIL, KnownAnswers
 from graph_emb.sampling.walkers import thread_count
 
 BEST_FILE = "best.safetensors"
+VOTE_STEPS = 32
+"""Steps between two votes of several ranks on Ctrl-C."""
 MOST_THREADS = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009  set at run time, unknown to mypy
 
 
@@ -132,15 +135,18 @@ def train_kge(
     with (
         tqdm(total=steps, desc=config.name, unit="step", mininterval=0.5, disable=not shown) as bar,
         _threads(num_threads),
+        deferred_interrupts(transport.world_size > 1) as pressed,  # the others wait for this rank
     ):
         bar.update(training.step)
         try:
             while not training.done:
-                training.run_epoch(bar)
+                interrupted = training.run_epoch(bar, pressed)
+                if interrupted:
+                    return training.result(interrupted=True)
                 if on_epoch is not None and transport.rank == 0:
                     on_epoch(training.history[-1])
         except KeyboardInterrupt:
-            if transport.world_size > 1:  # the others wait for this rank
+            if transport.world_size > 1:  # the second one
                 raise
             return training.result(interrupted=True)
         finally:
@@ -235,8 +241,15 @@ class _KGETraining:
         """Whether all epochs are over, or validation ended the training."""
         return self.stopped or self.step >= self.model.config.epochs * self.batches.steps_per_epoch
 
-    def run_epoch(self, bar: tqdm) -> None:
-        """Train an epoch, or the rest of one, and validate if it is due."""
+    def run_epoch(self, bar: tqdm, pressed: Callable[[], bool]) -> bool:
+        """Train an epoch, or the rest of one, and validate if it is due.
+
+        Several ranks ask each other every VOTE_STEPS steps, trainers of servers after the epoch, whether Ctrl-C was
+        ``pressed`` at one of them: then all stop there.
+
+        Returns:
+            Whether it was.
+        """
         epoch, first = divmod(self.step, self.batches.steps_per_epoch)
         begin, together = time.perf_counter(), self.transport.lockstep or self.transport.world_size == 1
         for step, batch in self.batches.epoch(epoch, first):
@@ -250,11 +263,14 @@ class _KGETraining:
                 self.step += 1
                 self.seconds, begin = self.seconds + time.perf_counter() - begin, time.perf_counter()
                 self._checkpoint()
+                if self.transport.world_size > 1 and self.step % VOTE_STEPS == 0 and self.transport.votes(pressed()):
+                    return True
         self.transport.flush()
         self.seconds += time.perf_counter() - begin
         self.step = (epoch + 1) * self.batches.steps_per_epoch
         self._end_epoch(epoch, bar)
         self._checkpoint()
+        return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
 
     def finish(self) -> None:
         """Wait for a checkpoint that is being written."""
@@ -264,7 +280,7 @@ class _KGETraining:
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
         rows, epoch = self.best.rows, self.best.epoch
-        if self.chosen is None or (interrupted and rows is None):
+        if self.chosen is None or (interrupted and not self.transport.votes(rows is not None)):  # the first rank's
             rows, epoch = self._gather(), len(self.history)
         entities, relations = rows or (None, None)
         return KGEResult(self.model, self.history, entities, relations, epoch, interrupted)

@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,6 +18,7 @@ from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.interrupts import deferred_interrupts
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import SkipGramConfig
@@ -99,7 +97,8 @@ def train_skipgram(
     In collective mode every rank calls this with the same arguments and a ``PartitionedWalkSampler`` of its part, and
     trains on the walks that start at its own nodes; SGD exchanges rows every ``exchange_walks`` walks (see
     ``ExchangeSteps``), other rules step together. In kvstore mode trainers do the same, but other rules push on their
-    own and wait for each other as often. The first Ctrl-C at any rank ends the training of all after the batch.
+    own and wait for each other as often. The first Ctrl-C or SIGTERM at any rank ends the training of all after the
+    batch.
 
     Args:
         sampler: The walks; its graph's degrees weigh the negatives.
@@ -143,7 +142,7 @@ def train_skipgram(
     with (
         _threads(num_threads) as (pool, threads),
         _bar(total_walks, sampler, progress and first) as bar,
-        _deferred_interrupt(isinstance(sampler, PartitionedWalkSampler)) as pressed,
+        deferred_interrupts(isinstance(sampler, PartitionedWalkSampler)) as pressed,
     ):
         steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
         if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
@@ -303,30 +302,6 @@ def _threads(num_threads: int | None) -> Iterator[tuple[ThreadPoolExecutor, int]
             yield pool, threads
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def _deferred_interrupt(deferred: bool) -> Iterator[Callable[[], bool]]:
-    """Defer Ctrl-C to the end of the batch, which a rank must not leave to the others; the second one raises.
-
-    Yields:
-        Whether Ctrl-C was pressed.
-    """
-    pressed = threading.Event()
-    if not deferred or threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def press(number: int, frame: FrameType | None) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, press)
-    try:
-        yield pressed.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from graph_emb.core.command_line import INTERRUPTED
 from graph_emb.core.errors import PeerError
 from graph_emb.run.launch.output import Copier
 from graph_emb.run.launch.plan import Process
@@ -42,6 +43,10 @@ class ProcessFailure(PeerError):
         self.process = process
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, where Ctrl-C is a plain KeyboardInterrupt."""
+
+
 @dataclass
 class _Running:
     plan: Process
@@ -52,22 +57,27 @@ class _Running:
 def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda: None) -> None:
     """Start processes and return when all have ended with exit code 0.
 
-    When one fails, or this process is interrupted, all the others get SIGTERM and, ten seconds later, SIGKILL.
-    Processes also end when this one is killed.
+    When one fails all the others get SIGTERM and, ten seconds later, SIGKILL. Ctrl-C and SIGTERM go on to the trainers,
+    which may take their time to keep what was trained; the second one ends all as a failure does. Processes also end
+    when this one is killed.
 
     Args:
         processes: Commands to start; ``shown`` ones also write to this terminal.
         stop: Asked while waiting; a text ends everything with it as the reason (another machine failed).
     Raises:
         ProcessFailure: one failed; the message names it, its exit and its last line.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when everything has ended.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, here or at a trainer, when everything has ended.
     """
     running: list[_Running] = []
     try:
         with _terminated_as_interrupted():
-            for process in processes:
-                running.append(_start(process))
-            _wait(running, stop)
+            try:
+                for process in processes:
+                    running.append(_start(process))
+                _wait(running, stop)
+            except KeyboardInterrupt as interrupt:
+                _let_trainers_stop(running, interrupt)
+                raise
     finally:
         end(running)
 
@@ -97,6 +107,8 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
     left = list(running)
     while left:
         failed = [one for one in left if one.popen.poll() not in (None, 0)]
+        if any(one.plan.role == "trainer" and one.popen.returncode == INTERRUPTED for one in failed):
+            raise KeyboardInterrupt  # it was told to stop by itself, not through this launcher
         if failed:
             raise _failure(_first(_with_late_trainers(failed, left)))
         left = [one for one in left if one.popen.poll() is None]
@@ -105,6 +117,25 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
             raise ProcessFailure(reason, 1)
         if left:
             time.sleep(POLL)
+
+
+def _let_trainers_stop(running: list[_Running], interrupt: KeyboardInterrupt) -> None:
+    """Hand an interrupt on to the trainers and return when all have ended, or ten seconds after one ended badly.
+
+    Servers get none: they end when their trainers have said goodbye.
+    """
+    number = signal.SIGTERM if isinstance(interrupt, _Terminated) else signal.SIGINT
+    trainers = [one for one in running if one.plan.role == "trainer"]
+    for one in trainers:
+        if one.popen.poll() is None:
+            one.popen.send_signal(number)  # to it alone: a loader's workers are its own to end
+    deadline = None
+    while any(one.popen.poll() is None for one in trainers):
+        if deadline is None and any(one.popen.returncode not in (None, 0, INTERRUPTED) for one in trainers):
+            deadline = time.monotonic() + GRACE
+        if deadline is not None and time.monotonic() > deadline:
+            return
+        time.sleep(POLL)
 
 
 def _with_late_trainers(failed: list[_Running], left: list[_Running]) -> list[_Running]:
@@ -176,7 +207,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
     """SIGTERM to the launcher ends the job as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise _Terminated
 
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,0 +1,55 @@
+"""The first signal waits, the second one raises, and the handlers from before come back."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from graph_emb.core.interrupts import deferred_interrupts, held_interrupts
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_noted_and_the_second_raises(number: signal.Signals) -> None:
+    with deferred_interrupts() as pressed:
+        assert not pressed()
+        signal.raise_signal(number)
+        assert pressed()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is signal.default_int_handler
+
+
+def test_a_signal_that_nobody_handles_keeps_its_effect() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with deferred_interrupts():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+
+
+def test_what_a_training_begins_is_held_until_its_rows_are_saved() -> None:
+    """A trainer heard of the others' Ctrl-C before its own came, which then broke into the gathering of the rows."""
+    with held_interrupts() as noted:
+        with deferred_interrupts():
+            pass
+        signal.raise_signal(signal.SIGINT)
+        assert noted()
+        with deferred_interrupts() as pressed:  # a second training of the run hears of it
+            assert pressed()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_nothing_is_held_before_a_training_begins() -> None:
+    with pytest.raises(KeyboardInterrupt), held_interrupts():
+        signal.raise_signal(signal.SIGINT)
