@@ -8,8 +8,8 @@ OTHER_DGL := $(VENV)/dgl-2.1.0
 TESTS ?= tests
 # Files of tests that run at a time: many wait for processes, timeouts and links most of the time.
 WORKERS ?= 2
-DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py \
-  $(patsubst %,tests/partition/test_%.py,dgl_format building partitioned halo conversion dist_graph)
+DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
+  $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)
 
 .PHONY: demo test test-dgl2 lint format bench docs clean
 
