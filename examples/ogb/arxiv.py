@@ -16,40 +16,9 @@ under the same MLP with features. What differs from the published recipes:
 
 import sys
 
-from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.models.skipgram.line import LineConfig
-from graph_emb.ogb.recipes import LineEmbedding, NodeRecipe, WalkEmbedding
-from graph_emb.ogb.script import Script, plain_graph
+from graph_emb.ogb.script import Script
 
-DEEPWALK = WalkEmbedding(SkipGramConfig(dim=128, window=5, num_negatives=5, lr=0.05))
-# PyG's context of 20 nodes: the start and the 19 after it, all alike.
-NODE2VEC = WalkEmbedding(
-    SkipGramConfig(
-        window=19,
-        window_weighting="uniform",
-        num_negatives=1,
-        negative_power=0.0,
-        tables=1,
-        lr=0.025,
-        epochs=5,
-    ),
-    walk_length=80,
-)
-# DGL's examples/pytorch/ogb/line: both orders, 64 numbers each.
-LINE = LineEmbedding(LineConfig(dim=128, order="both", num_negatives=5), draws_per_edge=860)
-
-SCRIPT = Script(
-    file="examples/ogb/arxiv.py",
-    dataset="ogbn-arxiv",
-    recipes={
-        "deepwalk": NodeRecipe(DEEPWALK, MLPConfig()),
-        "node2vec": NodeRecipe(NODE2VEC, MLPConfig(), features="raw"),
-        "line": NodeRecipe(LINE, MLPConfig(), features="raw"),
-    },
-    description=__doc__,
-    load=plain_graph("ogbn-arxiv"),
-)
+SCRIPT = Script.of("ogbn-arxiv", file="examples/ogb/arxiv.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -18,42 +18,9 @@ in a rank. What differs from the published recipe:
 
 import sys
 
-from graph_emb.models.kge.config import KGEConfig
-from graph_emb.ogb.kge import KGERecipe
-from graph_emb.ogb.script import Script, knowledge_graph
+from graph_emb.ogb.script import Script
 
-SHARED = {
-    "dim": 2000,
-    "num_negatives": 128,
-    "chunk_size": 128,
-    "batch_size": 512,
-    "subsampling": True,
-    "epochs": 32,
-    "valid_every": 4,
-    "patience": 0,
-}
-# OGB's margin of 500 only sets the range of the first rows where a score is a product.
-PRODUCT = {
-    **SHARED,
-    "loss": "self_adversarial",
-    "rule": "adam",
-    "lr": 1e-3,
-    "init_std": 502 / 2000 / 3**0.5,
-    "n3": 2e-6,
-}
-
-SCRIPT = Script(
-    file="examples/ogb/biokg.py",
-    dataset="ogbl-biokg",
-    recipes={
-        "transe": KGERecipe(KGEConfig(model="transe", margin=20.0, lr=1e-4, **SHARED)),
-        "distmult": KGERecipe(KGEConfig(model="distmult", **PRODUCT)),
-        "complex": KGERecipe(KGEConfig(model="complex", **PRODUCT)),
-        "rotate": KGERecipe(KGEConfig(model="rotate", margin=20.0, lr=1e-4, **SHARED)),
-    },
-    description=__doc__,
-    load=knowledge_graph("ogbl-biokg"),
-)
+SCRIPT = Script.of("ogbl-biokg", file="examples/ogb/biokg.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -19,45 +19,9 @@ The real set has 2,927,963 papers and 30 million citations; an evaluation scores
 
 import sys
 
-from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.ogb.recipes import LinkRecipe, WalkEmbedding
-from graph_emb.ogb.script import Script, plain_graph
+from graph_emb.ogb.script import Script
 
-# PyG's context of 20 nodes: the start and the 19 after it, all alike.
-NODE2VEC = WalkEmbedding(
-    SkipGramConfig(
-        window=19,
-        window_weighting="uniform",
-        num_negatives=1,
-        negative_power=0.0,
-        tables=1,
-        lr=0.025,
-        epochs=1,
-    )
-)
-DEEPWALK = WalkEmbedding(
-    SkipGramConfig(window=2, num_negatives=1, negative_power=0.0, tables=2, lr=0.05), walk_length=80, context="add"
-)
-PREDICTOR = LinkPredictorConfig(
-    dropout=0.0, epochs=100, eval_every=10, metrics=("mrr",), select="mrr", negatives="targets"
-)
-MF_PREDICTOR = LinkPredictorConfig(
-    hidden_dim=128, epochs=300, eval_every=10, metrics=("mrr",), select="mrr", negatives="targets"
-)
-
-SCRIPT = Script(
-    file="examples/ogb/citation2.py",
-    dataset="ogbl-citation2",
-    recipes={
-        "node2vec": LinkRecipe(NODE2VEC, PREDICTOR, features="raw"),
-        "deepwalk": LinkRecipe(DEEPWALK, PREDICTOR, features="raw"),
-        "mf": LinkRecipe(MatrixFactorizationConfig(dim=96, std=0.2), MF_PREDICTOR),
-    },
-    description=__doc__,
-    load=plain_graph("ogbl-citation2"),
-)
+SCRIPT = Script.of("ogbl-citation2", file="examples/ogb/citation2.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

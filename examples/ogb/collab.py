@@ -20,49 +20,9 @@ value is reported, beside the first one's validation value.
 
 import sys
 
-from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.ogb.recipes import LinkRecipe, WalkEmbedding
-from graph_emb.ogb.script import Script, plain_graph
+from graph_emb.ogb.script import Script
 
-# PyG's context of 20 nodes: the start and the 19 after it, all alike.
-NODE2VEC = WalkEmbedding(
-    SkipGramConfig(
-        window=19,
-        window_weighting="uniform",
-        num_negatives=1,
-        negative_power=0.0,
-        tables=1,
-        lr=0.025,
-        epochs=2,
-    )
-)
-DEEPWALK = WalkEmbedding(
-    SkipGramConfig(window=2, num_negatives=1, negative_power=0.0, tables=2, lr=0.05),
-    num_walks=50,
-    context="add",
-)
-PREDICTOR = LinkPredictorConfig(
-    dropout=0.0,
-    epochs=200,
-    eval_every=1,
-    metrics=("hits@10", "hits@50", "hits@100"),
-    select="hits@50",
-)
-MF_PREDICTOR = LinkPredictorConfig(epochs=200, eval_every=1, metrics=PREDICTOR.metrics, select=PREDICTOR.select)
-
-SCRIPT = Script(
-    file="examples/ogb/collab.py",
-    dataset="ogbl-collab",
-    recipes={
-        "node2vec": LinkRecipe(NODE2VEC, PREDICTOR, features="raw"),
-        "deepwalk": LinkRecipe(DEEPWALK, PREDICTOR, features="raw"),
-        "mf": LinkRecipe(MatrixFactorizationConfig(dim=256), MF_PREDICTOR),
-    },
-    description=__doc__,
-    load=plain_graph("ogbl-collab"),
-)
+SCRIPT = Script.of("ogbl-collab", file="examples/ogb/collab.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -27,37 +27,10 @@ On processors that multiply bfloat16, `--set predictor.precision=bfloat16` about
 """
 
 import sys
-from dataclasses import replace
 
-from graph_emb.models.gnn.config import SAGEConfig
-from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.ogb.gnn import SageRecipe
-from graph_emb.ogb.recipes import LinkRecipe, WalkEmbedding
-from graph_emb.ogb.script import Script, plain_graph
+from graph_emb.ogb.script import Script
 
-DEEPWALK = WalkEmbedding(
-    SkipGramConfig(window=2, num_negatives=1, negative_power=0.0, tables=2, lr=0.05),
-    num_walks=50,
-    walk_length=80,
-    context="add",  # (u + v)_i * (u + v)_j holds u_i * v_j, which is what skip-gram trained for an edge
-)
-# Walks that lead away (q below 1): q = 1 and 4 had a lower validation value.
-NODE2VEC = replace(DEEPWALK, q=0.25)
-
-SCRIPT = Script(
-    file="examples/ogb/ddi.py",
-    dataset="ogbl-ddi",
-    recipes={
-        "deepwalk": LinkRecipe(DEEPWALK, LinkPredictorConfig(epochs=100)),
-        "node2vec": LinkRecipe(NODE2VEC, LinkPredictorConfig(epochs=100)),
-        "mf": LinkRecipe(MatrixFactorizationConfig(dim=256, std=0.1), LinkPredictorConfig(epochs=100)),
-        "sage": SageRecipe(SAGEConfig(), metrics=("hits@20", "hits@10", "hits@30", "hits@50", "hits@100")),
-    },
-    description=__doc__,
-    load=plain_graph("ogbl-ddi"),
-)
+SCRIPT = Script.of("ogbl-ddi", file="examples/ogb/ddi.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -21,45 +21,9 @@ The learned rows of R-GCN and Adam's state for them take 1.7 GiB on the real set
 
 import sys
 
-from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.models.gnn.config import RGCNConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.ogb.gnn import RGCNRecipe
-from graph_emb.ogb.metapath import MetapathRecipe
-from graph_emb.ogb.script import Script, typed_graph
+from graph_emb.ogb.script import Script
 
-RGCN = RGCNConfig(
-    dim=128,
-    hidden_dim=64,
-    num_layers=2,
-    dropout=0.5,
-    lr=0.01,
-    epochs=3,
-    batch_size=1024,
-    fanouts=(25, 20),
-)
-# PyG's context of 7 nodes: the start and the 6 after it, all alike.
-METAPATH2VEC = MetapathRecipe(
-    SkipGramConfig(
-        window=6,
-        window_weighting="uniform",
-        num_negatives=5,
-        negative_power=0.0,
-        tables=1,
-        lr=0.025,
-        epochs=5,
-    ),
-    metapath="author-paper-field_of_study-paper-author-institution-author-paper-[cites]-paper-author",
-    mlp=MLPConfig(batch_norm=False, dropout=0.0, epochs=500),
-)
-
-SCRIPT = Script(
-    file="examples/ogb/mag.py",
-    dataset="ogbn-mag",
-    recipes={"rgcn": RGCNRecipe(RGCN), "metapath2vec": METAPATH2VEC},
-    description=__doc__,
-    load=typed_graph("ogbn-mag"),
-)
+SCRIPT = Script.of("ogbn-mag", file="examples/ogb/mag.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

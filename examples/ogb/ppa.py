@@ -18,45 +18,9 @@ The real set has 576,289 proteins and 21 million training edges: DeepWalk takes 
 
 import sys
 
-from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.ogb.recipes import LinkRecipe, WalkEmbedding
-from graph_emb.ogb.script import Script, plain_graph
+from graph_emb.ogb.script import Script
 
-# PyG's context of 20 nodes: the start and the 19 after it, all alike.
-NODE2VEC = WalkEmbedding(
-    SkipGramConfig(
-        window=19,
-        window_weighting="uniform",
-        num_negatives=1,
-        negative_power=0.0,
-        tables=1,
-        lr=0.025,
-        epochs=2,
-    )
-)
-DEEPWALK = WalkEmbedding(
-    SkipGramConfig(window=1, num_negatives=1, negative_power=0.0, tables=2, lr=0.05),
-    num_walks=30,
-    walk_length=80,
-    context="add",
-)
-METRICS = ("hits@10", "hits@50", "hits@100")
-PREDICTOR = LinkPredictorConfig(dropout=0.0, epochs=20, eval_every=1, metrics=METRICS, select="hits@100")
-MF_PREDICTOR = LinkPredictorConfig(dropout=0.0, lr=0.005, epochs=1000, eval_every=1, metrics=METRICS, select="hits@100")
-
-SCRIPT = Script(
-    file="examples/ogb/ppa.py",
-    dataset="ogbl-ppa",
-    recipes={
-        "node2vec": LinkRecipe(NODE2VEC, PREDICTOR, features="raw"),
-        "deepwalk": LinkRecipe(DEEPWALK, PREDICTOR, features="raw"),
-        "mf": LinkRecipe(MatrixFactorizationConfig(dim=256, lr=0.005), MF_PREDICTOR),
-    },
-    description=__doc__,
-    load=plain_graph("ogbl-ppa"),
-)
+SCRIPT = Script.of("ogbl-ppa", file="examples/ogb/ppa.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

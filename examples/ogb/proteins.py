@@ -18,39 +18,9 @@ node2vec row is below that of the MLP on edge features alone.
 
 import sys
 
-from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.models.skipgram.line import LineConfig
-from graph_emb.ogb.recipes import LineEmbedding, NodeRecipe, WalkEmbedding
-from graph_emb.ogb.script import Script, plain_graph
+from graph_emb.ogb.script import Script
 
-# PyG's context of 20 nodes: the start and the 19 after it, all alike.
-NODE2VEC = WalkEmbedding(
-    SkipGramConfig(
-        window=19,
-        window_weighting="uniform",
-        num_negatives=1,
-        negative_power=0.0,
-        tables=1,
-        lr=0.025,
-        epochs=1,
-    ),
-    walk_length=80,
-)
-# DGL's examples/pytorch/ogb/line: both orders, 64 numbers each.
-LINE = LineEmbedding(LineConfig(dim=128, order="both", num_negatives=1), draws_per_edge=15)
-MLP = MLPConfig(batch_norm=False, epochs=1000, eval_every=5)
-
-SCRIPT = Script(
-    file="examples/ogb/proteins.py",
-    dataset="ogbn-proteins",
-    recipes={
-        "node2vec": NodeRecipe(NODE2VEC, MLP, features="raw"),
-        "line": NodeRecipe(LINE, MLP, features="raw"),
-    },
-    description=__doc__,
-    load=plain_graph("ogbn-proteins"),
-)
+SCRIPT = Script.of("ogbn-proteins", file="examples/ogb/proteins.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -19,57 +19,9 @@ A matrix factorisation sees no coordinates; its published ROC-AUC is that of a c
 
 import sys
 
-from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.ogb.recipes import LinkRecipe, WalkEmbedding
-from graph_emb.ogb.script import Script, plain_graph
+from graph_emb.ogb.script import Script
 
-# PyG's context of 5 nodes: the start and the 4 after it, all alike.
-NODE2VEC = WalkEmbedding(
-    SkipGramConfig(
-        dim=64,
-        window=4,
-        window_weighting="uniform",
-        num_negatives=1,
-        negative_power=0.0,
-        tables=1,
-        lr=0.025,
-        epochs=2,
-    ),
-    walk_length=5,
-)
-PREDICTOR = LinkPredictorConfig(
-    num_layers=4,
-    dropout=0.0,
-    lr=0.001,
-    epochs=100,
-    eval_every=1,
-    metrics=("rocauc",),
-    select="rocauc",
-    negatives="given",
-)
-MF_PREDICTOR = LinkPredictorConfig(
-    hidden_dim=64,
-    dropout=0.2,
-    lr=0.001,
-    epochs=100,
-    eval_every=1,
-    metrics=("rocauc",),
-    select="rocauc",
-    negatives="given",
-)
-
-SCRIPT = Script(
-    file="examples/ogb/vessel.py",
-    dataset="ogbl-vessel",
-    recipes={
-        "mf": LinkRecipe(MatrixFactorizationConfig(dim=64, lr=0.001), MF_PREDICTOR),
-        "node2vec": LinkRecipe(NODE2VEC, PREDICTOR, features="unit columns"),
-    },
-    description=__doc__,
-    load=plain_graph("ogbl-vessel"),
-)
+SCRIPT = Script.of("ogbl-vessel", file="examples/ogb/vessel.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -19,42 +19,9 @@ The real set has 2,500,604 entities: a table of 500 columns is 4.7 GiB, and Adam
 
 import sys
 
-from graph_emb.models.kge.config import KGEConfig
-from graph_emb.ogb.kge import KGERecipe
-from graph_emb.ogb.script import Script, knowledge_graph
+from graph_emb.ogb.script import Script
 
-SHARED = {
-    "dim": 500,
-    "num_negatives": 128,
-    "chunk_size": 128,
-    "batch_size": 512,
-    "subsampling": True,
-    "epochs": 6,
-    "valid_every": 1,
-    "patience": 0,
-}
-# OGB's margin of 500 only sets the range of the first rows where a score is a product.
-PRODUCT = {
-    **SHARED,
-    "loss": "self_adversarial",
-    "rule": "adam",
-    "lr": 1e-3,
-    "init_std": 502 / 500 / 3**0.5,
-    "n3": 2e-6,
-}
-
-SCRIPT = Script(
-    file="examples/ogb/wikikg2.py",
-    dataset="ogbl-wikikg2",
-    recipes={
-        "transe": KGERecipe(KGEConfig(model="transe", margin=30.0, lr=1e-4, **SHARED)),
-        "distmult": KGERecipe(KGEConfig(model="distmult", **PRODUCT)),
-        "complex": KGERecipe(KGEConfig(model="complex", **PRODUCT)),
-        "rotate": KGERecipe(KGEConfig(model="rotate", margin=5.0, lr=1e-4, **SHARED)),
-    },
-    description=__doc__,
-    load=knowledge_graph("ogbl-wikikg2"),
-)
+SCRIPT = Script.of("ogbl-wikikg2", file="examples/ogb/wikikg2.py", description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 from graph_emb.cli.console import listed
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import replace_json
+from graph_emb.core.yaml_text import parse_yaml
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,9 +29,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tried(text: str) -> tuple[str, list[Any]]:
-    from graph_emb.ogb.settings import parse_value
-
     path, sign, values = text.partition("=")
     if not sign or not path or not listed(values):
         raise ConfigError(f"--tried {text!r} is not of the form SETTING=V,V, such as predictor.lr=0.001,0.01")
-    return path, [parse_value(value) for value in listed(values)]
+    return path, [_value(text) for text in listed(values)]
+
+
+def _value(text: str) -> Any:
+    """A value as an override's; 1e-3, which is a text in YAML, is the number that a setting makes of it."""
+    value = parse_yaml(text)
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

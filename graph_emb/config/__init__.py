@@ -1,6 +1,14 @@
 """Typed configuration of a run: the sections, their limits, and how files and overrides combine."""
 
-from graph_emb.config.merge import config_from, config_text, parse_override, place_key, read_config_file, section_from
+from graph_emb.config.merge import (
+    config_from,
+    config_text,
+    override,
+    parse_override,
+    place_key,
+    read_config_file,
+    section_from,
+)
 from graph_emb.config.schema import (
     MODELS,
     DatasetSection,
@@ -19,6 +27,7 @@ __all__ = [
     "TrainSection",
     "config_from",
     "config_text",
+    "override",
     "parse_override",
     "place_key",
     "read_config_file",

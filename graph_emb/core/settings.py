@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -56,10 +57,16 @@ class Settings(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """The same settings with some fields changed, checked together.
 
+        Args:
+            changes: Of a field that holds settings also a mapping: changes of those.
         Raises:
             ConfigError: as for new settings.
         """
-        return type(self)(**{**self.given(), **changes})
+        new = {}
+        for name, change in changes.items():
+            old = getattr(self, name, None)
+            new[name] = old.replace(**change) if isinstance(old, Settings) and isinstance(change, Mapping) else change
+        return type(self)(**{**self.given(), **new})
 
     def given(self) -> dict[str, Any]:
         """The fields that were set, not left at their default."""

@@ -4,23 +4,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.evaluate.class_metrics import accuracy, task_aucs
 
 ROWS_AT_ONCE = 1 << 14
 
 
-@dataclass(frozen=True)
-class MLPConfig:
+class MLPConfig(Settings):
     """The recipe; the defaults are OGB's for ogbn-arxiv.
 
     Attributes:
@@ -35,26 +34,20 @@ class MLPConfig:
         eval_every: Epochs between evaluations.
     """
 
-    hidden_dim: int = 256
-    num_layers: int = 3
+    hidden_dim: Count = Field(default=256, ge=1)
+    num_layers: Count = Field(default=3, ge=2)
     batch_norm: bool = True
-    dropout: float = 0.5
-    lr: float = 0.01
-    epochs: int = 500
-    batch_size: int | None = None
-    eval_every: int = 1
+    dropout: Number = Field(default=0.5, ge=0, lt=1)
+    lr: Number = Field(default=0.01, gt=0)
+    epochs: Count = Field(default=500, ge=1)
+    batch_size: Count | None = Field(default=None, ge=2)
+    eval_every: Count = Field(default=1, ge=1)
 
-    def __post_init__(self) -> None:
-        for name, least in (("hidden_dim", 1), ("num_layers", 2), ("epochs", 1), ("batch_size", 2), ("eval_every", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} is {value}; give at least {least}")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout is {self.dropout}; it must be at least 0 and below 1")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ConfigError(f"lr is {self.lr}; it must be positive and finite")
+    @model_validator(mode="after")
+    def _something_is_judged(self) -> MLPConfig:
         if self.epochs < self.eval_every:
-            raise ConfigError(f"epochs={self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
+            raise ValueError(f"epochs={self.epochs} ends before the first evaluation, eval_every={self.eval_every}")
+        return self
 
 
 @dataclass(frozen=True)

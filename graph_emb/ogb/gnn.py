@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,13 +16,12 @@ from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
-from graph_emb.ogb.recipes import Run
+from graph_emb.ogb.methods import Recipe, Run
 from graph_emb.ogb.record import BestScore, SeedResult
 from graph_emb.run.versions import peak_memory_mib
 
 
-@dataclass(frozen=True)
-class SageRecipe:
+class SageRecipe(Recipe):
     """GraphSAGE on rows that learn with it, and OGB's link predictor on its output.
 
     Attributes:
@@ -39,11 +37,10 @@ class SageRecipe:
         "patience": "sage.patience",
         "batch_size": "sage.batch_size",
     }
-    freezable: ClassVar[bool] = False
     uses_device: ClassVar[bool] = True
 
     def run(self, data: PlainDataset, run: Run) -> SeedResult:
-        """Trains on the training edges; the epoch of each metric is the best on the validation pairs."""
+        """Train on the training edges; the epoch of each metric is the best on the validation pairs."""
         if data.link_split is None:
             raise DataError(f"data set {data.name!r} has no link split; a link recipe needs one")
         begin = time.perf_counter()
@@ -54,8 +51,7 @@ class SageRecipe:
         return _result(metadata(data.name).eval_metric, found, begin)
 
 
-@dataclass(frozen=True)
-class RGCNRecipe:
+class RGCNRecipe(Recipe):
     """R-GCN: rows of a node type without features learn with it.
 
     Attributes:
@@ -64,16 +60,16 @@ class RGCNRecipe:
 
     rgcn: RGCNConfig
 
+    reads: ClassVar[Literal["plain", "triples", "typed"]] = "typed"
     short: ClassVar[Mapping[str, str]] = {
         "epochs": "rgcn.epochs",
         "patience": "rgcn.patience",
         "batch_size": "rgcn.batch_size",
     }
-    freezable: ClassVar[bool] = False
     uses_device: ClassVar[bool] = True
 
     def run(self, data: OGBHetero, run: Run) -> SeedResult:
-        """Trains on the labelled type's training nodes; the epoch is the best on its validation nodes."""
+        """Train on the labelled type's training nodes; the epoch is the best on its validation nodes."""
         begin = time.perf_counter()
         (ntype,) = data.labels
         split = {part: by_type[ntype] for part, by_type in data.split.items()}

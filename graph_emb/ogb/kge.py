@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+from pydantic import SerializeAsAny
 
 from graph_emb.evaluate.triple_ranks import TripleRanks, rank_part
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
-from graph_emb.ogb.recipes import Run
+from graph_emb.ogb.methods import Recipe, Run
 from graph_emb.ogb.record import BestScore, SeedResult
 from graph_emb.run.versions import peak_memory_mib
 
 HITS = (1, 3, 10)
 
 
-@dataclass(frozen=True)
-class KGERecipe:
+class KGERecipe(Recipe):
     """A knowledge-graph model.
 
     Attributes:
         kge: Its recipe.
     """
 
-    kge: KGEConfig
+    kge: SerializeAsAny[KGEConfig]
 
+    reads: ClassVar[Literal["plain", "triples", "typed"]] = "triples"
     short: ClassVar[Mapping[str, str]] = {"epochs": "kge.epochs", "dim": "kge.dim", "batch_size": "kge.batch_size"}
-    freezable: ClassVar[bool] = False
-    uses_device: ClassVar[bool] = False
 
     def run(self, data: KnowledgeGraph, run: Run) -> SeedResult:
-        """Trains on the training triples; heads and tails of the others are ranked among their given negatives.
+        """Train on the training triples; heads and tails of the others are ranked among their given negatives.
 
         The epoch is the best on the validation triples that the recipe looks at; then all triples of both parts are
         ranked once.

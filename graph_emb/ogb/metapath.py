@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from graph_emb.compat.ogb import OGBHetero
 from graph_emb.core.errors import DataError
+from graph_emb.core.settings import Count
 from graph_emb.evaluate.mlp import MLPConfig
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, train_skipgram
-from graph_emb.ogb.recipes import Run, judge_nodes
+from graph_emb.ogb.methods import Recipe, Run, judge_nodes
 from graph_emb.ogb.record import SeedResult
 from graph_emb.run.families.metapath import rows_by_type, whole_graph
 from graph_emb.sampling.metapath import Metapath
 from graph_emb.sampling.metapath_walks import MetapathSampler
 
 
-@dataclass(frozen=True)
-class MetapathRecipe:
+class MetapathRecipe(Recipe):
     """Walks along a path of node types and skip-gram; the MLP reads features and embedding of the labelled type.
 
     Attributes:
@@ -38,15 +38,19 @@ class MetapathRecipe:
     skipgram: SkipGramConfig
     metapath: str
     mlp: MLPConfig
-    num_walks: int = 5
-    walk_length: int = 64
+    num_walks: Count = Field(default=5, ge=1)
+    walk_length: Count = Field(default=64, ge=1)
 
+    reads: ClassVar[Literal["plain", "triples", "typed"]] = "typed"
     short: ClassVar[Mapping[str, str]] = {"epochs": "mlp.epochs", "batch_size": "mlp.batch_size"}
-    freezable: ClassVar[bool] = True
-    uses_device: ClassVar[bool] = False
+
+    @property
+    def freezable(self) -> bool:
+        """The rows are learned before the network."""
+        return True
 
     def run(self, data: OGBHetero, run: Run) -> SeedResult:
-        """Walks over the whole graph; the epoch of the MLP is the best on the validation nodes."""
+        """Walk over the whole graph; the epoch of the MLP is the best on the validation nodes."""
         begin, name = time.perf_counter(), data.metadata.name
         (ntype,) = data.labels
         if ntype not in data.node_feat:

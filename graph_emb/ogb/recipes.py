@@ -1,315 +1,219 @@
-"""Recipes for OGB's link and node data sets: embeddings of the graph, then OGB's network on top of them."""
+"""Every recipe by its name, "data set/model", with the hyper-parameters of the published baseline.
 
-# N nodes, D width of an embedding, F features.
+The docstring of the data set's script in examples/ogb says what differs from what was published.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
-from torch import Tensor
-
-from graph_emb.compat.ogb import metadata
-from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.evaluate.mlp import MLPConfig, train_mlp
-from graph_emb.graph.views import PlainDataset
+from graph_emb.core.errors import unknown_name
+from graph_emb.evaluate.mlp import MLPConfig
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig, train_matrix_factorization
-from graph_emb.models.links.training import FrozenRows, LinkPredictorResult, train_link_predictor
-from graph_emb.models.skipgram.line import LineConfig, train_line
-from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
-from graph_emb.ogb.record import BestScore, SeedResult
-from graph_emb.ogb.rules import TRAINING_ON_VALIDATION
-from graph_emb.ogb.validation_edges import with_validation_edges
-from graph_emb.run.versions import peak_memory_mib
-from graph_emb.sampling.edge_sampler import EdgeSampler
-from graph_emb.sampling.walks import WalkSampler
-
-FEATURES = ("none", "raw", "unit columns")
-VALIDATION_EDGES = ("held out", "trained on")
+from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
+from graph_emb.models.skipgram.config import LineConfig, SkipGramConfig
+from graph_emb.ogb.gnn import RGCNRecipe, SageRecipe
+from graph_emb.ogb.kge import KGERecipe
+from graph_emb.ogb.metapath import MetapathRecipe
+from graph_emb.ogb.methods import LineEmbedding, LinkRecipe, NodeRecipe, Recipe, WalkEmbedding
 
 
-@dataclass(frozen=True)
-class Run:
-    """Seed, threads and device of one run of a recipe.
-
-    Attributes:
-        seed: Of the network, its batches and negatives.
-        embedding_seed: Of the embeddings below it.
-        threads: Of walks and skip-gram; torch's own are set by the script.
-        device: Where a network is trained, for recipes that say so.
-        progress: Shows bars.
-    """
-
-    seed: int
-    embedding_seed: int
-    threads: int
-    device: str = "cpu"
-    progress: bool = False
+def _deepwalk(window: int, **walks: Any) -> WalkEmbedding:
+    """DGL's examples/pytorch/ogb/deepwalk; (u + v)_i * (u + v)_j holds u_i * v_j, by which skip-gram scores an edge."""
+    tables = SkipGramConfig(window=window, num_negatives=1, negative_power=0.0, tables=2, lr=0.05)
+    return WalkEmbedding(skipgram=tables, context="add", **walks)
 
 
-class Recipe(Protocol):
-    """A method with its hyper-parameters: a frozen dataclass of values and of dataclasses.
-
-    Attributes:
-        short: Names of the script's short flags and the setting that each changes.
-        freezable: Whether the embedding is trained before, and apart from, what is judged.
-        uses_device: Whether it can train on a GPU.
-    """
-
-    short: ClassVar[Mapping[str, str]]
-    uses_device: ClassVar[bool]
-
-    @property
-    def freezable(self) -> bool:
-        """As above."""
-
-    def run(self, data: Any, run: Run) -> SeedResult:
-        """Trains one seed and judges it."""
-
-
-class Embedder(Protocol):
-    """How the rows below a network are learned."""
-
-    def embed(self, data: PlainDataset, run: Run) -> FrozenRows:
-        """Rows (N, D) and the parameters of all their tables."""
-
-
-@dataclass(frozen=True)
-class WalkEmbedding:
-    """Random walks and skip-gram.
-
-    Attributes:
-        skipgram: Its recipe.
-        num_walks: Walks from each node.
-        walk_length: Nodes of a walk.
-        p, q: node2vec's return and in-out parameters; 1 and 1 is DeepWalk.
-        context: How the context rows reach the network: "none", "add" or "concat".
-    """
-
-    skipgram: SkipGramConfig
-    num_walks: int = 10
-    walk_length: int = 40
-    p: float = 1.0
-    q: float = 1.0
-    context: str = "none"
-
-    def embed(self, data: PlainDataset, run: Run) -> FrozenRows:
-        """Walks over the training graph. The parameters of all tables count, whatever of them the network sees."""
-        shape = {"num_walks": self.num_walks, "walk_length": self.walk_length}
-        walks = WalkSampler(data.graph, **shape, p=self.p, q=self.q, seed=run.embedding_seed)
-        trained = train_skipgram(
-            walks, self.skipgram, seed=run.embedding_seed, num_threads=run.threads, progress=run.progress
-        )
-        if trained.interrupted:
-            raise KeyboardInterrupt
-        return FrozenRows(trained.embeddings(self.context), num_parameters=trained.model.num_parameters)
-
-
-@dataclass(frozen=True)
-class LineEmbedding:
-    """LINE.
-
-    Attributes:
-        line: Its recipe.
-        draws_per_edge: Draws of an epoch for each edge.
-    """
-
-    line: LineConfig
-    draws_per_edge: int = 100
-
-    def embed(self, data: PlainDataset, run: Run) -> FrozenRows:
-        """Draws edges of the training graph. The parameters of both orders count, with those of the contexts."""
-        edges = EdgeSampler.of_graph(data.graph, draws_per_edge=self.draws_per_edge, seed=run.embedding_seed)
-        trained = train_line(edges, self.line, seed=run.embedding_seed, num_threads=run.threads, progress=run.progress)
-        if trained.interrupted:
-            raise KeyboardInterrupt
-        return FrozenRows(trained.embeddings(), num_parameters=trained.num_parameters)
-
-
-@dataclass(frozen=True)
-class LinkRecipe:
-    """Embeddings, then OGB's link predictor on them; or both at once, for matrix factorisation.
-
-    Attributes:
-        embedding: How the rows are learned.
-        predictor: The network's recipe.
-        features: Node features joined to the embedding: "none", "raw", or "unit columns", each divided by its length.
-        validation_edges: "held out"; or "trained on": a first training finds the epoch, a second one with the
-            validation edges among its own lasts as long and gives the test value. The rules allow it for ogbl-collab.
-    Raises:
-        ConfigError: an unknown word, or features under an embedding that learns with the predictor.
-    """
-
-    embedding: Any  # an Embedder, or a MatrixFactorizationConfig
-    predictor: LinkPredictorConfig
-    features: str = "none"
-    validation_edges: str = "held out"
-
-    short: ClassVar[Mapping[str, str]] = {
-        "epochs": "predictor.epochs",
-        "patience": "predictor.patience",
-        "batch_size": "predictor.batch_size",
-    }
-    uses_device: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _check_features(self.features)
-        if self.validation_edges not in VALIDATION_EDGES:
-            raise unknown_name("validation_edges", self.validation_edges, VALIDATION_EDGES)
-        if not self.freezable and self.features != "none":
-            raise ConfigError(f"features={self.features!r}: matrix factorisation learns its rows from edges alone")
-
-    @property
-    def freezable(self) -> bool:
-        """Not for matrix factorisation, whose rows learn with the predictor."""
-        return not isinstance(self.embedding, MatrixFactorizationConfig)
-
-    def run(self, data: PlainDataset, run: Run) -> SeedResult:
-        """Trains on the training edges; the epoch of each metric is the best on the validation pairs."""
-        if data.link_split is None:
-            raise DataError(f"data set {data.name!r} has no link split; a link recipe needs one")
-        if self.validation_edges == "trained on":
-            return self._run_twice(data, run)
-        begin, num_nodes = time.perf_counter(), data.graph.num_nodes
-        if isinstance(self.embedding, MatrixFactorizationConfig):
-            table, result = train_matrix_factorization(
-                data.link_split, num_nodes, self.embedding, self.predictor, seed=run.seed, progress=run.progress
-            )
-            learned, embedded = table.num_embeddings * table.embedding_dim, begin
-        else:
-            rows = self.embedding.embed(data, run)
-            learned, embedded = rows.num_parameters, time.perf_counter()
-            joined = FrozenRows(with_features(rows.embeddings, data, self.features), rows.num_parameters)
-            result = train_link_predictor(
-                joined, data.link_split, num_nodes, self.predictor, seed=run.seed, progress=run.progress
-            )
-        return self._result(data.name, result, learned, {"embedding": embedded - begin, "all": _since(begin)})
-
-    def _run_twice(self, data: PlainDataset, run: Run) -> SeedResult:
-        if data.name not in TRAINING_ON_VALIDATION:
-            allowed = ", ".join(TRAINING_ON_VALIDATION)
-            raise ConfigError(f"validation_edges='trained on': the rules allow it for {allowed} only, not {data.name}")
-        first = replace(self, validation_edges="held out").run(data, run)
-        chosen = first.scores[first.metric]
-        assert chosen.epoch is not None
-        as_long = self.predictor.replace(epochs=chosen.epoch, eval_every=chosen.epoch, patience=None)
-        again = replace(self, validation_edges="held out", predictor=as_long)
-        second = again.run(with_validation_edges(data), run)
-        score = chosen.model_copy(update={"test": second.scores[first.metric].test})
-        seconds = {name: first.seconds[name] + second.seconds[name] for name in ("embedding", "all")}
-        told = {"scores": {first.metric: score}, "seconds": seconds, "history": [*first.history, *second.history]}
-        return first.model_copy(update={**told, "peak_memory_mib": second.peak_memory_mib})
-
-    def _result(self, name: str, result: LinkPredictorResult, learned: int, seconds: dict[str, float]) -> SeedResult:
-        told = result.as_dict()
-        return SeedResult(
-            metric=metadata(name).eval_metric,
-            selected_on="valid",
-            scores={metric: BestScore(**values) for metric, values in told["scores"].items()},
-            parameters={"embedding": learned, "link predictor": result.predictor.num_parameters},
-            seconds={**seconds, "epoch of the link predictor": result.seconds_per_epoch},
-            peak_memory_mib=peak_memory_mib(),
-            history=told["history"],
-        )
-
-
-@dataclass(frozen=True)
-class NodeRecipe:
-    """Embeddings, then OGB's MLP on them.
-
-    Attributes:
-        embedding: How the rows are learned.
-        mlp: The network's recipe.
-        features: As in ``LinkRecipe``.
-    """
-
-    embedding: Embedder
-    mlp: MLPConfig
-    features: str = "none"
-
-    short: ClassVar[Mapping[str, str]] = {"epochs": "mlp.epochs", "batch_size": "mlp.batch_size"}
-    freezable: ClassVar[bool] = True  # the rows are learned before the network
-    uses_device: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _check_features(self.features)
-
-    def run(self, data: PlainDataset, run: Run) -> SeedResult:
-        """Trains on the training nodes; the epoch is the best on the validation nodes."""
-        if data.labels is None or data.node_split is None:
-            raise DataError(f"data set {data.name!r} has no labels or no node split; a node recipe needs both")
-        begin = time.perf_counter()
-        rows = self.embedding.embed(data, run)
-        matrix = with_features(rows.embeddings, data, self.features)
-        several = metadata(data.name).num_tasks != 1
-        truth = data.labels.to_matrix().toarray().astype(np.float32) if several else data.labels.to_single()
-        seconds = {"embedding": time.perf_counter() - begin}
-        return judge_nodes(data.name, matrix, truth, data.node_split, self.mlp, run, rows.num_parameters, seconds)
-
-
-def judge_nodes(
-    name: str,
-    matrix: Tensor,
-    truth: NDArray[Any],
-    split: Mapping[str, NDArray[np.int64]],
-    mlp: MLPConfig,
-    run: Run,
-    learned: int,
-    seconds: Mapping[str, float],
-) -> SeedResult:
-    """OGB's MLP on rows (N, D + F).
-
-    Args:
-        name: OGB's name of the data set.
-        matrix: What the network reads.
-        truth: Classes (N,), int64, or answers (N, T), float32.
-        split: Node numbers of each part.
-        mlp: The network's recipe.
-        run: Seed and progress.
-        learned: Parameters of the embedding.
-        seconds: Wall time by stage so far.
-    """
-    begin, meta = time.perf_counter(), metadata(name)
-    parts = {part: (matrix[torch.from_numpy(nodes)], torch.from_numpy(truth[nodes])) for part, nodes in split.items()}
-    num_outputs = truth.shape[1] if truth.ndim == 2 else meta.num_classes
-    assert num_outputs is not None  # master.csv has it for all node data sets
-    found = train_mlp(parts, num_outputs, mlp, seed=run.seed, progress=run.progress)
-    return SeedResult(
-        metric=meta.eval_metric,
-        selected_on="valid",
-        scores={found.metric: BestScore(epoch=found.epoch, valid=found.scores["valid"], test=found.scores["test"])},
-        parameters={"embedding": learned, "mlp": found.num_parameters},
-        seconds={**seconds, "all": sum(seconds.values()) + time.perf_counter() - begin},
-        peak_memory_mib=peak_memory_mib(),
-        history=[{"epoch": found.epoch, **found.scores}],
+def _pyg(context: int, epochs: int, dim: int = 128) -> SkipGramConfig:
+    """PyG's node2vec: a context is the start and the ``context - 1`` nodes after it, all alike."""
+    return SkipGramConfig(
+        dim=dim,
+        window=context - 1,
+        window_weighting="uniform",
+        num_negatives=1,
+        negative_power=0.0,
+        tables=1,
+        lr=0.025,
+        epochs=epochs,
     )
 
 
-def with_features(rows: Tensor, data: PlainDataset, features: str) -> Tensor:
-    """Embeddings (N, D) behind the node features (N, F), as OGB's scripts put them; as they are for "none".
+def _line(num_negatives: int, draws_per_edge: int) -> LineEmbedding:
+    """DGL's examples/pytorch/ogb/line: both orders, 64 numbers each."""
+    line = LineConfig(dim=128, order="both", num_negatives=num_negatives)
+    return LineEmbedding(line=line, draws_per_edge=draws_per_edge)
+
+
+def _ddi() -> dict[str, Recipe]:
+    deepwalk, predictor = _deepwalk(2, num_walks=50, walk_length=80), LinkPredictorConfig(epochs=100)
+    return {
+        "deepwalk": LinkRecipe(embedding=deepwalk, predictor=predictor),
+        # Walks that lead away (q below 1): q = 1 and 4 had a lower validation value.
+        "node2vec": LinkRecipe(embedding=deepwalk.replace(q=0.25), predictor=predictor),
+        "mf": LinkRecipe(embedding=MatrixFactorizationConfig(dim=256, std=0.1), predictor=predictor),
+        "sage": SageRecipe(sage=SAGEConfig(), metrics=("hits@20", "hits@10", "hits@30", "hits@50", "hits@100")),
+    }
+
+
+def _collab() -> dict[str, Recipe]:
+    judged: dict[str, Any] = {"epochs": 200, "eval_every": 1, "metrics": ("hits@10", "hits@50", "hits@100")}
+    predictor = LinkPredictorConfig(dropout=0.0, select="hits@50", **judged)
+    walks = {
+        "node2vec": WalkEmbedding(skipgram=_pyg(20, epochs=2)),
+        "deepwalk": _deepwalk(2, num_walks=50),
+    }
+    return {
+        **{name: LinkRecipe(embedding=rows, predictor=predictor, features="raw") for name, rows in walks.items()},
+        "mf": LinkRecipe(
+            embedding=MatrixFactorizationConfig(dim=256), predictor=LinkPredictorConfig(select="hits@50", **judged)
+        ),
+    }
+
+
+def _ppa() -> dict[str, Recipe]:
+    judged: dict[str, Any] = {"eval_every": 1, "metrics": ("hits@10", "hits@50", "hits@100"), "select": "hits@100"}
+    predictor = LinkPredictorConfig(dropout=0.0, epochs=20, **judged)
+    walks = {
+        "node2vec": WalkEmbedding(skipgram=_pyg(20, epochs=2)),
+        "deepwalk": _deepwalk(1, num_walks=30, walk_length=80),
+    }
+    return {
+        **{name: LinkRecipe(embedding=rows, predictor=predictor, features="raw") for name, rows in walks.items()},
+        "mf": LinkRecipe(
+            embedding=MatrixFactorizationConfig(dim=256, lr=0.005),
+            predictor=LinkPredictorConfig(dropout=0.0, lr=0.005, epochs=1000, **judged),
+        ),
+    }
+
+
+def _citation2() -> dict[str, Recipe]:
+    judged: dict[str, Any] = {"eval_every": 10, "metrics": ("mrr",), "select": "mrr", "negatives": "targets"}
+    predictor = LinkPredictorConfig(dropout=0.0, epochs=100, **judged)
+    walks = {"node2vec": WalkEmbedding(skipgram=_pyg(20, epochs=1)), "deepwalk": _deepwalk(2, walk_length=80)}
+    return {
+        **{name: LinkRecipe(embedding=rows, predictor=predictor, features="raw") for name, rows in walks.items()},
+        "mf": LinkRecipe(
+            embedding=MatrixFactorizationConfig(dim=96, std=0.2),
+            predictor=LinkPredictorConfig(hidden_dim=128, epochs=300, **judged),
+        ),
+    }
+
+
+def _vessel() -> dict[str, Recipe]:
+    judged: dict[str, Any] = {"metrics": ("rocauc",), "select": "rocauc", "negatives": "given"}
+    common: dict[str, Any] = {"lr": 0.001, "epochs": 100, "eval_every": 1, **judged}
+    return {
+        "mf": LinkRecipe(
+            embedding=MatrixFactorizationConfig(dim=64, lr=0.001),
+            predictor=LinkPredictorConfig(hidden_dim=64, dropout=0.2, **common),
+        ),
+        "node2vec": LinkRecipe(
+            embedding=WalkEmbedding(skipgram=_pyg(5, epochs=2, dim=64), walk_length=5),
+            predictor=LinkPredictorConfig(num_layers=4, dropout=0.0, **common),
+            features="unit columns",
+        ),
+    }
+
+
+def _arxiv() -> dict[str, Recipe]:
+    citations = WalkEmbedding(skipgram=SkipGramConfig(dim=128, window=5, num_negatives=5, lr=0.05))
+    node2vec = WalkEmbedding(skipgram=_pyg(20, epochs=5), walk_length=80)
+    return {
+        "deepwalk": NodeRecipe(embedding=citations, mlp=MLPConfig()),
+        "node2vec": NodeRecipe(embedding=node2vec, mlp=MLPConfig(), features="raw"),
+        "line": NodeRecipe(embedding=_line(5, 860), mlp=MLPConfig(), features="raw"),
+    }
+
+
+def _products() -> dict[str, Recipe]:
+    mlp = MLPConfig(batch_norm=False, dropout=0.0, epochs=300)
+    node2vec = WalkEmbedding(skipgram=_pyg(20, epochs=1))
+    return {
+        "node2vec": NodeRecipe(embedding=node2vec, mlp=mlp, features="raw"),
+        "line": NodeRecipe(embedding=_line(1, 48), mlp=mlp, features="raw"),
+    }
+
+
+def _proteins() -> dict[str, Recipe]:
+    mlp = MLPConfig(batch_norm=False, epochs=1000, eval_every=5)
+    node2vec = WalkEmbedding(skipgram=_pyg(20, epochs=1), walk_length=80)
+    return {
+        "node2vec": NodeRecipe(embedding=node2vec, mlp=mlp, features="raw"),
+        "line": NodeRecipe(embedding=_line(1, 15), mlp=mlp, features="raw"),
+    }
+
+
+def _mag() -> dict[str, Recipe]:
+    rgcn = RGCNConfig(
+        dim=128, hidden_dim=64, num_layers=2, dropout=0.5, lr=0.01, epochs=3, batch_size=1024, fanouts=(25, 20)
+    )
+    skipgram = _pyg(7, epochs=5).replace(num_negatives=5)
+    path = "author-paper-field_of_study-paper-author-institution-author-paper-[cites]-paper-author"
+    mlp = MLPConfig(batch_norm=False, dropout=0.0, epochs=500)
+    return {
+        "rgcn": RGCNRecipe(rgcn=rgcn),
+        "metapath2vec": MetapathRecipe(skipgram=skipgram, metapath=path, mlp=mlp),
+    }
+
+
+def _knowledge_graph(
+    dim: int, epochs: int, valid_every: int, transe_margin: float, rotate_margin: float
+) -> dict[str, Recipe]:
+    """OGB's run.py; its margin of 500 only sets the range of the first rows where a score is a product."""
+    shared: dict[str, Any] = {
+        "dim": dim,
+        "num_negatives": 128,
+        "chunk_size": 128,
+        "batch_size": 512,
+        "subsampling": True,
+        "epochs": epochs,
+        "valid_every": valid_every,
+        "patience": 0,
+    }
+    adam = {"loss": "self_adversarial", "rule": "adam", "lr": 1e-3, "init_std": 502 / dim / 3**0.5, "n3": 2e-6}
+    return {
+        "transe": KGERecipe(kge=KGEConfig(model="transe", margin=transe_margin, lr=1e-4, **shared)),
+        "distmult": KGERecipe(kge=KGEConfig(model="distmult", **shared, **adam)),
+        "complex": KGERecipe(kge=KGEConfig(model="complex", **shared, **adam)),
+        "rotate": KGERecipe(kge=KGEConfig(model="rotate", margin=rotate_margin, lr=1e-4, **shared)),
+    }
+
+
+RECIPES: Mapping[str, Recipe] = {
+    f"{dataset}/{model}": recipe
+    for dataset, models in {
+        "ogbl-ddi": _ddi(),
+        "ogbl-collab": _collab(),
+        "ogbl-ppa": _ppa(),
+        "ogbl-citation2": _citation2(),
+        "ogbl-vessel": _vessel(),
+        "ogbl-biokg": _knowledge_graph(2000, 32, 4, transe_margin=20.0, rotate_margin=20.0),
+        "ogbl-wikikg2": _knowledge_graph(500, 6, 1, transe_margin=30.0, rotate_margin=5.0),
+        "ogbn-arxiv": _arxiv(),
+        "ogbn-products": _products(),
+        "ogbn-proteins": _proteins(),
+        "ogbn-mag": _mag(),
+    }.items()
+    for model, recipe in models.items()
+}
+
+
+def recipes_of(dataset: str) -> dict[str, Recipe]:
+    """The recipes of a data set by model; the first is the default of its script."""
+    parts = ((name.partition("/"), recipe) for name, recipe in RECIPES.items())
+    return {model: recipe for (found, _, model), recipe in parts if found == dataset}
+
+
+def recipe_named(name: str) -> tuple[str, str]:
+    """Data set and model of a recipe's name.
 
     Raises:
-        DataError: the data set has no features.
+        ConfigError: unknown; the message names the nearest.
     """
-    if features == "none":
-        return rows
-    if data.features is None:
-        raise DataError(f"data set {data.name!r} has no node features here; take features=none, or complete its files")
-    given = torch.from_numpy(np.ascontiguousarray(data.features)).float()
-    return torch.cat([F.normalize(given, dim=0) if features == "unit columns" else given, rows], dim=1)
-
-
-def _check_features(features: str) -> None:
-    if features not in FEATURES:
-        raise unknown_name("features", features, FEATURES)
-
-
-def _since(begin: float) -> float:
-    return time.perf_counter() - begin
+    if name not in RECIPES:
+        raise unknown_name("recipe", name, RECIPES)
+    dataset, _, model = name.partition("/")
+    return dataset, model

@@ -15,6 +15,7 @@ import torch
 from tabulate import tabulate
 
 from graph_emb.compat.ogb import read_hetero_dataset
+from graph_emb.config import override
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
 from graph_emb.core.storage import replace_json
@@ -22,10 +23,10 @@ from graph_emb.core.threads import start_numba
 from graph_emb.graph import views
 from graph_emb.graph.datasets import data_root, load_dataset
 from graph_emb.models.kge.training import MOST_THREADS
+from graph_emb.ogb.methods import Recipe, Run
 from graph_emb.ogb.published import rows_of, text_of
-from graph_emb.ogb.recipes import Recipe, Run
+from graph_emb.ogb.recipes import recipes_of
 from graph_emb.ogb.record import SeedRecord, finished_record, run_recorded, this_hardware
-from graph_emb.ogb.settings import as_plain, changed, parse
 from graph_emb.run.seeds import as_text, each_seed, mean_std
 from graph_emb.run.versions import versions
 
@@ -50,11 +51,18 @@ class Script:
     description: str
     load: Callable[[Path | None], Any]
 
-    def main(self, argv: Sequence[str] | None = None) -> int:
-        """Runs what is missing, prints the table.
+    @classmethod
+    def of(cls, dataset: str, *, file: str, description: str) -> Script:
+        """The script of a data set with all of its recipes."""
+        recipes = recipes_of(dataset)
+        return cls(file, dataset, recipes, description, LOADERS[next(iter(recipes.values())).reads](dataset))
+
+    def main(self, argv: Sequence[str] | None = None, command: str | None = None) -> int:
+        """Run what is missing, print the table.
 
         Args:
             argv: Words after the script's name; None takes those of the process.
+            command: For the records; None: this script with its words.
         Returns:
             0; 2 on bad input, told in one line; 130 after Ctrl-C.
         """
@@ -64,7 +72,7 @@ class Script:
         torch.set_num_threads(args.threads)
         numba.set_num_threads(min(args.threads, MOST_THREADS))
         try:
-            records = self._run_all(args, shlex.join(["python", self.file, *words]))
+            records = self._run_all(args, command or shlex.join(["python", self.file, *words]))
             print(self._table(records))
             if args.json is not None:
                 args.json.parent.mkdir(parents=True, exist_ok=True)
@@ -83,14 +91,14 @@ class Script:
         return {model: self._run_seeds(model, recipe, data, args, command) for model, recipe in recipes.items()}
 
     def _recipe(self, model: str, args: argparse.Namespace) -> Recipe:
-        recipe, values = self.recipes[model], {}
+        recipe, texts = self.recipes[model], []
         for flag in _short_flags(self.recipes):
             value = getattr(args, flag)
             if value is not None:
                 if flag not in recipe.short:
                     raise ConfigError(f"--{flag.replace('_', '-')} {value} has no effect on {model}; leave it out")
-                values[recipe.short[flag]] = value
-        recipe = changed(recipe, {**values, **dict(map(parse, args.set))})
+                texts.append(f"{recipe.short[flag]}={value}")
+        recipe = override(recipe, [*texts, *args.set])
         if args.device != "cpu" and not recipe.uses_device:
             raise ConfigError(f"--device {args.device} has no effect on {model}, which trains on the CPU; leave it out")
         if args.freeze_embedding and not recipe.freezable:
@@ -102,7 +110,7 @@ class Script:
     def _run_seeds(
         self, model: str, recipe: Recipe, data: Any, args: argparse.Namespace, command: str
     ) -> list[SeedRecord]:
-        settings, frozen = as_plain(recipe), args.seeds[0] if args.freeze_embedding else None
+        settings, frozen = recipe.model_dump(mode="json"), args.seeds[0] if args.freeze_embedding else None
         folder = args.out / (model if frozen is None else f"{model}-frozen-{frozen}")
 
         def path(seed: int) -> Path:
@@ -223,6 +231,10 @@ def typed_graph(dataset: str) -> Callable[[Path | None], Any]:
         return read_hetero_dataset(dataset, found)
 
     return load
+
+
+LOADERS = {"plain": plain_graph, "triples": knowledge_graph, "typed": typed_graph}
+"""By ``Recipe.reads``."""
 
 
 def _line(record: SeedRecord) -> str:

@@ -7,11 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
+from pydantic import model_validator
 
-from graph_emb.config import MODELS, config_from, config_text, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, config_from, config_text, override, parse_override, place_key, read_config_file
 from graph_emb.config.merge import SECTIONS
 from graph_emb.config.schema import RunConfig
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.models.settings import At, Epochs, ModelSettings, RuleName, paths_of
 
 BASE: dict[str, Any] = {"dataset": "cora", "model": "deepwalk"}
@@ -202,3 +204,65 @@ def test_options_of_checkpoints_need_an_interval(field: dict[str, Any]) -> None:
     assert config_from(every.sections()) == every
     plain = config_from(BASE)
     assert config_from(plain.sections()) == plain
+
+
+class Inner(Settings):
+    size: Count = 4
+    chunk: Count = 2
+    lr: Number = 0.1
+    patience: Count | None = None
+    names: tuple[str, ...] = ("a",)
+    fanouts: tuple[Count, ...] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Inner:
+        if self.size % self.chunk:
+            raise ValueError(f"size {self.size} is no multiple of chunk {self.chunk}")
+        return self
+
+
+class Outer(Settings):
+    inner: Inner = Inner()
+    word: Literal["none", "raw"] = "none"
+
+
+def test_overrides_change_settings_by_path_and_the_rest_stays() -> None:
+    made = override(Outer(), ["inner.lr=1", "word=raw", "inner.patience=3", "inner.names=[b, c]"])
+    assert made == Outer(inner=Inner(lr=1.0, patience=3, names=("b", "c")), word="raw")
+    assert isinstance(made.inner.lr, float)
+    assert override(Outer(), []) == Outer()
+    assert override(made, ["inner.patience=null"]).inner.patience is None
+    assert override(Outer(), ["inner.fanouts=[5, 3]"]).inner.fanouts == (5, 3)
+    assert override(Outer(), ["lr=1e-3"]).inner.lr == 0.001  # a name that one group has
+    assert override(Outer(), ["inner={size: 6}"]).inner.size == 6
+
+
+def test_limits_that_join_two_values_hold_for_both_overrides_at_once() -> None:
+    assert override(Outer(), ["inner.size=9", "inner.chunk=3"]).inner.size == 9
+    with pytest.raises(ConfigError, match="size 9 is no multiple"):
+        override(Outer(), ["inner.size=9"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("inner.siez=3", r"inner.siez = 3: unknown key.*did you mean 'inner.size'"),
+        ("wrod=x", "did you mean 'word'"),
+        ("inner=3", "Outer.inner = 3: should be a valid dictionary or instance of Inner"),
+        ("word.size=3", "word.size = 3: unknown key"),
+        ("inner.size=2.5", "Inner.size = 2.5: should be a valid integer"),
+        ("inner.size=x", "Inner.size = 'x': should be a valid integer"),
+        ("inner.lr=true", "Inner.lr = True: must be a number"),
+        ("word=3", "Outer.word = 3: should be 'none' or 'raw'"),
+        ("word=null", "Outer.word = None: should be"),
+        ("inner.patience=abc", "Inner.patience = 'abc': should be a valid integer"),
+        ("inner.patience=2.5", "Inner.patience = 2.5: should be a valid integer"),
+        ("inner.patience=[3]", "Inner.patience"),
+        ("inner.fanouts=[x]", "Inner.fanouts.0 = 'x': should be a valid integer"),
+        ("inner.lr", "write key=value"),
+        ("=3", "write key=value"),
+    ],
+)
+def test_overrides_that_do_not_fit_are_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        override(Outer(), [text])

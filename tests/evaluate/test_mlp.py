@@ -109,13 +109,13 @@ def test_dropout_is_off_while_judging() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
-        ("hidden_dim", 0, "hidden_dim is 0; give at least 1"),
-        ("num_layers", 1, "num_layers is 1; give at least 2"),
-        ("batch_size", 1, "batch_size is 1; give at least 2"),
-        ("epochs", 0, "epochs is 0"),
+        ("hidden_dim", 0, "hidden_dim = 0: should be greater than or equal to 1"),
+        ("num_layers", 1, "num_layers = 1: should be greater than or equal to 2"),
+        ("batch_size", 1, "batch_size = 1: should be greater than or equal to 2"),
+        ("epochs", 0, "epochs = 0"),
         ("eval_every", 501, "epochs=500 ends before the first evaluation"),
-        ("dropout", 1.0, "dropout is 1.0"),
-        ("lr", float("nan"), "lr is nan"),
+        ("dropout", 1.0, "dropout = 1.0: should be less than 1"),
+        ("lr", float("nan"), "lr = nan"),
     ],
 )
 def test_a_recipe_outside_its_limits_is_refused(field: str, value: float, text: str) -> None:

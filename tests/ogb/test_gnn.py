@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from graph_emb.models.gnn.objectives import NodeClassTraining
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.ogb.gnn import RGCNRecipe, SageRecipe, with_reverse
 from graph_emb.ogb.metapath import MetapathRecipe
-from graph_emb.ogb.recipes import LinkRecipe, Run
+from graph_emb.ogb.methods import LinkRecipe, Run
 from tests import ogb_layout
 
 RUN = Run(0, 0, 1)
@@ -52,7 +51,7 @@ def test_every_relation_has_its_reverse_and_citations_go_both_ways(mag: OGBHeter
 
 def test_types_without_features_have_learned_rows(mag: OGBHetero) -> None:
     config = RGCNConfig(dim=128, hidden_dim=4, epochs=2, batch_size=None)
-    found = RGCNRecipe(config).run(mag, RUN)
+    found = RGCNRecipe(rgcn=config).run(mag, RUN)
     assert found.parameters["embedding"] == (30 + 12 + 6) * 128  # authors, fields, institutions
     assert found.metric == "acc"
     assert found.scores["acc"].epoch in (1, 2)
@@ -61,7 +60,9 @@ def test_types_without_features_have_learned_rows(mag: OGBHetero) -> None:
 def test_sage_learns_both_ways_of_each_edge_and_reports_every_metric(tmp_path: Path) -> None:
     ogb_layout.write_ddi(tmp_path)
     config = SAGEConfig(dim=4, hidden_dim=4, epochs=2, eval_every=1, batch_size=64)
-    found = SageRecipe(config, ("hits@20", "hits@50")).run(plain_dataset(load_dataset("ogbl-ddi", tmp_path)), RUN)
+    found = SageRecipe(sage=config, metrics=("hits@20", "hits@50")).run(
+        plain_dataset(load_dataset("ogbl-ddi", tmp_path)), RUN
+    )
     assert set(found.scores) == {"hits@20", "hits@50"}
     assert found.parameters["embedding"] == 40 * 4
     assert found.parameters["network"] > 0
@@ -69,9 +70,9 @@ def test_sage_learns_both_ways_of_each_edge_and_reports_every_metric(tmp_path: P
 
 def test_metapath2vec_reads_features_and_counts_all_types(mag: OGBHetero) -> None:
     recipe = MetapathRecipe(
-        SkipGramConfig(dim=4, tables=1, window=2),
-        "author-paper-author",
-        MLPConfig(hidden_dim=4, epochs=2, batch_norm=False),
+        skipgram=SkipGramConfig(dim=4, tables=1, window=2),
+        metapath="author-paper-author",
+        mlp=MLPConfig(hidden_dim=4, epochs=2, batch_norm=False),
         num_walks=1,
         walk_length=5,
     )
@@ -87,7 +88,7 @@ def test_a_graph_network_is_told_apart_from_other_recipes_by_its_device() -> Non
     assert SageRecipe.uses_device
     assert RGCNRecipe.uses_device
     assert not LinkRecipe.uses_device
-    assert not replace(SageRecipe(SAGEConfig(), ("mrr",)), metrics=("hits@1",)).freezable
+    assert not SageRecipe(sage=SAGEConfig(), metrics=("mrr",)).freezable
 
 
 def test_an_interrupted_training_is_no_result(mag: OGBHetero, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,4 +99,4 @@ def test_an_interrupted_training_is_no_result(mag: OGBHetero, monkeypatch: pytes
 
     monkeypatch.setattr(NodeClassTraining, "epoch", stop)
     with pytest.raises(KeyboardInterrupt):
-        RGCNRecipe(RGCNConfig(dim=128, hidden_dim=4, epochs=2)).run(mag, RUN)
+        RGCNRecipe(rgcn=RGCNConfig(dim=128, hidden_dim=4, epochs=2)).run(mag, RUN)

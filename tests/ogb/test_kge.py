@@ -15,7 +15,7 @@ from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.ogb.kge import KGERecipe, ogb_values
-from graph_emb.ogb.recipes import Run
+from graph_emb.ogb.methods import Run
 from graph_emb.sampling.known_triples import HEAD, TAIL
 from tests import ogb_layout
 
@@ -48,7 +48,7 @@ def test_the_values_are_ogbs_with_ties(tmp_path: Path, name: str) -> None:
 def test_the_best_validated_epoch_is_judged_and_counted(tmp_path: Path) -> None:
     ogb_layout.write_wikikg2(tmp_path)
     data = knowledge_graph(load_dataset("ogbl-wikikg2", tmp_path))
-    found = KGERecipe(SMALL).run(data, Run(0, 0, 1))
+    found = KGERecipe(kge=SMALL).run(data, Run(0, 0, 1))
     assert found.selected_on == "valid"
     assert found.parameters == {"entities": 40 * 8, "relations": 2 * 8}
     by_epoch = [line["valid_mrr"] for line in found.history]
@@ -58,6 +58,6 @@ def test_the_best_validated_epoch_is_judged_and_counted(tmp_path: Path) -> None:
 
 def test_without_validation_the_last_epoch_is_taken_and_said(tmp_path: Path) -> None:
     ogb_layout.write_wikikg2(tmp_path)
-    recipe = KGERecipe(SMALL.replace(valid_every=0))
+    recipe = KGERecipe(kge=SMALL.replace(valid_every=0))
     found = recipe.run(knowledge_graph(load_dataset("ogbl-wikikg2", tmp_path)), Run(0, 0, 1))
     assert (found.selected_on, found.scores["mrr"].epoch) == ("none", None)

@@ -1,149 +1,24 @@
-"""Recipes: what the network sees, what is counted, and whose seed trains what."""
+"""Every recipe by its name."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
 import pytest
-import torch
 
-from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.graph.datasets import load_dataset
-from graph_emb.graph.views import PlainDataset, plain_dataset
-from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.matrix_factorization import MatrixFactorizationConfig
-from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.models.skipgram.line import LineConfig
-from graph_emb.ogb.recipes import (
-    LineEmbedding,
-    LinkRecipe,
-    NodeRecipe,
-    Run,
-    WalkEmbedding,
-    with_features,
-)
-from graph_emb.ogb.validation_edges import with_validation_edges
-from tests import ogb_layout
-
-WALKS = WalkEmbedding(SkipGramConfig(dim=4, tables=1), num_walks=2, walk_length=6)
-PREDICTOR = LinkPredictorConfig(hidden_dim=8, epochs=2, eval_every=1, metrics=("hits@20",))
-RUN = Run(seed=1, embedding_seed=2, threads=1)
+from graph_emb.compat.ogb import metadata
+from graph_emb.core.errors import ConfigError
+from graph_emb.ogb.recipes import RECIPES, recipe_named, recipes_of
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("ogb")
-    for name in ("ogbl-ddi", "ogbl-collab", "ogbl-vessel", "ogbn-arxiv", "ogbn-proteins"):
-        ogb_layout.WRITERS[name](place)
-    return place
+def test_a_name_is_a_data_set_of_ogb_and_a_model() -> None:
+    for name, recipe in RECIPES.items():
+        dataset, model = recipe_named(name)
+        assert metadata(dataset).name == dataset
+        assert recipes_of(dataset)[model] is recipe
 
 
-@pytest.fixture
-def ddi(root: Path) -> PlainDataset:
-    return plain_dataset(load_dataset("ogbl-ddi", root))
-
-
-def test_features_stand_before_the_embedding(root: Path) -> None:
-    data, rows = plain_dataset(load_dataset("ogbl-vessel", root)), torch.ones(50, 2)
-    assert data.features is not None
-    assert with_features(rows, data, "none") is rows
-    raw = with_features(rows, data, "raw")
-    assert np.array_equal(raw[:, :3].numpy(), data.features)
-    assert torch.equal(raw[:, 3:], rows)
-    unit = with_features(rows, data, "unit columns")
-    assert unit[:, :3].norm(dim=0).tolist() == pytest.approx([1.0] * 3)  # over the nodes, as OGB's vessel scripts do
-
-
-def test_features_that_are_not_there_are_asked_for(ddi: PlainDataset) -> None:
-    with pytest.raises(DataError, match="'ogbl-ddi' has no node features here"):
-        with_features(torch.ones(40, 2), ddi, "raw")
-    with pytest.raises(ConfigError, match="unknown features 'rwa'"):
-        LinkRecipe(WALKS, PREDICTOR, features="rwa")
-    with pytest.raises(ConfigError, match="learns its rows from edges alone"):
-        LinkRecipe(MatrixFactorizationConfig(), PREDICTOR, features="raw")
-
-
-def test_the_embedding_has_a_seed_of_its_own(ddi: PlainDataset) -> None:
-    rows = [WALKS.embed(ddi, replace(RUN, seed=s, embedding_seed=e)).embeddings for s, e in ((0, 5), (1, 5), (0, 6))]
-    assert torch.equal(rows[0], rows[1])
-    assert not torch.equal(rows[0], rows[2])
-
-
-def test_the_networks_seed_changes_its_result_alone(ddi: PlainDataset) -> None:
-    recipe = LinkRecipe(WALKS, PREDICTOR)
-    losses = [[e["loss"] for e in recipe.run(ddi, replace(RUN, seed=s)).history] for s in (1, 1, 2)]
-    assert losses[0] == losses[1]
-    assert losses[0] != losses[2]
-
-
-def test_the_context_table_counts_whatever_the_network_sees(ddi: PlainDataset) -> None:
-    two = WalkEmbedding(SkipGramConfig(dim=4, tables=2), num_walks=1, walk_length=6)
-    for context, width in (("none", 4), ("add", 4), ("concat", 8)):
-        rows = replace(two, context=context).embed(ddi, RUN)
-        assert (rows.num_parameters, rows.embeddings.shape) == (2 * 40 * 4, (40, width))
-
-
-def test_line_counts_the_contexts_of_the_second_order(ddi: PlainDataset) -> None:
-    rows = LineEmbedding(LineConfig(dim=8), draws_per_edge=1).embed(ddi, RUN)
-    assert rows.embeddings.shape == (40, 8)
-    assert rows.num_parameters == 40 * 4 + 2 * 40 * 4
-
-
-def test_matrix_factorisation_cannot_be_frozen() -> None:
-    assert not LinkRecipe(MatrixFactorizationConfig(), PREDICTOR).freezable
-    assert LinkRecipe(WALKS, PREDICTOR).freezable
-
-
-def test_several_tasks_are_judged_by_roc_auc(root: Path) -> None:
-    mlp = MLPConfig(hidden_dim=8, epochs=4, batch_norm=False)
-    found = NodeRecipe(WALKS, mlp, features="raw").run(plain_dataset(load_dataset("ogbn-proteins", root)), RUN)
-    assert found.metric == "rocauc"
-    assert found.parameters["mlp"] == ((8 + 4) * 8 + 8) + (8 * 8 + 8) + (8 * 112 + 112)
-
-
-def test_a_recipe_on_data_of_another_kind_is_refused(root: Path, ddi: PlainDataset) -> None:
-    with pytest.raises(DataError, match="'ogbl-ddi' has no labels or no node split"):
-        NodeRecipe(WALKS, MLPConfig()).run(ddi, RUN)
-    with pytest.raises(DataError, match="'ogbn-arxiv' has no link split"):
-        LinkRecipe(WALKS, PREDICTOR).run(plain_dataset(load_dataset("ogbn-arxiv", root)), RUN)
-
-
-def test_validation_edges_join_graph_and_training_part(root: Path) -> None:
-    data = plain_dataset(load_dataset("ogbl-collab", root))
-    joined = with_validation_edges(data)
-    assert data.link_split is not None
-    assert joined.link_split is not None
-    held = data.link_split["valid"]["edge"]
-    assert not data.graph.has_edges(*held.T).any()
-    assert joined.graph.has_edges(*held.T).all()
-    assert joined.graph.num_edges == data.graph.num_edges + len(held)
-    before, after = data.graph.edge_weights(), joined.graph.edge_weights()
-    assert before is not None
-    assert after is not None
-    assert after.sum() == before.sum() + len(held)  # the tiny set's validation edges weigh 1 each
-    assert len(joined.link_split["train"]["edge"]) == len(data.link_split["train"]["edge"]) + len(held)
-    assert joined.link_split["test"] is data.link_split["test"]
-
-
-def test_training_on_validation_edges_lasts_as_long_as_the_first_training_chose(root: Path) -> None:
-    data = plain_dataset(load_dataset("ogbl-collab", root))
-    recipe = LinkRecipe(WALKS, PREDICTOR.replace(epochs=6, metrics=("hits@50",), select="hits@50"))
-    first = recipe.run(data, RUN)
-    both = replace(recipe, validation_edges="trained on").run(data, RUN)
-    chosen = first.scores["hits@50"]
-    assert (both.scores["hits@50"].epoch, both.scores["hits@50"].valid) == (chosen.epoch, chosen.valid)
-    assert both.history[: len(first.history)] == first.history
-    (last,) = both.history[len(first.history) :]
-    assert last["epoch"] == chosen.epoch
-    assert both.scores["hits@50"].test == last["test"]["hits@50"]
-    assert both.parameters == first.parameters
-
-
-def test_training_on_validation_edges_is_refused_where_the_rules_do(ddi: PlainDataset) -> None:
-    with pytest.raises(ConfigError, match="the rules allow it for ogbl-collab only, not ogbl-ddi"):
-        LinkRecipe(WALKS, PREDICTOR, validation_edges="trained on").run(ddi, RUN)
-    with pytest.raises(ConfigError, match="unknown validation_edges 'used'"):
-        LinkRecipe(WALKS, PREDICTOR, validation_edges="used")
+def test_an_unknown_recipe_names_the_nearest_and_lists_the_known() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown recipe 'ogbl-ddi/deepwlak'; known: .*ogbn-mag/rgcn.* \(did you mean 'ogbl-ddi/deepwalk'\?\)",
+    ):
+        recipe_named("ogbl-ddi/deepwlak")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,24 +12,26 @@ import pytest
 import torch
 
 from graph_emb.core.errors import DataError
+from graph_emb.core.settings import Count, Number
 from graph_emb.models.kge.training import MOST_THREADS
-from graph_emb.ogb.recipes import Run
+from graph_emb.ogb.methods import Recipe, Run
 from graph_emb.ogb.record import BestScore, SeedResult, read_record
 from graph_emb.ogb.script import Script, typed_graph
 from tests.ogb.records import result
 
 
-@dataclass(frozen=True)
-class Dice:
+class Dice(Recipe):
     """Its result is a function of seed and settings."""
 
-    sides: int = 6
-    rate: float = 0.5
-    fails_at: int | None = None
+    sides: Count = 6
+    rate: Number = 0.5
+    fails_at: Count | None = None
 
     short: ClassVar[Mapping[str, str]] = {"epochs": "sides"}
-    freezable: ClassVar[bool] = True
-    uses_device: ClassVar[bool] = False
+
+    @property
+    def freezable(self) -> bool:
+        return not self.uses_device
 
     def run(self, data: Any, run: Run) -> SeedResult:
         if run.seed == self.fails_at:
@@ -39,12 +40,10 @@ class Dice:
         return result(scores={"hits@20": BestScore(epoch=1, valid=value, test=value / 2)})
 
 
-@dataclass(frozen=True)
 class Coin(Dice):
     """Without the short flag, on a GPU, and in one stage."""
 
     short: ClassVar[Mapping[str, str]] = {}
-    freezable: ClassVar[bool] = False
     uses_device: ClassVar[bool] = True
 
 
@@ -117,8 +116,8 @@ def test_a_frozen_embedding_is_that_of_the_first_seed(tmp_path: Path) -> None:
         (["--model", "coin", "--freeze-embedding"], "coin trains its embedding with what is judged"),
         (["--model", "dice", "--device", "cuda"], "--device cuda has no effect on dice"),
         (["--set", "sidse=3"], "did you mean 'sides'"),
-        (["--set", "sides"], "not of the form path=value"),
-        (["--set", "fails_at=soon"], "setting 'fails_at' is 'soon'; give an int or null"),
+        (["--set", "sides"], "override 'sides': write key=value"),
+        (["--set", "fails_at=soon"], "Dice.fails_at = 'soon': should be a valid integer"),
     ],
 )
 def test_what_has_no_effect_is_refused_before_anything_runs(

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.embedding import DistEmbedding
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.training import LinkPredictorResult, train_link_predictor
@@ -52,8 +52,7 @@ class LearningRows:
         self.optimizer.step()  # and consumes the gradients
 
 
-@dataclass(frozen=True)
-class MatrixFactorizationConfig:
+class MatrixFactorizationConfig(Settings):
     """The recipe; the defaults are those of OGB's ``examples/linkproppred/ddi/mf.py``.
 
     Attributes:
@@ -64,16 +63,9 @@ class MatrixFactorizationConfig:
         ConfigError: a value is outside its limits.
     """
 
-    dim: int = 256
-    std: float = 1.0
-    lr: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.dim < 1:
-            raise ConfigError(f"dim is {self.dim}; it must be at least 1")
-        for field in ("std", "lr"):
-            if not 0 < getattr(self, field) < float("inf"):
-                raise ConfigError(f"{field} is {getattr(self, field)}; it must be positive and finite")
+    dim: Count = Field(default=256, ge=1)
+    std: Number = Field(default=1.0, gt=0)
+    lr: Number = Field(default=0.01, gt=0)
 
 
 def train_matrix_factorization(
