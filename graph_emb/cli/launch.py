@@ -9,6 +9,7 @@ from pathlib import Path
 from graph_emb.cli.console import say
 from graph_emb.core.errors import ConfigError
 from graph_emb.run.launch.hosts import LOOPBACK, Host, own_index, read_hosts
+from graph_emb.run.launch.plan import check_processes
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,10 +31,19 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--host-index {index} is outside [0, {len(hosts)}); the hosts file names {len(hosts)}")
     if args.ssh and not args.hosts:
         raise ConfigError("--ssh starts the other machines of a hosts file; give --hosts")
+    check_processes(hosts[index], args.oversubscribe)  # before other machines are asked to start theirs
     port = args.port if args.port is not None else (PORT if len(hosts) > 1 else 0)
     by_ssh = start_by_ssh(hosts, index, _own_arguments(args, port, words)) if args.ssh else []
     try:
-        run_host(_command(words), hosts, index, logs=Path(args.logs), port=port, threads=args.threads)
+        run_host(
+            _command(words),
+            hosts,
+            index,
+            logs=Path(args.logs),
+            port=port,
+            threads=args.threads,
+            oversubscribe=args.oversubscribe,
+        )
         for process in by_ssh:
             process.wait()
     finally:
@@ -56,4 +66,5 @@ def _own_arguments(args: argparse.Namespace, port: int, words: list[str]) -> lis
     """The arguments with which the other machines' launchers are started."""
     given = ["--hosts", args.hosts, "--port", str(port), "--trainers", str(args.trainers)]
     given += ["--servers", str(args.servers), "--logs", args.logs]
+    given += ["--oversubscribe"] if args.oversubscribe else []
     return [*given, *([] if args.threads is None else ["--threads", str(args.threads)]), "--", *words]

@@ -14,6 +14,7 @@ from partition.cli import COMMANDS as partition_commands
 MODELS_HELP = "deepwalk, node2vec, line, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
+OVERSUBSCRIBE = "take more trainers than four times a machine's cores"
 OF_RUN = "default: what the run was trained on"
 LAUNCH_USAGE = "graph-emb launch [--hosts FILE] [options] -- (train MODEL ... | SCRIPT.py ...)"
 DATASET = "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file"
@@ -121,6 +122,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--mode", help="local, collective or kvstore; default: local, or collective with --trainers")
     parser.add_argument("--trainers", metavar="N", help="processes that train; default: 1")
     parser.add_argument("--servers", metavar="N", help="of kvstore mode, on each machine; default there: 1")
+    parser.add_argument("--oversubscribe", action="store_true", help=OVERSUBSCRIBE)
     parser.add_argument("--formats", metavar="A,B", help="npy, parquet, word2vec, pt; default: npy")
     parser.add_argument("--download", action="store_true", help="fetch a known data set that is missing")
     parser.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
@@ -136,6 +138,7 @@ def _launch(parser: Parser) -> None:
     parser.add_argument("--port", type=int, help="of the first machine, open to the others; one machine: a free one")
     parser.add_argument("--trainers", metavar="N", type=int, default=1, help="of each machine; default: %(default)s")
     parser.add_argument("--servers", metavar="N", type=int, default=0, help="of each machine, for kvstore mode")
+    parser.add_argument("--oversubscribe", action="store_true", help=OVERSUBSCRIBE)
     parser.add_argument("--threads", metavar="N", type=int, help="of each trainer; default: the cores, shared evenly")
     parser.add_argument("--logs", metavar="DIR", default="logs", help="a file for each process; default: %(default)s")
     parser.add_argument("--ssh", action="store_true", help="start the other machines too, in this folder, by ssh")

@@ -92,13 +92,22 @@ def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
 
     place = Path(out).expanduser()
     check_place(place.resolve(), args.overwrite)
+    _check_trainers(config)
     logs = place.with_name(f"{place.name}-logs")
     had_logs = logs.exists()
     command = [sys.executable, "-m", "graph_emb", *args.argv]
     watched = {WATCHED: "1"} if show_progress(args) else {}
     try:
         parallel = config.parallel
-        run_local(command, parallel.trainers, logs, config.train.threads, watched, parallel.servers)
+        run_local(
+            command,
+            parallel.trainers,
+            logs,
+            config.train.threads,
+            watched,
+            parallel.servers,
+            parallel.oversubscribe,
+        )
     except ProcessFailure as failure:
         if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
             if not had_logs:
@@ -106,6 +115,28 @@ def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
             return BAD_INPUT
         raise
     return 0
+
+
+def _check_trainers(config: RunConfig) -> None:
+    """Refuse processes that have no core, or no node, before the first one starts.
+
+    More trainers than cores are worth a look at the data first: with fewer, the first trainer says so soon enough.
+
+    Raises:
+        ConfigError: too many trainers for the machine or for the data.
+    """
+    from graph_emb.run.family import family_of
+    from graph_emb.run.launch.hosts import LOOPBACK, Host
+    from graph_emb.run.launch.plan import check_processes
+
+    trainers = config.parallel.trainers
+    check_processes(Host(LOOPBACK, trainers, config.parallel.servers), config.parallel.oversubscribe)
+    if trainers > (os.cpu_count() or 1):
+        family = family_of(config)
+        counts = family.describe(family.load())
+        nodes = counts.get("nodes", counts.get("entities", trainers))
+        if trainers > nodes:
+            raise ConfigError(f"parallel.trainers = {trainers}: the graph has {nodes} nodes; take fewer trainers")
 
 
 def config_of(args: argparse.Namespace) -> RunConfig:
@@ -124,6 +155,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
         ("directed", "model.symmetrize", False),
         ("trust_pickle", "dataset.trust_pickle", True),
         ("no_eval", "evaluate.enabled", False),
+        ("oversubscribe", "parallel.oversubscribe", True),
     ):
         if getattr(args, flag):
             layers.append(place_key(path, value))

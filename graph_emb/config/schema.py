@@ -126,6 +126,7 @@ class ParallelSection(Settings):
         default=False,
         description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks",
     )
+    oversubscribe: bool = Field(default=False, description="take more trainers than four times a machine's cores")
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
 
     @model_validator(mode="after")

@@ -172,6 +172,35 @@ def test_ctrl_c_keeps_what_several_trainers_have_trained(
     assert not list(tmp_path.glob(".run*"))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "500 trainers on a machine of 2 cores: at most 8"),
+        (["--oversubscribe"], "parallel.trainers = 500: the graph has 40 nodes; take fewer trainers"),
+    ],
+)
+def test_more_trainers_than_cores_or_nodes_start_no_process(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``--trainers 500`` on 40 nodes and two cores started 500 processes."""
+    from graph_emb.cli.main import main
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(subprocess, "Popen", started)
+    (tmp_path / "g.csv").write_text("".join(f"{node},{(node + 1) % 40}\n" for node in range(40)))
+    words = ["train", "deepwalk", "--dataset", str(tmp_path / "g.csv"), "--trainers", "500", *options]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert message in capfd.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["g.csv"]
+
+
 def test_bad_input_of_a_parallel_run_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from graph_emb.cli.main import main
 

@@ -35,6 +35,7 @@ def run_local(
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
     servers: int = 0,
+    oversubscribe: bool = False,
 ) -> None:
     """Run a command as ``trainers`` processes of this machine, with kvstore servers if asked for, over loopback.
 
@@ -42,7 +43,16 @@ def run_local(
         ProcessFailure: one failed; all were ended.
     """
     hosts = [Host(LOOPBACK, trainers, servers)]
-    run_host(command, hosts, 0, logs=logs, threads=threads, port=0, environment=environment)
+    run_host(
+        command,
+        hosts,
+        0,
+        logs=logs,
+        threads=threads,
+        port=0,
+        environment=environment,
+        oversubscribe=oversubscribe,
+    )
 
 
 def run_host(
@@ -54,6 +64,7 @@ def run_host(
     port: int,
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
+    oversubscribe: bool = False,
 ) -> None:
     """Run this machine's share of a job and return when all machines have ended theirs.
 
@@ -66,10 +77,12 @@ def run_host(
         threads: Of each trainer and server; None shares the cores evenly among the trainers, and once more among the
             servers, which work while trainers wait for them.
         environment: Further variables of every trainer.
+        oversubscribe: Take more than four trainers or servers for each core.
     Raises:
-        ConfigError: the port cannot be had, or several machines have no token in common.
+        ConfigError: too many processes, the port cannot be had, or several machines have no token in common.
         PeerError: the machines did not come together, or one of them failed.
     """
+    plan.check_processes(hosts[index], oversubscribe)
     if len(hosts) > 1 and port == 0:
         raise ConfigError("several hosts need a port that all of them know; give --port")
     token = _token(hosts)

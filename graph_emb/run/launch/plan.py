@@ -8,12 +8,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from graph_emb.core.errors import ConfigError
 from graph_emb.run.launch.hosts import Host
 
 SERVER_SPINS = "10000"
 """How often an idle OpenMP thread of a server looks for work before it sleeps ($GOMP_SPINCOUNT).
 
 Libgomp's own choice lasts milliseconds, in which the thread holds a core that a trainer waits for."""
+
+
+MOST_PER_CORE = 4
+"""Trainers, and servers, of a machine for each of its cores, unless more are asked for."""
+
+
+def check_processes(host: Host, oversubscribe: bool = False) -> None:
+    """Refuse a machine's processes before the first one starts.
+
+    Raises:
+        ConfigError: more than four trainers or servers for each core, and not ``oversubscribe``.
+    """
+    cores = os.cpu_count() or 1
+    for role, count in (("trainers", host.trainers), ("servers", host.servers)):
+        if count > MOST_PER_CORE * cores and not oversubscribe:
+            raise ConfigError(
+                f"{count} {role} on a machine of {cores} cores: at most {MOST_PER_CORE * cores}, four for each core; "
+                "take fewer, or --oversubscribe (parallel.oversubscribe=true)"
+            )
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,19 @@ def test_several_hosts_need_a_token(servers: int, tmp_path: Path, monkeypatch: p
         run_host(["true"], hosts, 0, logs=tmp_path, port=free_ports(1))
 
 
+@pytest.mark.parametrize(("trainers", "servers", "role"), [(9, 0, "trainers"), (2, 9, "servers")])
+def test_more_processes_than_cores_can_serve_start_only_when_asked_for(
+    trainers: int, servers: int, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--trainers 500`` on two cores started 500 processes."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    with pytest.raises(ConfigError, match=rf"9 {role} on a machine of 2 cores: at most 8.*--oversubscribe"):
+        run_local(["false"], trainers, tmp_path / "logs", servers=servers)
+    assert not (tmp_path / "logs").exists()
+    run_local(["true"], 9, tmp_path / "logs", oversubscribe=True)
+    assert len(list((tmp_path / "logs").iterdir())) == 9
+
+
 FAKE_SSH = """#!/bin/sh
 echo "$@" >> "$FAKE_SSH_CALLS"
 for last; do :; done
