@@ -12,24 +12,22 @@ import errno
 import hashlib
 import hmac
 import ipaddress
-import json
 import math
 import os
 import secrets
 import select
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.core.log import get_logger
+from graph_emb.transport.channel import Address, Channel
 
 MAGIC = b"graph_emb guard 1"
 NONCE = 32
@@ -45,15 +43,10 @@ COME_AGAIN = b"graph_emb guard: full, try again"
 FULL_SECONDS = 0.05
 """Seconds until a process without a free descriptor tries again to accept."""
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-LONGEST_MESSAGE = 1 << 20
 TOKEN_VARIABLE = "GRAPH_EMB_TOKEN"
 SHORTEST_TOKEN = 16
-LONGEST_SILENCE = 3 * 32_767.0
-"""Seconds: the kernel counts the third of it, after which it probes a silent peer, in 15 bits."""
 
 _log = get_logger("guard")
-
-Address = tuple[str, int]
 
 
 def new_token() -> str:
@@ -101,123 +94,6 @@ def _read(sock: socket.socket, num_bytes: int, until: float) -> bytes:
             raise ConnectionError("connection closed")
         data += more
     return data
-
-
-class Channel:
-    """An authenticated connection to one process of the job; it lives as long as both processes do.
-
-    Its silence is the sign of life: the kernel closes it when the peer's process ends, and probes an unreachable
-    host until ``timeout`` has passed.
-
-    Args:
-        sock: Connected, after the handshake.
-        name: The peer as errors name it.
-        timeout: Seconds until an unreachable peer counts as dead; at most ``LONGEST_SILENCE``.
-    """
-
-    def __init__(self, sock: socket.socket, name: str, timeout: float) -> None:
-        timeout = min(timeout, LONGEST_SILENCE)
-        self.name = name
-        self.address: Address = sock.getpeername()[:2]
-        self._sock = sock
-        self._buffer = b""
-        self._ended: str | None = None
-        sock.settimeout(timeout)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(timeout / 3)))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(timeout / 6)))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one JSON object.
-
-        Raises:
-            PeerError: the peer is gone.
-        """
-        data = json.dumps(message).encode()
-        try:
-            self._sock.sendall(struct.pack("!I", len(data)) + data)
-        except OSError as error:
-            raise PeerError(f"{self.name} cannot be reached: {error}") from None
-
-    def receive(self, timeout: float) -> dict[str, Any]:
-        """The next JSON object.
-
-        Raises:
-            PeerError: the peer is gone, or silent for ``timeout`` seconds.
-        """
-        until = time.monotonic() + timeout
-        while True:
-            for message in self.poll():
-                return message
-            if self._ended:
-                raise PeerError(f"{self.name} {self._ended}")
-            left = until - time.monotonic()
-            if left <= 0:
-                raise PeerError(f"{self.name} did not answer within {timeout:g} s")
-            self._readable(min(left, 1.0))
-
-    def poll(self) -> list[dict[str, Any]]:
-        """At most one message that is here already; never waits. Then ``ended`` tells whether the peer is gone."""
-        self._fill()
-        if len(self._buffer) < 4:
-            return []
-        (length,) = struct.unpack("!I", self._buffer[:4])
-        if length > LONGEST_MESSAGE:
-            self._ended = f"sent a message of {length} bytes"
-            return []
-        if len(self._buffer) < 4 + length:
-            return []
-        data, self._buffer = self._buffer[4 : 4 + length], self._buffer[4 + length :]
-        return [json.loads(data)]
-
-    def is_lost(self) -> bool:
-        """Whether the peer is gone, with its last messages left to be read."""
-        self._fill()
-        return self._ended is not None
-
-    def _fill(self) -> None:
-        if self._ended is not None:
-            return
-        try:
-            while self._readable(0.0):
-                more = self._sock.recv(65536)
-                if not more:
-                    self._ended = "ended"
-                    return
-                self._buffer += more
-        except OSError as error:
-            self._ended = f"is lost ({error})"
-
-    def _readable(self, timeout: float) -> bool:
-        """Whether there is something to read, the end included; waits for it ``timeout`` seconds."""
-        waiting = select.poll()  # select() knows descriptors below 1024 only
-        waiting.register(self._sock, select.POLLIN)
-        return bool(waiting.poll(1000 * timeout))
-
-    def fileno(self) -> int:
-        """The descriptor of the connection."""
-        return self._sock.fileno()
-
-    @property
-    def ended(self) -> str | None:
-        """How the connection ended, as the end of a sentence; None while it lives."""
-        return self._ended
-
-    def close(self) -> None:
-        """Close the connection; may be repeated."""
-        self._sock.close()
-        self._ended = self._ended or "ended"
-
-
-def news_of(channels: Collection[Channel]) -> select.poll:
-    """Ready while a channel has something to read, its end included: one system call for all of them."""
-    found = select.poll()
-    for channel in channels:
-        found.register(channel, select.POLLIN)
-    return found
 
 
 @dataclass(eq=False)

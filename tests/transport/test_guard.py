@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 import graph_emb as ge
-from graph_emb.transport import guard
+from graph_emb.transport import channel, guard
 from tests.transport.kvstore.cluster import Cluster, close_idle
 
 TOKEN = guard.new_token()
@@ -90,7 +90,7 @@ def test_a_channel_whose_descriptor_is_above_1023_talks() -> None:
 def test_a_patience_beyond_the_kernels_is_the_kernels_longest(listener: guard.Listener) -> None:
     mine = guard.dial(listener.address, TOKEN, 1e9, 5.0)
     listener.accept(5.0).close()
-    assert 3 * mine._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == guard.LONGEST_SILENCE
+    assert 3 * mine._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == channel.LONGEST_SILENCE
     mine.close()
 
 

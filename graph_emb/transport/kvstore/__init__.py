@@ -55,7 +55,8 @@ def connect(
         token: The job's token; None reads $GRAPH_EMB_TOKEN.
         timeout: Seconds until an unreachable server or trainer counts as dead.
         start_timeout: Seconds that the other processes may take to come up.
-        answer_timeout: Seconds that a living server may take for an answer.
+        answer_timeout: Seconds that a living server may take for an answer, and that a server or trainer may give no
+            sign of life, as a stopped process does; then it is named to all others.
         barrier_timeout: Seconds that a barrier may take where DGL's own servers serve, which see no deaths.
         staleness: Own pushes of a table that a pull of it may miss; 0: a pull sees all of them.
         hogwild: Apply rows of this machine in the trainer too; updates can be lost.

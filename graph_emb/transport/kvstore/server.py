@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.core.log import get_logger
 from graph_emb.transport import guard
+from graph_emb.transport.channel import Channel, SignsOfLife
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.calls import Answer
 from graph_emb.transport.kvstore.layout import Hosts, read_hosts
@@ -22,10 +23,11 @@ _log = get_logger("kvstore.server")
 
 
 class ConnectedTrainer(NamedTuple):
-    """A trainer as a server knows it."""
+    """A trainer as a server knows it; ``patience``: seconds without a sign of life until processes count as stopped."""
 
-    channel: guard.Channel
+    channel: Channel
     machine: int
+    patience: float
 
 
 Trainers = dict[int, ConnectedTrainer]
@@ -75,8 +77,13 @@ def serve(
         _meet(listener, trainers, num_clients, start_timeout)
         trainers = dict(sorted(trainers.items()))
         _connect(server_id, where, trainers, state, timeout)
-        _loop(trainers, state)
-        for channel, _ in trainers.values():
+        channels = [trainer.channel for trainer in trainers.values()]
+        signs = SignsOfLife(channels, min(trainer.patience for trainer in trainers.values()))
+        try:
+            _loop(trainers, state)
+        finally:
+            signs.close()
+        for channel in channels:
             channel.send({"bye": server_id})
         rpc.stop()
     except BaseException as error:
@@ -84,8 +91,8 @@ def serve(
         raise
     finally:
         listener.close()
-        for channel, _ in trainers.values():
-            channel.close()
+        for trainer in trainers.values():
+            trainer.channel.close()
 
 
 def _server_state(
@@ -118,21 +125,21 @@ def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: 
             channel.send({"dead": f"rank {rank} {taken}; give each trainer its own rank"})
             raise PeerError(f"a trainer at {channel.name} came with rank {rank}, which {taken}")
         channel.name = f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
-        found[rank] = ConnectedTrainer(channel, int(hello["machine"]))
+        found[rank] = ConnectedTrainer(channel, int(hello["machine"]), float(hello["patience"]))
 
 
 def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeout: float) -> None:
     """DGL's connections in both directions, each checked before its first message is read."""
     rpc.start()
-    hold_threads_when(lambda: any(channel.is_lost() for channel, _ in trainers.values()))
+    hold_threads_when(lambda: any(trainer.channel.is_lost() for trainer in trainers.values()))
     dgl_rpc.set_rank(server_id)
     dgl_rpc.set_machine_id(hosts.machine_of(server_id))
     dgl_rpc.set_num_client(len(trainers))
     _set_roles(trainers, state)
     opening = rpc.Opening(hosts.address(server_id)[0], len(trainers))
     machines = [trainer.machine for trainer in trainers.values()]
-    for channel, _ in trainers.values():
-        channel.send(
+    for trainer in trainers.values():
+        trainer.channel.send(
             {
                 "listen": opening.address,
                 "machines": machines,
@@ -147,8 +154,8 @@ def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeo
     for rank, address in addresses.items():
         rpc.connect(address, rank, group=0)
     rpc.finish_connecting(timeout)
-    for rank, (channel, _) in trainers.items():
-        channel.send({"from": sorted(guard.connections_from(addresses[rank]))})
+    for rank, trainer in trainers.items():
+        trainer.channel.send({"from": sorted(guard.connections_from(addresses[rank]))})
 
 
 def _set_roles(trainers: Trainers, state: Any) -> None:
@@ -194,14 +201,16 @@ def _addressed(response: Any, client: int) -> list[tuple[int, Any]]:
 
 
 def _check(trainers: Trainers, gone: set[int]) -> None:
-    """Take goodbyes; raise when a trainer went without one."""
-    for rank, (channel, _) in trainers.items():
+    """Take goodbyes; raise when a trainer went without one, or is stopped."""
+    for rank, (channel, _, patience) in trainers.items():
         if rank in gone:
             continue
         if any("bye" in message for message in channel.poll()):
             gone.add(rank)
         elif channel.ended:
             raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
+        else:
+            channel.check_life(patience)
 
 
 def _check_barrier(gone: set[int], arrived: set[int]) -> None:
@@ -215,14 +224,14 @@ def _check_barrier(gone: set[int], arrived: set[int]) -> None:
 
 def _check_alive(trainers: Trainers) -> None:
     """Raise when a trainer is gone; its messages stay."""
-    for channel, _ in trainers.values():
+    for channel, *_ in trainers.values():
         if channel.is_lost():
             raise PeerError(f"{channel.name} {channel.ended} while the job came up; see its log for the cause")
 
 
 def _tell(trainers: Trainers, why: str) -> None:
     """Tell every trainer that is still there why the job ends."""
-    for channel, _ in trainers.values():
+    for channel, *_ in trainers.values():
         if not channel.is_lost():
             try:
                 channel.send({"dead": why})

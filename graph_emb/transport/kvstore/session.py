@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import socket
@@ -11,6 +10,7 @@ from typing import Any
 
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.transport import guard
+from graph_emb.transport.channel import Channel, SignsOfLife, news_of
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
@@ -29,10 +29,11 @@ class GuardedSession:
         token: The job's token; None reads $GRAPH_EMB_TOKEN.
         timeout: Seconds until an unreachable peer counts as dead.
         start_timeout: Seconds that the other processes may take to come up.
-        answer_timeout: Seconds that a living server may take for an answer.
+        answer_timeout: Seconds that a living server may take for an answer, and a server or trainer that is connected
+            may give no sign of life.
     """
 
-    barrier_timeout = None
+    barrier_timeout = None  # the servers notice a trainer that does not live
 
     def __init__(
         self,
@@ -50,19 +51,20 @@ class GuardedSession:
         if not 0 <= machine < hosts.num_machines:
             raise ConfigError(f"machine {machine} is outside [0, {hosts.num_machines}); hosts name that many")
         secret = guard.token_or_environment(token)
-        self._channels: list[guard.Channel] = []
+        self._channels: list[Channel] = []
         self._context: DGLContext | None = None
+        self._signs: SignsOfLife | None = None
         try:
             for server in range(hosts.num_servers):
                 channel = guard.dial(hosts.address(server), secret, timeout, start_timeout)
                 channel.name = f"server {server} ({channel.name})"
-                channel.send({"rank": rank, "machine": machine, "host": socket.gethostname(), "pid": os.getpid()})
+                hello = {"rank": rank, "machine": machine, "host": socket.gethostname(), "pid": os.getpid()}
+                channel.send({**hello, "patience": answer_timeout})
                 self._channels.append(channel)
-            self.news = guard.news_of(self._channels)
+            self.news = news_of(self._channels)
             self._connect()
         except BaseException:
-            for channel in self._channels:
-                channel.close()
+            self._end_channels()
             raise
 
     def _connect(self) -> None:
@@ -87,10 +89,11 @@ class GuardedSession:
         opening.join(self.check_alive, self._timeout, "the servers")
         opened = [self._expect(channel, "from")["from"] for channel in self._channels]
         guard.check_accepted(opening.address[1], {(host, port) for ends in opened for host, port in ends})
+        self._signs = SignsOfLife(self._channels, self.answer_timeout)
         if welcome[0]["graph"]:
             self._context = DGLContext(self.rank, self.machines, self.hosts, self.check)
 
-    def _expect(self, channel: guard.Channel, key: str) -> dict[str, Any]:
+    def _expect(self, channel: Channel, key: str) -> dict[str, Any]:
         message = channel.receive(self._start_timeout)
         if "dead" in message:
             raise PeerError(message["dead"])
@@ -111,6 +114,7 @@ class GuardedSession:
                     raise PeerError(message["dead"])
             if channel.ended:
                 raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
+            channel.check_life(self.answer_timeout)
 
     def close(self, broken: bool) -> None:
         """Say goodbye; the servers end when every trainer did. After an error, only the connections are closed."""
@@ -120,20 +124,41 @@ class GuardedSession:
             try:
                 for channel in self._channels:
                     channel.send({"bye": self.rank})
-                for channel in self._channels:
-                    # Without limit: the others may train for hours more, and a death ends the channel.
-                    while "bye" not in (message := channel.receive(math.inf)):
-                        if "dead" in message:
-                            raise PeerError(message["dead"])
+                self._await_goodbyes()
                 rpc.stop()
             except PeerError:
                 rpc.abandon()
                 raise
             finally:
-                for channel in self._channels:
-                    channel.close()
+                self._end_channels()
         else:
             rpc.abandon()
+        self._end_channels()
+
+    def _await_goodbyes(self) -> None:
+        """Wait without limit for living servers: the other trainers may train for hours more.
+
+        Raises:
+            PeerError: a server is gone or stopped, or says that a trainer is.
+        """
+        waiting = list(self._channels)
+        while waiting:
+            self.news.poll(rpc.SLICE_MS)
+            for channel in list(waiting):
+                for message in channel.poll():
+                    if "dead" in message:
+                        raise PeerError(message["dead"])
+                    if "bye" in message:
+                        waiting.remove(channel)
+                        self.news.unregister(channel)
+                if channel in waiting and channel.ended:
+                    raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
+                if channel in waiting:
+                    channel.check_life(self.answer_timeout)
+
+    def _end_channels(self) -> None:
+        if self._signs is not None:
+            self._signs.close()
         for channel in self._channels:
             channel.close()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import time
+from multiprocessing.connection import wait
 from typing import Any
 
 import psutil
@@ -129,6 +132,77 @@ def test_a_server_that_lives_but_does_not_answer_is_named() -> None:
     error = cluster.join(30)["trainer 0"].error
     assert error.startswith("PeerError: server 0 (127.0.0.1:")
     assert "did not answer within 1 s" in error
+
+
+def one_is_stopped(transport: Any, at: str) -> None:
+    """Trainer 1 stops itself; the others come to a barrier, to close() or step on."""
+    emb = ge.DistEmbedding(40, 2, name="e")
+    opt = ge.SparseSGD([emb], lr=0.1)
+    transport.barrier()
+    if transport.rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if at == "barrier":
+        transport.barrier()
+    while at == "step":
+        emb(torch.arange(40)).sum().backward()
+        opt.step()
+
+
+@pytest.mark.parametrize("at", ["barrier", "close", "step"])
+def test_a_stopped_trainer_is_named_to_all_others(at: str) -> None:
+    """Its kernel answers for it: barriers and close() waited for ever."""
+    with shared_memory_is_clean():
+        cluster = Cluster(3, answer_timeout=2.0)
+        cluster.start(one_is_stopped, at)
+        stopped = cluster.workers["trainer 1"].process
+        others = [worker for name, worker in cluster.workers.items() if name != "trainer 1"]
+        ended = wait([worker.process.sentinel for worker in others], timeout=30)
+        while ended and len(ended) < len(others):
+            more = wait([w.process.sentinel for w in others if w.process.sentinel not in ended], timeout=30)
+            if not more:
+                break
+            ended += more
+        os.kill(stopped.pid, signal.SIGCONT)
+        outcomes = cluster.join(30)
+    assert len(ended) == len(others), outcomes
+    for name, outcome in outcomes.items():
+        assert outcome.exit_code == 1, (name, outcome, cluster.logs[name])
+        if name != "trainer 1":
+            assert (
+                f"trainer 1 (host {socket.gethostname()}, pid {stopped.pid}) did not answer within 2 s" in outcome.error
+            )
+
+
+def stopped_server(transport: Any, at: str) -> None:
+    transport.barrier()
+    pid = server_pid(transport)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        transport.barrier() if at == "barrier" else transport._session.close(False)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("at", ["barrier", "close"])
+def test_a_stopped_server_is_named_at_a_barrier_and_at_the_end(at: str) -> None:
+    cluster = Cluster(1, answer_timeout=1.0)
+    cluster.start(stopped_server, at)
+    error = cluster.join(30)["trainer 0"].error
+    assert error.startswith("PeerError: server 0 (127.0.0.1:")
+    assert "did not answer within 1 s and gave no sign of life" in error
+
+
+def works_alone(transport: Any) -> float:
+    """Trainer 0 keeps the interpreter busy for longer than the others' patience; they wait at the barrier."""
+    begun = time.monotonic()
+    while transport.rank == 0 and time.monotonic() - begun < 4.0:
+        sum(range(10_000))
+    transport.barrier()
+    return time.monotonic() - begun
+
+
+def test_a_trainer_that_works_longer_than_the_patience_is_waited_for() -> None:
+    assert min(Cluster(2, answer_timeout=2.0).run(works_alone)) > 3.0
 
 
 def twice_broken(transport: Any, again: dict[str, Any]) -> None:
