@@ -81,7 +81,7 @@ class Dataset:
     duplicates: Duplicates = "first"
     metapath: str | None = None
     groups: frozenset[str] = frozenset()
-    names: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
+    names: Mapping[str, NDArray] = field(default_factory=dict)
     asked: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -199,6 +199,7 @@ RECIPES: Mapping[str, Recipe] = {
     }.items()
     for model, recipe in models.items()
 }
+"""Every recipe by its name, ``<data set>/<model>``."""
 
 
 def recipes_of(dataset: str) -> dict[str, Recipe]:
