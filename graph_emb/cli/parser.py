@@ -106,6 +106,8 @@ def _demo(parser: Parser) -> None:
 def _train(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
     parser.add_argument("--dataset", metavar="NAME", help=DATASET)
+    recipe = "a published recipe in place of model and data set, such as ogbl-ddi/deepwalk; key=value changes it"
+    parser.add_argument("--recipe", metavar="NAME", help=recipe)
     parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")

@@ -38,9 +38,19 @@ VALUE_FLAGS = {
 }
 """Flags whose text is read as an override's value is."""
 
+NOT_OF_RECIPES = (
+    *(flag for flag in (*TEXT_FLAGS, *VALUE_FLAGS) if flag not in ("root", "seed", "threads")),
+    *("config", "overwrite", "resume", "formats", "download", "directed", "trust_pickle", "no_eval"),
+)
+"""Flags that mean nothing beside ``--recipe``."""
+
 
 def run(args: argparse.Namespace) -> int:
     """Train, print the tables, name the run folder."""
+    if args.recipe is not None:
+        from graph_emb.cli import recipe  # here: most runs have none
+
+        return recipe.run(args, NOT_OF_RECIPES)
     config = config_of(args)
     out = args.out or default_folder(config)
     if args.seeds is not None:

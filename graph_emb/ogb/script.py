@@ -57,26 +57,18 @@ class Script:
         recipes = recipes_of(dataset)
         return cls(file, dataset, recipes, description, LOADERS[next(iter(recipes.values())).reads](dataset))
 
-    def main(self, argv: Sequence[str] | None = None, command: str | None = None) -> int:
+    def main(self, argv: Sequence[str] | None = None) -> int:
         """Run what is missing, print the table.
 
         Args:
             argv: Words after the script's name; None takes those of the process.
-            command: For the records; None: this script with its words.
         Returns:
             0; 2 on bad input, told in one line; 130 after Ctrl-C.
         """
         words = list(sys.argv[1:] if argv is None else argv)
         args = self._parser().parse_args(words)
-        start_numba()
-        torch.set_num_threads(args.threads)
-        numba.set_num_threads(min(args.threads, MOST_THREADS))
         try:
-            records = self._run_all(args, command or shlex.join(["python", self.file, *words]))
-            print(self._table(records))
-            if args.json is not None:
-                args.json.parent.mkdir(parents=True, exist_ok=True)
-                replace_json(args.json, self._summary(records))
+            self._run_args(args, shlex.join(["python", self.file, *words]))
         except (GraphEmbError, OSError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return BAD_INPUT
@@ -84,6 +76,25 @@ class Script:
             print("interrupted; finished seeds are kept", file=sys.stderr)
             return INTERRUPTED
         return 0
+
+    def run(self, words: Sequence[str], command: str) -> None:
+        """As ``main``, with errors and Ctrl-C left to the caller.
+
+        Args:
+            words: As a person types them after the script's name.
+            command: For the records.
+        """
+        self._run_args(self._parser().parse_args(words), command)
+
+    def _run_args(self, args: argparse.Namespace, command: str) -> None:
+        start_numba()
+        torch.set_num_threads(args.threads)
+        numba.set_num_threads(min(args.threads, MOST_THREADS))
+        records = self._run_all(args, command)
+        print(self._table(records))
+        if args.json is not None:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            replace_json(args.json, self._summary(records))
 
     def _run_all(self, args: argparse.Namespace, command: str) -> dict[str, list[SeedRecord]]:
         recipes = {model: self._recipe(model, args) for model in args.model}
