@@ -9,6 +9,7 @@ from pathlib import Path
 from graph_emb.cli.console import say
 from graph_emb.core.errors import ConfigError
 from graph_emb.run.launch.hosts import LOOPBACK, Host, own_index, read_hosts
+from graph_emb.run.launch.output import log_folder
 from graph_emb.run.launch.plan import check_processes
 
 
@@ -33,24 +34,26 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--ssh starts the other machines of a hosts file; give --hosts")
     check_processes(hosts[index], args.oversubscribe)  # before other machines are asked to start theirs
     port = args.port if args.port is not None else (PORT if len(hosts) > 1 else 0)
+    command, first = _command(words), sum(host.trainers for host in hosts[:index])
     by_ssh = start_by_ssh(hosts, index, _own_arguments(args, port, words)) if args.ssh else []
     try:
-        run_host(
-            _command(words),
-            hosts,
-            index,
-            logs=Path(args.logs),
-            port=port,
-            threads=args.threads,
-            oversubscribe=args.oversubscribe,
-        )
+        with log_folder(Path(args.logs), first) as logs:
+            run_host(
+                command,
+                hosts,
+                index,
+                logs=logs.path,
+                port=port,
+                threads=args.threads,
+                oversubscribe=args.oversubscribe,
+            )
         for process in by_ssh:
             process.wait()
     finally:
         for process in by_ssh:
             process.terminate()
             process.wait()
-    say(args, f"graph-emb: all {hosts[index].trainers} trainers of this machine ended well; logs: {args.logs}")
+    say(args, f"graph-emb: all {hosts[index].trainers} trainers of this machine ended well; logs: {logs.path}")
     return 0
 
 

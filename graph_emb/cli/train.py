@@ -97,33 +97,33 @@ def every_seed(args: argparse.Namespace, out: Path) -> int:
 def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
     from graph_emb.run.launch.job import run_local
+    from graph_emb.run.launch.output import log_folder
     from graph_emb.run.launch.watch import ProcessFailure
     from graph_emb.run.run_folder import check_place
 
     place = Path(out).expanduser()
     check_place(place.resolve(), args.overwrite)
     _check_trainers(config)
-    logs = place.with_name(f"{place.name}-logs")
-    had_logs = logs.exists()
     command = [sys.executable, "-m", "graph_emb", *args.argv]
     watched = {WATCHED: "1"} if show_progress(args) else {}
-    try:
-        parallel = config.parallel
-        run_local(
-            command,
-            parallel.trainers,
-            logs,
-            config.train.threads,
-            watched,
-            parallel.servers,
-            parallel.oversubscribe,
-        )
-    except ProcessFailure as failure:
-        if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
-            if not had_logs:
-                shutil.rmtree(logs, ignore_errors=True)
-            return BAD_INPUT
-        raise
+    parallel = config.parallel
+    with log_folder(place.with_name(f"{place.name}-logs")) as logs:
+        try:
+            run_local(
+                command,
+                parallel.trainers,
+                logs.path,
+                config.train.threads,
+                watched,
+                parallel.servers,
+                parallel.oversubscribe,
+            )
+        except ProcessFailure as failure:
+            if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
+                if logs.is_new:
+                    shutil.rmtree(logs.path, ignore_errors=True)
+                return BAD_INPUT
+            raise
     return 0
 
 

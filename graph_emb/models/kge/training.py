@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from tqdm import tqdm
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.interrupts import deferred_interrupts
+from graph_emb.core.storage import replacing
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
@@ -181,10 +181,9 @@ class _BestRows:
             from safetensors.torch import save_file
 
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._file.with_name(f".{BEST_FILE}.{os.getpid()}.tmp")
             facts = {"mrr": repr(mrr), "epoch": str(epoch)}
-            save_file({"entities": rows[0], "relations": rows[1]}, temporary, metadata=facts)
-            temporary.replace(self._file)
+            with replacing(self._file) as draft:
+                save_file({"entities": rows[0], "relations": rows[1]}, draft, metadata=facts)
 
     def position(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""

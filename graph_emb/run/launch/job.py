@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.core.storage import replace_text
 from graph_emb.run.launch import plan, watch
 from graph_emb.run.launch.hosts import LOOPBACK, Host
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment
@@ -144,7 +145,7 @@ def _kvstore_variables(hosts: Sequence[Host], index: int, port: int, hosts_file:
         raise ConfigError(f"hosts have {sorted(counts)} servers; give every host the same number")
     first = port + 1 if len(hosts) > 1 else free_ports(hosts[0].servers, hosts[0].address)
     hosts_file.parent.mkdir(parents=True, exist_ok=True)
-    hosts_file.write_text("".join(f"{host.address} {first}\n" for host in hosts), encoding="utf-8")
+    replace_text(hosts_file, "".join(f"{host.address} {first}\n" for host in hosts))  # hosts may share the folder
     return {
         kvstore.HOSTS_VARIABLE: str(hosts_file.absolute()),
         kvstore.SERVERS_VARIABLE: str(hosts[0].servers),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import queue
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -101,3 +105,46 @@ def _show(terminal: Any, chunk: bytes) -> None:
         terminal.write(chunk.decode("utf-8", "replace"))
         return
     write_all(descriptor, chunk)
+
+
+@dataclass(frozen=True)
+class LogFolder:
+    """A folder for a job's logs that no other job writes to.
+
+    Attributes:
+        path: The folder.
+        is_new: Whether it was made for this job.
+    """
+
+    path: Path
+    is_new: bool
+
+
+@contextmanager
+def log_folder(wanted: Path, first_trainer: int = 0) -> Iterator[LogFolder]:
+    """The folder ``wanted``, or where a living job has it, ``<wanted>-2`` and so on.
+
+    The log of the launcher's first trainer is locked, so that the launchers of one job share a folder, whose other
+    trainers have other numbers. The lock ends with the launcher, however that ends.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    number = 1
+    while True:
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / f"trainer-{first_trainer}.log", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            os.close(lock)
+            number += 1
+        except OSError:  # a file system without locks
+            break
+    try:
+        yield LogFolder(folder, is_new)
+    finally:
+        os.close(lock)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from graph_emb.models.kge import training
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import KGEResult, train_kge
+from graph_emb.models.kge.training import BEST_FILE, KGEResult, _BestRows, train_kge
 from tests.models.kge.references import ring
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle
@@ -291,3 +292,23 @@ def test_umls_is_learnt_as_well_in_every_mode(model: str, ranks: Ranks, shared_d
     finally:
         close_idle()
     assert np.mean(served) == pytest.approx(np.mean(local), abs=spread)
+
+
+def test_best_rows_that_cannot_be_written_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They went to ``.best.safetensors.<pid>.tmp``, which no later run knew: a kill or a full disk left it for good."""
+    import safetensors.torch
+
+    best, rows = _BestRows(tmp_path), (torch.zeros(2, 3), torch.zeros(1, 3))
+    best.add(0.1, 1, rows)
+
+    def full(tensors: object, filename: Path, metadata: object) -> None:
+        filename.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        best.add(0.2, 2, rows)
+    assert [file.name for file in tmp_path.iterdir()] == [BEST_FILE]
+    again = _BestRows(tmp_path)
+    again.resume({"epoch": 1, "since": 0})
+    assert again.mrr == 0.1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from graph_emb.run.launch.output import CHUNK, WAITING, Copier
+from graph_emb.run.launch.output import CHUNK, WAITING, Copier, log_folder
 
 MUCH = "import sys\nfor _ in range(40): sys.stdout.write('x' * 65535 + chr(10))\n"
 LAUNCH = """
@@ -78,6 +78,33 @@ def test_a_closed_terminal_does_not_stop_the_job(tmp_path: Path) -> None:
         started.stdout.close()
         assert started.wait(120) == 0
     assert (tmp_path / "trainer-0.log").stat().st_size == 40 * 65536
+
+
+def test_two_jobs_do_not_write_over_each_others_logs(tmp_path: Path) -> None:
+    """A second job with the same folder truncated ``trainer-0.log`` and ``servers.txt`` of the one that was running."""
+    wanted = tmp_path / "logs"
+    with log_folder(wanted) as first:
+        with log_folder(wanted) as second, log_folder(wanted, first_trainer=4) as of_the_same_job:
+            assert (first.path, first.is_new) == (wanted, True)
+            assert (second.path, second.is_new) == (tmp_path / "logs-2", True)
+            assert (of_the_same_job.path, of_the_same_job.is_new) == (wanted, False)
+        with log_folder(wanted) as third:
+            assert (third.path, third.is_new) == (tmp_path / "logs-2", False)
+    with log_folder(wanted) as later:
+        assert later.path == wanted
+
+
+@pytest.mark.dist
+def test_a_killed_launcher_gives_its_folder_back(tmp_path: Path) -> None:
+    code = f"""
+import os, pathlib, signal
+from graph_emb.run.launch.output import log_folder
+with log_folder(pathlib.Path({str(tmp_path / "logs")!r})):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == -9
+    with log_folder(tmp_path / "logs") as logs:
+        assert (logs.path, logs.is_new) == (tmp_path / "logs", False)
 
 
 class Stopped:
