@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
-from graph_emb.ogb.methods import Recipe, Run
+from graph_emb.ogb.methods import Reads, Recipe, Run
 from graph_emb.ogb.record import BestScore, SeedResult
 from graph_emb.run.versions import peak_memory_mib
 
@@ -60,7 +60,7 @@ class RGCNRecipe(Recipe):
 
     rgcn: RGCNConfig
 
-    reads: ClassVar[Literal["plain", "triples", "typed"]] = "typed"
+    reads: ClassVar[Reads] = "typed"
     short: ClassVar[Mapping[str, str]] = {
         "epochs": "rgcn.epochs",
         "patience": "rgcn.patience",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import SerializeAsAny
 
@@ -12,7 +12,7 @@ from graph_emb.evaluate.triple_ranks import TripleRanks, rank_part
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.training import train_kge
-from graph_emb.ogb.methods import Recipe, Run
+from graph_emb.ogb.methods import Reads, Recipe, Run
 from graph_emb.ogb.record import BestScore, SeedResult
 from graph_emb.run.versions import peak_memory_mib
 
@@ -28,7 +28,7 @@ class KGERecipe(Recipe):
 
     kge: SerializeAsAny[KGEConfig]
 
-    reads: ClassVar[Literal["plain", "triples", "typed"]] = "triples"
+    reads: ClassVar[Reads] = "triples"
     short: ClassVar[Mapping[str, str]] = {"epochs": "kge.epochs", "dim": "kge.dim", "batch_size": "kge.batch_size"}
 
     def run(self, data: KnowledgeGraph, run: Run) -> SeedResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -17,7 +17,7 @@ from graph_emb.evaluate.mlp import MLPConfig
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.models.skipgram.training import SkipGram, train_skipgram
-from graph_emb.ogb.methods import Recipe, Run, judge_nodes
+from graph_emb.ogb.methods import Reads, Recipe, Run, judge_nodes
 from graph_emb.ogb.record import SeedResult
 from graph_emb.run.families.metapath import rows_by_type, whole_graph
 from graph_emb.sampling.metapath import Metapath
@@ -41,7 +41,7 @@ class MetapathRecipe(Recipe):
     num_walks: Count = Field(default=5, ge=1)
     walk_length: Count = Field(default=64, ge=1)
 
-    reads: ClassVar[Literal["plain", "triples", "typed"]] = "typed"
+    reads: ClassVar[Reads] = "typed"
     short: ClassVar[Mapping[str, str]] = {"epochs": "mlp.epochs", "batch_size": "mlp.batch_size"}
 
     @property

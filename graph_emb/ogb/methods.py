@@ -36,6 +36,8 @@ from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.walks import WalkSampler
 
 Features = Literal["none", "raw", "unit columns"]
+Reads = Literal["plain", "triples", "typed"]
+"""A view of a data set: one node type, triples, or several node types."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ class Recipe(Settings, ABC):
     Attributes:
         short: Names of the script's short flags and the setting that each changes.
         uses_device: Whether it can train on a GPU.
-        reads: The view of a data set that ``run`` takes: one node type, triples, or several node types.
+        reads: The view of a data set that ``run`` takes.
     """
 
     short: ClassVar[Mapping[str, str]] = {}
     uses_device: ClassVar[bool] = False
-    reads: ClassVar[Literal["plain", "triples", "typed"]] = "plain"
+    reads: ClassVar[Reads] = "plain"
 
     @property
     def freezable(self) -> bool:
@@ -269,7 +271,7 @@ def judge_nodes(
 
     Args:
         name: OGB's name of the data set.
-        matrix: What the network reads.
+        matrix: Input of the network.
         truth: Classes (N,), int64, or answers (N, T), float32.
         split: Node numbers of each part.
         mlp: The network's recipe.

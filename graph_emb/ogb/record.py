@@ -69,7 +69,7 @@ class SeedRecord(_Facts):
     Attributes:
         status: "started" from the first moment, "finished" with a result: an interrupted seed stays "started".
         dataset: OGB's name.
-        model: What the script calls the method.
+        model: Name of the method in the script.
         seed: Of the network that is judged, its batches and negatives.
         embedding_seed: Of the embeddings below it; equal to ``seed`` unless they were frozen.
         settings: Every hyper-parameter, nested.
@@ -77,7 +77,7 @@ class SeedRecord(_Facts):
             where they were taken as they are.
         validation_edges: "trained on" where validation edges were added to the training edges.
         external_data: Whether data other than the data set was used.
-        command: What was typed.
+        command: The command line of the run.
     """
 
     format: Literal[1] = 1

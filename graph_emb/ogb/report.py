@@ -44,7 +44,7 @@ class Report:
 
     Attributes:
         records: By seed.
-        notes: What has to be said, such as a missing seed.
+        notes: Facts to disclose, such as a missing seed.
         tried: By setting, the values that were compared.
         submission: Fields of the form.
     """

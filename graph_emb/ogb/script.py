@@ -23,7 +23,7 @@ from graph_emb.core.threads import start_numba
 from graph_emb.graph import views
 from graph_emb.graph.datasets import data_root, load_dataset
 from graph_emb.models.kge.training import MOST_THREADS
-from graph_emb.ogb.methods import Recipe, Run
+from graph_emb.ogb.methods import Reads, Recipe, Run
 from graph_emb.ogb.published import rows_of, text_of
 from graph_emb.ogb.recipes import recipes_of
 from graph_emb.ogb.record import SeedRecord, finished_record, run_recorded, this_hardware
@@ -222,16 +222,6 @@ class Script:
         return parser
 
 
-def plain_graph(dataset: str) -> Callable[[Path | None], Any]:
-    """A loader for ``Script.load`` of a data set of one node and one edge type, whose edges mean both directions."""
-    return lambda root: views.plain_dataset(load_dataset(dataset, root))
-
-
-def knowledge_graph(dataset: str) -> Callable[[Path | None], Any]:
-    """A loader for ``Script.load`` of a data set of triples."""
-    return lambda root: views.knowledge_graph(load_dataset(dataset, root))
-
-
 def typed_graph(dataset: str) -> Callable[[Path | None], Any]:
     """A loader for ``Script.load`` of a data set with several node types: ``read_hetero_dataset``."""
 
@@ -244,7 +234,11 @@ def typed_graph(dataset: str) -> Callable[[Path | None], Any]:
     return load
 
 
-LOADERS = {"plain": plain_graph, "triples": knowledge_graph, "typed": typed_graph}
+LOADERS: dict[Reads, Callable[[str], Callable[[Path | None], Any]]] = {
+    "plain": lambda dataset: lambda root: views.plain_dataset(load_dataset(dataset, root)),
+    "triples": lambda dataset: lambda root: views.knowledge_graph(load_dataset(dataset, root)),
+    "typed": typed_graph,
+}
 """By ``Recipe.reads``."""
 
 
