@@ -42,6 +42,7 @@ class PeriodicCheckpoints:
         resume: Whether ``start`` loads. Otherwise checkpoints that are in the folder already are an error.
         overwrite: Without ``resume``: whether ``start`` removes checkpoints that are in the folder instead.
         about: What must be equal when a run goes on, as JSON; a difference is an error that names it.
+        read_about: Gives the ``about`` of a checkpoint as this version would write it; None: as it stands.
         replay: Called by ``start`` with each line that was given to ``record`` before the checkpoint; first rank only.
     Raises:
         ConfigError: ``every`` or ``keep_last`` is no such thing; or checkpoints are there, to be neither resumed nor
@@ -58,6 +59,7 @@ class PeriodicCheckpoints:
         resume: bool = False,
         overwrite: bool = False,
         about: Mapping[str, Any] | None = None,
+        read_about: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         replay: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.folder = Path(folder)
@@ -65,7 +67,7 @@ class PeriodicCheckpoints:
         if keep_last < 1:
             raise ConfigError(f"keep_last is {keep_last}; keep at least 1 checkpoint")
         self._keep_last, self._background, self._resume = keep_last, background, resume
-        self._about, self._replay = json.loads(json.dumps(about or {})), replay
+        self._about, self._replay, self._read_about = json.loads(json.dumps(about or {})), replay, read_about
         self._lines = 0
         self._what: dict[str, Any] = {}
         self._tables: Sequence[DistEmbedding] = ()
@@ -197,6 +199,8 @@ class PeriodicCheckpoints:
         saved = decode(CheckpointManifest.read(place).extra).get(ABOUT)
         if saved is None:
             raise ConfigError(f"{place} was not saved by PeriodicCheckpoints; load it with load_checkpoint")
+        if self._read_about is not None:
+            saved = json.loads(json.dumps(self._read_about(saved)))
         for name in sorted({*saved, *self._about}):
             if saved.get(name) != self._about.get(name):
                 raise ConfigError(

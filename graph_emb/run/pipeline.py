@@ -11,7 +11,6 @@ from typing import Any
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
-from graph_emb.config.merge import NO_EFFECT
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.interrupts import held_interrupts
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
@@ -188,6 +187,7 @@ class _Checkpoints:
             resume=self._resume,
             overwrite=self._overwrite,
             about=self._about,
+            read_about=about_now,
             replay=replay,
         )
 
@@ -199,7 +199,7 @@ FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interv
 
 def about(config: RunConfig) -> dict[str, Any]:
     """The fields that decide the result of a run, by path."""
-    fields: dict[str, Any] = dict(NO_EFFECT)  # checkpoints of earlier versions name them for every model
+    fields: dict[str, Any] = {}
     for section, values in config.sections().items():
         free = FREE_FIELDS.get(section, ())
         if section == "seed":
@@ -207,6 +207,21 @@ def about(config: RunConfig) -> dict[str, Any]:
         elif section not in FREE_SECTIONS:
             fields |= {f"{section}.{name}": value for name, value in values.items() if name not in free}
     return {path: value for path, value in fields.items() if path.partition(".")[0] not in FREE_SECTIONS}
+
+
+def about_now(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields that a checkpoint names, one of an earlier version too, as this version names them."""
+    sections: dict[str, Any] = {}
+    for path, value in saved.items():
+        section, _, name = path.partition(".")
+        if name:
+            sections.setdefault(section, {})[name] = value
+        else:
+            sections[section] = value
+    try:
+        return about(config_from(sections))
+    except ConfigError:
+        return saved  # a field that is gone: the comparison names it
 
 
 def _place(out: str | Path) -> Path:

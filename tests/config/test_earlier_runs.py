@@ -12,6 +12,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import SAGEConfig
 from graph_emb.models.kge.config import ComplExConfig
 from graph_emb.models.skipgram.config import DeepWalkConfig
+from graph_emb.run.pipeline import about, about_now
 
 REST = """
 seed: 3
@@ -60,6 +61,20 @@ def test_a_configuration_of_an_earlier_version_means_the_same(text: str, setting
     assert config.model == settings
     assert config.seed == 3
     assert config_from(config.sections()) == config
+
+
+@pytest.mark.parametrize("text", [DEEPWALK, COMPLEX, SAGE], ids=["deepwalk", "complex", "sage"])
+def test_a_checkpoint_of_an_earlier_version_is_of_the_same_run(text: str) -> None:
+    """A resume compared field by field: one that a newer version added, or names otherwise, was a difference."""
+    sections = yaml.safe_load(REST + text)
+    saved = {
+        f"{section}.{name}": value
+        for section in ("dataset", "model", "train")
+        for name, value in sections[section].items()
+    }
+    assert about_now({**saved, "seed": 3}) == about(config_from(sections))
+    other = about_now({**saved, "seed": 3, "model.dim": 8})
+    assert {name for name, value in other.items() if value != about(config_from(sections))[name]} == {"model.dim"}
 
 
 def test_a_value_that_the_model_no_longer_has_is_one_line() -> None:

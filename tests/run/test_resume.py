@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import graph_emb as ge
+from graph_emb.checkpoint import manifest as manifests
 from graph_emb.config import config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.models.skipgram import training as skipgram
@@ -87,6 +88,20 @@ def test_what_decides_the_result_may_not_change(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a checkpoint of an earlier run; resume it"):
         run(tmp_path / "run")
     assert run(tmp_path / "run", resume=True, formats=("npy", "word2vec")) is not None
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    run(tmp_path / "run", stop_after=3)
+    (manifest,) = (tmp_path / "run-checkpoints").glob("6/manifest.json")
+    saved = json.loads(manifest.read_text())
+    about = saved["extra"]["about"]
+    del about["model.symmetrize"], about["model.duplicates"]
+    about |= {"dataset.weights": None, "parallel.negatives": "global"}
+    del saved[manifests.SELF]
+    manifest.write_text(json.dumps({**saved, manifests.SELF: manifests._digest(saved)}))
+    np.testing.assert_array_equal(run(tmp_path / "run", resume=True), whole)
 
 
 def test_checkpoints_need_a_run_folder() -> None:
