@@ -311,7 +311,7 @@ class Part:
             raise DataError(f"{whole.config_path}: part-{index} names no {error}; the file is damaged") from error
 
     @cached_property
-    def graph(self) -> StoredGraph:
+    def graph(self) -> StoredGraph[np.ndarray]:
         """The stored graph: local ids, inner nodes and edges first."""
         return read_graph(self.files["part_graph"])
 

@@ -23,8 +23,8 @@ from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.graph.dgl_format import (
     BlockColumn,
     Column,
-    GatheredColumn,
-    StreamedGraph,
+    StoredGraph,
+    gathered,
     storable,
     write_graph,
     write_tensors,
@@ -180,29 +180,29 @@ class Writer:
         )
         if len(graph.ntypes) > 1 or len(graph.etypes) > 1:
             node_data["_TYPE"], edge_data["_TYPE"] = arrays.node_types, arrays.edge_types
-        stored = StreamedGraph(len(arrays.node_ids), arrays.src, arrays.dst, node_data, edge_data)
+        stored = StoredGraph(len(arrays.node_ids), arrays.src, arrays.dst, node_data, edge_data)
         self.files.write(f"part{part}/graph.dgl", lambda stream: write_graph(stream, stored))
         for name, columns in (("node_feat", self.node_columns(part)), ("edge_feat", self.edge_columns(part))):
             self.files.write(f"part{part}/{name}.dgl", lambda stream, c=columns: write_tensors(stream, c))
         self.tick(arrays.num_inner_edges)
 
-    def node_columns(self, part: int) -> dict[str, GatheredColumn]:
+    def node_columns(self, part: int) -> dict[str, BlockColumn]:
         """Data of the part's inner nodes by ``type/name``, in the order of their ids."""
         made = self.relabelled
         starts = made.nodes.typed_starts
         return {
-            f"{ntype}/{name}": GatheredColumn(values, order[starts[part, t] : starts[part + 1, t]])
+            f"{ntype}/{name}": gathered(values, order[starts[part, t] : starts[part + 1, t]])
             for t, (ntype, order) in enumerate(made.node_order.items())
             for name, values in made.graph.node_data.get(ntype, {}).items()
             if name not in RESERVED_DATA
         }
 
-    def edge_columns(self, part: int) -> dict[str, GatheredColumn]:
+    def edge_columns(self, part: int) -> dict[str, BlockColumn]:
         """Data of the part's inner edges by ``source:relation:destination/name``, in the order of their ids."""
         made = self.relabelled
         starts = made.edges.typed_starts
         return {
-            f"{type_name(etype)}/{name}": GatheredColumn(values, order[starts[part, r] : starts[part + 1, r]])
+            f"{type_name(etype)}/{name}": gathered(values, order[starts[part, r] : starts[part + 1, r]])
             for r, (etype, order) in enumerate(made.edge_order.items())
             for name, values in made.graph.edge_data.get(etype, {}).items()
             if name not in RESERVED_DATA

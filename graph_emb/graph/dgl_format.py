@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,45 +39,8 @@ DTYPES = tuple(np.dtype(name) for name in ("u1", "i1", "i2", "i4", "i8", "f2", "
 CHUNK_BYTES = 8 << 20
 
 
-class Sink(Protocol):
-    """Where bytes go."""
-
-    def write(self, data: Any, /) -> Any: ...
-
-
-@dataclass(frozen=True)
-class GatheredColumn:
-    """The rows of an array at some positions, gathered a few megabytes at a time while they are written."""
-
-    values: np.ndarray
-    positions: np.ndarray
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.positions), *self.values.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.values.dtype
-
-    def chunks(self) -> Iterator[np.ndarray]:
-        width = max(1, self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64)))
-        step = max(1, CHUNK_BYTES // width)
-        for start in range(0, len(self.positions), step):
-            yield self.values[self.positions[start : start + step]]
-
-
-@dataclass(frozen=True)
-class BlockColumn:
-    """Values that come a block at a time, from temporary files for example; ``chunks()`` starts again each time."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    chunks: Callable[[], Iterator[np.ndarray]]
-
-
 class Chunked(Protocol):
-    """Values that are made while they are written, such as ``GatheredColumn`` and ``BlockColumn``."""
+    """Values that are made a chunk at a time while they are written; ``chunks()`` starts again each time."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -87,41 +50,46 @@ class Chunked(Protocol):
     def chunks(self) -> Callable[[], Iterator[np.ndarray]]: ...
 
 
+@dataclass(frozen=True)
+class BlockColumn:
+    """Values that a function yields a block at a time, from temporary files for example."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    chunks: Callable[[], Iterator[np.ndarray]]
+
+
+def gathered(values: np.ndarray, positions: np.ndarray) -> BlockColumn:
+    """The rows of an array at some positions, gathered a few megabytes at a time while they are written."""
+
+    def chunks() -> Iterator[np.ndarray]:
+        width = max(1, values.dtype.itemsize * math.prod(values.shape[1:]))
+        step = max(1, CHUNK_BYTES // width)
+        for start in range(0, len(positions), step):
+            yield values[positions[start : start + step]]
+
+    return BlockColumn((len(positions), *values.shape[1:]), values.dtype, chunks)
+
+
 Column = np.ndarray | Chunked
+ColumnT = TypeVar("ColumnT", bound=Column, covariant=True)
 
 
 @dataclass(frozen=True)
-class StreamedGraph:
-    """A graph whose columns may be made while ``write_graph`` writes them.
-
-    Attributes:
-        num_nodes: N.
-        src, dst: Local node ids in the order of the local edge ids, each (E,).
-        node_data, edge_data: Columns by name, first axis N or E.
-    """
-
-    num_nodes: int
-    src: Column
-    dst: Column
-    node_data: Mapping[str, Column]
-    edge_data: Mapping[str, Column]
-
-
-@dataclass(frozen=True)
-class StoredGraph:
+class StoredGraph(Generic[ColumnT]):
     """A graph of one node type and one edge type with its data, as a file holds it.
 
     Attributes:
         num_nodes: N.
         src, dst: Local node ids in the order of the local edge ids, each (E,).
-        node_data, edge_data: Columns by name, first axis N or E.
+        node_data, edge_data: Columns by name, first axis N or E; ``write_graph`` takes ``Chunked`` ones, too.
     """
 
     num_nodes: int
-    src: np.ndarray
-    dst: np.ndarray
-    node_data: dict[str, np.ndarray]
-    edge_data: dict[str, np.ndarray]
+    src: ColumnT
+    dst: ColumnT
+    node_data: Mapping[str, ColumnT]
+    edge_data: Mapping[str, ColumnT]
 
 
 @dataclass(frozen=True)
@@ -155,13 +123,13 @@ def storable(dtype: np.dtype) -> np.dtype:
     return dtype.newbyteorder("<")
 
 
-def write_tensors(sink: Sink, tensors: Mapping[str, Column]) -> None:
+def write_tensors(sink: Any, tensors: Mapping[str, Column]) -> None:
     """Write named tensors in the form of ``dgl.data.utils.save_tensors``."""
     sink.write(_u64(TENSORS_MAGIC, len(tensors)))
     _write_columns(sink, tensors)
 
 
-def write_graph(sink: Sink, graph: StreamedGraph | StoredGraph) -> None:
+def write_graph(sink: Any, graph: StoredGraph[Column]) -> None:
     """Write one graph without types as a list of edges, in the form of ``dgl.save_graphs``."""
     start = HEADER_BYTES + 16  # after the header, this position and an empty list of labels
     sink.write(_u64(FILE_MAGIC, VERSION, HETERO_GRAPH, 1).ljust(HEADER_BYTES, b"\0"))
@@ -187,14 +155,14 @@ def _metagraph() -> bytes:
     return _u64(META_MAGIC, CSR_MAGIC, 1, 1) + arrays + b"\0"
 
 
-def _write_columns(sink: Sink, columns: Mapping[str, Column]) -> None:
+def _write_columns(sink: Any, columns: Mapping[str, Column]) -> None:
     sink.write(_u64(len(columns)))
     for name, values in columns.items():
         sink.write(_string(name))
         _write_array(sink, values)
 
 
-def _write_array(sink: Sink, values: Column) -> None:
+def _write_array(sink: Any, values: Column) -> None:
     dtype = storable(values.dtype)
     sink.write(_array_header(values.shape, dtype))
     for chunk in [values] if isinstance(values, np.ndarray) else values.chunks():
@@ -230,7 +198,7 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     return source.columns()
 
 
-def read_graph(path: str | Path) -> StoredGraph:
+def read_graph(path: str | Path) -> StoredGraph[np.ndarray]:
     """The first graph of a file, as a part is stored.
 
     Raises:

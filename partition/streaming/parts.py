@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.progress import Advance
-from graph_emb.graph.dgl_format import BlockColumn, Column, StreamedGraph, write_graph, write_tensors
+from graph_emb.graph.dgl_format import BlockColumn, Column, StoredGraph, write_graph, write_tensors
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
 from partition.kernels.relabel import UNSEEN
@@ -65,7 +65,7 @@ class PartFiles:
             nodes, owners, stop - start, BlockColumn((num_edges,), np.dtype(np.int64), edge_ids), end - first
         )
         ends = [self._local_ends(name, part, start, stop, local, num_edges) for name in ("src", "dst")]
-        graph = StreamedGraph(len(nodes), ends[0], ends[1], node_data, edge_data)
+        graph = StoredGraph(len(nodes), ends[0], ends[1], node_data, edge_data)
         path = f"part{part}/graph.dgl"
         files = {path: self.workplace.write(path, lambda stream: write_graph(stream, graph))}
         weights: dict[str, Column] = {}

@@ -73,7 +73,7 @@ def test_rows_are_gathered_while_they_are_written(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(dgl_format, "CHUNK_BYTES", 16)  # two rows of two floats: two chunks and a rest
     values = np.arange(12, dtype=np.float32).reshape(6, 2)
     positions = np.array([5, 0, 3, 3, 1])
-    rows = dgl_format.GatheredColumn(values, positions)
+    rows = dgl_format.gathered(values, positions)
     assert [len(chunk) for chunk in rows.chunks()] == [2, 2, 1]
     ours = bytes_of(dgl_format.write_tensors, {"x": rows})
     assert ours == bytes_of(dgl_format.write_tensors, {"x": values[positions]})
