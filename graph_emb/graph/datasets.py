@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from graph_emb.compat import ogb
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
-from graph_emb.graph.build import Duplicates
+from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.readers.arrays import load_arrays

@@ -103,16 +103,28 @@ def find_ids(known: NDArray | None, num_nodes: int, asked: NDArray) -> NDArray[n
     Args:
         known: Shape (N,), the id of each node, or None for 0 .. N-1.
     """
-    if known is None:
-        if asked.dtype.kind == "U":
-            return np.full(len(asked), -1, dtype=np.int64)
-        return np.where((asked >= 0) & (asked < num_nodes), asked, -1).astype(np.int64)
-    if (known.dtype.kind == "U") != (asked.dtype.kind == "U"):
+    if (known is not None and known.dtype.kind == "U") != (asked.dtype.kind == "U"):
         return np.full(len(asked), -1, dtype=np.int64)
+    if known is None:
+        return np.where((asked >= 0) & (asked < num_nodes), asked, -1).astype(np.int64)
     order = np.argsort(known, kind="stable")  # linear on the sorted ids that readers make
     position = np.searchsorted(known, asked, sorter=order)
     candidate = order[np.minimum(position, len(known) - 1)]
     return np.where(known[candidate] == asked, candidate, -1).astype(np.int64)
+
+
+def first_outside(ids: NDArray, limit: int) -> int | None:
+    """The position of the first id outside [0, ``limit``); None: all lie inside."""
+    if not ids.size or (ids.min() >= 0 and ids.max() < limit):
+        return None
+    return int(np.argmax((ids < 0) | (ids >= limit)))
+
+
+def first_repeated(ids: NDArray) -> Any | None:
+    """The least id that is there twice, as Python's type; None: all are distinct."""
+    ordered = np.sort(ids)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    return repeated[0].item() if repeated.size else None
 
 
 def distinct_ids(node_ids: object, num_nodes: int | None) -> NDArray:
@@ -126,8 +138,7 @@ def distinct_ids(node_ids: object, num_nodes: int | None) -> NDArray:
     ids = ids if ids.dtype.kind == "U" else ids.astype(np.int64, copy=False)
     if num_nodes is not None and len(ids) != num_nodes:
         raise ShapeError(f"node_ids: {len(ids)} ids for {num_nodes} nodes; expected one for each")
-    ordered = np.sort(ids)
-    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-    if repeated.size:
-        raise DataError(f"node_ids: id {repeated[0]!r} is given twice; expected distinct ids")
+    repeated = first_repeated(ids)
+    if repeated is not None:
+        raise DataError(f"node_ids: id {repeated!r} is given twice; expected distinct ids")
     return ids

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
 from graph_emb.core.errors import DataError, ShapeError
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
+from graph_emb.graph.ids import first_outside
 
 MAX_CLASSES = 2**31  # what int32 tells apart
 
@@ -155,10 +152,12 @@ class Labels:
 
     def to_matrix(self) -> csr_array:
         """The (N, C) indicator matrix, bool."""
-        from scipy.sparse import csr_array
-
         data = np.ones(len(self.indices), dtype=bool)
         return csr_array((data, self.indices.copy(), self.indptr.copy()), shape=(self.num_nodes, self.num_classes))
+
+    def to_column(self) -> NDArray:
+        """A column of node data: (N,) int64 as ``to_single``, or where a node has several labels (N, C) uint8."""
+        return self.to_single() if self.is_single else self.to_matrix().toarray().astype(np.uint8)
 
     def subset(self, nodes: ArrayLike) -> Labels:
         """Labels of the asked nodes, in their order, repeats allowed; the classes stay the same.
@@ -186,16 +185,15 @@ def _integers(word: str, values: ArrayLike) -> NDArray[np.integer]:
 
 
 def _check_range(word: str, values: NDArray[np.integer], limit: int) -> None:
-    bad = (values < 0) | (values >= limit)
-    if bad.any():
-        first = int(np.argmax(bad))
-        raise DataError(f"labels: {word} {values[first]} at position {first} is outside [0, {limit})")
+    bad = first_outside(values, limit)
+    if bad is not None:
+        raise DataError(f"labels: {word} {values[bad]} at position {bad} is outside [0, {limit})")
 
 
 def _check_rows(indptr: NDArray[np.int64], indices: NDArray[np.int32], num_classes: int) -> None:
     if not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] != len(indices):
         raise DataError(f"labels: indptr must start at 0, never fall and end at {len(indices)}; use from_lists")
-    _check_range("class", indices.astype(np.int64), num_classes)
+    _check_range("class", indices, num_classes)
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     falls = (rows[1:] == rows[:-1]) & (np.diff(indices) <= 0)
     if falls.any():

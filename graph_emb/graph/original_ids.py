@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from graph_emb.core.errors import DataError, PartitionError
+from graph_emb.graph.ids import first_repeated
 
 
 @runtime_checkable
@@ -154,10 +155,9 @@ def _checked(ids: Any, table: str) -> np.ndarray:
             f"table {table!r}: original_ids has shape {array.shape} of {array.dtype}; pass (num_embeddings,) integers"
         )
     array = array.astype(np.int64)
-    ordered = np.sort(array)
-    if len(array) and ordered[0] < 0:
-        raise PartitionError(f"table {table!r}: original id {ordered[0]} is negative")
-    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(twice):
-        raise PartitionError(f"table {table!r}: original id {ordered[twice[0]]} is given to two rows")
+    if len(array) and array.min() < 0:
+        raise PartitionError(f"table {table!r}: original id {array.min()} is negative")
+    twice = first_repeated(array)
+    if twice is not None:
+        raise PartitionError(f"table {table!r}: original id {twice} is given to two rows")
     return array

@@ -6,10 +6,12 @@ Legend: N nodes and E edges of one type.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
 from graph_emb.core.errors import DataError
+from graph_emb.graph.ids import first_outside
 
 EdgeType = tuple[str, str, str]
 """(source node type, relation, destination node type)."""
@@ -28,7 +30,7 @@ class HeteroGraph:
     Attributes:
         num_nodes: Nodes of each type; the order of the keys is the order of the type ids.
         edges: For each edge type the (sources, destinations), each (E,), int64, type-local ids, in input order.
-        node_data: Features, labels and masks of each node type by name, first axis N.
+        node_data: Features, labels and masks of each node type by name, first axis N; types without are left out.
         edge_data: The same of each edge type, first axis E, in the order of ``edges``.
         node_ids: Original ids of the node types that had other ids than 0 .. N - 1, (N,), int64 or numpy strings.
         counts: Edges and nodes that the reader dropped, merged, added or left out, for the report, such as
@@ -53,20 +55,20 @@ class HeteroGraph:
     class_names: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.node_data = {ntype: columns for ntype, columns in self.node_data.items() if columns}
+        self.edge_data = {etype: columns for etype, columns in self.edge_data.items() if columns}
         for etype, (src, dst) in self.edges.items():
             self._check_edges(etype, src, dst)
-        for ntype, columns in self.node_data.items():
-            if ntype not in self.num_nodes:
-                raise DataError(f"node data of unknown type {ntype!r}; known: {', '.join(self.num_nodes)}")
-            _check_lengths(f"node type {ntype!r}", self.num_nodes[ntype], columns)
+        ids = {ntype: {"original ids": own} for ntype, own in self.node_ids.items()}
+        for what, by_type in (("node data", self.node_data), ("original ids", ids)):
+            for ntype, columns in by_type.items():
+                if ntype not in self.num_nodes:
+                    raise DataError(f"{what} of unknown type {ntype!r}; known: {', '.join(self.num_nodes)}")
+                _check_lengths(f"node type {ntype!r}", self.num_nodes[ntype], columns)
         for etype, columns in self.edge_data.items():
             if etype not in self.edges:
                 raise DataError(f"edge data of unknown type {':'.join(etype)}")
             _check_lengths(f"edge type {':'.join(etype)}", len(self.edges[etype][0]), columns)
-        for ntype, ids in self.node_ids.items():
-            if ntype not in self.num_nodes:
-                raise DataError(f"original ids of unknown type {ntype!r}; known: {', '.join(self.num_nodes)}")
-            _check_lengths(f"node type {ntype!r}", self.num_nodes[ntype], {"original ids": ids})
 
     def _check_edges(self, etype: EdgeType, src: np.ndarray, dst: np.ndarray) -> None:
         name = ":".join(etype)
@@ -80,8 +82,8 @@ class HeteroGraph:
         for side, ntype, ids in (("source", etype[0], src), ("destination", etype[2], dst)):
             if ntype not in self.num_nodes:
                 raise DataError(f"edge type {name}: unknown node type {ntype!r}; known: {', '.join(self.num_nodes)}")
-            if len(ids) and (ids.min() < 0 or ids.max() >= self.num_nodes[ntype]):
-                bad = int(np.flatnonzero((ids < 0) | (ids >= self.num_nodes[ntype]))[0])
+            bad = first_outside(ids, self.num_nodes[ntype])
+            if bad is not None:
                 raise DataError(
                     f"edge type {name}, edge {bad}: {side} {int(ids[bad])} is outside [0, {self.num_nodes[ntype]})"
                 )
@@ -109,8 +111,7 @@ class HeteroGraph:
     @property
     def node_offsets(self) -> dict[str, int]:
         """The homogeneous id of each type's first node: types lie one after the other."""
-        ends = np.cumsum([0, *self.num_nodes.values()])
-        return {ntype: int(start) for ntype, start in zip(self.num_nodes, ends[:-1], strict=True)}
+        return dict(zip(self.num_nodes, accumulate(self.num_nodes.values(), initial=0), strict=False))
 
 
 def _check_lengths(owner: str, num: int, columns: dict[str, np.ndarray]) -> None:

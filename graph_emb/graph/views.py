@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError, GraphEmbError, ShapeError
-from graph_emb.graph.build import Duplicates
-from graph_emb.graph.csr import Graph
+from graph_emb.graph.csr import Duplicates, Graph
 from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import read_graph

@@ -11,7 +11,7 @@ from graph_emb.config.schema import IN_MEMORY
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import Settings
 from graph_emb.graph import read_graph, read_labels
-from graph_emb.graph.build import Duplicates
+from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
 from graph_emb.graph.describe import digest
 from graph_emb.graph.holdout import hold_out_edges

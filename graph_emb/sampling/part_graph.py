@@ -11,8 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeError
-from graph_emb.graph.build import checked_weights
-from graph_emb.graph.csr import Graph, frozen
+from graph_emb.graph.csr import Graph, checked_weights, frozen
 from graph_emb.graph.ids import as_ids
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.transport.process_group import ProcessGroup

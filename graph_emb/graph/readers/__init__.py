@@ -7,8 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import progress_shown
+from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import (  # they register
     arrays,  # noqa: F401
     chunked,  # noqa: F401
@@ -16,7 +19,6 @@ from graph_emb.graph.readers import (  # they register
     edge_list,  # noqa: F401
     files_of_types,  # noqa: F401
     matlab,  # noqa: F401
-    memory,  # noqa: F401
     networkx_graph,  # noqa: F401
     ntriples,  # noqa: F401
     ogb,  # noqa: F401
@@ -25,8 +27,8 @@ from graph_emb.graph.readers import (  # they register
 )
 from graph_emb.graph.readers.clean import cleaned
 from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import READERS, Contents, Reader, as_path, checked_file
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.readers.source import READERS, WEIGHT, Contents, Reader, as_path, checked_file, register
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 __all__ = ["READERS", "Contents", "ReadOptions", "Reader", "read_graph"]
 
@@ -99,7 +101,9 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
         if option not in reader.options:
             kind = next(known for known, entry in READERS.items() if entry is reader)
             raise unknown_name(f"option of format {kind!r}", option, reader.options)
-    name = asked.name if asked.name is None else checked_name(asked.name)
+    name = asked.name
+    if name is not None and (name in ("", ".", "..") or any(letter in name for letter in "/\\\0")):
+        raise ConfigError(f"name {name!r}: must be a file name without '/', such as 'ddi'")
     with progress_shown(asked.progress):
         contents = reader.read(source, asked)
     path = as_path(source)
@@ -112,11 +116,19 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     return graph if name is None else replace(graph, name=name)
 
 
-def checked_name(name: str) -> str:
-    """A graph's name that can be part of a file name."""
-    if not name or name in (".", "..") or any(letter in name for letter in "/\\\0"):
-        raise ConfigError(f"name {name!r}: must be a file name without '/', such as 'ddi'")
-    return name
+@register("memory", lambda source: isinstance(source, HeteroGraph | Graph))
+def read_memory(source: Any, options: ReadOptions) -> Contents:
+    """The same edges; of a ``Graph`` its arcs in the order of their sources."""
+    if isinstance(source, HeteroGraph):
+        return Contents(source)
+    graph = HeteroGraph(
+        {NODE_TYPE: source.num_nodes},
+        {EDGE_TYPE: (source.sources().astype(np.int64), source.indices.astype(np.int64))},
+        edge_data={EDGE_TYPE: {} if source.weights is None else {WEIGHT: source.weights.copy()}},
+        node_ids={} if source.node_ids is None else {NODE_TYPE: source.node_ids},
+        symmetric=not source.directed,
+    )
+    return Contents(graph)
 
 
 def _reader_of(source: Any) -> Reader:

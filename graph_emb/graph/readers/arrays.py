@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.ids import distinct_ids
+from graph_emb.graph.ids import distinct_ids, first_outside
 from graph_emb.graph.labels import Labels
-from graph_emb.graph.readers.memory import label_column
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.scipy_matrix import checked_entries, graph_of_matrix, is_symmetric
 from graph_emb.graph.readers.source import (
@@ -85,16 +84,14 @@ def _of_rows(file: Path, arrays: dict[str, NDArray]) -> Contents:
         src, dst, weights = src[present], dst[present], weights[present]
     directed = _stored_direction(file, arrays)
     half = directed is None and bool((src <= dst).all())
-    columns = {}
     labels = labels_of_arrays(file, arrays, num_nodes)
-    if labels is not None:
-        columns["label"] = label_column(labels)
+    columns = {} if labels is None else {"label": labels.to_column()}
     columns |= _masks(file, arrays, num_nodes)
     with parsing(file, "a graph"):
         graph = HeteroGraph(
             {NODE_TYPE: num_nodes},
             {EDGE_TYPE: (src, dst)},
-            node_data={NODE_TYPE: columns} if columns else {},
+            node_data={NODE_TYPE: columns},
             edge_data={} if weights is None else {EDGE_TYPE: {WEIGHT: weights}},
             node_ids={NODE_TYPE: distinct_ids(arrays["node_ids"], num_nodes)} if "node_ids" in arrays else {},
             counts={"explicit zeros dropped": zeros} if zeros else {},
@@ -159,9 +156,8 @@ def _checked_rows(
     if rows[-1] != len(columns):
         raise DataError(f"{file}: {name}indptr ends at {rows[-1]}, but {name}indices has {len(columns)} entries")
     bound = len(rows) - 1 if limit is None else limit
-    bad = (columns < 0) | (columns >= bound)
-    if bad.any():
-        place = int(np.argmax(bad))
+    place = first_outside(columns, bound)
+    if place is not None:
         row = int(np.searchsorted(rows, place, side="right")) - 1
         raise DataError(f"{file}: {name}indices holds {columns[place]} in row {row}, outside [0, {bound})")
     return rows, columns

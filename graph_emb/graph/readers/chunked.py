@@ -90,8 +90,8 @@ def read_chunked(source: Any, options: ReadOptions) -> Contents:
         graph = HeteroGraph(
             num_nodes,
             edges,
-            node_data={ntype: columns for ntype, columns in node_data.items() if columns},
-            edge_data={etype: columns for etype, columns in edge_data.items() if columns},
+            node_data,
+            edge_data,
             node_ids=_original_ids(file, num_nodes),
             name=meta.graph_name,
         )
@@ -159,9 +159,8 @@ def _read_edges(file: Path, etype: EdgeType, data: _Data, num_nodes: dict[str, i
             column = np.ascontiguousarray(table[:, place], dtype=np.int64)
             check_ids(chunk, word, column, num_nodes[ntype])
             ends[place].append(column)
-    if not ends[0]:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    return np.concatenate(ends[0]), np.concatenate(ends[1])
+    src, dst = (np.concatenate([np.empty(0, np.int64), *columns]) for columns in ends)
+    return src, dst
 
 
 def _read_all(file: Path, owner: str, columns: dict[str, _Data]) -> dict[str, np.ndarray]:

@@ -46,7 +46,6 @@ def cleaned(contents: Contents, options: ReadOptions) -> HeteroGraph:
     if options.reverse_types:
         skip = {etype for etype in edges if etype[0] == etype[2]} if symmetric else set()
         _add_reverse_types(edges, edge_data, skip, counts)
-    edge_data = {etype: data for etype, data in edge_data.items() if data}
     graph = replace(graph, edges=edges, edge_data=edge_data, counts=counts, symmetric=symmetric)
     return _without_isolated(graph) if options.isolated == "drop" else graph
 

@@ -47,7 +47,7 @@ def read_dgl(source: Any, options: ReadOptions) -> Contents:
     edges, edge_data = {}, {}
     for etype in source.canonical_etypes:
         src, dst = source.edges(etype=etype, order="eid")
-        edges[etype] = _array(src), _array(dst)
+        edges[etype] = src.cpu().numpy(), dst.cpu().numpy()
         edge_data[etype] = _columns(source.edges[etype].data)
     node_data = {ntype: _columns(source.nodes[ntype].data) for ntype in source.ntypes}
     num_nodes = {ntype: source.num_nodes(ntype) for ntype in source.ntypes}
@@ -61,15 +61,11 @@ def _of_file(file: Path, index: int | None) -> HeteroGraph:
     if index is not None and not 0 <= index < len(graphs):
         raise ConfigError(f"index={index} is outside [0, {len(graphs)}), the graphs of {file}")
     stored = graphs[index or 0]
-    node_data = {ntype: _copies(columns) for ntype, columns in stored.node_data.items()}
-    edge_data = {etype: _copies(columns) for etype, columns in stored.edge_data.items()}
+    # in memory of their own, as the mapped file may change
+    node_data = {ntype: {name: v.copy() for name, v in own.items()} for ntype, own in stored.node_data.items()}
+    edge_data = {etype: {name: v.copy() for name, v in own.items()} for etype, own in stored.edge_data.items()}
     edges = {etype: (src.copy(), dst.copy()) for etype, (src, dst) in stored.edges.items()}
     return _typed(stored.num_nodes, edges, node_data, edge_data, file.name.rpartition(".")[0] or file.name)
-
-
-def _copies(columns: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """The columns in memory of their own, as the mapped file may change."""
-    return {name: values.copy() for name, values in columns.items()}
 
 
 def _typed(
@@ -97,21 +93,13 @@ def _typed(
     return HeteroGraph(
         dict(num_nodes),
         ends,
-        node_data={ntype: columns for ntype, columns in node_data.items() if columns},
-        edge_data={etype: columns for etype, columns in edge_data.items() if columns},
-        node_ids={ntype: _int64(values) for ntype, values in ids.items()},
+        node_data=dict(node_data),
+        edge_data=dict(edge_data),
+        node_ids={ntype: values.astype(np.int64, copy=False) for ntype, values in ids.items()},
         name=name,
         symmetric=symmetric,
     )
 
 
-def _int64(values: NDArray) -> NDArray[np.int64]:
-    return values.astype(np.int64, copy=False)
-
-
 def _columns(frame: Any) -> dict[str, NDArray]:
-    return {name: _array(frame[name]) for name in frame}
-
-
-def _array(tensor: Any) -> NDArray:
-    return tensor.detach().cpu().numpy()
+    return {name: frame[name].detach().cpu().numpy() for name in frame}

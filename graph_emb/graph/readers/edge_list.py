@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import reading, text_bytes
+from graph_emb.graph.csr import narrow_weights
 from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.layout import find_columns
@@ -164,11 +165,8 @@ def _check_weights(file: Path, row: int, name: str, values: NDArray) -> None:
     """Weights are one number an edge, finite and above 0 in float32, though they are kept as they are stored."""
     if values.ndim != 1:
         raise DataError(f"{file}: column {name!r} holds lists; expected one weight for each edge")
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float32)
-    bad = ~(np.isfinite(narrow) & (narrow > 0))
-    if bad.any():
-        place = int(np.argmax(bad))
+    _, place = narrow_weights(values)
+    if place is not None:
         raise DataError(
             f"{file}, row {row + place}: {name} {values[place].item()!r} is not finite and above 0; "
             "drop the edge or rescale the weights"
@@ -231,5 +229,5 @@ def _graph(blocks: list[EdgeBlock], etype: EdgeType, limits: Limits, name: str, 
         num_nodes[ntype] = limit
     if weights is not None and not asked and bool((weights == 1).all()):
         weights = None
-    edge_data = {} if weights is None else {etype: {WEIGHT: weights}}
+    edge_data = {etype: {} if weights is None else {WEIGHT: weights}}
     return HeteroGraph(num_nodes, {etype: (ends[0], ends[1])}, edge_data=edge_data, node_ids=node_ids, name=name)

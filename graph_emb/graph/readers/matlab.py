@@ -14,7 +14,6 @@ from graph_emb.core.errors import DataError
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.arrays import checked_length
 from graph_emb.graph.readers.matlab_elements import check_elements
-from graph_emb.graph.readers.memory import label_column
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.scipy_matrix import checked_entries, graph_of_matrix
 from graph_emb.graph.readers.source import Contents, checked_file, has_suffix, parsing, register
@@ -33,7 +32,7 @@ def read_mat(source: Any, options: ReadOptions) -> Contents:
         graph = graph_of_matrix(checked_entries(file, _network(file, variables)), options, file.stem)
     labels = labels_of_variables(file, variables, graph.total_nodes)
     if labels is not None:
-        graph.node_data[NODE_TYPE] = {"label": label_column(labels)}
+        graph.node_data[NODE_TYPE] = {"label": labels.to_column()}
         if labels.class_names is not None:
             graph.class_names[NODE_TYPE] = np.array(labels.class_names)
     return Contents(graph)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
+from graph_emb.graph.ids import first_repeated
 from graph_emb.graph.readers.layout import fault_of_id, is_integer
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import (
@@ -109,9 +110,9 @@ def _contents(source: Any, options: ReadOptions, name: str, *, texts: bool) -> C
     ids = _ids(nodes, options.ids, texts)
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
-    repeated = np.flatnonzero(ids[1:] == ids[:-1])
-    if repeated.size:
-        raise DataError(f"two nodes are written {ids[repeated[0]].item()!r}; expected ids that differ as strings")
+    repeated = first_repeated(ids)
+    if repeated is not None:
+        raise DataError(f"two nodes are written {repeated!r}; expected ids that differ as strings")
     place = {nodes[old]: new for new, old in enumerate(order.tolist())}
     arcs = list(source.edges(data=True))
     src, dst = (np.fromiter((place[arc[end]] for arc in arcs), dtype=np.int64, count=len(arcs)) for end in (0, 1))
@@ -124,8 +125,8 @@ def _contents(source: Any, options: ReadOptions, name: str, *, texts: bool) -> C
     graph = HeteroGraph(
         {NODE_TYPE: len(nodes)},
         {EDGE_TYPE: (src, dst)},
-        node_data={NODE_TYPE: node_columns} if node_columns else {},
-        edge_data={EDGE_TYPE: edge_columns} if edge_columns else {},
+        node_data={NODE_TYPE: node_columns},
+        edge_data={EDGE_TYPE: edge_columns},
         node_ids={} if is_dense else {NODE_TYPE: ids},
         counts=counts,
         name=name,
@@ -142,10 +143,7 @@ def _ids(nodes: list[Any], kind: str, texts: bool) -> NDArray:
     """
     words = [str(node) for node in nodes]
     if kind == "auto":
-        numbers = (
-            is_integer if texts else (lambda node: isinstance(node, int | np.integer) and not isinstance(node, bool))
-        )
-        kind = "int" if all(map(numbers, nodes)) else "str"
+        kind = "int" if all(map(is_integer if texts else _is_number, nodes)) else "str"
     for position, word in enumerate(words):
         fault = fault_of_id(word, kind, None)
         if fault is not None:

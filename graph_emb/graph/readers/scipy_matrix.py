@@ -51,7 +51,7 @@ def graph_of_matrix(matrix: Any, options: ReadOptions, name: str = "graph") -> H
     return HeteroGraph(
         {source: entries.shape[0], destination: entries.shape[1]},
         {etype: (src, dst)},
-        edge_data={} if not options.weight and (values == 1).all() else {etype: {WEIGHT: values}},
+        edge_data={etype: {} if not options.weight and (values == 1).all() else {WEIGHT: values}},
         counts={"explicit zeros dropped": zeros} if zeros else {},
         name=name,
         symmetric=source == destination and is_symmetric(src, dst, values, entries.shape[0]),

@@ -15,6 +15,7 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ShapeError
 from graph_emb.core.registry import Registry
+from graph_emb.graph.ids import first_outside
 from graph_emb.graph.readers.options import COMMON_OPTIONS, ReadOptions
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 
@@ -131,8 +132,8 @@ def checked_type_name(name: str) -> str:
 
 def check_ids(file: Path, word: str, ids: np.ndarray, limit: int, *, first_row: int = 1) -> None:
     """Ids lie in [0, limit); the error names the file, row (``first_row`` is that of the first id) and value."""
-    if len(ids) and (ids.min() < 0 or ids.max() >= limit):
-        row = int(np.flatnonzero((ids < 0) | (ids >= limit))[0])
+    row = first_outside(ids, limit)
+    if row is not None:
         raise DataError(f"{file}, row {first_row + row}: {word} {int(ids[row])} is outside [0, {limit})")
 
 

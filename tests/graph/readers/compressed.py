@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from graph_emb.graph.build import Duplicates
-from graph_emb.graph.csr import Graph
+from graph_emb.graph.csr import Duplicates, Graph
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import split_suffix
