@@ -13,9 +13,9 @@ from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.arrays import labels_of_arrays, load_arrays
-from graph_emb.graph.readers.layout import MAX_ID_LENGTH, is_integer
 from graph_emb.graph.readers.matlab import labels_of_variables, load_variables
 from graph_emb.graph.readers.source import GZIP_ERRORS, checked_file, open_bytes, split_suffix
+from graph_emb.graph.readers.tables import MAX_ID_LENGTH, is_integer
 
 TEXT_SUFFIXES = ("csv", "tsv", "txt")
 ARRAY_SUFFIXES = ("npz", "mat")

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import reading, text_bytes
-from graph_emb.graph.csr import narrow_weights
 from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.layout import find_columns
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import (
     WEIGHT,
@@ -30,7 +27,7 @@ from graph_emb.graph.readers.source import (
     register,
     split_suffix,
 )
-from graph_emb.graph.readers.text import BLOCK_BYTES, EdgeBlock, edge_blocks
+from graph_emb.graph.readers.text import EdgeBlock, checked_block, edge_blocks, find_columns
 from graph_emb.graph.typed import EDGE_TYPE, EdgeType, HeteroGraph
 
 TEXT = ("csv", "tsv", "txt", "edges", "edgelist")
@@ -107,7 +104,7 @@ def _blocks(file: Path, options: ReadOptions) -> Iterator[EdgeBlock]:
     with reading(file.name, text_bytes(file)) as advance:
         for block in edge_blocks(file, options):
             yield block
-            advance(BLOCK_BYTES)
+            advance(tables.BLOCK_BYTES)
 
 
 def parquet_blocks(
@@ -127,6 +124,7 @@ def parquet_blocks(
     Raises:
         DataError: file, row, value and limit of the first value that is wrong.
     """
+    import pyarrow as pa
     from pyarrow import parquet
 
     if options.separator is not None or options.header is not None:
@@ -141,36 +139,10 @@ def parquet_blocks(
         groups = None if group is None else [group]
         for batch in table.iter_batches(num_rows or PARQUET_ROWS, groups, columns=chosen, use_threads=group is None):
             if batch.num_rows:
-                yield _parquet_block(file, batch, chosen, options, first_row)
+                columns = [(name, pa.chunked_array([batch.column(name)])) for name in chosen]
+                yield checked_block(file, columns, options.ids, options.id_limit, first_row)
             first_row += batch.num_rows
             advance(batch.num_rows)
-
-
-def _parquet_block(file: Path, batch: Any, chosen: list[str], options: ReadOptions, row: int) -> EdgeBlock:
-    import pyarrow as pa
-
-    columns = [pa.chunked_array([batch.column(name)]) for name in chosen]
-    src, dst = (
-        tables.ids_of(file, name, column, options.ids, options.id_limit, first_row=row)
-        for name, column in zip(chosen[:2], columns[:2], strict=True)
-    )
-    weights = None
-    if len(chosen) > 2:
-        weights = tables.numbers_of(file, chosen[2], columns[2], first_row=row)
-        _check_weights(file, row, chosen[2], weights)
-    return EdgeBlock(src, dst, weights)
-
-
-def _check_weights(file: Path, row: int, name: str, values: NDArray) -> None:
-    """Weights are one number an edge, finite and above 0 in float32, though they are kept as they are stored."""
-    if values.ndim != 1:
-        raise DataError(f"{file}: column {name!r} holds lists; expected one weight for each edge")
-    _, place = narrow_weights(values)
-    if place is not None:
-        raise DataError(
-            f"{file}, row {row + place}: {name} {values[place].item()!r} is not finite and above 0; "
-            "drop the edge or rescale the weights"
-        )
 
 
 def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock], same: bool) -> None:

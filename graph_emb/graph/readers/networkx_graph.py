@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.ids import first_repeated
-from graph_emb.graph.readers.layout import fault_of_id, is_integer
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import (
     WEIGHT,
@@ -27,6 +26,8 @@ from graph_emb.graph.readers.source import (
     register,
     split_suffix,
 )
+from graph_emb.graph.readers.tables import is_integer
+from graph_emb.graph.readers.text import fault_of_id
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 _is_networkx = is_object_of("networkx")

@@ -9,10 +9,9 @@ from graph_emb.core.errors import DataError
 from graph_emb.core.progress import reading, text_bytes
 from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers.edge_list import name_of
-from graph_emb.graph.readers.layout import MAX_ID_LENGTH
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import Contents, checked_file, has_suffix, register
-from graph_emb.graph.readers.text import line_blocks
+from graph_emb.graph.readers.tables import MAX_ID_LENGTH, line_blocks
 from graph_emb.graph.readers.triples import relation_graph
 
 _BLOCK_BYTES = 1 << 23

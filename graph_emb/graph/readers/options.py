@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from graph_emb.core.errors import ConfigError, unknown_name
 
@@ -79,59 +80,34 @@ COMMON_OPTIONS = (
 """Options that every source obeys."""
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool | np.bool_)
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not _is_flag(value)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
-def _is_list_of_text(value: Any) -> bool:
-    return _is_list(value) and all(map(_is_text, value))
-
-
-def _is_count(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_is_text, value)) and all(map(_is_integer, value.values()))
-    return _is_integer(value)
-
-
-def _is_separator(value: Any) -> bool:
-    return _is_text(value) and len(value) == 1 and value not in '\n\r"'
-
-
-_FLAG = (_is_flag, "True or False")
-KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "columns": (_is_list_of_text, "a list of names"),
-    "comment": (_is_text, "text, '' for no comments"),
+_Integer = Annotated[int, BeforeValidator(_plain)]
+_FLAG = (Annotated[bool, BeforeValidator(_plain)], "True or False")
+KINDS: dict[str, tuple[Any, str]] = {
+    "columns": (Sequence[str], "a list of names"),
+    "comment": (str, "text, '' for no comments"),
     "directed": _FLAG,
     "download": _FLAG,
-    "edge_attributes": (_is_list, "a list of names"),
-    "edge_type": (lambda value: _is_text(value) or _is_list_of_text(value), "three names"),
-    "format": (_is_text, "text"),
+    "edge_attributes": (list[Any] | tuple[Any, ...], "a list of names"),
+    "edge_type": (str | Sequence[str], "three names"),
+    "format": (str, "text"),
     "header": _FLAG,
-    "index": (_is_integer, "an integer"),
-    "name": (_is_text, "text"),
-    "node_attributes": (_is_list, "a list of names"),
-    "num_nodes": (_is_count, "an integer, or one for each node type"),
-    "order": (_is_text, "text, such as 'hrt'"),
+    "index": (_Integer, "an integer"),
+    "name": (str, "text"),
+    "node_attributes": (list[Any] | tuple[Any, ...], "a list of names"),
+    "num_nodes": (_Integer | Mapping[str, _Integer], "an integer, or one for each node type"),
+    "order": (str, "text, such as 'hrt'"),
     "progress": _FLAG,
     "reverse_types": _FLAG,
-    "root": (lambda value: isinstance(value, str | os.PathLike), "a path"),
-    "separator": (_is_separator, "one character that ends no line"),
+    "root": (str | os.PathLike, "a path"),
+    "separator": (Annotated[str, Field(pattern=r'^[^\n\r"]$')], "one character that ends no line"),
     "trust_pickle": _FLAG,
-    "weight": (lambda value: _is_flag(value) or _is_text(value), "True, False or the name of a column"),
+    "weight": (_FLAG[0] | str, "True, False or the name of a column"),
 }
-"""The test of an option's value and the words for it; an option whose default is None may be None, too."""
+"""The type of an option's value and the words for it; an option whose default is None may be None, too."""
 WORDS = {
     "duplicates": get_args(DuplicatesPolicy),
     "ids": get_args(IdsPolicy),
@@ -149,10 +125,12 @@ def _check(option: str, value: Any, default: Any) -> None:
         return
     if value is None and default is None:
         return
-    fits, words = KINDS[option]
-    if not fits(value):
+    kind, words = KINDS[option]
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError:
         if default is None and words == _FLAG[1]:
             words = "True, False or None"
-        raise ConfigError(f"{option}={value!r}: expected {words}")
+        raise ConfigError(f"{option}={value!r}: expected {words}") from None
     if option == "num_nodes" and min(value.values() if isinstance(value, Mapping) else [value], default=1) < 1:
         raise ConfigError(f"num_nodes={value}: must be at least 1")

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,15 @@ import numpy as np
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.progress import reading, text_bytes
-from graph_emb.graph.readers.layout import MAX_ID_LENGTH, split_line
-from graph_emb.graph.readers.source import LARGEST_ID, checked_file, parsing, split_suffix
-from graph_emb.graph.readers.text import BLOCK_BYTES, line_blocks, numbered_lines
+from graph_emb.graph.ids import first_outside
+from graph_emb.graph.readers.source import (
+    GZIP_ERRORS,
+    LARGEST_ID,
+    checked_file,
+    open_bytes,
+    parsing,
+    split_suffix,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +32,9 @@ Table = dict[str, "pa.ChunkedArray"]
 PARQUET = ("parquet", "pq")
 _ROW = re.compile(r"Row #(\d+): ")
 _PARQUET_ROWS = 1 << 20
+BLOCK_BYTES = 1 << 25
+MAX_ID_LENGTH = 1024
+_INTEGER = re.compile(r"-?[0-9]{1,40}\Z")
 
 
 def is_parquet(file: Path) -> bool:
@@ -53,9 +64,68 @@ def first_line(file: Path) -> tuple[int, str]:
     raise DataError(f"{file}: has no line of text")
 
 
-def separator_of(line: str) -> str:
-    """The separator that a line shows: tab, comma, semicolon or blank."""
-    return next((mark for mark in ("\t", ",", ";") if mark in line), " ")
+def separator_of(line: str, marks: str = "\t,;") -> str:
+    """The first of the separators that a line shows, else a blank."""
+    return next((mark for mark in marks if mark in line), " ")
+
+
+def split_line(line: str, separator: str) -> list[str]:
+    """The cells of a line, without blanks around them; only commas know quotes."""
+    if separator == " ":
+        return line.split()
+    if separator == ",":
+        with contextlib.suppress(csv.Error):  # a cell beyond its size limit: fall through to a plain split
+            return [cell.strip() for row in csv.reader([line]) for cell in row]
+    return [cell.strip() for cell in line.split(separator)]
+
+
+def is_integer(cell: str) -> bool:
+    return bool(_INTEGER.match(cell))
+
+
+def line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Number of the first line (from 1) and the bytes of each run of whole lines."""
+    line, rest = 1, b""
+    try:
+        with open_bytes(file, split_suffix(file)[1]) as stream:
+            while True:
+                chunk = stream.read(block_bytes)
+                if line == 1 and not rest:
+                    chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+                cut = chunk.rfind(b"\n") + 1
+                if chunk and not cut:
+                    rest += chunk
+                    if len(rest) > 2 * block_bytes:
+                        raise DataError(f"{file}, line {line}: longer than {2 * block_bytes} bytes; is it text?")
+                    continue
+                text, rest = rest + chunk[:cut], chunk[cut:]
+                if b"\0" in text:
+                    raise DataError(f"{file}: a null byte after line {line - 1}; expected UTF-8 text")
+                if text:
+                    yield line, text
+                    line += text.count(b"\n")
+                if not chunk:
+                    return
+    except GZIP_ERRORS as error:
+        raise DataError(f"{file}: damaged or cut off after line {line - 1}: {error}; fetch it again") from error
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from error
+
+
+def numbered_lines(file: Path, text: bytes, first_line: int, comment: str) -> Iterator[tuple[int, str]]:
+    """Number and text of each line of a block that is neither blank nor a comment."""
+    start, number = 0, first_line
+    while start < len(text):
+        end = text.find(b"\n", start)
+        end = len(text) if end < 0 else end
+        try:
+            line = text[start:end].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file}, line {number}: byte {error.object[error.start]:#x} is not UTF-8 text") from None
+        stripped = line.strip()
+        if stripped and not (comment and stripped[0] in comment):
+            yield number, line
+        start, number = end + 1, number + 1
 
 
 def read_columns(
@@ -138,21 +208,21 @@ def _parse(
     types: dict[str, Any],
 ) -> Any:
     import pyarrow as pa
-    from pyarrow import csv
+    from pyarrow import csv as arrow_csv
 
     skip = min(max(header_line - first + 1, 0), block.count(b"\n") + (not block.endswith(b"\n")))
     try:
-        return csv.read_csv(
+        return arrow_csv.read_csv(
             pa.BufferReader(block),
-            read_options=csv.ReadOptions(
+            read_options=arrow_csv.ReadOptions(
                 column_names=list(known), skip_rows=skip, use_threads=False, block_size=max(len(block), 1)
             ),
-            parse_options=csv.ParseOptions(
+            parse_options=arrow_csv.ParseOptions(
                 delimiter=separator,
                 quote_char='"' if separator in ",;" else False,
                 ignore_empty_lines=not header_line or len(known) > 1,
             ),
-            convert_options=csv.ConvertOptions(include_columns=list(names), column_types=types),
+            convert_options=arrow_csv.ConvertOptions(include_columns=list(names), column_types=types),
         )
     except (pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -199,11 +269,9 @@ def ids_of(
         raise DataError(f"{file}: column {name!r} holds {column.type}; expected {expected} as ids")
     if is_integer and kind != "str":
         values = column.to_numpy()
-        top = min(LARGEST_ID, LARGEST_ID if limit is None else limit - 1)
-        bad = (values < 0) | (values > top)
-        if bad.any():
-            row = int(np.argmax(bad))
-            bound = f"[0, {top + 1})" if limit is not None else f"[0, {LARGEST_ID}]"
+        row = first_outside(values, LARGEST_ID + 1 if limit is None else min(limit, LARGEST_ID + 1))
+        if row is not None:
+            bound = f"[0, {limit})" if limit is not None else f"[0, {LARGEST_ID}]"
             raise DataError(f"{file}, row {first_row + row}: {name} {int(values[row])} is outside {bound}")
         return values.astype(np.int64, copy=False)
     names = compute.utf8_trim_whitespace(column.cast(pa.string()))

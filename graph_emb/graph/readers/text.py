@@ -1,13 +1,14 @@
 """Edge lists as text (csv, tsv, txt, also gzipped), parsed by Arrow block by block.
 
-A block is a run of whole lines. Arrow parses it in native code; only when that fails, or a value is out of range, is
-the same block read again line by line, to name the line at fault.
+The first lines show a file's layout: separator, header row, columns, kind of ids. A block is a run of whole lines,
+which Arrow parses in native code; only when that fails, or a value is out of range, is the same block read again line
+by line, to name the line at fault.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,15 +17,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import DataError
-from graph_emb.graph.readers.layout import MAX_ID_LENGTH, Layout, fault_of_line, find_layout
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.csr import narrow_weights
+from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import GZIP_ERRORS, open_bytes, split_suffix
+from graph_emb.graph.readers.source import LARGEST_ID
+from graph_emb.graph.readers.tables import (
+    BLOCK_BYTES,
+    MAX_ID_LENGTH,
+    is_integer,
+    line_blocks,
+    numbered_lines,
+    separator_of,
+    split_line,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_BYTES = 1 << 25
+# Column names in common use, in lower case; a header row is known by them.
+SOURCE_NAMES = ("src", "source", "from", "u", "head", "start", "node1", "node_1", "id1", "fromnodeid", "src_id")
+TARGET_NAMES = ("dst", "target", "to", "v", "tail", "end", "node2", "node_2", "id2", "tonodeid", "dst_id", "dest")
+WEIGHT_NAMES = ("weight", "weights", "w", "edge_weight", "value")
+
 _HEAD_BYTES = 1 << 20
 _LINE_STARTS = (b"\n", b" ", b"\t")  # what a comment can follow; looking for these three is far cheaper than a regex
 _BLANK_LINE = re.compile(rb"(?m)^[ \t]+\r?$")
@@ -36,13 +51,32 @@ class EdgeBlock:
     """Some consecutive edges of a file.
 
     Attributes:
-        src, dst: Shape (E,), int64 arrays, or Arrow string arrays where ids are names.
+        src, dst: Shape (E,), int64 arrays, or Arrow strings where ids are names.
         weights: Shape (E,), float32 of text and as stored of Parquet, or None where none is read.
     """
 
-    src: NDArray[np.int64] | pa.Array
-    dst: NDArray[np.int64] | pa.Array
+    src: NDArray[np.int64] | pa.ChunkedArray
+    dst: NDArray[np.int64] | pa.ChunkedArray
     weights: NDArray | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The form of every line of one file.
+
+    Attributes:
+        separator: One character; a blank stands for any run of blanks and tabs.
+        num_columns: Columns of every line.
+        places: Columns of source, target and, where it is read, weight.
+        ids: ``int`` or ``str``.
+        header_line: Number of the line (from 1) with the names of the columns; None: there is none.
+    """
+
+    separator: str
+    num_columns: int
+    places: tuple[int, ...]
+    ids: str
+    header_line: int | None
 
 
 def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES) -> Iterator[EdgeBlock]:
@@ -51,75 +85,141 @@ def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES
     Raises:
         DataError: file, line, value and limit of the first line that is wrong.
     """
-    layout = layout_of(file, options, block_bytes)
+    layout = _layout_of(file, options, block_bytes)
     if layout is None:
         return
     for first_line, text in line_blocks(file, block_bytes):
         block = _Block(file, text, first_line, layout, options).parse()
-        if len(block.src):
+        if block is not None and len(block.src):
             yield block
 
 
-def layout_of(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES) -> Layout | None:
-    """The layout of a text file by its first lines; None where it has only blank lines and comments."""
-    found = list(
-        islice(
-            (
-                numbered
-                for first_line, text in line_blocks(file, min(block_bytes, _HEAD_BYTES))
-                for numbered in numbered_lines(file, text, first_line, options.comment)
-            ),
-            2,
+def checked_block(
+    file: Path, columns: list[tuple[str, pa.ChunkedArray]], ids: str, limit: int | None, first_row: int = 1
+) -> EdgeBlock:
+    """The edges of two or three named columns; weights stay as they are stored.
+
+    Raises:
+        DataError: an id is missing or out of range; a weight is no number, or not finite and above 0 in float32.
+    """
+    src, dst = (tables.ids_of(file, *end, ids, limit, first_row=first_row) for end in columns[:2])
+    if len(columns) == 2:
+        return EdgeBlock(src, dst, None)
+    name, column = columns[2]
+    values = tables.numbers_of(file, name, column, first_row=first_row)
+    if values.ndim != 1:
+        raise DataError(f"{file}: column {name!r} holds lists; expected one weight for each edge")
+    _, bad = narrow_weights(values)
+    if bad is not None:
+        raise DataError(
+            f"{file}, row {first_row + bad}: {name} {values[bad].item()!r} is not finite and above 0; "
+            "drop the edge or rescale the weights"
         )
-    )
+    return EdgeBlock(src, dst, values)
+
+
+def _layout_of(file: Path, options: ReadOptions, block_bytes: int) -> Layout | None:
+    """The layout that the first two lines show and the options allow; None: only blank lines and comments."""
+    blocks = line_blocks(file, min(block_bytes, _HEAD_BYTES))
+    lines = (line for first, text in blocks for line in numbered_lines(file, text, first, options.comment))
+    found = list(islice(lines, 2))
     if not found:
         return None
-    return find_layout(file, [line for _, line in found], found[0][0], options)
+    first_line, first = found[0]
+    separator = options.separator or separator_of(first, ",\t")
+    rows = [split_line(line, separator) for _, line in found]
+    header = _has_header(rows, options)
+    places = find_columns(f"{file}, line {first_line}", rows[0], header, options)
+    ids = options.ids
+    if ids == "auto":
+        body = rows[1] if header and len(rows) > 1 else rows[0]
+        known = [place for place in places[:2] if place < len(body)]
+        ids = "int" if all(is_number(body[place]) for place in known) else "str"
+    if ids == "str" and options.num_nodes is not None:
+        raise ConfigError(f"num_nodes={options.num_nodes} needs ids 0 .. N-1, but the ids of {file} are names")
+    return Layout(separator, len(rows[0]), places, ids, first_line if header else None)
 
 
-def line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Number of the first line (from 1) and the bytes of each run of whole lines."""
-    line, rest = 1, b""
-    try:
-        with open_bytes(file, split_suffix(file)[1]) as stream:
-            while True:
-                chunk = stream.read(block_bytes)
-                if line == 1 and not rest:
-                    chunk = chunk.removeprefix(b"\xef\xbb\xbf")
-                cut = chunk.rfind(b"\n") + 1
-                if chunk and not cut:
-                    rest += chunk
-                    if len(rest) > 2 * block_bytes:
-                        raise DataError(f"{file}, line {line}: longer than {2 * block_bytes} bytes; is it text?")
-                    continue
-                text, rest = rest + chunk[:cut], chunk[cut:]
-                if b"\0" in text:
-                    raise DataError(f"{file}: a null byte after line {line - 1}; expected UTF-8 text")
-                if text:
-                    yield line, text
-                    line += text.count(b"\n")
-                if not chunk:
-                    return
-    except GZIP_ERRORS as error:
-        raise DataError(f"{file}: damaged or cut off after line {line - 1}: {error}; fetch it again") from error
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror or error}") from error
+def _has_header(rows: Sequence[Sequence[str]], options: ReadOptions) -> bool:
+    """Whether the first row names columns: known names, or words where the next row has numbers."""
+    first = rows[0]
+    if options.header is not None:
+        return options.header
+    if options.columns is not None:
+        return True
+    names = [cell.lower() for cell in first]
+    if any(name in SOURCE_NAMES for name in names) and any(name in TARGET_NAMES for name in names):
+        return True
+    if len(rows) < 2 or len(rows[1]) != len(first) or len(first) < 2:
+        return False
+    second = rows[1]
+    if all(is_integer(cell) for cell in second[:2]) and not any(is_number(cell) for cell in first[:2]):
+        return True
+    return len(first) == 3 and is_number(second[2]) and not is_number(first[2])
 
 
-def numbered_lines(file: Path, text: bytes, first_line: int, comment: str) -> Iterator[tuple[int, str]]:
-    """Number and text of each line of a block that is neither blank nor a comment."""
-    start, number = 0, first_line
-    while start < len(text):
-        end = text.find(b"\n", start)
-        end = len(text) if end < 0 else end
-        try:
-            line = text[start:end].decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{file}, line {number}: byte {error.object[error.start]:#x} is not UTF-8 text") from None
-        stripped = line.strip()
-        if stripped and not (comment and stripped[0] in comment):
-            yield number, line
-        start, number = end + 1, number + 1
+def find_columns(where: str, names: Sequence[str], header: bool, options: ReadOptions) -> tuple[int, ...]:
+    """Positions of source, target and, where there is one, weight.
+
+    Source and target are as asked, by their names, or the first two. A weight is what ``columns`` or ``weight`` say,
+    else the column that is named like one. Of three columns without names the last may be a weight, a time or a
+    relation, so that the caller must say it.
+
+    Args:
+        where: The file and line of the names, for errors.
+        names: Names of the columns, or without a header the cells of the first row.
+    """
+    if (options.columns is not None or isinstance(options.weight, str)) and not header:
+        option = "weight" if options.columns is None else "columns"
+        raise ConfigError(f"{option}= names columns of a header row; with header=False there is none")
+    src, dst, *told = _ends(where, names, header, options)
+    if options.weight is False:
+        return src, dst
+    if isinstance(options.weight, str):
+        return src, dst, _place(where, names, options.weight)
+    if told or (options.columns is not None and options.weight is None):
+        return src, dst, *told
+    lower = [name.lower() for name in names]
+    named = next((lower.index(name) for name in WEIGHT_NAMES if name in lower), None) if header else None
+    if named is not None and named not in (src, dst):
+        return src, dst, named
+    if options.weight is True:
+        if len(names) != 3 or {src, dst} != {0, 1}:
+            raise DataError(f"{where}: no weight column, but weight=True; name the column with weight=")
+        return src, dst, 2
+    if len(names) == 3 and not header:
+        raise DataError(
+            f"{where}: a third column without a name, {names[2][:40]!r}; say weight=True if it is a weight, "
+            "weight=False to leave it out, or format='triples' for head, relation, tail"
+        )
+    return src, dst
+
+
+def _ends(where: str, names: Sequence[str], header: bool, options: ReadOptions) -> tuple[int, ...]:
+    """Positions of source and target, and of the weight where ``columns`` names three."""
+    if options.columns is not None:
+        asked = options.columns
+        if len(asked) not in (2, 3) or len(set(asked)) != len(asked):
+            raise ConfigError(f"columns={list(asked)}: expected 2 or 3 different names: source, target, weight")
+        return tuple(_place(where, names, name) for name in asked)
+    if header:
+        lower = [name.lower() for name in names]
+        src, dst = (
+            next((lower.index(name) for name in known if name in lower), None) for known in (SOURCE_NAMES, TARGET_NAMES)
+        )
+        if src is not None and dst is not None:
+            return src, dst
+    if not 2 <= len(names) <= 3:
+        next_step = "name them in a header row or with columns=" if len(names) > 3 else "give separator="
+        raise DataError(f"{where}: {len(names)} column(s), expected 2 or 3 (source, target, weight); {next_step}")
+    return 0, 1
+
+
+def _place(where: str, names: Sequence[str], name: str) -> int:
+    if name not in names:
+        shown = ", ".join(known[:40] for known in names[:20])
+        raise DataError(f"{where}: no column {name!r}; columns: {shown}")
+    return names.index(name)
 
 
 @dataclass(frozen=True)
@@ -130,21 +230,24 @@ class _Block:
     layout: Layout
     options: ReadOptions
 
-    def parse(self) -> EdgeBlock:
+    def parse(self) -> EdgeBlock | None:
+        """The edges; None where all lines are blank, comments or the header."""
         import pyarrow as pa
 
         try:
             text = self._cleaned()
-            if text.isspace() or not text:
-                table = None
-            else:
-                try:
-                    table = self._parse(text)
-                except pa.ArrowInvalid:  # rare: lines of blanks; dropping them costs a pass
-                    table = self._parse(_BLANK_LINE.sub(b"", text))
+            if not text.strip():
+                return None
+            try:
+                table = self._parse(text)
+            except pa.ArrowInvalid:  # rare: lines of blanks; dropping them costs a pass
+                table = self._parse(_BLANK_LINE.sub(b"", text))
+            columns = list(zip(table.column_names, table.columns, strict=True))
+            block = checked_block(self.file, columns, self.layout.ids, self.options.id_limit)
         except (pa.ArrowException, ValueError) as error:
             raise self._fault(str(error)) from error
-        return self._checked(table)
+        weights = None if block.weights is None else block.weights.astype(np.float32)
+        return EdgeBlock(block.src, block.dst, weights)
 
     def _cleaned(self) -> bytes:
         """The text as Arrow expects it: no header, no comments, single blanks between cells."""
@@ -177,7 +280,7 @@ class _Block:
         names = [f"c{place}" for place in range(layout.num_columns)]
         kind = pa.int64() if layout.ids == "int" else pa.string()
         types: dict[str, pa.DataType] = {names[place]: kind for place in layout.places[:2]}
-        if layout.has_weight:
+        if len(layout.places) == 3:
             types[names[layout.places[2]]] = pa.float64()
         return csv.read_csv(
             pa.BufferReader(text),
@@ -191,37 +294,6 @@ class _Block:
                 null_values=[],
             ),
         )
-
-    def _checked(self, table: Any) -> EdgeBlock:
-        """The columns, once their values lie in range."""
-        if table is None:
-            empty = np.zeros(0, dtype=np.int64)
-            return EdgeBlock(empty, empty, None)
-        columns = [table.column(place) for place in range(table.num_columns)]
-        weights = None
-        if self.layout.has_weight:
-            with np.errstate(over="ignore"):
-                weights = columns[2].to_numpy().astype(np.float32)
-            if not (np.isfinite(weights) & (weights > 0)).all():
-                raise self._fault("a weight is not finite and above 0")
-        if self.layout.ids == "str":
-            return EdgeBlock(self._checked_names(columns[0]), self._checked_names(columns[1]), weights)
-        src, dst = (column.to_numpy() for column in columns[:2])
-        largest = max(src.max(initial=0), dst.max(initial=0))
-        limit = self.options.id_limit
-        if min(src.min(initial=0), dst.min(initial=0)) < 0 or (limit is not None and largest >= limit):
-            raise self._fault("an id is out of range")
-        return EdgeBlock(src, dst, weights)
-
-    def _checked_names(self, column: Any) -> Any:
-        from pyarrow import compute
-
-        names = compute.utf8_trim_whitespace(column.combine_chunks())
-        if len(names):
-            lengths = compute.min_max(compute.utf8_length(names)).as_py()
-            if lengths["min"] == 0 or lengths["max"] > MAX_ID_LENGTH:
-                raise self._fault("an id is empty or too long")
-        return names
 
     def _fault(self, reason: str) -> DataError:
         """The error that names the first line at fault."""
@@ -238,3 +310,54 @@ class _Block:
         last = self.first_line + self.text.count(b"\n")
         short = " ".join(reason.split())[:160]
         return DataError(f"{self.file}: lines {self.first_line} to {last} cannot be parsed: {short}")
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell  # Python's own spelling of thousands; no file format has it
+
+
+def fault_of_line(line: str, layout: Layout, num_nodes: int | None) -> str | None:
+    """The fault of a line: value, limit and next step; None when there is none."""
+    cells = split_line(line, layout.separator)
+    if len(cells) != layout.num_columns:
+        return f"{len(cells)} column(s), expected {layout.num_columns} as in the first line"
+    for place in layout.places[:2]:
+        fault = fault_of_id(cells[place], layout.ids, num_nodes)
+        if fault is not None:
+            return fault
+    return fault_of_weight(cells[layout.places[2]]) if len(layout.places) == 3 else None
+
+
+def fault_of_id(cell: str, ids: str, num_nodes: int | None) -> str | None:
+    shown = repr(cell if len(cell) <= 60 else cell[:57] + "...")
+    if ids == "str":
+        if not cell:
+            return "an id is missing"
+        if len(cell) > MAX_ID_LENGTH:
+            return f"id {shown} has {len(cell)} characters, expected at most {MAX_ID_LENGTH}"
+        return None
+    if not is_integer(cell):
+        return f"id {shown} is not an integer; pass ids='str' if ids are names"
+    value = int(cell)
+    if cell.startswith("-") and value != 0:
+        return f"id {shown} is negative; ids start at 0"
+    if value > LARGEST_ID:
+        return f"id {shown} is above {LARGEST_ID}; pass ids='str' if ids are names"
+    if num_nodes is not None and value >= num_nodes:
+        return f"id {value} is outside [0, {num_nodes}); raise num_nodes"
+    return None
+
+
+def fault_of_weight(cell: str) -> str | None:
+    shown = repr(cell if len(cell) <= 60 else cell[:57] + "...")
+    if not is_number(cell):
+        return f"the weight {shown} is not a number; pass weight=False to leave it out"
+    with np.errstate(over="ignore", under="ignore"):
+        value = np.float32(float(cell))
+    if not (np.isfinite(value) and value > 0):
+        return f"weight {shown} is not finite and above 0; drop the edge or rescale the weights"
+    return None

@@ -16,7 +16,6 @@ from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.arrays import load_arrays
 from graph_emb.graph.readers.edge_list import name_of
-from graph_emb.graph.readers.layout import is_integer
 from graph_emb.graph.readers.options import ReadOptions, Relations
 from graph_emb.graph.readers.source import Contents, as_path, checked_file, parsing, register, split_suffix
 from graph_emb.graph.triples import PARTS, KnowledgeGraph
@@ -140,7 +139,7 @@ def _read(file: Path, options: ReadOptions) -> list[Any]:
     keys = names if tables.is_parquet(file) else ["0", "1", "2"]
     place = {letter: keys[options.order.index(letter)] for letter in "hrt"}
     # with names at both ends of the first line of a text, NA and null are names like others
-    shows_names = not tables.is_parquet(file) and not any(is_integer(names[int(place[end])]) for end in "ht")
+    shows_names = not tables.is_parquet(file) and not any(tables.is_integer(names[int(place[end])]) for end in "ht")
     text = keys if ids == "str" or shows_names else [place["r"]]
     read = tables.read_columns(file, separator=separator, header=False, text=text)
     if not len(read[place["r"]]):
