@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,15 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.arrays import labels_of_arrays, load_arrays
 from graph_emb.graph.readers.matlab import labels_of_variables, load_variables
-from graph_emb.graph.readers.source import GZIP_ERRORS, checked_file, open_bytes, split_suffix
-from graph_emb.graph.readers.tables import MAX_ID_LENGTH, is_integer
+from graph_emb.graph.readers.source import LARGEST_ID, checked_file, split_suffix
+from graph_emb.graph.readers.tables import (
+    BLOCK_BYTES,
+    MAX_ID_LENGTH,
+    is_integer,
+    line_blocks,
+    numbered_lines,
+    separator_of,
+)
 
 TEXT_SUFFIXES = ("csv", "tsv", "txt")
 ARRAY_SUFFIXES = ("npz", "mat")
@@ -40,32 +47,30 @@ def read_labels(path: str | Path, graph: Graph, *, header: bool | None = None) -
     file = checked_file(path)
     suffix, gzipped = split_suffix(file)
     if suffix in TEXT_SUFFIXES:
-        return _read_text(file, gzipped, graph, header)
+        return _read_text(file, graph, header)
     if suffix not in ARRAY_SUFFIXES or gzipped:
         known = ", ".join((*TEXT_SUFFIXES, *ARRAY_SUFFIXES))
         raise DataError(f"{file}: suffix '.{suffix}' is no labels file; known: {known}")
     if header is not None:
         raise ConfigError(f"header={header} means nothing to a .{suffix} file")
-    labels = _read_arrays(file, suffix, graph.num_nodes)
+    if suffix == "npz":
+        labels = labels_of_arrays(file, load_arrays(file), graph.num_nodes)
+        expected = "label or label_indptr, label_indices"
+    else:
+        labels, expected = labels_of_variables(file, load_variables(file), graph.num_nodes), "group"
     if labels is None:
-        expected = "label or label_indptr, label_indices" if suffix == "npz" else "group"
         raise DataError(f"{file}: holds no labels; expected {expected}")
     return labels
 
 
-def _read_arrays(file: Path, suffix: str, num_nodes: int) -> Labels | None:
-    if suffix == "npz":
-        return labels_of_arrays(file, load_arrays(file), num_nodes)
-    return labels_of_variables(file, load_variables(file), num_nodes)
-
-
-def _read_text(file: Path, gzipped: bool, graph: Graph, header: bool | None) -> Labels:
+def _read_text(file: Path, graph: Graph, header: bool | None) -> Labels:
     lines: list[int] = []
     ids: list[str] = []
     words: list[str] = []
     takes_names = graph.node_ids is not None and graph.node_ids.dtype.kind == "U"
-    for count, (line, cells) in enumerate(_rows(file, gzipped)):
-        if count == 0 and (_is_header(cells[0], takes_names) if header is None else header):
+    for count, (line, cells) in enumerate(_rows(file)):
+        looks_so = cells[0].lower() in _NODE_NAMES or not (takes_names or is_integer(cells[0]))
+        if count == 0 and (looks_so if header is None else header):
             continue
         if len(cells) < 2:
             raise DataError(f"{file}, line {line}: 1 column, expected node,label[,label...]")
@@ -81,70 +86,40 @@ def _read_text(file: Path, gzipped: bool, graph: Graph, header: bool | None) -> 
         words.extend(found)
     if not ids:
         raise DataError(f"{file}: has no labels; expected rows node,label")
-    nodes = _find(file, ids, lines, graph, takes_names)
-    return _labels(nodes, np.array(words), graph.num_nodes)
-
-
-def _rows(file: Path, gzipped: bool) -> Iterator[tuple[int, list[str]]]:
-    """Line number (from 1) and cells of each line that is neither blank nor a comment."""
-    separator: str | None = None
-    line = 0
-    try:
-        with open_bytes(file, gzipped) as stream:
-            for line, raw in enumerate(stream, start=1):
-                text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
-                if not text or text[0] in "#%":
-                    continue
-                if separator is None:
-                    separator = next((mark for mark in (",", "\t") if mark in text), " ")
-                yield line, _cells(text, separator)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}, line {line}: byte {error.object[error.start]:#x} is not UTF-8 text") from None
-    except GZIP_ERRORS as error:
-        raise DataError(f"{file}: damaged or cut off after line {line}: {error}; fetch it again") from error
-    except csv.Error as error:
-        raise DataError(f"{file}, line {line}: {error}") from error
-
-
-def _cells(text: str, separator: str) -> list[str]:
-    if separator == " ":
-        return text.split()
-    return [cell.strip() for cell in next(csv.reader([text], delimiter=separator))]
-
-
-def _is_header(cell: str, takes_names: bool) -> bool:
-    return cell.lower() in _NODE_NAMES or (not takes_names and not is_integer(cell))
-
-
-def _find(file: Path, ids: list[str], lines: list[int], graph: Graph, takes_names: bool) -> NDArray[np.int64]:
-    """Node numbers of the ids, each known to the graph."""
-    if takes_names:
-        nodes = graph.find_nodes(np.array(ids))
-    else:
-        nodes = graph.find_nodes(np.array([min(max(int(text), -1), 2**63 - 1) for text in ids], dtype=np.int64))
+    asked = ids if takes_names else [min(max(int(text), -1), LARGEST_ID) for text in ids]
+    nodes = graph.find_nodes(np.array(asked))
     if (nodes < 0).any():
         first = int(np.argmax(nodes < 0))
         raise DataError(
             f"{file}, line {lines[first]}: node {ids[first][:60]!r} is not among the {graph.num_nodes} nodes of the "
             "graph; are the labels of another graph?"
         )
-    return nodes
+    return _labels(nodes, np.array(words), graph.num_nodes)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number (from 1) and cells of each line that is neither blank nor a comment."""
+    separator: str | None = None
+    for first, block in line_blocks(file, BLOCK_BYTES):
+        for line, text in numbered_lines(file, block, first, "#%"):
+            separator = separator or separator_of(text, ",\t")
+            try:
+                cells = text.split() if separator == " " else next(csv.reader([text.strip()], delimiter=separator))
+            except csv.Error as error:
+                raise DataError(f"{file}, line {line}: {error}") from error
+            yield line, [cell.strip() for cell in cells]
 
 
 def _labels(nodes: NDArray[np.int64], words: NDArray[np.str_], num_nodes: int) -> Labels:
     names, classes = np.unique(words, return_inverse=True)
-    texts = names.tolist()
+    texts, none = names.tolist(), {""}
+    order: Sequence[int] = range(len(texts))
     if all(is_integer(text) for text in texts if text):
-        order = sorted(range(len(texts)), key=lambda place: (int(texts[place] or -1), texts[place]))
+        order = sorted(order, key=lambda place: (int(texts[place] or -1), texts[place]))
         none = {"", "-1"}
-    else:
-        order = list(range(len(texts)))
-        none = {""}
     kept = [place for place in order if texts[place] not in none]
     number = np.full(len(texts), -1, dtype=np.int64)
     number[kept] = np.arange(len(kept))
     classes = number[classes]
-    has_label = classes >= 0
-    return Labels.from_pairs(
-        nodes[has_label], classes[has_label], num_nodes, class_names=[texts[place] for place in kept]
-    )
+    known = classes >= 0
+    return Labels.from_pairs(nodes[known], classes[known], num_nodes, class_names=[texts[place] for place in kept])
