@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.readers import tables
+from graph_emb.graph.readers.description import first_fault
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import (
     Contents,
@@ -119,9 +120,7 @@ def _metadata(file: Path) -> _Metadata:
     try:
         meta = _Metadata.model_validate(json.loads(file.read_text(encoding="utf-8")))
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in detail["loc"])
-        raise DataError(f"{file}: {where} = {str(detail['input'])[:60]!r}: {detail['msg']}") from None
+        raise DataError(f"{file}: {first_fault(error)}") from None
     except ValueError as error:
         raise DataError(f"{file}: is no JSON text: {error}; is the file whole?") from None
     for kind, listed, given in (("edges", meta.edge_type, meta.edges), ("node_data", meta.node_type, meta.node_data)):

@@ -27,9 +27,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.settings import limit_of
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.graph.readers.source import MASKS, checked_edge_type, checked_type_name
-from graph_emb.graph.typed import EdgeType
 
 MAX_BYTES = 1 << 20
 
@@ -111,11 +111,6 @@ class EdgeFiles(TypeFiles):
             raise ValueError("source and destination go together: name both columns or none")
         return self
 
-    @property
-    def etype(self) -> EdgeType:
-        """The type as a key."""
-        return self.type
-
 
 class Description(_Section):
     """The whole file."""
@@ -153,11 +148,13 @@ def read_description(file: Path) -> Description:
     try:
         return Description.model_validate(content)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        path = ".".join(str(part) for part in detail["loc"]) or "the file"
-        limit = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "extra_forbidden":
-            limit = "unknown key"
-        is_value = detail["type"] != "missing" and not isinstance(detail["input"], dict | list)
-        shown = f" = {str(detail['input'])[:60]!r}" if is_value else ""
-        raise ConfigError(f"{file}: {path}{shown}: {limit}") from None
+        raise ConfigError(f"{file}: {first_fault(error)}") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Path, value and limit of the first field that pydantic refused."""
+    detail = error.errors(include_url=False)[0]
+    path = ".".join(map(str, detail["loc"])) or "the file"
+    is_value = detail["type"] != "missing" and not isinstance(detail["input"], dict | list)
+    shown = f" = {str(detail['input'])[:60]!r}" if is_value else ""
+    return f"{path}{shown}: {'unknown key' if detail['type'] == 'extra_forbidden' else limit_of(detail)}"

@@ -1,24 +1,34 @@
 """A heterogeneous graph from tables: a YAML file names the files and columns of each node and edge type."""
 
-# N nodes, E edges of a type
+# R rows, N nodes, E edges of a type
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.ids import number_ids
+from graph_emb.graph.ids import first_outside, first_repeated, number_ids
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.columns import Rows, data_of, mask_columns, rows_of
-from graph_emb.graph.readers.description import Description, EdgeFiles, NodeFiles, read_description
+from graph_emb.graph.readers.description import Description, EdgeFiles, NodeFiles, TypeFiles, read_description
 from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import WEIGHT, Contents, check_ids, checked_file, has_suffix, parsing, register
-from graph_emb.graph.typed import EdgeType, HeteroGraph
+from graph_emb.graph.readers.source import (
+    MASKS,
+    WEIGHT,
+    Contents,
+    checked_file,
+    has_suffix,
+    mask_of,
+    parsing,
+    register,
+)
+from graph_emb.graph.typed import HeteroGraph
 
-Ids = Any  # int64 (N,), or an Arrow string column
+Ids = Any  # int64 (R,), or an Arrow string column
 
 
 @register("yaml", has_suffix(".yaml", ".yml"))
@@ -31,172 +41,253 @@ def read_yaml(source: Any, options: ReadOptions) -> Contents:
     described = read_description(file)
     nodes = {ntype: _Nodes(file, ntype, section) for ntype, section in described.nodes.items()}
     ends = [_ends(file, place, section) for place, section in enumerate(described.edges)]
-    for ntype in {end for section in described.edges for end in (section.etype[0], section.etype[2])} - set(nodes):
+    for ntype in {end for section in described.edges for end in (section.type[0], section.type[2])} - set(nodes):
         nodes[ntype] = _Nodes(file, ntype, NodeFiles())
     numbers = _number_all(nodes, described, ends)
-    edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]] = {}
-    edge_data: dict[EdgeType, dict[str, np.ndarray]] = {}
-    for place, (section, end) in enumerate(zip(described.edges, ends, strict=True)):
-        edges[section.etype] = numbers[place]
-        columns = _edge_columns(file, f"edges.{place}", section, end.rows)
-        if columns:
-            edge_data[section.etype] = columns
+    edge_data = {
+        section.type: _columns(file, f"edges.{place}", section, rows, rows.num)
+        for place, (section, (rows, *_)) in enumerate(zip(described.edges, ends, strict=True))
+    }
     node_data = {ntype: node.columns() for ntype, node in nodes.items()}
     with parsing(file, "a graph"):
         graph = HeteroGraph(
             {ntype: node.num for ntype, node in nodes.items()},
-            edges,
-            node_data={ntype: columns for ntype, columns in node_data.items() if columns},
-            edge_data=edge_data,
+            dict(zip(edge_data, numbers, strict=True)),
+            node_data,
+            edge_data,
             node_ids={ntype: node.kept for ntype, node in nodes.items() if node.kept is not None},
             name=described.name or file.stem,
         )
     return Contents(graph)
 
 
+class _Rows:
+    """Files with the same columns, one after the other, in the order of their names.
+
+    Args:
+        base: The YAML file; the paths or patterns stand beside it.
+        text: Columns to read as strings.
+    """
+
+    def __init__(self, base: Path, patterns: list[str], separator: str | None, text: Collection[str]) -> None:
+        self.parts: list[tuple[Path, tables.Table, int]] = []
+        for file in _matching(base, patterns):
+            columns = tables.read_columns(file, separator=separator, text=text)
+            if self.parts and list(columns) != self.names:
+                raise DataError(f"{file}: columns {list(columns)}, unlike {self.names} of {self.parts[0][0]}")
+            self.parts.append((file, columns, len(next(iter(columns.values())))))
+        self.num = sum(num for _, _, num in self.parts)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.parts[0][1])
+
+    def place(self, row: int) -> str:
+        """File and row, from 1 and without the header, of a row of the whole."""
+        for file, _, num in self.parts:
+            if row < num:
+                return f"{file}, row {row + 1}"
+            row -= num
+        return str(self.parts[-1][0])
+
+    def _columns(self, name: str) -> list[tuple[Path, str, Any]]:
+        for file, part, _ in self.parts:
+            if name not in part:
+                raise DataError(f"{file}: no column {name!r}; columns: {', '.join(list(part)[:20])}")
+        return [(file, name, part[name]) for file, part, _ in self.parts]
+
+    def ids(self, name: str, kind: str) -> Ids:
+        """A column as ids."""
+        import pyarrow as pa
+
+        read = [tables.ids_of(*column, kind) for column in self._columns(name)]
+        if len({isinstance(column, np.ndarray) for column in read}) > 1:
+            raise DataError(f"{self.parts[0][0]}: {name!r}: numbers in some files, names in others; set id_type: str")
+        if isinstance(read[0], np.ndarray):
+            return np.concatenate(read)
+        return pa.chunked_array([chunk for column in read for chunk in column.chunks], type=pa.string())
+
+    def numbers(self, name: str, missing: int | None = None) -> np.ndarray:
+        """A column as numbers, (R,) or (R, width)."""
+        return tables.joined([tables.numbers_of(*column, missing) for column in self._columns(name)])
+
+    def classes(self, name: str) -> np.ndarray:
+        """A column of classes, (R,) int64, -1 where one is missing; text is numbered in sorted order."""
+        import pyarrow as pa
+
+        columns = [column for _, _, column in self._columns(name)]
+        if not all(pa.types.is_string(column.type) or pa.types.is_large_string(column.type) for column in columns):
+            return self.numbers(name, missing=-1)
+        text = np.concatenate([column.fill_null("").to_numpy(zero_copy_only=False) for column in columns]).astype(str)
+        known = np.unique(text[text != ""])
+        return np.where(text == "", -1, np.searchsorted(known, text)).astype(np.int64)
+
+
+def _matching(base: Path, patterns: list[str]) -> list[Path]:
+    files: list[Path] = []
+    for pattern in patterns:
+        if any(mark in pattern for mark in "*?["):
+            # the folder may hold such marks, too, and means itself
+            found = sorted(base.parent / name for name in glob.glob(pattern, root_dir=base.parent))
+            if not found:
+                raise DataError(f"{base}: no file matches {pattern!r}")
+            files += found
+        else:
+            files.append(checked_file(base.parent / pattern))
+    return files
+
+
 class _Nodes:
-    """The nodes of one type: their number, their ids and their data."""
+    """The nodes of one type: their number (-1: as the edges say), their ids and their data."""
 
     def __init__(self, file: Path, ntype: str, section: NodeFiles) -> None:
         self.file, self.ntype, self.section = file, ntype, section
         self.text = [section.id] if section.id is not None and section.id_type == "str" else []
-        self.rows: Rows | None = None
-        if section.files is not None:
-            self.rows = rows_of(file, section.files, section.separator, text=self.text)
+        self.rows: _Rows | None = None
         self.ids: Ids | None = None
         self.num = -1 if section.num_nodes is None else section.num_nodes
         self.kept: np.ndarray | None = None
-        if self.rows is not None:
-            self._of_rows(self.rows)
-
-    def _of_rows(self, rows: Rows) -> None:
-        if self.num >= 0 and self.num != rows.num:
-            raise DataError(
-                f"{self.file}: nodes.{self.ntype}.num_nodes = {self.num}, but its files have {rows.num} rows"
-            )
-        self.num = rows.num
-        name = self.section.id
-        if name is None:
+        if section.files is None:
             return
-        self.ids = rows.ids(name, self.section.id_type)
+        self.rows = rows = _Rows(file, section.files, section.separator, self.text)
+        if self.num not in (-1, rows.num):
+            raise DataError(f"{file}: nodes.{ntype}.num_nodes = {self.num}, but its files have {rows.num} rows")
+        self.num = rows.num
+        if section.id is None:
+            return
+        self.ids = rows.ids(section.id, section.id_type)
         self.kept = self.ids if isinstance(self.ids, np.ndarray) else self.ids.to_numpy().astype(str)
-        ordered = np.sort(self.kept)
-        repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if repeated.size:
-            value = ordered[repeated[0]].item()
+        value = first_repeated(self.kept)
+        if value is not None:
             row = int(np.flatnonzero(self.kept == value)[1])
-            raise DataError(f"{rows.place(row)}: {name} {value!r} is given twice; ids must be distinct")
+            raise DataError(f"{rows.place(row)}: {section.id} {value!r} is given twice; ids must be distinct")
         if isinstance(self.ids, np.ndarray) and np.array_equal(self.ids, np.arange(self.num)):
             self.kept = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the nodes are known only by their edges."""
-        return self.num < 0
-
-    def numbers(self, word: str, rows: Rows, ids: Ids) -> np.ndarray:
-        """Node numbers (E,) of ids; the error names the edge's file, row and id."""
+    def numbers(self, word: str, place: Callable[[int], str], ids: Ids) -> np.ndarray:
+        """Node numbers (R,) of ids; the error names the file and row, which ``place`` tells, and the id."""
         from pyarrow import compute
 
         if self.ids is None:
             if not isinstance(ids, np.ndarray):
                 shown = repr(ids[0].as_py())
-                raise DataError(f"{rows.place(0)}: {word} {shown} is a name, but nodes.{self.ntype} has no id column")
-            bad = ids >= self.num
-            if bad.any():
-                row = int(np.argmax(bad))
-                raise DataError(f"{rows.place(row)}: {word} {int(ids[row])} is outside [0, {self.num})")
+                raise DataError(f"{place(0)}: {word} {shown} is a name, but nodes.{self.ntype} has no id column")
+            bad = first_outside(ids, self.num)
+            if bad is not None:
+                raise DataError(f"{place(bad)}: {word} {int(ids[bad])} is outside [0, {self.num})")
             return ids
         if isinstance(self.ids, np.ndarray) != isinstance(ids, np.ndarray):
             kind = "numbers" if isinstance(ids, np.ndarray) else "names"
-            raise DataError(f"{rows.place(0)}: {word} holds {kind}, unlike the ids of {self.ntype!r}; set id_type: str")
+            raise DataError(f"{place(0)}: {word} holds {kind}, unlike the ids of {self.ntype!r}; set id_type: str")
         found = compute.index_in(_arrow(ids), value_set=_arrow(self.ids))
         if found.null_count:
             row = int(np.argmax(np.asarray(found.is_null())))
             value = ids[row].item() if isinstance(ids, np.ndarray) else ids[row].as_py()
-            raise DataError(f"{rows.place(row)}: {word} {value!r} is no id of {self.ntype!r}")
+            raise DataError(f"{place(row)}: {word} {value!r} is no id of {self.ntype!r}")
         return found.to_numpy().astype(np.int64)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Features, label and masks."""
-        where, section = f"nodes.{self.ntype}", self.section
-        columns = data_of(self.file, where, section, self.rows, self.num)
-        return columns | mask_columns(self.file, where, section.masks, self.rows, self.num, self._positions)
+        return _columns(self.file, f"nodes.{self.ntype}", self.section, self.rows, self.num, self._positions)
 
     def _positions(self, file: Path) -> np.ndarray:
         """Node numbers of the ids in a split file."""
         read = tables.read_columns(file, header=False, text=["0"] if self.text else [])
         ids = tables.ids_of(file, "0", read["0"])
-        rows = Rows([(file, {}, len(ids))])
-        if isinstance(ids, np.ndarray) and self.ids is None:
-            check_ids(file, "id", ids, self.num)
-            return ids
-        return self.numbers("id", rows, ids)
+        return self.numbers("id", lambda row: f"{file}, row {row + 1}", ids)
 
 
-class _Ends:
-    """The source and destination ids of one edge type, as its files have them."""
-
-    def __init__(self, rows: Rows, source: Ids, destination: Ids) -> None:
-        self.rows, self.source, self.destination = rows, source, destination
+_Ends = tuple[_Rows, Ids, Ids]
+"""The rows of one edge type with their source and destination ids."""
 
 
 def _ends(file: Path, place: int, section: EdgeFiles) -> _Ends:
-    rows = rows_of(file, section.files, section.separator, text=_text_columns(section))
+    named = [name for name in (section.source, section.destination) if name is not None]
+    if section.id_type == "str" and not named:
+        raise ConfigError(f"edge type {section.type}: id_type: str needs the names of source and destination")
+    rows = _Rows(file, section.files, section.separator, named if section.id_type == "str" else ())
     if rows.num == 0:
         raise DataError(f"{file}: edges.{place}.files: have no rows; expected at least 1")
-    names = rows.names
-    if section.source is None and section.destination is None and len(names) < 2:
-        raise DataError(f"{rows.place(0)}: {len(names)} column(s); expected source and destination")
-    source, destination = section.source or names[0], section.destination or names[1]
-    return _Ends(rows, rows.ids(source, section.id_type), rows.ids(destination, section.id_type))
-
-
-def _text_columns(section: EdgeFiles) -> tuple[str, ...]:
-    if section.id_type != "str":
-        return ()
-    if section.source is None or section.destination is None:
-        raise ConfigError(f"edge type {section.type}: id_type: str needs the names of source and destination")
-    return (section.source, section.destination)
+    if not named and len(rows.names) < 2:
+        raise DataError(f"{rows.place(0)}: {len(rows.names)} column(s); expected source and destination")
+    source, destination = named or rows.names[:2]
+    return rows, rows.ids(source, section.id_type), rows.ids(destination, section.id_type)
 
 
 def _number_all(
     nodes: dict[str, _Nodes], described: Description, ends: list[_Ends]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Both ends of every edge type as node numbers; types without files are numbered by all edges that touch them."""
-    numbers: list[list[np.ndarray | None]] = [[None, None] for _ in ends]
+    numbers: dict[tuple[int, int], np.ndarray] = {}
     touching: dict[str, list[tuple[int, int]]] = {}
-    for place, (section, end) in enumerate(zip(described.edges, ends, strict=True)):
-        for side, word, ids in ((0, "source", end.source), (1, "destination", end.destination)):
-            node = nodes[section.etype[2 * side]]
-            if node.is_open:
+    for place, (section, (rows, *ids)) in enumerate(zip(described.edges, ends, strict=True)):
+        for side, word in enumerate(("source", "destination")):
+            node = nodes[section.type[2 * side]]
+            if node.num < 0:
                 touching.setdefault(node.ntype, []).append((place, side))
             else:
-                numbers[place][side] = node.numbers(word, end.rows, ids)
+                numbers[place, side] = node.numbers(word, rows.place, ids[side])
     for ntype, places in touching.items():
-        columns = [ends[place].destination if side else ends[place].source for place, side in places]
+        columns = [ends[place][1 + side] for place, side in places]
         if len({isinstance(column, np.ndarray) for column in columns}) > 1:
             raise DataError(f"node type {ntype!r}: ids are numbers in some files and names in others; set id_type: str")
         own, nodes[ntype].kept, nodes[ntype].num = number_ids(*([column] for column in columns))
-        for (place, side), column in zip(places, own, strict=True):
-            numbers[place][side] = column.astype(np.int64, copy=False)
-    return [(src, dst) for src, dst in numbers if src is not None and dst is not None]
+        numbers |= {key: column.astype(np.int64, copy=False) for key, column in zip(places, own, strict=True)}
+    return [(numbers[place, 0], numbers[place, 1]) for place in range(len(ends))]
 
 
 def _arrow(ids: Ids) -> Any:
     import pyarrow as pa
 
-    if isinstance(ids, np.ndarray):
-        return pa.array(ids)
-    return pa.array(ids.combine_chunks()) if not isinstance(ids, pa.ChunkedArray) else ids.combine_chunks()
+    return pa.array(ids) if isinstance(ids, np.ndarray) else ids.combine_chunks()
 
 
-def _edge_columns(file: Path, where: str, section: EdgeFiles, rows: Rows) -> dict[str, np.ndarray]:
-    columns = data_of(file, where, section, rows, rows.num)
-    if section.weight is not None:
-        weights = rows.numbers(section.weight)
+def _columns(
+    base: Path,
+    where: str,
+    section: TypeFiles,
+    rows: _Rows | None,
+    num: int,
+    positions: Callable[[Path], np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """Features, label, weight and masks of a type with ``num`` rows, from its own rows or from arrays beside it.
+
+    Args:
+        positions: Reads a file of ids; None: a mask is a column or a ``.npy`` file.
+    """
+
+    def values(key: str, place: str, read: Callable[[_Rows, str], np.ndarray]) -> np.ndarray:
+        if place.endswith(".npy"):
+            found = tables.read_npy(base.parent / place)
+            if found.ndim < 1 or len(found) != num:
+                raise DataError(f"{base.parent / place}: shape {found.shape}, but {where}.{key} needs {num} rows")
+            return found
+        if rows is None:
+            raise DataError(
+                f"{base}: {where}.{key}: names columns, but the type has no files; give files or a .npy array"
+            )
+        return read(rows, place)
+
+    columns: dict[str, np.ndarray] = {}
+    for name, places in section.features.items():
+        read = [values(f"features.{name}", place, _Rows.numbers) for place in places]
+        columns[name] = read[0] if len(read) == 1 else np.column_stack(read)
+    if section.label is not None:
+        columns["label"] = values("label", section.label, _Rows.classes)
+    if isinstance(section, EdgeFiles) and section.weight is not None:
+        assert rows is not None  # edges have files
+        columns[WEIGHT] = weights = rows.numbers(section.weight)
         if weights.ndim != 1 or (weights.dtype.kind == "f" and not np.isfinite(weights).all()):
             row = 0 if weights.ndim != 1 else int(np.argmax(~np.isfinite(weights)))
             raise DataError(f"{rows.place(row)}: {section.weight} is no finite number; drop the edge or set a weight")
-        columns[WEIGHT] = weights
-    return columns | mask_columns(file, where, section.masks, rows, rows.num, None)
+    for part, place in section.masks.items():
+        if place.endswith(".npy") or (rows is not None and place in rows.names):
+            mask = values(f"masks.{part}", place, _Rows.numbers)
+            if mask.ndim != 1 or not np.isin(mask, (0, 1)).all():
+                raise DataError(f"{base}: {where}.masks.{part}: expected 0 and 1 or true and false, one for each row")
+            columns[MASKS[part]] = mask.astype(bool)
+        elif positions is not None and (base.parent / place).is_file():
+            columns[MASKS[part]] = mask_of(positions(base.parent / place), num)
+        else:
+            raise DataError(f"{base}: {where}.masks.{part} = {place!r}: is neither a column nor a file beside it")
+    return columns

@@ -186,7 +186,7 @@ def test_blank_lines_neither_add_nor_drop_nodes(tmp_path: Path) -> None:
     [
         ("name: shop", "nam: shop", "shop.yaml: nam = 'shop': unknown key"),
         ("id: user_id", "ids: user_id", "shop.yaml: nodes.user.ids = 'user_id': unknown key"),
-        ("num_nodes: 4", "num_nodes: 0", "shop.yaml: nodes.item.num_nodes = '0': Input should be greater"),
+        ("num_nodes: 4", "num_nodes: 0", "shop.yaml: nodes.item.num_nodes = '0': should be greater"),
         ("num_nodes: 4", "num_nodes: true", "shop.yaml: nodes.item.num_nodes = 'True'"),
         ("[user, buys, item]", "[user, buys]", r"shop.yaml: edges.0.type"),
         ("[user, buys, item]", '[user, "b:c", item]', r"shop.yaml: edges.0.type.*must not be empty or hold"),
