@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ BYTES_AT_ONCE = 1 << 22
 TEXT_AT_ONCE = 1 << 24
 
 
-class RowFile(Protocol):
+class RowFile(ABC):
     """A file that is known to have the shape it claims; its values are looked at as they are read.
 
     Attributes:
@@ -37,6 +38,15 @@ class RowFile(Protocol):
     num_rows: int
     dim: int
 
+    @abstractmethod
+    def __init__(self, path: Path) -> None:
+        """Look at the file's shape.
+
+        Raises:
+            DataError: another file, or a damaged one.
+        """
+
+    @abstractmethod
     def ids(self) -> Ids | None:
         """The ids of the rows, (N,), int64 or strings; None where the file has none.
 
@@ -44,6 +54,7 @@ class RowFile(Protocol):
             DataError: a damaged file.
         """
 
+    @abstractmethod
     def pieces(self) -> Iterator[Rows]:
         """The rows in order, (B, D) at a time.
 
@@ -53,77 +64,72 @@ class RowFile(Protocol):
 
     def read(self) -> tuple[Rows, Ids | None]:
         """All rows and their ids."""
+        return np.concatenate([*self.pieces()]), self.ids()
 
 
-class NpyRows:
+def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, whether columns lie together, dtype and first byte of a .npy file that has all the bytes it promises."""
+    try:
+        with path.open("rb") as stream:
+            version = np.lib.format.read_magic(stream)
+            reader: Any = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}")
+            shape, by_column, dtype = reader(stream)
+            start = stream.tell()
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        needed = start + math.prod(shape) * dtype.itemsize
+        if path.stat().st_size < needed:
+            raise ValueError(f"it has {path.stat().st_size} bytes, its header promises {needed}")
+    except (ValueError, EOFError, AttributeError) as error:
+        archive = ValueError("it is an archive of arrays") if zipfile.is_zipfile(path) else None
+        raise damaged(path, "npy", archive or error) from error
+    return shape, by_column, dtype, start
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """A .npy file without pickle, in this machine's byte order; read, not mapped, as an address space may be limited.
+
+    Raises:
+        DataError: no such file, or it is damaged or holds Python objects.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; give a .npy file")
+    _, _, dtype, _ = _npy_header(path)
+    return np.ascontiguousarray(np.load(path, allow_pickle=False), dtype=dtype.newbyteorder("="))
+
+
+class NpyRows(RowFile):
     """A .npy file; ``embeddings.npy`` has its ids in ``ids.npy`` beside it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = _Npy(path)
-        if self._file.dtype.kind != "f" or len(self._file.shape) != 2:
-            raise DataError(
-                f"{path} holds {self._file.dtype} of shape {self._file.shape}; embeddings are floats (N, D)"
-            )
-        self.num_rows, self.dim = self._file.shape
+        shape, self._by_column, self._dtype, self._start = _npy_header(path)
+        if self._dtype.kind != "f" or len(shape) != 2:
+            raise DataError(f"{path} holds {self._dtype} of shape {shape}; embeddings are floats (N, D)")
+        self.num_rows, self.dim = shape
 
     def ids(self) -> Ids | None:
         beside = self.path.with_name("ids.npy")
-        if self.path.name != "embeddings.npy" or not beside.exists():
-            return None
-        return _Npy(beside).read()
+        return read_array(beside) if self.path.name == "embeddings.npy" and beside.exists() else None
 
     def pieces(self) -> Iterator[Rows]:
-        step = max(1, BYTES_AT_ONCE // max(1, self._file.dtype.itemsize * self.dim))
-        return self._file.pieces(step)
-
-    def read(self) -> tuple[Rows, Ids | None]:
-        return self._file.read(), self.ids()
-
-
-class _Npy:
-    """An array on the disk. It is read, not mapped: an address space may be limited as memory is."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with path.open("rb") as stream:
-                header = np.lib.format.read_magic(stream)
-                reader: Any = getattr(np.lib.format, f"read_array_header_{header[0]}_{header[1]}")
-                self.shape, self._by_column, self.dtype = reader(stream)
-                self._start = stream.tell()
-            if self.dtype.hasobject:
-                raise ValueError("it holds Python objects")
-            needed = self._start + int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
-            if path.stat().st_size < needed:
-                raise ValueError(f"it has {path.stat().st_size} bytes, its header promises {needed}")
-        except (ValueError, EOFError, AttributeError) as error:
-            archive = ValueError("it is an archive of arrays") if zipfile.is_zipfile(path) else None
-            raise damaged(path, "npy", archive or error) from error
-
-    def read(self) -> NDArray[Any]:
-        """The whole array, in this machine's byte order."""
-        with self.path.open("rb") as stream:
-            stream.seek(self._start)
-            flat = np.fromfile(stream, self.dtype, int(np.prod(self.shape, dtype=np.int64)))
-        array = flat.reshape(self.shape, order="F" if self._by_column else "C")
-        return np.ascontiguousarray(array, dtype=self.dtype.newbyteorder("="))
-
-    def pieces(self, step: int) -> Iterator[NDArray[Any]]:
-        """``step`` entries along the first axis at a time."""
+        step = max(1, BYTES_AT_ONCE // max(1, self._dtype.itemsize * self.dim))
+        starts = range(0, self.num_rows, step)
         if self._by_column:
             mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
-            yield from (mapped[start : start + step] for start in range(0, self.shape[0], step))
+            yield from (mapped[start : start + step] for start in starts)
             return
-        width = int(np.prod(self.shape[1:], dtype=np.int64))
         with self.path.open("rb") as stream:
             stream.seek(self._start)
-            for start in range(0, self.shape[0], step):
-                count = min(step, self.shape[0] - start)
-                yield np.fromfile(stream, self.dtype, count * width).reshape(count, *self.shape[1:])
+            for start in starts:
+                count = min(step, self.num_rows - start)
+                yield np.fromfile(stream, self._dtype, count * self.dim).reshape(count, self.dim)
+
+    def read(self) -> tuple[Rows, Ids | None]:
+        return read_array(self.path), self.ids()
 
 
-class TorchRows:
+class TorchRows(RowFile):
     """A .pt file, memory-mapped and without pickled code: ``{"embeddings": (N, D), "ids": ...}`` or a tensor alone."""
 
     def __init__(self, path: Path) -> None:
@@ -156,16 +162,9 @@ class TorchRows:
             piece = self._rows[start : start + step]
             yield (piece.float() if piece.dtype == torch.bfloat16 else piece).numpy()  # numpy has no bfloat16
 
-    def read(self) -> tuple[Rows, Ids | None]:
-        return np.concatenate([*self.pieces()]), self.ids()
 
-
-class _ArrowRows(ABC):
+class _ArrowRows(RowFile):
     """Rows that Arrow decodes batch by batch."""
-
-    path: Path
-    num_rows: int
-    dim: int
 
     def ids(self) -> Ids | None:
         return self._typed(ids for ids, _ in self._batches(ids=True, rows=False))
@@ -205,8 +204,14 @@ class ParquetRows(_ArrowRows):
                 self.num_rows, schema = file.metadata.num_rows, file.schema_arrow
         except (pa.ArrowException, OSError) as error:
             raise damaged(path, "parquet", error) from error
-        self.dim = _list_type(schema, path).list_size
-        self._id_type = schema.field("id").type
+        names = schema.names
+        kind: Any = schema.field("embedding").type if "embedding" in names else pa.null()
+        if "id" not in names or not (pa.types.is_fixed_size_list(kind) and pa.types.is_float32(kind.value_type)):
+            raise DataError(
+                f"{path} has the columns {', '.join(names)}; "
+                "embeddings have id and embedding, a list of fixed size of float32"
+            )
+        self.dim, self._id_type = kind.list_size, schema.field("id").type
 
     def _batches(self, *, ids: bool, rows: bool) -> Iterator[tuple[Any, Any]]:
         import pyarrow as pa
@@ -244,7 +249,20 @@ class TextRows(_ArrowRows):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.num_rows, self.dim, self._spaced = _read_text_header(path)
+        with path.open("rb") as stream:
+            words = stream.readline(64).split()
+            self._spaced = stream.readline(TEXT_AT_ONCE).endswith(b" \n")
+            size = stream.seek(0, 2)
+            stream.seek(-min(1, size), 2)
+            last = stream.read(1)
+        if len(words) != 2 or not all(word.isdigit() for word in words) or min(map(int, words)) < 1:
+            raise DataError(f"{path} is no word2vec text: its first line is not 'rows width', two positive integers")
+        self.num_rows, self.dim = num_rows, dim = int(words[0]), int(words[1])
+        # Every number needs a digit and a separator.
+        if last != b"\n" or 2 * num_rows * dim > size:
+            raise DataError(
+                f"{path} is cut off: {size} bytes cannot hold {num_rows} x {dim} numbers and a last line end"
+            )
 
     def _batches(self, *, ids: bool, rows: bool) -> Iterator[tuple[Any, Any]]:
         import pyarrow as pa
@@ -270,19 +288,16 @@ class TextRows(_ArrowRows):
                     end = place + len(batch)
                     if end > self.num_rows:
                         break
-                    yield batch.column(0) if ids else None, self._values(batch) if rows else None
+                    values = np.empty((len(batch), self.dim * rows), dtype=np.float32)
+                    for column in range(values.shape[1]):
+                        values[:, column] = batch.column(column + 1).to_numpy()
+                    yield batch.column(0) if ids else None, values
                     place = end
         except (pa.ArrowException, OSError) as error:
             raise damaged(self.path, "word2vec", error) from error
         if end != self.num_rows:
             more = " or more" if end > self.num_rows else ""
             raise DataError(f"{self.path} has {end}{more} rows, its first line says {self.num_rows}")
-
-    def _values(self, batch: Any) -> Rows:
-        values = np.empty((len(batch), self.dim), dtype=np.float32)
-        for column in range(self.dim):
-            values[:, column] = batch.column(column + 1).to_numpy()
-        return values
 
     def _typed(self, chunks: Iterable[Any]) -> Ids:
         import pyarrow as pa
@@ -295,51 +310,9 @@ class TextRows(_ArrowRows):
         return ids
 
 
-def read_array(path: Path) -> NDArray[Any]:
-    """A .npy file, without pickle.
-
-    Raises:
-        DataError: no such file, or it is damaged or holds Python objects.
-    """
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; give a .npy file")
-    return _Npy(path).read()
-
-
 def damaged(path: Path, kind: str, error: Exception) -> DataError:
     """The error for a file that its library refuses."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error  # the system's word, such as a missing permission; Arrow's own errors have no number
     reason = " ".join(str(error).split())[:160]
     return DataError(f"{path} is damaged or no {kind} file ({reason}); export it again")
-
-
-def _list_type(schema: Any, path: Path) -> Any:
-    import pyarrow as pa
-
-    names = schema.names
-    kind: Any = schema.field("embedding").type if "embedding" in names else pa.null()
-    if "id" not in names or not (pa.types.is_fixed_size_list(kind) and pa.types.is_float32(kind.value_type)):
-        raise DataError(
-            f"{path} has the columns {', '.join(names)}; "
-            "embeddings have id and embedding, a list of fixed size of float32"
-        )
-    return kind
-
-
-def _read_text_header(path: Path) -> tuple[int, int, bool]:
-    """N, D, and whether lines end with a space."""
-    with path.open("rb") as stream:
-        words = stream.readline(64).split()
-        spaced = stream.readline(TEXT_AT_ONCE).endswith(b" \n")
-        stream.seek(0, 2)
-        size = stream.tell()
-        stream.seek(-min(1, size), 2)
-        last = stream.read(1)
-    if len(words) != 2 or not all(word.isdigit() for word in words) or min(map(int, words)) < 1:
-        raise DataError(f"{path} is no word2vec text: its first line is not 'rows width', two positive integers")
-    num_rows, dim = map(int, words)
-    # Every number needs a digit and a separator.
-    if last != b"\n" or 2 * num_rows * dim > size:
-        raise DataError(f"{path} is cut off: {size} bytes cannot hold {num_rows} x {dim} numbers and a last line end")
-    return num_rows, dim, spaced

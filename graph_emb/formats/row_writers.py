@@ -8,10 +8,10 @@ import io
 import pickle
 import struct
 import zipfile
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import IO, Any, ClassVar, Protocol, cast
+from collections.abc import Mapping
+from typing import IO, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ ZIP64 = 20  # bytes that Python's zipfile adds to a header of a file whose size 
 FOLDER = "archive"
 
 
-class Format(Protocol):
+class Format(ABC):
     """A writer of N rows in pieces, and the reader of what it wrote.
 
     Attributes:
@@ -39,8 +39,9 @@ class Format(Protocol):
 
     files: ClassVar[tuple[str, ...]]
     suffixes: ClassVar[tuple[str, ...]]
-    reader: ClassVar[Callable[[Path], RowFile]]
+    reader: ClassVar[type[RowFile]]
 
+    @abstractmethod
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         """Start the files for N ids and rows of D float32.
 
@@ -48,45 +49,45 @@ class Format(Protocol):
             DataError: the format cannot hold an id.
         """
 
+    @abstractmethod
     def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
         """Append ids (B,) and rows (B, D), in C order."""
 
-    def close(self) -> None:
-        """Finish the files; the streams stay open."""
+    def close(self) -> None:  # noqa: B027 - most formats end with their last row
+        """Finish the files, where bytes follow the last row; the streams stay open."""
 
 
 FORMATS: Registry[type[Format]] = Registry("format")
 
 
 @FORMATS.register("npy")
-class Npy:
+class Npy(Format):
     """``embeddings.npy`` (N, D) beside ``ids.npy`` (N,), int64 or unicode; both without pickle."""
 
-    files: ClassVar[tuple[str, ...]] = ("ids.npy", "embeddings.npy")
-    suffixes: ClassVar[tuple[str, ...]] = (".npy",)
-    reader: ClassVar[Callable[[Path], RowFile]] = NpyRows
+    files = ("ids.npy", "embeddings.npy")
+    suffixes = (".npy",)
+    reader = NpyRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         self._ids, self._rows = (streams[name] for name in self.files)
         self._dtype = ids.dtype.newbyteorder("<")
-        _write_header(self._ids, self._dtype, ids.shape)
-        _write_header(self._rows, np.dtype("<f4"), (len(ids), dim))
+        rows = np.dtype("<f4")
+        for stream, dtype, shape in ((self._ids, self._dtype, ids.shape), (self._rows, rows, (len(ids), dim))):
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(cast(Any, stream), header)
 
     def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
         self._ids.write(ids.astype(self._dtype, copy=False).tobytes())
         self._rows.write(rows.astype("<f4", copy=False).tobytes())
 
-    def close(self) -> None:
-        """Do nothing: no bytes follow the last row."""
-
 
 @FORMATS.register("parquet")
-class Parquet:
+class Parquet(Format):
     """``embeddings.parquet``: columns ``id`` (int64 or string) and ``embedding`` (list of D float32)."""
 
-    files: ClassVar[tuple[str, ...]] = ("embeddings.parquet",)
-    suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
-    reader: ClassVar[Callable[[Path], RowFile]] = ParquetRows
+    files = ("embeddings.parquet",)
+    suffixes = (".parquet",)
+    reader = ParquetRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         import pyarrow as pa
@@ -109,16 +110,16 @@ class Parquet:
 
 
 @FORMATS.register("word2vec")
-class Word2Vec:
+class Word2Vec(Format):
     """``embeddings.w2v.txt``: a line "N D", then a line "id x1 ... xD" for each row, as gensim reads it.
 
     Numbers are the shortest text that gives the same float32 back. The text keeps no types: ids that all look like
     integers are read as int64.
     """
 
-    files: ClassVar[tuple[str, ...]] = ("embeddings.w2v.txt",)
-    suffixes: ClassVar[tuple[str, ...]] = (".w2v.txt", ".w2v", ".vec", ".emb", ".txt")
-    reader: ClassVar[Callable[[Path], RowFile]] = TextRows
+    files = ("embeddings.w2v.txt",)
+    suffixes = (".w2v.txt", ".w2v", ".vec", ".emb", ".txt")
+    reader = TextRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         if ids.dtype.kind == "U":
@@ -142,9 +143,6 @@ class Word2Vec:
         whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), "\n")
         self._stream.write(whole[0].as_buffer())
         self._stream.write(b"\n")
-
-    def close(self) -> None:
-        """Do nothing: no bytes follow the last line."""
 
 
 class _Storage:
@@ -172,7 +170,7 @@ class _Pickler(pickle.Pickler):
 
 
 @FORMATS.register("pt")
-class Pt:
+class Pt(Format):
     """``embeddings.pt``: ``{"embeddings": (N, D) float32, "ids": (N,) int64 or a list of strings}``.
 
     ``torch.load(path, weights_only=True, mmap=True)`` reads it. It is ``torch.save``'s file, written row by row: a zip
@@ -180,9 +178,9 @@ class Pt:
     its storages and a record of raw bytes for each of them, aligned to 64 bytes.
     """
 
-    files: ClassVar[tuple[str, ...]] = ("embeddings.pt",)
-    suffixes: ClassVar[tuple[str, ...]] = (".pt", ".pth")
-    reader: ClassVar[Callable[[Path], RowFile]] = TorchRows
+    files = ("embeddings.pt",)
+    suffixes = (".pt", ".pth")
+    reader = TorchRows
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         self._stream = stream = streams[self.files[0]]
@@ -217,8 +215,3 @@ class Pt:
         before = self._stream.tell() + LOCAL_HEADER + len(entry.filename) + ZIP64 + 4
         entry.extra = struct.pack("<2sH", b"FB", -before % ALIGN) + b"\0" * (-before % ALIGN)
         return self._zip.open(entry, "w", force_zip64=True)
-
-
-def _write_header(stream: Any, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(stream, header)

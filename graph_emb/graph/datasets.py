@@ -21,6 +21,7 @@ from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.readers.arrays import load_arrays
+from graph_emb.graph.readers.ogb import needs_root, ogb_root
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import MASKS, WEIGHT, checked_file, split_suffix
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph
@@ -86,23 +87,31 @@ class Dataset:
 
     def __post_init__(self) -> None:
         for ntype, labels in self.labels.items():
-            if labels.num_nodes != self.graph.num_nodes[ntype]:
-                raise ShapeError(
-                    f"data set {self.name!r}: labels of {labels.num_nodes} nodes for a graph of "
-                    f"{self.graph.num_nodes[ntype]}"
-                )
+            check_labels(self.name, labels, self.graph.num_nodes[ntype])
 
     @classmethod
     def of_graph(cls, graph: HeteroGraph, name: str | None = None, **more: Any) -> Dataset:
         """A graph with the labels, splits and features among its node data, as readers and DGL name them."""
         columns = graph.node_data.items()
-        labels = {ntype: _labels(data["label"]) for ntype, data in columns if _is_classes(data.get("label"))}
+        classes = {ntype: data["label"] for ntype, data in columns if "label" in data}
+        labels = {
+            ntype: _labels(own)
+            for ntype, own in classes.items()
+            if own.ndim == 2 or (own.ndim == 1 and own.dtype.kind in "iu")
+        }
         for ntype, texts in graph.class_names.items():
             labels[ntype] = replace(labels[ntype], class_names=tuple(texts.tolist()))
-        split = {ntype: found for ntype, data in columns if (found := _split(data))}
+        masks = {ntype: {part: data[mask] for part, mask in MASKS.items() if mask in data} for ntype, data in columns}
+        split = {t: {part: np.flatnonzero(mask) for part, mask in own.items()} for t, own in masks.items() if own}
         features = {ntype: data["feat"] for ntype, data in columns if "feat" in data}
         known = {"labels": labels, "node_split": split, "features": features}
         return cls(graph.name if name is None else name, graph, **{**known, **more})
+
+
+def check_labels(name: str, labels: Labels | None, num_nodes: int) -> None:
+    """Raise a ShapeError where the labels of a data set are of another number of nodes."""
+    if labels is not None and labels.num_nodes != num_nodes:
+        raise ShapeError(f"data set {name!r}: labels of {labels.num_nodes} nodes for a graph of {num_nodes}")
 
 
 def available() -> tuple[str, ...]:
@@ -139,10 +148,10 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
     if not isinstance(source, str | Path):
         return _of_object(source, root, download, options)
     name, place = str(source), find_dataset(source, root)
-    if _is_ogb(name if place is None else place.name):
+    if READERS["ogb"].accepts(source if place is None else place):
         if place is not None and place.is_dir():
             name, root = place.name, place.absolute().parent
-        return _of_ogb(Path(name).name, _root(name, root), download, options)
+        return _of_ogb(Path(name).name, ogb_root(Path(name), data_root(root)), download, options)
     if download:
         raise ConfigError(f"download=True: only OGB's data sets are downloaded, {name!r} is none")
     if place is not None:
@@ -160,8 +169,8 @@ def read_source(source: Any, root: str | Path | None = None, **options: Any) -> 
     if not isinstance(source, str | Path):
         return read_graph(source, **options)
     name, place = str(source), find_dataset(source, root)
-    if place is None and _is_ogb(name):
-        return read_graph(Path(name).name, root=_root(name, root), **options)
+    if place is None and READERS["ogb"].accepts(source):
+        return read_graph(Path(name).name, root=ogb_root(Path(name), data_root(root)), **options)
     if place is None:
         return _digits(options).graph if name == "digits" else read_graph(source, **options)
     if any((place / file).is_file() for file in (VENUE_NAMES, ENTITY_PARTS["train"])):
@@ -198,21 +207,10 @@ def _is_data(path: Path) -> bool:
         return False
 
 
-def _is_ogb(name: str) -> bool:
-    return Path(name).name.startswith(("ogbl-", "ogbl_", "ogbn-", "ogbn_")) and "." not in Path(name).name
-
-
-def _root(name: str, root: str | Path | None) -> Path:
-    found = data_root(root)
-    if found is None:
-        raise DataError(f"data set {name!r} needs root=, the folder that holds {name.replace('-', '_')}/")
-    return found
-
-
 def _not_found(path: Path, name: str, root: Path | None) -> Exception:
     if name.replace("-", "_") in (*FOLDERS, "dbis"):
         if root is None:
-            return DataError(f"data set {name!r} needs root=, the folder that holds {name.replace('-', '_')}/")
+            return needs_root(name)
         return DataError(f"{root / name}: no such file; root= is the folder that holds {name.replace('-', '_')}/")
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         return DataError(f"{path}: is a folder without {GRAPH_FILE}; give the graph file itself")
@@ -279,7 +277,10 @@ def _of_ogb(name: str, root: Path, download: bool, options: dict[str, Any]) -> D
         more["labels"] = {NODE_TYPE: _labels(data.labels, data.metadata.num_classes)}
         more["node_split"] = {NODE_TYPE: dict(data.split)}
     else:
-        more["link_split"] = {part: _edges_of(tables) for part, tables in data.split.items()}
+        more["link_split"] = {part: {**tables} for part, tables in data.split.items()}
+        for tables in more["link_split"].values():
+            if "edge" not in tables and "source_node" in tables:  # OGB gives sources and targets apart
+                tables["edge"] = np.stack([tables["source_node"], tables["target_node"]], axis=1)
     if any(WEIGHT in columns for columns in graph.edge_data.values()):
         more["duplicates"] = "sum"  # OGB lists a repeated collaboration once for each year
     return Dataset.of_graph(graph, name, **more)
@@ -291,19 +292,8 @@ def _mean_at_nodes(data: ogb.OGBNode | ogb.OGBLink) -> NDArray[np.float32] | Non
         return None
     ends = data.edge_index.reshape(-1)
     counts = np.maximum(np.bincount(ends, minlength=data.num_nodes), 1)
-    columns = [np.bincount(ends, np.tile(column, 2), data.num_nodes) for column in data.edge_feat.T]
-    return (np.stack(columns, axis=1) / counts[:, None]).astype(np.float32)
-
-
-def _edges_of(tables: dict[str, NDArray]) -> dict[str, NDArray]:
-    """The tables of one part, with ``edge`` (E, 2) also where OGB gives sources and targets apart."""
-    if "edge" in tables or "source_node" not in tables:
-        return dict(tables)
-    return {**tables, "edge": np.stack([tables["source_node"], tables["target_node"]], axis=1)}
-
-
-def _is_classes(column: NDArray | None) -> bool:
-    return column is not None and (column.ndim == 2 or (column.ndim == 1 and column.dtype.kind in "iu"))
+    columns = [np.bincount(ends, np.tile(column, 2), data.num_nodes) / counts for column in data.edge_feat.T]
+    return np.stack(columns, axis=1).astype(np.float32)
 
 
 def _labels(values: NDArray, num_classes: int | None = None) -> Labels:
@@ -312,10 +302,6 @@ def _labels(values: NDArray, num_classes: int | None = None) -> Labels:
         return Labels.from_single(values, num_classes)
     nodes, classes = np.nonzero(values == 1)
     return Labels.from_pairs(nodes, classes, len(values), num_classes=values.shape[1])
-
-
-def _split(columns: Mapping[str, NDArray]) -> NodeSplit:
-    return {part: np.flatnonzero(columns[mask]) for part, mask in MASKS.items() if mask in columns}
 
 
 def _digits(options: dict[str, Any]) -> Dataset:

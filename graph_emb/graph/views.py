@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import DataError, GraphEmbError, ShapeError
+from graph_emb.core.errors import DataError, GraphEmbError
 from graph_emb.graph.csr import Duplicates, Graph
-from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit
+from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit, check_labels
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import WEIGHT
@@ -26,14 +26,12 @@ MERGED, ADDED = "duplicate edges merged", "reverse edges added"
 
 @dataclass(frozen=True, eq=False)
 class PlainDataset:
-    """A data set of one node and one edge type, its training graph in compressed rows.
+    """A data set of one node and one edge type; other fields as in ``Dataset``.
 
     Attributes:
-        name: As the data set or its file is called.
-        graph: Training edges only.
+        graph: Training edges only, in compressed rows.
         labels: Classes of the N nodes, or None.
         node_split: Nodes of ``train``, ``valid`` and ``test``, as far as there are, or None.
-        link_split: As in ``Dataset``.
         features: Shape (N, F), or None.
         counts: Edges that the view merged and added.
     Raises:
@@ -49,10 +47,7 @@ class PlainDataset:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.labels is not None and self.labels.num_nodes != self.graph.num_nodes:
-            raise ShapeError(
-                f"data set {self.name!r}: labels of {self.labels.num_nodes} nodes for a graph of {self.graph.num_nodes}"
-            )
+        check_labels(self.name, self.labels, self.graph.num_nodes)
 
 
 def plain_dataset(dataset: Dataset, *, symmetrize: bool = True, duplicates: Duplicates | None = None) -> PlainDataset:
@@ -64,12 +59,22 @@ def plain_dataset(dataset: Dataset, *, symmetrize: bool = True, duplicates: Dupl
     Raises:
         DataError: there are more types, or relations.
     """
-    _check_plain(dataset)
+    types = dataset.graph
+    if dataset.triples is not None or _relations(types):
+        raise DataError(
+            f"data set {dataset.name!r} is a knowledge graph; take a model of triples, such as transe, "
+            "or leave its relations out"
+        )
+    if not is_plain(dataset):
+        raise DataError(
+            f"data set {dataset.name!r} has {len(types.ntypes)} node types and {len(types.etypes)} edge types; "
+            "expected one of each; metapath2vec and rgcn take such graphs"
+        )
     try:
         graph, counts = compressed(dataset.graph, symmetrize=symmetrize, duplicates=duplicates or dataset.duplicates)
     except GraphEmbError as error:
         raise DataError(f"data set {dataset.name!r}: {error}") from error
-    (ntype,) = dataset.graph.ntypes
+    (ntype,) = types.ntypes
     return PlainDataset(
         dataset.name,
         graph,
@@ -89,20 +94,6 @@ def is_plain(dataset: Dataset) -> bool:
 
 def _relations(graph: HeteroGraph) -> bool:
     return any(RELATION in columns for columns in graph.edge_data.values())
-
-
-def _check_plain(dataset: Dataset) -> None:
-    graph = dataset.graph
-    if dataset.triples is not None or _relations(graph):
-        raise DataError(
-            f"data set {dataset.name!r} is a knowledge graph; take a model of triples, such as transe, "
-            "or leave its relations out"
-        )
-    if not is_plain(dataset):
-        raise DataError(
-            f"data set {dataset.name!r} has {len(graph.ntypes)} node types and {len(graph.etypes)} edge types; "
-            "expected one of each; metapath2vec and rgcn take such graphs"
-        )
 
 
 def compressed(

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def read_ogb(source: Any, options: ReadOptions) -> Contents:
         source: A name, the data set's folder, or a data set of ``graph_emb.compat.ogb.read_dataset``.
     """
     path = as_path(source)
-    data = source if path is None else read_dataset(path.name, _root(path, options.root), options.download)
+    data = source if path is None else read_dataset(path.name, ogb_root(path, options.root), options.download)
     meta = data.metadata
     if isinstance(data, OGBHetero):
         graph = _hetero_link(data) if meta.kind == "link" else _hetero_node(data)
@@ -52,17 +51,16 @@ def read_ogb(source: Any, options: ReadOptions) -> Contents:
     return Contents(graph, both_ways=not meta.is_hetero and not meta.is_directed)
 
 
-def _root(path: Path, root: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
-    if root is None and path.is_dir():
-        return path.parent
-    if root is None:
-        raise DataError(f"data set {path.name!r} needs root=, the folder that holds {path.name.replace('-', '_')}/")
-    return root
+def ogb_root(path: Path, root: Any) -> Any:
+    """The folder that holds an OGB data set: as asked, or the one that holds its folder."""
+    if root is None and not path.is_dir():
+        raise needs_root(path.name)
+    return path.parent if root is None else root
 
 
-def _short(table: str) -> str:
-    """``node_year`` as OGB's DGL classes call it: ``year``."""
-    return table.partition("_")[2]
+def needs_root(name: str) -> DataError:
+    """The error for a name that is looked up nowhere."""
+    return DataError(f"data set {name!r} needs root=, the folder that holds {name.replace('-', '_')}/")
 
 
 def _column(table: np.ndarray) -> np.ndarray:
@@ -71,20 +69,20 @@ def _column(table: np.ndarray) -> np.ndarray:
 
 
 def _tables(features: np.ndarray | None, extra: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Features and other tables as OGB's DGL classes call them: ``node_year`` is ``year``."""
     columns = {} if features is None else {"feat": features}
-    return columns | {_short(key): _column(table) for key, table in extra.items() if key.startswith(prefix)}
+    return columns | {key.partition("_")[2]: _column(own) for key, own in extra.items() if key.startswith(prefix)}
 
 
 def _node(data: Any) -> HeteroGraph:
     columns = _tables(data.node_feat, data.extra, "node_")
     columns["label"] = data.labels
     columns |= {MASKS[part]: mask_of(ids, data.num_nodes) for part, ids in data.split.items()}
-    edge_columns = _tables(data.edge_feat, data.extra, "edge_")
     return HeteroGraph(
         {NODE_TYPE: data.num_nodes},
         {EDGE_TYPE: (data.edge_index[0], data.edge_index[1])},
         node_data={NODE_TYPE: columns},
-        edge_data={EDGE_TYPE: edge_columns} if edge_columns else {},
+        edge_data={EDGE_TYPE: _tables(data.edge_feat, data.extra, "edge_")},
         name=data.metadata.folder,
     )
 
@@ -92,13 +90,12 @@ def _node(data: Any) -> HeteroGraph:
 def _link(data: Any) -> HeteroGraph:
     train = data.split["train"]
     src, dst = train["edge"].T if "edge" in train else (train["source_node"], train["target_node"])
-    columns = _tables(data.node_feat, data.extra, "node_")
     edge_columns = {name: _column(train[name]) for name in (WEIGHT, "year") if name in train}
     return HeteroGraph(
         {NODE_TYPE: data.num_nodes},
         {EDGE_TYPE: (np.ascontiguousarray(src), np.ascontiguousarray(dst))},
-        node_data={NODE_TYPE: columns} if columns else {},
-        edge_data={EDGE_TYPE: edge_columns} if edge_columns else {},
+        node_data={NODE_TYPE: _tables(data.node_feat, data.extra, "node_")},
+        edge_data={EDGE_TYPE: edge_columns},
         counts=_held_out(data.split),
         name=data.metadata.folder,
     )
@@ -106,13 +103,8 @@ def _link(data: Any) -> HeteroGraph:
 
 def _held_out(split: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:
     """How many edges of the other parts stayed out, so that no one takes the graph for the whole data set."""
-    sizes = {}
-    for part in ("valid", "test"):
-        tables = split[part]
-        key = next((key for key in ("edge", "source_node", "head") if key in tables), None)
-        if key is not None:
-            sizes[f"{part} edges left out"] = len(tables[key])
-    return sizes
+    tables = [(part, key) for part in ("valid", "test") for key in ("edge", "source_node", "head")]
+    return {f"{part} edges left out": len(split[part][key]) for part, key in tables if key in split[part]}
 
 
 def _knowledge_graph(data: Any, relations: Relations) -> HeteroGraph:
@@ -132,15 +124,12 @@ def _hetero_node(data: Any) -> HeteroGraph:
         columns = _tables(data.node_feat.get(ntype), extra, "node_")
         if ntype in data.labels:
             columns["label"] = data.labels[ntype]
-        columns |= {MASKS[part]: mask_of(ids[ntype], num) for part, ids in data.split.items() if ntype in ids}
-        if columns:
-            node_data[ntype] = columns
+        masks = {MASKS[part]: mask_of(ids[ntype], num) for part, ids in data.split.items() if ntype in ids}
+        node_data[ntype] = columns | masks
     edge_data = {}
     for etype in data.edge_index:
         extra = {key: tables[etype] for key, tables in data.extra.items() if etype in tables}
-        columns = _tables(data.edge_feat.get(etype), extra, "edge_")
-        if columns:
-            edge_data[etype] = columns
+        edge_data[etype] = _tables(data.edge_feat.get(etype), extra, "edge_")
     edges = {etype: (index[0], index[1]) for etype, index in data.edge_index.items()}
     return HeteroGraph(dict(data.num_nodes), edges, node_data, edge_data, name=data.metadata.folder)
 
