@@ -9,13 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.views import PlainDataset, is_plain, plain_dataset
-
-UNKNOWN = ("counts",)
-"""Fields that tell how a graph was read, not what it is."""
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
@@ -48,7 +44,8 @@ def _add(found: hashlib.blake2b, value: Any) -> None:
         found.update(f"array {kept.dtype.str} {kept.shape};".encode())
         found.update(kept.view(np.uint8).data if kept.size else b"")
     elif is_dataclass(value):
-        _add(found, {part.name: getattr(value, part.name) for part in fields(value) if part.name not in UNKNOWN})
+        # counts tell how a graph was read, not what it is
+        _add(found, {part.name: getattr(value, part.name) for part in fields(value) if part.name != "counts"})
     elif isinstance(value, Mapping):
         found.update(f"mapping {len(value)};".encode())
         for key, item in value.items():
@@ -69,26 +66,14 @@ def describe_plain(dataset: PlainDataset) -> dict[str, Any]:
     ``edges`` counts an undirected edge once, ``arcs`` what is stored. ``degree`` is of stored out-arcs; a node is
     isolated when no arc leaves or reaches it, a self loop aside. ``components`` ignores directions.
     """
-    found = {"name": dataset.name, **_describe_graph(dataset.graph)}
-    found["labels"] = None if dataset.labels is None else _describe_labels(dataset.labels)
-    split = dataset.node_split
-    found["node_split"] = None if split is None else {part: len(nodes) for part, nodes in split.items()}
-    found |= {"link_split": None, **dataset.counts}
-    if dataset.link_split is not None:
-        found["link_split"] = {
-            part: {name: list(table.shape) for name, table in tables.items()}
-            for part, tables in dataset.link_split.items()
-        }
-    return found
-
-
-def _describe_graph(graph: Graph) -> dict[str, Any]:
     from scipy.sparse.csgraph import connected_components
 
+    graph, split, links = dataset.graph, dataset.node_split, dataset.link_split
     degrees = graph.degrees()
     num_components, component = connected_components(graph.to_scipy(), directed=graph.directed, connection="weak")
     sizes = np.bincount(component, minlength=1)
     return {
+        "name": dataset.name,
         "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         "arcs": graph.num_arcs,
@@ -105,6 +90,11 @@ def _describe_graph(graph: Graph) -> dict[str, Any]:
         "self_loops": graph.num_self_loops,
         "components": int(num_components),
         "largest_component": int(sizes.max()),
+        "labels": None if dataset.labels is None else _describe_labels(dataset.labels),
+        "node_split": split and {part: len(nodes) for part, nodes in split.items()},
+        "link_split": links
+        and {part: {name: list(table.shape) for name, table in tables.items()} for part, tables in links.items()},
+        **dataset.counts,
     }
 
 

@@ -67,26 +67,12 @@ def _non_edges(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np
     if count > free:
         raise DataError(f"graph: {free} pairs of {num_nodes} nodes are no edges, but {count} negatives are wanted")
     if free < 2 * count:  # so dense that all pairs fit into memory where the edges do
-        keys = _free_keys(graph)
-        chosen = keys[rng.permutation(len(keys))[:count]]
-    else:
-        chosen = _rejection(graph, count, rng)
-    return np.stack(np.divmod(chosen, num_nodes), axis=1).astype(np.int64)
-
-
-def _free_keys(graph: Graph) -> NDArray[np.int64]:
-    """src * N + dst of every non-edge."""
-    keys = np.arange(graph.num_nodes**2, dtype=np.int64)
-    src, dst = np.divmod(keys, graph.num_nodes)
-    keys = keys[src != dst if graph.directed else src < dst]
-    src, dst = np.divmod(keys, graph.num_nodes)
-    return keys[~graph.has_edges(src, dst)]
-
-
-def _rejection(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """As many distinct non-edges, in the order in which they were drawn first."""
-    num_nodes = graph.num_nodes
-    found = np.zeros(0, dtype=np.int64)
+        src, dst = np.divmod(np.arange(num_nodes**2, dtype=np.int64), num_nodes)
+        wanted = src != dst if graph.directed else src < dst
+        non_edges = np.stack([src[wanted], dst[wanted]], axis=1)
+        non_edges = non_edges[~graph.has_edges(*non_edges.T)]
+        return non_edges[rng.permutation(len(non_edges))[:count]]
+    found = np.zeros(0, dtype=np.int64)  # src * N + dst of distinct non-edges, in the order in which they were drawn
     while len(found) < count:
         src, dst = rng.integers(num_nodes, size=(2, 2 * (count - len(found)) + 16))
         if not graph.directed:
@@ -95,4 +81,4 @@ def _rejection(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np
         found = np.concatenate([found, src[free] * num_nodes + dst[free]])
         _, first = np.unique(found, return_index=True)
         found = found[np.sort(first)]
-    return found[:count]
+    return np.stack(np.divmod(found[:count], num_nodes), axis=1)

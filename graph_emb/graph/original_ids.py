@@ -140,24 +140,19 @@ def as_original_ids(given: Any, policy: object, num_rows: int, table: str) -> Or
     """
     ids = given if given is not None else getattr(policy, "original_ids", None)
     if ids is not None and not isinstance(ids, OriginalIds):
-        ids = ArrayIds(_checked(ids, table), len(ids))
+        array = ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            found = f"shape {array.shape} of {array.dtype}"
+            raise PartitionError(f"table {table!r}: original_ids has {found}; pass (num_embeddings,) integers")
+        array = array.astype(np.int64)
+        if len(array) and array.min() < 0:
+            raise PartitionError(f"table {table!r}: original id {array.min()} is negative")
+        twice = first_repeated(array)
+        if twice is not None:
+            raise PartitionError(f"table {table!r}: original id {twice} is given to two rows")
+        ids = ArrayIds(array, len(array))
     if ids is not None and ids.num_rows != num_rows:
         raise PartitionError(
             f"table {table!r}: original_ids has {ids.num_rows} ids but num_embeddings is {num_rows}; they must be equal"
         )
     return ids
-
-
-def _checked(ids: Any, table: str) -> np.ndarray:
-    array = ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise PartitionError(
-            f"table {table!r}: original_ids has shape {array.shape} of {array.dtype}; pass (num_embeddings,) integers"
-        )
-    array = array.astype(np.int64)
-    if len(array) and array.min() < 0:
-        raise PartitionError(f"table {table!r}: original id {array.min()} is negative")
-    twice = first_repeated(array)
-    if twice is not None:
-        raise PartitionError(f"table {table!r}: original id {twice} is given to two rows")
-    return array

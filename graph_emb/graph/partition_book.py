@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,8 +21,6 @@ from torch import Tensor
 from graph_emb.core.distinct import group
 from graph_emb.core.errors import PartitionError, ShapeError
 from graph_emb.core.names import Part
-
-ID_DTYPES = (torch.int64, torch.int32)
 
 
 @runtime_checkable
@@ -44,7 +43,7 @@ class PartitionBook(Protocol):
         """The part that owns each id, shape (B,), int64."""
 
     def to_rows(self, ids: Tensor) -> Tensor:
-        """The row of each id inside the part that owns it, shape (B,), int64."""
+        """The row of each id inside the part that owns it, at least 0 and below its ``part_size``, (B,), int64."""
 
     def to_ids(self, part: Part, rows: Tensor) -> Tensor:
         """The ids of rows of one part, shape (B,), int64."""
@@ -66,7 +65,7 @@ def check_ids(ids: Tensor, num_rows: int, table: str) -> Tensor:
     """
     if not isinstance(ids, Tensor):
         raise ShapeError(f"table {table!r}: ids are {type(ids).__name__}; pass an int64 torch tensor")
-    if ids.dtype not in ID_DTYPES:
+    if ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"table {table!r}: ids have dtype {ids.dtype}; pass torch.int64")
     if ids.numel():
         low, high = torch.aminmax(ids)
@@ -78,8 +77,8 @@ def check_ids(ids: Tensor, num_rows: int, table: str) -> Tensor:
     return ids.long()
 
 
-class RangeBook:
-    """Part p owns the contiguous ids [bounds[p], bounds[p + 1]).
+class RangeBook(PartitionBook):
+    """Part p owns the contiguous ids [bounds[p], bounds[p + 1]); methods as ``PartitionBook`` has them.
 
     Args:
         bounds: P + 1 non-decreasing integers from 0 to num_rows; equal neighbours make an empty part.
@@ -99,31 +98,22 @@ class RangeBook:
         if num_rows < 0 or num_parts < 1:
             raise PartitionError(f"cannot split {num_rows} rows among {num_parts} parts; both must be positive")
         size, longer = divmod(num_rows, num_parts)
-        sizes = [size + (part < longer) for part in range(num_parts)]
-        return cls.of_sizes(sizes)
+        return cls.of_sizes([size + (part < longer) for part in range(num_parts)])
 
     @classmethod
     def of_sizes(cls, sizes: Sequence[int]) -> RangeBook:
         """Parts of the given sizes, one after the other."""
-        ends = torch.cumsum(torch.tensor([0, *sizes], dtype=torch.int64), 0)
-        return cls(ends)
+        return cls([0, *accumulate(sizes)])
 
     @property
     def num_rows(self) -> int:
-        """Ids in the whole space."""
         return int(self.bounds[-1])
 
     @property
     def num_parts(self) -> int:
-        """Parts that share the space."""
         return len(self.bounds) - 1
 
     def owner(self, ids: Tensor) -> Tensor:
-        """The part that owns each id, shape (B,), int64.
-
-        Raises:
-            PartitionError: an id is negative or not below num_rows.
-        """
         ids = check_ids(ids, self.num_rows, "partition book")
         return _ranges_of(self.bounds.to(ids.device), ids)
 
@@ -132,28 +122,13 @@ class RangeBook:
         return cut(torch.searchsorted(sorted_ids, self.bounds).diff().tolist())
 
     def to_rows(self, ids: Tensor) -> Tensor:
-        """Positions of ids inside the part that owns each of them.
-
-        Args:
-            ids: Partition-order ids, shape (B,), int64, any order, repeats allowed.
-        Returns:
-            Shape (B,), int64, each at least 0 and below its owner's part_size.
-        Raises:
-            PartitionError: an id is negative or not below num_rows.
-        """
         return ids.long() - self.bounds.to(ids.device)[self.owner(ids)]
 
     def to_ids(self, part: Part, rows: Tensor) -> Tensor:
-        """The ids of rows of one part, shape (B,), int64.
-
-        Raises:
-            PartitionError: a row is negative or not below the part's size.
-        """
         rows = check_ids(rows, self.part_size(part), f"part {part}")
         return rows + int(self.bounds[part])
 
     def part_size(self, part: Part) -> int:
-        """Rows that a part owns."""
         if not 0 <= part < self.num_parts:
             raise PartitionError(f"part {part} is outside [0, {self.num_parts})")
         return int(self.bounds[part + 1] - self.bounds[part])
@@ -205,9 +180,7 @@ class RankRanges:
     def owned(self, rank: int) -> tuple[int, int]:
         """The ids [low, high) that a rank stores."""
         mine = np.flatnonzero(self.ranks == rank)
-        if not len(mine):
-            return 0, 0
-        return int(self.bounds[mine[0]]), int(self.bounds[mine[-1] + 1])
+        return (int(self.bounds[mine[0]]), int(self.bounds[mine[-1] + 1])) if len(mine) else (0, 0)
 
     def owner(self, ids: Tensor) -> Tensor:
         """The rank of each checked id, shape (B,), int64, on the CPU; ids of any integer dtype."""
@@ -229,12 +202,8 @@ class RankRanges:
 
 def cut(counts: Sequence[int]) -> list[tuple[int, int, int]]:
     """(owner, start, end) of the rows of each owner that has some, where they lie owner after owner."""
-    found, start = [], 0
-    for owner, count in enumerate(counts):
-        if count:
-            found.append((owner, start, start + count))
-        start += count
-    return found
+    ends = accumulate(counts)
+    return [(owner, end - count, end) for owner, (count, end) in enumerate(zip(counts, ends, strict=True)) if count]
 
 
 def _ranges_of(bounds: Tensor, ids: Tensor) -> Tensor:
@@ -325,11 +294,6 @@ class DGLPolicyBook(RangeBook):
         self.policy_str: str = policy.policy_str
 
 
-def is_dgl_policy(policy: object) -> bool:
-    """Whether an object has the public face of a DGL partition policy."""
-    return all(hasattr(policy, name) for name in ("policy_str", "partition_book", "type_name", "is_node"))
-
-
 def as_book(policy: object, num_rows: int, table: str) -> PartitionBook:
     """The book that a ``part_policy`` argument stands for.
 
@@ -344,7 +308,7 @@ def as_book(policy: object, num_rows: int, table: str) -> PartitionBook:
     if policy is None:
         return RangeBook.even(num_rows)
     book = getattr(policy, "book", policy)
-    if is_dgl_policy(policy):
+    if all(hasattr(policy, name) for name in ("policy_str", "partition_book", "type_name", "is_node")):
         book = DGLPolicyBook(policy)
     if not isinstance(book, PartitionBook):
         raise PartitionError(

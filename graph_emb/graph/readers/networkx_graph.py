@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,39 +46,36 @@ def read_networkx(source: Any, options: ReadOptions) -> Contents:
     if path is None:
         return _contents(source, options, "graph", texts=False)
     file = checked_file(path)
-    suffix, _ = split_suffix(file)
+    suffix, gzipped = split_suffix(file)
     what = {"graphml": "GraphML", "json": "JSON node-link data"}.get(suffix, "a pickled networkx graph")
     with parsing(file, what):
-        graph = _load(file, options)
+        if suffix in _PICKLES and not options.trust_pickle:
+            raise DataError(
+                "a pickle can run any code; save the graph as GraphML, JSON node-link or an edge list, or say "
+                "trust_pickle=True for a file of your own"
+            )
+        with open_bytes(file, gzipped) as stream:
+            graph = _load(stream, suffix)
         name = file.name.removesuffix(".gz").rpartition(".")[0] or file.name
         return _contents(graph, options, name, texts=suffix == "graphml")
 
 
-def _load(file: Path, options: ReadOptions) -> Any:
-    """The networkx graph of a file."""
+def _load(stream: Any, suffix: str) -> Any:
+    """The networkx graph of a file.
+
+    JSON is networkx's node-link form: ``nodes`` with an ``id``, ``links`` or ``edges`` with both ends. Its own reader
+    does not say which of them is wrong.
+    """
     import networkx
 
-    suffix, gzipped = split_suffix(file)
-    if suffix in _PICKLES and not options.trust_pickle:
-        raise DataError(
-            f"{file}: a pickle can run any code; save the graph as GraphML, JSON node-link or an edge list, or say "
-            "trust_pickle=True for a file of your own"
-        )
-    with open_bytes(file, gzipped) as stream:
-        if suffix == "graphml":
-            return networkx.read_graphml(stream)
-        if suffix in _PICKLES:
-            graph = pickle.load(stream)
-            if not isinstance(graph, networkx.Graph):
-                raise DataError(f"holds a {type(graph).__name__}; expected a networkx graph")
-            return graph
-        return _node_link(json.loads(stream.read()))
-
-
-def _node_link(data: Any) -> Any:
-    """The graph of networkx's node-link form: ``nodes`` with an ``id``, ``links`` or ``edges`` with both ends."""
-    import networkx
-
+    if suffix == "graphml":
+        return networkx.read_graphml(stream)
+    if suffix in _PICKLES:
+        graph = pickle.load(stream)
+        if not isinstance(graph, networkx.Graph):
+            raise DataError(f"holds a {type(graph).__name__}; expected a networkx graph")
+        return graph
+    data = json.loads(stream.read())
     edges = data.get("links", data.get("edges")) if isinstance(data, dict) else None
     if not isinstance(edges, list) or not isinstance(data.get("nodes"), list):
         raise DataError("no lists 'nodes' and 'links'; expected JSON as networkx.node_link_data makes it")
@@ -117,17 +113,14 @@ def _contents(source: Any, options: ReadOptions, name: str, *, texts: bool) -> C
     place = {nodes[old]: new for new, old in enumerate(order.tolist())}
     arcs = list(source.edges(data=True))
     src, dst = (np.fromiter((place[arc[end]] for arc in arcs), dtype=np.int64, count=len(arcs)) for end in (0, 1))
-    node_columns = _columns(
-        "node", [source.nodes[nodes[old]] for old in order.tolist()], options.node_attributes, counts
-    )
+    node_rows = [source.nodes[nodes[old]] for old in order.tolist()]
     edge_rows = [{k: v for k, v in arc[2].items() if k != WEIGHT or options.weight is not False} for arc in arcs]
-    edge_columns = _columns("edge", edge_rows, options.edge_attributes, counts)
     is_dense = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(len(ids)))
     graph = HeteroGraph(
         {NODE_TYPE: len(nodes)},
         {EDGE_TYPE: (src, dst)},
-        node_data={NODE_TYPE: node_columns},
-        edge_data={EDGE_TYPE: edge_columns},
+        node_data={NODE_TYPE: _columns("node", node_rows, options.node_attributes, counts)},
+        edge_data={EDGE_TYPE: _columns("edge", edge_rows, options.edge_attributes, counts)},
         node_ids={} if is_dense else {NODE_TYPE: ids},
         counts=counts,
         name=name,
@@ -174,8 +167,7 @@ def _columns(
     return columns
 
 
-def _column(kind: str, name: str, values: Iterable[Any]) -> np.ndarray:
-    values = list(values)
+def _column(kind: str, name: str, values: list[Any]) -> np.ndarray:
     missing = next((place for place, value in enumerate(values) if value is None), None)
     if missing is not None:
         raise DataError(f"{kind} {missing}: has no attribute {name!r}; give it one or leave the attribute out")
