@@ -82,7 +82,12 @@ def _of_rows(file: Path, arrays: dict[str, NDArray]) -> Contents:
         present = weights != 0
         zeros = int((~present).sum())
         src, dst, weights = src[present], dst[present], weights[present]
-    directed = _stored_direction(file, arrays)
+    directed: bool | None = None  # the file does not say
+    if "directed" in arrays:
+        stored = arrays["directed"]
+        if stored.size != 1 or stored.dtype.kind not in "biu":
+            raise DataError(f"{file}: directed has shape {stored.shape}, dtype {stored.dtype}; expected one boolean")
+        directed = bool(stored.item())
     half = directed is None and bool((src <= dst).all())
     labels = labels_of_arrays(file, arrays, num_nodes)
     columns = {} if labels is None else {"label": labels.to_column()}
@@ -92,7 +97,7 @@ def _of_rows(file: Path, arrays: dict[str, NDArray]) -> Contents:
             {NODE_TYPE: num_nodes},
             {EDGE_TYPE: (src, dst)},
             node_data={NODE_TYPE: columns},
-            edge_data={} if weights is None else {EDGE_TYPE: {WEIGHT: weights}},
+            edge_data={EDGE_TYPE: {} if weights is None else {WEIGHT: weights}},
             node_ids={NODE_TYPE: distinct_ids(arrays["node_ids"], num_nodes)} if "node_ids" in arrays else {},
             counts={"explicit zeros dropped": zeros} if zeros else {},
             name=file.parent.name if file.name == "graph.npz" and file.parent.name else file.stem,
@@ -108,9 +113,7 @@ def labels_of_arrays(file: Path, arrays: Mapping[str, NDArray], num_nodes: int) 
         DataError: another number of nodes, or a class out of range.
     """
     if "label" in arrays:
-        classes = arrays["label"]
-        if classes.ndim != 1 or classes.dtype.kind not in "iu":
-            raise DataError(f"{file}: label has shape {classes.shape}, dtype {classes.dtype}; expected integers")
+        classes = _integers(file, "label", arrays["label"])
         checked_length(file, len(classes), num_nodes)
         if int(classes.max(initial=-1)) >= _LIMIT_OF_CLASSES:
             raise DataError(f"{file}: label {classes.max()} is outside [0, {_LIMIT_OF_CLASSES}); is it an id?")
@@ -143,9 +146,8 @@ def _checked_rows(
     Raises:
         DataError: row, value and limit of the first entry that does not fit.
     """
-    for word, array in ((f"{name}indptr", indptr), (f"{name}indices", indices)):
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise DataError(f"{file}: {word} has shape {array.shape}, dtype {array.dtype}; expected integers")
+    _integers(file, f"{name}indptr", indptr)
+    _integers(file, f"{name}indices", indices)
     if not len(indptr) or int(indptr[0]) != 0:
         raise DataError(f"{file}: {name}indptr must start with 0; is the file whole?")
     rows, columns = indptr.astype(np.int64), indices.astype(np.int64)
@@ -163,14 +165,10 @@ def _checked_rows(
     return rows, columns
 
 
-def _stored_direction(file: Path, arrays: Mapping[str, NDArray]) -> bool | None:
-    """Whether the file says that its edges are directed; None: it does not say."""
-    if "directed" not in arrays:
-        return None
-    stored = arrays["directed"]
-    if stored.size != 1 or stored.dtype.kind not in "biu":
-        raise DataError(f"{file}: directed has shape {stored.shape}, dtype {stored.dtype}; expected one boolean")
-    return bool(stored.item())
+def _integers(file: Path, name: str, array: NDArray) -> NDArray:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise DataError(f"{file}: {name} has shape {array.shape}, dtype {array.dtype}; expected integers")
+    return array
 
 
 def _masks(file: Path, arrays: dict[str, NDArray], num_nodes: int) -> dict[str, NDArray]:
@@ -179,9 +177,7 @@ def _masks(file: Path, arrays: dict[str, NDArray], num_nodes: int) -> dict[str, 
         name = next((name for name in names if name in arrays), None)
         if name is None:
             continue
-        nodes = arrays[name]
-        if nodes.ndim != 1 or nodes.dtype.kind not in "iu":
-            raise DataError(f"{file}: {name} has shape {nodes.shape}, dtype {nodes.dtype}; expected integers")
+        nodes = _integers(file, name, arrays[name])
         check_ids(file, name, nodes, num_nodes, first_row=0)
         masks[MASKS[part]] = mask_of(nodes, num_nodes)
     return masks

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.readers import tables
@@ -35,22 +35,19 @@ _SHAPE = re.compile(r"\s*[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]\s*\Z")
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Format(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Format(BaseModel, extra="forbid"):
     name: Literal["csv", "numpy", "parquet"]
     delimiter: str = Field(default=" ", min_length=1, max_length=1)
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Data(BaseModel, extra="ignore"):
     format: _Format
     data: list[str]
 
 
-class _Metadata(BaseModel):
+class _Metadata(BaseModel, extra="ignore"):
     """The fields that DGL's pipeline reads; GSProcessing adds others."""
 
-    model_config = ConfigDict(extra="ignore")
     graph_name: str = "graph"
     node_type: list[str]
     edge_type: list[str]
@@ -146,7 +143,7 @@ def _counts(file: Path, meta: _Metadata, kind: str, types: list[str], optional: 
 
 
 def _read_edges(file: Path, etype: EdgeType, data: _Data, num_nodes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    ends: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for name in data.data:
         chunk = file.parent / name
         table = _read_file(chunk, data.format)
@@ -158,8 +155,7 @@ def _read_edges(file: Path, etype: EdgeType, data: _Data, num_nodes: dict[str, i
             column = np.ascontiguousarray(table[:, place], dtype=np.int64)
             check_ids(chunk, word, column, num_nodes[ntype])
             ends[place].append(column)
-    src, dst = (np.concatenate([np.empty(0, np.int64), *columns]) for columns in ends)
-    return src, dst
+    return np.concatenate(ends[0]), np.concatenate(ends[1])
 
 
 def _read_all(file: Path, owner: str, columns: dict[str, _Data]) -> dict[str, np.ndarray]:
@@ -167,41 +163,31 @@ def _read_all(file: Path, owner: str, columns: dict[str, _Data]) -> dict[str, np
     for name, data in columns.items():
         if not data.data:
             raise DataError(f"{file}: data {name!r} of {owner}: names no file")
-        chunks = [(chunk, _squeezed(_read_file(chunk, data.format))) for chunk in (file.parent / f for f in data.data)]
-        shapes = [values.shape[1:] for _, values in chunks if len(values)]
-        for chunk, values in chunks:
-            if len(values) and values.shape[1:] != shapes[0]:
-                raise DataError(f"{chunk}: rows of shape {values.shape[1:]}; expected {shapes[0]}")
-        read[name] = tables.joined([values for _, values in chunks])
+        chunks = [_read_file(file.parent / chunk, data.format) for chunk in data.data]
+        if data.format.name != "numpy":  # which alone can tell (R,) from (R, 1)
+            chunks = [rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows for rows in chunks]
+        shape = next((rows.shape[1:] for rows in chunks if len(rows)), None)
+        for chunk, rows in zip(data.data, chunks, strict=True):
+            if len(rows) and rows.shape[1:] != shape:
+                raise DataError(f"{file.parent / chunk}: rows of shape {rows.shape[1:]}; expected {shape}")
+        read[name] = tables.joined(chunks)
     return read
-
-
-def _squeezed(table: np.ndarray) -> np.ndarray:
-    """One column of csv or Parquet as (R,): the formats cannot tell it from (R, 1)."""
-    return table[:, 0] if table.ndim == 2 and table.shape[1] == 1 and not isinstance(table, np.memmap) else table
 
 
 def _read_file(file: Path, format: _Format) -> np.ndarray:
     """The rows of one file as an array."""
     if format.name == "numpy":
         return tables.read_npy(file)
-    if format.name == "csv":
-        columns = tables.read_columns(file, separator=format.delimiter, header=False)
-        return _stacked([tables.numbers_of(file, name, column) for name, column in columns.items()])
-    columns = tables.read_columns(file)
-    table = _stacked([tables.numbers_of(file, name, column) for name, column in columns.items()])
-    shape = _stored_shape(file)
+    is_csv = format.name == "csv"
+    read = tables.read_columns(file, separator=format.delimiter if is_csv else None, header=not is_csv)
+    columns = [tables.numbers_of(file, name, column) for name, column in read.items()]
+    table = columns[0] if len(columns) == 1 and columns[0].ndim == 2 else np.stack(columns, axis=1)
+    shape = None if is_csv else _stored_shape(file)
     if shape is None:
         return table
     if int(np.prod(shape)) != table.size:
         raise DataError(f"{file}: shape {shape} in the metadata, but the file holds {table.size} values")
     return table.reshape(shape)
-
-
-def _stacked(columns: list[np.ndarray]) -> np.ndarray:
-    if len(columns) == 1 and columns[0].ndim == 2:
-        return columns[0]
-    return np.stack(columns, axis=1)
 
 
 def _stored_shape(file: Path) -> tuple[int, ...] | None:

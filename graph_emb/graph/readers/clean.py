@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,15 +36,22 @@ def cleaned(contents: Contents, options: ReadOptions) -> HeteroGraph:
         table = _EdgeTable(src, dst, _with_weight(etype, graph.edge_data.get(etype, {}), options.weight))
         if etype[0] == etype[2]:
             if options.self_loops == "drop":
-                table = _without_loops(table, counts)
+                loops = table.src == table.dst
+                _count(counts, "self loops dropped", int(loops.sum()))
+                table = table.take(~loops) if loops.any() else table
             if mirror and not graph.symmetric:
                 table = _mirrored(table, contents.both_ways, graph.num_nodes[etype[0]], counts)
         table = _merged(table, options.duplicates, graph.num_nodes[etype[2]], counts)
         edges[etype], edge_data[etype] = (table.src, table.dst), table.data
     symmetric = mirror or (graph.symmetric and not options.directed)
     if options.reverse_types:
-        skip = {etype for etype in edges if etype[0] == etype[2]} if symmetric else set()
-        _add_reverse_types(edges, edge_data, skip, counts)
+        for etype in [etype for etype in edges if not (symmetric and etype[0] == etype[2])]:
+            reverse = (etype[2], REVERSE_PREFIX + etype[1], etype[0])
+            if reverse in edges:
+                raise DataError(f"edge type {':'.join(reverse)} is in the data already; leave out reverse_types=True")
+            src, dst = edges[etype]
+            edges[reverse], edge_data[reverse] = (dst.copy(), src.copy()), dict(edge_data[etype])
+            _count(counts, "reverse edge types added", 1)
     graph = replace(graph, edges=edges, edge_data=edge_data, counts=counts, symmetric=symmetric)
     return _without_isolated(graph) if options.isolated == "drop" else graph
 
@@ -79,14 +85,6 @@ def _count(counts: dict[str, int], what: str, number: int) -> None:
         counts[what] = counts.get(what, 0) + number
 
 
-def _without_loops(table: _EdgeTable, counts: dict[str, int]) -> _EdgeTable:
-    keep = table.src != table.dst
-    if keep.all():
-        return table
-    _count(counts, "self loops dropped", int((~keep).sum()))
-    return table.take(keep)
-
-
 def _mirrored(table: _EdgeTable, each: bool, num_nodes: int, counts: dict[str, int]) -> _EdgeTable:
     """With the reverse of every edge (``each``) or of those whose reverse is not there; loops are their own reverse."""
     add = table.src != table.dst
@@ -106,7 +104,9 @@ def _merged(table: _EdgeTable, policy: str, num_destinations: int, counts: dict[
     """Each (source, destination) once, at its first place, with its first data; "sum" adds the weights up."""
     keys = _keys(table.src, table.dst, num_destinations)
     if policy == "keep":
-        _count(counts, DUPLICATES_KEPT, _num_repeated(keys))
+        if not (keys[1:] > keys[:-1]).all():
+            keys.sort()
+        _count(counts, DUPLICATES_KEPT, int((keys[1:] == keys[:-1]).sum()))
         return table
     _, first, group, size = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     _count(counts, f"duplicate edges {'summed' if policy == 'sum' else 'dropped'}", len(keys) - len(first))
@@ -125,32 +125,9 @@ def _merged(table: _EdgeTable, policy: str, num_destinations: int, counts: dict[
     return merged
 
 
-def _num_repeated(keys: np.ndarray) -> int:
-    """Keys that were there before; sorts ``keys`` in place."""
-    if not (keys[1:] > keys[:-1]).all():
-        keys.sort()
-    return int((keys[1:] == keys[:-1]).sum())
-
-
 def _keys(src: np.ndarray, dst: np.ndarray, num_destinations: int) -> np.ndarray:
     """One int64 for each pair; fits up to three billion nodes of a type."""
     return src.astype(np.int64) * max(num_destinations, 1) + dst
-
-
-def _add_reverse_types(
-    edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]],
-    edge_data: dict[EdgeType, Columns],
-    skip: Iterable[EdgeType],
-    counts: dict[str, int],
-) -> None:
-    for etype in [etype for etype in edges if etype not in skip]:
-        source, relation, destination = etype
-        reverse = (destination, REVERSE_PREFIX + relation, source)
-        if reverse in edges:
-            raise DataError(f"edge type {':'.join(reverse)} is in the data already; leave out reverse_types=True")
-        src, dst = edges[etype]
-        edges[reverse], edge_data[reverse] = (dst.copy(), src.copy()), dict(edge_data[etype])
-        _count(counts, "reverse edge types added", 1)
 
 
 def _without_isolated(graph: HeteroGraph) -> HeteroGraph:

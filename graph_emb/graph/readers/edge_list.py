@@ -46,10 +46,8 @@ def edge_files(path: Path) -> list[Path]:
 
 def _is_edge_list(source: Any) -> bool:
     path = as_path(source)
-    if path is None:
-        return False
-    if path.is_dir():
-        return bool(edge_files(path))
+    if path is None or path.is_dir():
+        return path is not None and bool(edge_files(path))
     return split_suffix(path)[0] in TEXT + tables.PARQUET
 
 
@@ -83,13 +81,11 @@ def name_of(path: Path) -> str:
 def _limits(options: ReadOptions, etype: EdgeType) -> Limits:
     """For each node type of the edges the limit of its ids, None: by the edges."""
     limits: Limits = dict.fromkeys((etype[0], etype[2]))
-    given = options.num_nodes
-    if given is None:
-        return limits
-    if isinstance(given, int | np.integer):
+    given = {} if options.num_nodes is None else options.num_nodes
+    if isinstance(given, int):
         if len(limits) > 1:
             raise ConfigError(f"num_nodes={given}: the edges join two node types; give both, by type")
-        return {etype[0]: int(given)}
+        return {etype[0]: given}
     for ntype, limit in given.items():
         if ntype not in limits:
             raise unknown_name("node type in num_nodes", ntype, limits)
@@ -147,16 +143,14 @@ def parquet_blocks(
 
 def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock], same: bool) -> None:
     """Ids of a node type are of one kind (``same``: both ends are one type), and weights are in all files or none."""
-    own = [_kind(ids) for ids in (block.src, block.dst)]
+    first = earlier[0] if earlier else block
+    own, before = ([_kind(ids) for ids in (read.src, read.dst)] for read in (block, first))
     if same and own[0] != own[1]:
         raise DataError(f"{file}: one end of the edges holds {own[0]}, the other {own[1]}; say ids='str'")
-    if not earlier:
-        return
-    before = [_kind(ids) for ids in (earlier[0].src, earlier[0].dst)]
     for kind, known in zip(own, before, strict=True):
         if kind != known:
             raise DataError(f"{file}: its ids are {kind}, those of the files before are {known}; say ids='str'")
-    if (block.weights is None) != (earlier[0].weights is None):
+    if (block.weights is None) != (first.weights is None):
         has = "no weights" if block.weights is None else "weights"
         raise DataError(f"{file}: has {has}, unlike the files before; add them or say weight=False")
 

@@ -176,7 +176,7 @@ def _read_parquet(file: Path, names: Sequence[str], text: Collection[str]) -> Ta
                 advance(batch.num_rows)
         types = {name: table.schema_arrow.field(name).type for name in names}
     columns = {name: pa.chunked_array(own, type=types[name]) for name, own in chunks.items()}
-    return {name: column.cast(pa.string()) if name in text else column for name, column in columns.items()}
+    return columns | {name: columns[name].cast(pa.string()) for name in names if name in text}
 
 
 def _read_text(
@@ -299,6 +299,7 @@ def numbers_of(
         DataError: a value is missing or does not fit, or no numbers.
     """
     import pyarrow as pa
+    from pyarrow import compute
 
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -307,20 +308,13 @@ def numbers_of(
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"{file}: column {name!r} holds {kind}; expected numbers")
     if missing is not None:
-        column = (column if pa.types.is_floating(kind) else _as_int64(file, name, column)).fill_null(missing)
+        try:
+            column = (column if pa.types.is_floating(kind) else column.cast(pa.int64())).fill_null(missing)
+        except pa.ArrowInvalid:
+            largest = compute.max(column).as_py()
+            raise DataError(f"{file}: {name} {largest} is above {LARGEST_ID}; does the column hold classes?") from None
     _refuse_nulls(file, name, column, first_row)
     return column.to_numpy()
-
-
-def _as_int64(file: Path, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    try:
-        return column.cast(pa.int64())
-    except pa.ArrowInvalid:
-        largest = compute.max(column).as_py()
-        raise DataError(f"{file}: {name} {largest} is above {LARGEST_ID}; does the column hold classes?") from None
 
 
 def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> np.ndarray:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def _files(path: Path) -> dict[str, Path]:
     """The file, or the train, valid and test files of a folder in this order; else all of its files."""
     if not path.is_dir():
         return {"all": checked_file(path)}
-    known = ("csv", "tsv", "txt", "parquet", "pq")
+    known = ("csv", "tsv", "txt", *tables.PARQUET)
     entries = sorted(entry for entry in path.iterdir() if entry.is_file() and split_suffix(entry)[0] in known)
     by_stem = {entry.name.partition(".")[0].lower(): entry for entry in entries}
     if "train" in by_stem:
@@ -132,14 +133,14 @@ def _files(path: Path) -> dict[str, Path]:
 
 def _read(file: Path, options: ReadOptions) -> list[Any]:
     """Head, relation (as strings) and tail columns of a file."""
-    ids, separator = options.ids, options.separator
+    ids, separator, parquet = options.ids, options.separator, tables.is_parquet(file)
     names = tables.column_names(file, separator)
     if len(names) != 3:
         raise DataError(f"{file}: {len(names)} column(s) in the first line, expected 3: head, relation, tail")
-    keys = names if tables.is_parquet(file) else ["0", "1", "2"]
+    keys = names if parquet else ["0", "1", "2"]
     place = {letter: keys[options.order.index(letter)] for letter in "hrt"}
     # with names at both ends of the first line of a text, NA and null are names like others
-    shows_names = not tables.is_parquet(file) and not any(tables.is_integer(names[int(place[end])]) for end in "ht")
+    shows_names = not parquet and not any(tables.is_integer(names[int(place[end])]) for end in "ht")
     text = keys if ids == "str" or shows_names else [place["r"]]
     read = tables.read_columns(file, separator=separator, header=False, text=text)
     if not len(read[place["r"]]):
@@ -173,11 +174,9 @@ def relation_graph(
         short: Name edge types by the last part of an IRI where that is unambiguous.
     """
     edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]] = {}
-    edge_data: dict[EdgeType, dict[str, np.ndarray]] = {}
     heads, tails = heads.astype(np.int64, copy=False), tails.astype(np.int64, copy=False)
     if policy == "column":
         edges[EDGE_TYPE] = (heads, tails)
-        edge_data[EDGE_TYPE] = {RELATION: relations.astype(np.int64)}
     else:
         order = np.argsort(relations, kind="stable")
         ends = np.cumsum(np.bincount(relations, minlength=len(relation_names)))
@@ -188,7 +187,7 @@ def relation_graph(
     return HeteroGraph(
         {NODE_TYPE: num_nodes},
         edges,
-        edge_data=edge_data,
+        edge_data={EDGE_TYPE: {RELATION: relations.astype(np.int64)}} if policy == "column" else {},
         node_ids={} if node_ids is None else {NODE_TYPE: node_ids},
         relation_names=relation_names,
         counts=counts or {},
@@ -201,10 +200,10 @@ def type_names(relation_names: np.ndarray, short: bool = False) -> list[str]:
     full = [_UNSAFE.sub("_", str(name)).strip("_") or "relation" for name in relation_names]
     last = [_UNSAFE.sub("_", re.split(r"[#/:]", str(name).strip("<>"))[-1]).strip("_") for name in relation_names]
     chosen = [s if short and s and last.count(s) == 1 else f for s, f in zip(last, full, strict=True)]
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     names = []
     for name in chosen:
-        seen[name] = seen.get(name, 0) + 1
+        seen[name] += 1
         while seen[name] > 1 and f"{name}_{seen[name]}" in chosen:
             seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
