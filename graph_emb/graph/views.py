@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError, GraphEmbError
-from graph_emb.graph.csr import Duplicates, Graph
+from graph_emb.graph.csr import Duplicates, Graph, SelfLoops
 from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit, check_labels
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import read_graph
@@ -21,7 +21,7 @@ from graph_emb.graph.readers.triples import RELATION
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 
-MERGED, ADDED = "duplicate edges merged", "reverse edges added"
+DROPPED, MERGED, ADDED = "self loops dropped", "duplicate edges merged", "reverse edges added"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class PlainDataset:
         labels: Classes of the N nodes, or None.
         node_split: Nodes of ``train``, ``valid`` and ``test``, as far as there are, or None.
         features: Shape (N, F), or None.
-        counts: Edges that the view merged and added.
+        counts: Edges that the view dropped, merged and added.
     Raises:
         ShapeError: labels of another number of nodes.
     """
@@ -50,11 +50,13 @@ class PlainDataset:
         check_labels(self.name, self.labels, self.graph.num_nodes)
 
 
-def plain_dataset(dataset: Dataset, *, symmetrize: bool = True, duplicates: Duplicates | None = None) -> PlainDataset:
+def plain_dataset(
+    dataset: Dataset, *, symmetrize: bool = True, duplicates: Duplicates | None = None, self_loops: SelfLoops = "keep"
+) -> PlainDataset:
     """A data set whose graph has one node and one edge type.
 
     Args:
-        symmetrize: Every edge means both directions; as in ``compressed``.
+        symmetrize, self_loops: As in ``compressed``.
         duplicates: As in ``compressed``; None: as the data set is defined.
     Raises:
         DataError: there are more types, or relations.
@@ -71,7 +73,8 @@ def plain_dataset(dataset: Dataset, *, symmetrize: bool = True, duplicates: Dupl
             "expected one of each; metapath2vec and rgcn take such graphs"
         )
     try:
-        graph, counts = compressed(dataset.graph, symmetrize=symmetrize, duplicates=duplicates or dataset.duplicates)
+        merge = duplicates or dataset.duplicates
+        graph, counts = compressed(types, symmetrize=symmetrize, duplicates=merge, self_loops=self_loops)
     except GraphEmbError as error:
         raise DataError(f"data set {dataset.name!r}: {error}") from error
     (ntype,) = types.ntypes
@@ -97,7 +100,7 @@ def _relations(graph: HeteroGraph) -> bool:
 
 
 def compressed(
-    graph: HeteroGraph, *, symmetrize: bool, duplicates: Duplicates = "first"
+    graph: HeteroGraph, *, symmetrize: bool, duplicates: Duplicates = "first", self_loops: SelfLoops = "keep"
 ) -> tuple[Graph, dict[str, int]]:
     """The arcs of a graph of one node and one edge type in compressed rows, and what was merged and added.
 
@@ -107,34 +110,43 @@ def compressed(
         symmetrize: Add the reverse of every arc that lacks it; (u, v) and (v, u) are then one edge.
         duplicates: Of a repeated edge, ``first`` keeps the weight that comes first, ``sum`` adds them up (an edge
             without weight counts 1).
+        self_loops: ``keep`` or ``drop``.
     Returns:
         The graph; its ``directed`` is False where no arc lacks its reverse. Counts that are 0 are left out.
     """
     ((src, dst),) = graph.edges.values()
     weights = next((columns[WEIGHT] for columns in graph.edge_data.values() if WEIGHT in columns), None)
     ids = next(iter(graph.node_ids.values()), None)
+    policies: dict[str, Any] = {"duplicates": duplicates, "self_loops": self_loops}
 
     def rows(directed: bool) -> Graph:
-        return Graph.from_edges(src, dst, graph.total_nodes, weights, directed, ids, duplicates=duplicates)
+        return Graph.from_edges(src, dst, graph.total_nodes, weights, directed, ids, **policies)
 
     given = rows(directed=True)
-    counts = {MERGED: len(src) - given.num_arcs}
-    found = _undirected(given)
+    dropped = int((src == dst).sum()) if self_loops == "drop" else 0
+    counts = {DROPPED: dropped, MERGED: len(src) - dropped - given.num_arcs}
+    found = _undirected(given, graph.symmetric)
     if found is None:
         found = rows(directed=False) if symmetrize else given
     counts[ADDED] = found.num_arcs - given.num_arcs
     return found, {what: count for what, count in counts.items() if count}
 
 
-def _undirected(graph: Graph) -> Graph | None:
-    """The graph as an undirected one where every arc has its reverse with the same weight, else None."""
+def _undirected(graph: Graph, symmetric: bool) -> Graph | None:
+    """The graph as an undirected one where every arc has its reverse with the same weight, else None.
+
+    Args:
+        symmetric: Every arc is known to have its reverse, though perhaps with another weight.
+    """
+    if symmetric and graph.weights is None:
+        return replace(graph, directed=False)
     if not np.array_equal(graph.degrees(), np.bincount(graph.indices, minlength=graph.num_nodes)):
         return None
     back = graph.reverse()
     if not np.array_equal(back.indices, graph.indices):
         return None
     if graph.weights is None:
-        return Graph(graph.indptr, graph.indices, None, directed=False, node_ids=graph.node_ids)
+        return replace(graph, directed=False)
     assert back.weights is not None
     # sums of the same weights in another order may differ in the last bit
     return graph.to_undirected("first") if np.allclose(back.weights, graph.weights, rtol=1e-6, atol=0) else None

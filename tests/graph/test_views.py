@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,29 @@ def test_a_view_equals_the_graph_that_is_built_at_once() -> None:
             found, _ = compressed(graph, symmetrize=symmetrize, duplicates=duplicates)
             built = Graph.from_edges(src, dst, 30, weights, directed=not symmetrize, duplicates=duplicates)
             assert triples_of(found) == triples_of(built)
+
+
+def test_self_loops_are_dropped_and_counted_where_the_view_says_so() -> None:
+    given = arcs([0, 1, 1, 0, 0], [0, 1, 1, 1, 1], [1, 2, 3, 4, 5])
+    for symmetrize in (True, False):
+        graph, counts = compressed(given, symmetrize=symmetrize, self_loops="drop")
+        assert [arc for arc in triples_of(graph) if arc[0] <= arc[1]] == [(0, 1, 4.0)]
+        added = {"reverse edges added": 1} if symmetrize else {}
+        assert counts == {"self loops dropped": 3, "duplicate edges merged": 1, **added}
+    dataset = Dataset("x", given)
+    assert plain_dataset(dataset).graph.num_self_loops == 2
+    assert plain_dataset(dataset, self_loops="drop").graph.num_self_loops == 0
+
+
+def test_a_graph_that_is_symmetric_by_construction_is_not_compared_with_its_reverse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The view sorted every graph a second time to find out what its reader had said; weights may differ still."""
+    plain, uneven = (replace(arcs([0, 1], [1, 0], own), symmetric=True) for own in (None, [5, 2]))
+    assert compressed(uneven, symmetrize=False)[0].directed
+    monkeypatch.delattr(Graph, "reverse")
+    graph, counts = compressed(plain, symmetrize=True)
+    assert (graph.directed, triples_of(graph), counts) == (False, [(0, 1, 1.0), (1, 0, 1.0)], {})
 
 
 def test_original_ids_go_along() -> None:
