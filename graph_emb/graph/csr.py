@@ -17,6 +17,7 @@ from scipy import sparse
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.graph.ids import as_ids, distinct_ids, find_ids, number_ids
+from graph_emb.graph.typed import summary
 
 Duplicates = Literal["first", "sum"]
 SelfLoops = Literal["keep", "drop"]
@@ -53,6 +54,8 @@ class Graph:
     weights: NDArray[np.float32] | None
     directed: bool
     node_ids: NDArray | None = None
+
+    __repr__ = summary
 
     def __post_init__(self) -> None:
         if self.indptr.ndim != 1 or len(self.indptr) == 0:

@@ -26,7 +26,7 @@ from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import MASKS, WEIGHT, checked_file, split_suffix
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
-from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
+from graph_emb.graph.typed import NODE_TYPE, HeteroGraph, summary
 
 GRAPH_FILE = "graph.npz"
 FOLDERS = ("blogcatalog", "cnr2000", "cora", "soc_epinions1", "web_notredame")
@@ -84,6 +84,8 @@ class Dataset:
     groups: frozenset[str] = frozenset()
     names: Mapping[str, NDArray] = field(default_factory=dict)
     asked: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    __repr__ = summary
 
     def __post_init__(self) -> None:
         for ntype, labels in self.labels.items():

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.graph.ids import first_outside
+from graph_emb.graph.typed import summary
 
 MAX_CLASSES = 2**31  # what int32 tells apart
 
@@ -35,6 +36,8 @@ class Labels:
     indices: NDArray[np.int32]
     num_classes: int
     class_names: tuple[str, ...] | None = None
+
+    __repr__ = summary
 
     def __post_init__(self) -> None:
         for name, dtype in (("indptr", np.int64), ("indices", np.int32)):

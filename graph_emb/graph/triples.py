@@ -12,6 +12,7 @@ import numpy as np
 
 from graph_emb.compat.ogb import OGBHetero, OGBLink
 from graph_emb.core.errors import DataError
+from graph_emb.graph.typed import summary
 
 PARTS = ("train", "valid", "test")
 
@@ -49,6 +50,8 @@ class KnowledgeGraph:
     relations: tuple[str, ...] | None = None
     negatives: Mapping[str, GivenNegatives] = field(default_factory=dict)
     entity_types: Mapping[str, int] | None = None
+
+    __repr__ = summary
 
     def __post_init__(self) -> None:
         if "train" not in self.parts:

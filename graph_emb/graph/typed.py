@@ -5,8 +5,10 @@ Legend: N nodes and E edges of one type.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +23,26 @@ EDGE_TYPE: EdgeType = ("_N", "_E", "_N")
 """DGL's names in a graph without types."""
 DUPLICATES_KEPT = "duplicate edges kept"
 """The count of edges that came before: they are in the graph, nothing was done to them."""
+
+
+def summary(value: Any) -> str:
+    """A repr of a dataclass in which an array is its type and shape; fields that are empty or None are left out."""
+    shown = {part.name: _short(getattr(value, part.name)) for part in fields(value)}
+    held = [f"{name}={own}" for name, own in shown.items() if own not in ("None", "{}", "frozenset()")]
+    return f"{type(value).__name__}({', '.join(held)})"
+
+
+def _short(value: Any, most: int = 6) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, Mapping):
+        items = [f"{':'.join(key) if isinstance(key, tuple) else key}: {_short(own)}" for key, own in value.items()]
+    elif isinstance(value, tuple):
+        items = [_short(own) for own in value[: most + 1]]
+    else:
+        return repr(value)
+    text = ", ".join(items if len(items) <= most else [*items[:most], f"... of {len(value)}"])
+    return f"{{{text}}}" if isinstance(value, Mapping) else f"({text})"
 
 
 @dataclass
@@ -54,9 +76,9 @@ class HeteroGraph:
     symmetric: bool = False
     class_names: dict[str, np.ndarray] = field(default_factory=dict)
 
+    __repr__ = summary
+
     def __post_init__(self) -> None:
-        self.node_data = {ntype: columns for ntype, columns in self.node_data.items() if columns}
-        self.edge_data = {etype: columns for etype, columns in self.edge_data.items() if columns}
         for etype, (src, dst) in self.edges.items():
             self._check_edges(etype, src, dst)
         ids = {ntype: {"original ids": own} for ntype, own in self.node_ids.items()}
@@ -69,6 +91,8 @@ class HeteroGraph:
             if etype not in self.edges:
                 raise DataError(f"edge data of unknown type {':'.join(etype)}")
             _check_lengths(f"edge type {':'.join(etype)}", len(self.edges[etype][0]), columns)
+        self.node_data = {ntype: columns for ntype, columns in self.node_data.items() if columns}
+        self.edge_data = {etype: columns for etype, columns in self.edge_data.items() if columns}
 
     def _check_edges(self, etype: EdgeType, src: np.ndarray, dst: np.ndarray) -> None:
         name = ":".join(etype)

@@ -19,7 +19,7 @@ from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.readers.triples import RELATION
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
+from graph_emb.graph.typed import NODE_TYPE, HeteroGraph, summary
 
 DROPPED, MERGED, ADDED = "self loops dropped", "duplicate edges merged", "reverse edges added"
 
@@ -45,6 +45,8 @@ class PlainDataset:
     link_split: LinkSplit | None = None
     features: NDArray | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+
+    __repr__ = summary
 
     def __post_init__(self) -> None:
         check_labels(self.name, self.labels, self.graph.num_nodes)
@@ -205,6 +207,8 @@ class TypedNodes:
     split: NodeSplit
     features: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
+
+    __repr__ = summary
 
 
 def typed_nodes(dataset: Dataset) -> TypedNodes:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import DataError
+from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.labels import Labels
 from graph_emb.graph.typed import HeteroGraph
 
 WRITES = ("author", "writes", "paper")
@@ -25,6 +27,21 @@ def test_totals_and_offsets_follow_the_order_of_the_types():
     assert (made.total_nodes, made.total_edges) == (5, 3)
     assert made.node_offsets == {"author": 0, "paper": 2}
     assert made.etypes == [WRITES]
+
+
+def test_a_repr_tells_counts_not_arrays():
+    """The arrays of a graph filled the screen, and those of a data set several."""
+    made = graph(node_data={"author": {"feat": np.zeros((2, 4), np.float32)}}, counts={"self loops dropped": 3})
+    assert repr(made) == (
+        "HeteroGraph(num_nodes={author: 2, paper: 3}, edges={author:writes:paper: (int64[3], int64[3])}, "
+        "node_data={author: {feat: float32[2, 4]}}, counts={self loops dropped: 3}, name='graph', symmetric=False)"
+    )
+    many = HeteroGraph({f"type{number}": 1 for number in range(900)}, {})
+    assert "type5: 1, ... of 900}" in repr(many)
+    labels = Labels.from_single([0, 1], class_names=["a", "b"])
+    data = Dataset("x", made, {"author": labels}, {"author": {"train": np.array([0])}})
+    assert f"graph={made!r}, labels={{author: {labels!r}}}, node_split={{author: {{train: int64[1]}}}}" in repr(data)
+    assert repr(labels) == "Labels(indptr=int64[3], indices=int32[2], num_classes=2, class_names=('a', 'b'))"
 
 
 @pytest.mark.parametrize("ids", [np.array([0.0, 1, 1]), np.array([True, False, True]), np.zeros((3, 1), int)])
