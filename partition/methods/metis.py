@@ -47,7 +47,7 @@ def metis(problem: Problem) -> np.ndarray:
     src = np.concatenate([np.empty(0, np.int64), *(s + offsets[t[0]] for t, (s, _) in graph.edges.items())])
     dst = np.concatenate([np.empty(0, np.int64), *(d + offsets[t[2]] for t, (_, d) in graph.edges.items())])
     homogeneous = dgl.graph((torch.from_numpy(src), torch.from_numpy(dst)), num_nodes=graph.total_nodes)
-    types = np.repeat(np.arange(len(graph.ntypes)) if typed else 0, list(graph.num_nodes.values()))
+    types = np.repeat(np.arange(len(graph.ntypes)) * bool(typed), list(graph.num_nodes.values()))
     # Without types METIS balances in-degrees alone and lets the nodes go.
     balance = torch.from_numpy(types) if typed or "nodes" in names else None
     with contextlib.redirect_stdout(io.StringIO()):  # DGL prints its timings
