@@ -1,4 +1,7 @@
-"""From a graph to checked parts, by any method."""
+"""From a graph to checked parts, by any method.
+
+Legend: N nodes, P parts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from partition.adjacency import RelationWeights
 from partition.assignment import Assignment, EdgeOwner
 from partition.constraints import constraints
 from partition.methods.base import METHODS, Problem
-from partition.methods.repair import needed, repair
 
 SEED_LIMIT = 2**63
 
@@ -53,7 +55,7 @@ def assign(
         CompatError: the method's package is not installed.
         PartitionError: the method left a part above its limit, or without what it needs.
     """
-    started, memory = time.perf_counter(), _Memory()
+    started, held, peak = time.perf_counter(), psutil.Process().memory_info().rss, _peak_bytes()
     if num_parts < 1 or num_parts > graph.total_nodes:
         raise ConfigError(f"num_parts is {num_parts}; it must lie in 1 .. {graph.total_nodes}, the number of nodes")
     if not 0 <= seed < SEED_LIMIT:
@@ -66,13 +68,10 @@ def assign(
     wanted = constraints(graph, names, tolerance, edge_owner=edge_owner, num_threads=threads)
     problem = Problem(graph, num_parts, wanted, seed, threads, relation_weights)
     parts = np.zeros(graph.total_nodes, np.int32) if num_parts == 1 else chosen.run(problem, **options)
-    moved = repair(problem, parts, edge_owner, with_cut=chosen.follows_edges and name not in _WITHOUT_ADJACENCY)
-    if moved:
-        why += f"; {moved} nodes moved so that every part has what it needs"
-    _check_needs(problem, parts, edge_owner, name)
-    wanted.check(parts, num_parts, name)
+    why += finish(problem, parts, name, edge_owner, with_cut=chosen.weighted)
     told = tuple(dict.fromkeys(("nodes", "edges", *wanted.names)))
     report = wanted if told == wanted.names else constraints(graph, told, edge_owner=edge_owner, num_threads=threads)
+    risen = _peak_bytes()
     return Assignment.of_homogeneous(
         graph,
         parts,
@@ -81,13 +80,9 @@ def assign(
         seed=seed,
         why=why,
         seconds=time.perf_counter() - started,
-        peak_bytes=memory.risen(),
+        peak_bytes=risen - held if risen > peak else 0,  # it may stay below an earlier peak
         balance=report.balance(parts, num_parts),
     )
-
-
-_WITHOUT_ADJACENCY = ("metis",)
-"""DGL makes a symmetric graph of its own; ours is not built for a repair alone."""
 
 
 def _chosen(graph: HeteroGraph, method: str, balance: Sequence[str] | None) -> tuple[str, str]:
@@ -101,8 +96,20 @@ def _chosen(graph: HeteroGraph, method: str, balance: Sequence[str] | None) -> t
     return "multilevel", "auto: the lowest cut under several limits at once, the same for a seed on any thread count"
 
 
-def _check_needs(problem: Problem, parts: np.ndarray, edge_owner: EdgeOwner, name: str) -> None:
-    for mask in needed(problem, edge_owner):
+def finish(problem: Problem, parts: np.ndarray, name: str, edge_owner: EdgeOwner, *, with_cut: bool) -> str:
+    """Repair parts in place and check them: what to add to the reason for the method.
+
+    A DGL server dies where a part has no row of a node or edge type with data.
+
+    Args:
+        name: Of the method, for errors.
+        with_cut: Whether the cost of a move is the cut it adds; else the lightest node moves.
+    Raises:
+        PartitionError: a part lacks what it needs, or holds more than its limit.
+    """
+    masks = _needed(problem, edge_owner)
+    moved = _repair(problem, parts, masks, with_cut)
+    for mask in masks:
         counts = np.bincount(parts[mask], minlength=problem.num_parts)
         if not counts.all():
             part = int(np.flatnonzero(counts == 0)[0])
@@ -110,21 +117,66 @@ def _check_needs(problem: Problem, parts: np.ndarray, edge_owner: EdgeOwner, nam
                 f"{name}: part {part} of {problem.num_parts} has none of {int(counts.sum())} nodes of a kind that "
                 "every part needs (a node type or edge type with data); use fewer parts"
             )
+    problem.constraints.check(parts, problem.num_parts, name)
+    return f"; {moved} nodes moved so that every part has what it needs" if moved else ""
 
 
-class _Memory:
-    """How far this process's peak rises from now on."""
+def _needed(problem: Problem, edge_owner: EdgeOwner) -> np.ndarray:
+    """Boolean masks, (kinds, N): every part must hold one node of each kind.
 
-    def __init__(self) -> None:
-        self._before, self._peak = psutil.Process().memory_info().rss, _peak_bytes()
+    All nodes; the nodes of each type with data; the owning ends of each edge type with data (the destination where the
+    owner depends on the load: its part keeps one edge). Kinds of fewer nodes than parts cannot be had by all and are
+    left out.
+    """
+    graph, offsets = problem.graph, problem.graph.node_offsets
+    side = 0 if edge_owner == "source" else 1
+    members: list[slice | np.ndarray] = [slice(None)]
+    members += [slice(offsets[t], offsets[t] + graph.num_nodes[t]) for t, data in graph.node_data.items() if data]
+    members += [graph.edges[e][side] + offsets[e[2 * side]] for e, data in graph.edge_data.items() if data]
+    masks = np.zeros((len(members), problem.num_nodes), bool)
+    for mask, nodes in zip(masks, members, strict=True):
+        mask[nodes] = True
+    return masks[masks.sum(axis=1) >= problem.num_parts]
 
-    def risen(self) -> int:
-        """0 where the peak stayed below an earlier one, or where the system does not tell."""
-        peak = _peak_bytes()
-        return peak - self._before if peak > self._peak else 0
+
+def _repair(problem: Problem, parts: np.ndarray, member: np.ndarray, with_cut: bool) -> int:
+    """Move the cheapest nodes, in place, until every part holds one of each kind: how many were moved."""
+    counts = np.stack([np.bincount(parts[mask], minlength=problem.num_parts) for mask in member])
+    if (counts > 0).all():
+        return 0
+    from partition.kernels.adjacency import move_costs
+
+    limits = problem.constraints.limits(problem.num_parts)
+    loads = problem.constraints.loads(parts, problem.num_parts)
+    moved = 0
+    for kind, part in np.argwhere(counts == 0):
+        if counts[kind, part]:
+            continue  # an earlier move brought one
+        spare = np.ones(problem.num_nodes, bool)
+        for mask, count in zip(member, counts, strict=True):
+            spare &= ~mask | (count[parts] > 1)
+        candidates = np.flatnonzero(member[kind] & spare)
+        if not len(candidates):
+            continue  # the last of some other kind everywhere: the check that follows names what is missing
+        weights = problem.constraints.weights[:, candidates]
+        room = (loads[:, part, None] + weights <= limits[:, None]).all(axis=0)
+        costs = weights.sum(axis=0)
+        if with_cut:
+            rows = problem.adjacency
+            costs = move_costs(rows.indptr, rows.indices, rows.weight_array, parts, candidates, int(part))
+        node = candidates[np.lexsort((costs, ~room))[0]]
+        own = parts[node]
+        loads[:, own] -= problem.constraints.weights[:, node]
+        loads[:, part] += problem.constraints.weights[:, node]
+        counts[:, own] -= member[:, node]
+        counts[:, part] += member[:, node]
+        parts[node] = part
+        moved += 1
+    return moved
 
 
 def _peak_bytes() -> int:
+    """The most that this process ever held; 0 where the system does not tell."""
     try:
         with open("/proc/self/status", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

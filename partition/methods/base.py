@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -63,8 +64,7 @@ class Method:
         refusal: Says why the method cannot balance these names, or returns "".
         balance: What it balances when nothing is asked for.
         seeded: Whether the seed changes the result.
-        follows_edges: Whether it sees the edges, and so their weights.
-        options: The names of its options.
+        weighted: Whether it takes the weights of edges.
     """
 
     name: str
@@ -72,13 +72,13 @@ class Method:
     refusal: Callable[[Sequence[str]], str]
     balance: tuple[str, ...]
     seeded: bool
-    follows_edges: bool
-    options: tuple[str, ...] = field(init=False)
+    weighted: bool
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Its options with their defaults."""
         parameters = inspect.signature(self.run).parameters.values()
-        names = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        object.__setattr__(self, "options", names)
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def check(self, balance: Sequence[str], seed: int, relation_weights: object, options: Mapping[str, object]) -> None:
         """Raise a ConfigError for whatever this method would have to ignore."""
@@ -90,8 +90,10 @@ class Method:
             raise ConfigError(f"method {self.name!r} cannot balance {', '.join(balance) or 'nothing'}: {why}")
         if seed and not self.seeded:
             raise ConfigError(f"method {self.name!r} takes no seed, but seed is {seed}; leave it at 0")
-        if relation_weights and not self.follows_edges:
-            raise ConfigError(f"method {self.name!r} does not look at edges; leave relation_weights out")
+        if relation_weights and not self.weighted:
+            raise ConfigError(
+                f"method {self.name!r} takes no weights of edges; leave relation_weights out, or use multilevel"
+            )
 
 
 METHODS: Registry[Method] = Registry("partition method")
@@ -103,12 +105,12 @@ def method(
     refusal: Callable[[Sequence[str]], str],
     balance: tuple[str, ...] = ("nodes", "edges"),
     seeded: bool = True,
-    follows_edges: bool = True,
+    weighted: bool = True,
 ) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
     """Decorator that registers a function as a method."""
 
     def file(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.register(name)(Method(name, run, refusal, balance, seeded, follows_edges))
+        METHODS.register(name)(Method(name, run, refusal, balance, seeded, weighted))
         return run
 
     return file

@@ -7,7 +7,7 @@ for every constraint. Legend: N nodes, M stored entries, C constraints.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
@@ -41,7 +41,7 @@ class Level:
     indices: np.ndarray
     weights: np.ndarray
     node_weights: np.ndarray
-    groups: np.ndarray
+    groups: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
     labels: np.ndarray | None = None
 
     @property

@@ -18,7 +18,7 @@ def _any(_: object) -> str:
     return ""  # it is what it is; the tolerance is checked afterwards
 
 
-@method("file", refusal=_any, balance=("nodes",), seeded=False, follows_edges=False)
+@method("file", refusal=_any, balance=("nodes",), seeded=False, weighted=False)
 def from_file(problem: Problem, *, path: str | Path | None = None) -> np.ndarray:
     """Parts from ``.npy``, or text with one part a line or ``node part`` a line (ParMETIS's pm_dglpart, any order).
 

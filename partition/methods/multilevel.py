@@ -1,19 +1,21 @@
 """Ours, the default: cluster, contract, split the coarsest graph, refine on the way back, under all limits at once.
 
+The coarsest graph is split by recursive bisection: greedy growing, several tries, the best kept.
 Legend: N nodes, P parts, C constraints.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from graph_emb.core.threads import ThreadPool
+from partition.kernels import bisection as kernels
 from partition.methods.base import Problem, any_but_none, at_least, method
 from partition.methods.coarsening import Level, coarsen
-from partition.methods.initial import first_parts
-from partition.methods.refining import Parts
+from partition.methods.refining import Parts, scales_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Effort:
     Attributes:
         repeats, cycles: Runs from scratch, and runs that start from the best parts.
         starts: On the coarsest level at most, over the depth of the bisection.
-        tries: Of each bisection.
+        tries: Of each bisection in a start: fewer make the starts more different.
         refined: The share of the starts that are refined, the best of them.
         growth: Mean nodes that may merge in one coarsening; 1e9 leaves it to the limit on clusters.
         shares: Of a part's limit: the most that a cluster may hold, one after the other in repeated runs.
@@ -52,6 +54,11 @@ LARGE_EDGES = 4_000_000
 INNER_ROOM = 0.95
 """Of what a part may hold above an even share: the most that it may on the levels between the coarsest and the finest.
 Between parts that arrive there full, each of something else, the last and strongest search finds no move."""
+ROUNDS = 8
+LEAST_PATIENCE = 50
+LEAST_REFINED = 8
+WORK = 4_000_000
+"""Entries that all starts together may look at in one try of each bisection."""
 
 
 @method("multilevel", refusal=any_but_none)
@@ -72,7 +79,6 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         adjacency.indices,
         adjacency.weight_array,
         np.ascontiguousarray(problem.constraints.weights.T),
-        np.empty(0, np.int32),
     )
     with ThreadPool(problem.num_threads) as threads:
         best: tuple[float, int] | None = None
@@ -109,7 +115,7 @@ def _run(
         made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
         made.refine(rng, threads)
     else:
-        made = first_parts(coarsest, num_parts, limits, effort.starts, effort.tries, effort.refined, rng, threads)
+        made = first_parts(coarsest, num_parts, limits, effort, rng, threads)
     while levels:
         level = levels.pop()
         assert level.labels is not None  # only the coarsest has none
@@ -118,3 +124,83 @@ def _run(
         made.refine(rng, threads)
         level.labels = None
     return made
+
+
+def first_parts(
+    level: Level,
+    num_parts: int,
+    limits: np.ndarray,
+    effort: Effort,
+    rng: np.random.Generator,
+    threads: ThreadPool,
+) -> Parts:
+    """The best of several starts by recursive bisection: least overload, then least cut.
+
+    A coarsest graph with many edges gets fewer starts than ``effort`` says, and at least ``LEAST_REFINED`` are refined.
+    """
+    depth = max(1.0, float(np.log2(num_parts)))
+    starts = int(np.clip(WORK / (effort.tries * max(len(level.indices), 1)), 1, effort.starts) / depth) or 1
+    # A generator for each start: what it draws does not depend on the thread that runs it.
+    made = threads.run([partial(_start, level, num_parts, limits, effort.tries, own) for own in rng.spawn(starts)])
+    made.sort(key=lambda start: start[0].score)
+    best = made[: max(LEAST_REFINED, int(np.ceil(effort.refined * starts)))]
+    return min(threads.run([partial(_refined, *start) for start in best]), key=lambda parts: parts.score)
+
+
+def _start(
+    level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator
+) -> tuple[Parts, np.random.Generator]:
+    made = Parts(level, _bisect_recursively(level, num_parts, limits, tries, rng), limits, num_parts)
+    made.rebalance(rng)
+    return made, rng
+
+
+def _refined(made: Parts, rng: np.random.Generator) -> Parts:
+    with ThreadPool(1) as alone:
+        made.refine(rng, alone)
+    return made
+
+
+def _bisect_recursively(
+    level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator
+) -> np.ndarray:
+    """(N,), int32: parts near the limits; nodes that do not fit yet are moved later."""
+    parts = np.zeros(level.num_nodes, np.int32)
+    local = np.full(level.num_nodes, -1, np.int32)
+    pieces = [(np.arange(level.num_nodes, dtype=np.int32), 0, num_parts)]
+    while pieces:
+        nodes, first, count = pieces.pop()
+        if count == 1 or not len(nodes):
+            parts[nodes] = first
+            continue
+        rows = kernels.induced(level.indptr, level.indices, level.weights, nodes, local)
+        piece = Level(*rows, node_weights=np.ascontiguousarray(level.node_weights[nodes]))
+        left = count // 2
+        side = _bisect(piece, left, count - left, limits, tries, rng)
+        pieces.append((nodes[side == 0], first, left))
+        pieces.append((nodes[side == 1], first + left, count - left))
+    return parts
+
+
+def _bisect(
+    level: Level, left: int, right: int, limits: np.ndarray, tries: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The best of several tries, (N,), int32, 0 or 1: ``left`` parts' share and ``right`` parts' share."""
+    totals = level.totals
+    count = left + right
+    # Each bisection gets an even share of what all of them may add: (1 + e)^depth is the limit over the mean.
+    room = np.maximum(limits * count / np.maximum(totals, 1), 1.0) ** (1 / np.ceil(np.log2(count)))
+    shares = np.array([left, right])[:, None] / count * totals[None, :]
+    bounds = np.maximum(np.ceil(shares), np.floor(shares * room)).astype(np.int64)
+    # A state in between may exceed a bound by one node: clusters are heavy here, and few fit exactly.
+    soft = bounds + level.node_weights.max(axis=0)
+    scales = scales_of(totals / 2)
+    orders = np.empty((tries, level.num_nodes), np.int32)
+    for order in orders:
+        order[:] = rng.permutation(level.num_nodes)
+    best = np.zeros(level.num_nodes, np.int32)
+    kernels.bisect(
+        level.indptr, level.indices, level.weights, level.node_weights, shares[1], bounds, soft, scales, orders, ROUNDS,
+        max(LEAST_PATIENCE, level.num_nodes), best,
+    )  # fmt: skip
+    return best

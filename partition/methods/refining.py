@@ -101,9 +101,10 @@ class Parts:
             left = kernels.rebalance(*self.rows, self.parts, self.loads, self.bounds, self.scales, order)
         return left
 
-    def cut(self) -> int:
-        """Weight of the edges between parts, counted from both ends."""
-        return int(cut_of(*self.rows[:3], self.parts))
+    @property
+    def score(self) -> tuple[float, int]:
+        """Overload, then the weight of the edges between parts, counted from both ends: the less the better."""
+        return self.overload, int(cut_of(*self.rows[:3], self.parts))
 
     def refine(self, rng: np.random.Generator, threads: ThreadPool) -> None:
         """Lower the cut; nothing goes further above its limit than it was."""

@@ -92,5 +92,5 @@ class Placed:
 
     def mend(self, rng: np.random.Generator, indptr: np.ndarray, indices: np.ndarray, weights: np.ndarray) -> None:
         """Move nodes out of parts above a limit, those first that lose the fewest of the given neighbours."""
-        level = Level(indptr, indices, weights, self.node_weights, np.empty(0, np.int32))
+        level = Level(indptr, indices, weights, self.node_weights)
         Parts(level, self.parts, self.limits, len(self._loads)).rebalance(rng)

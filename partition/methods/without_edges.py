@@ -10,7 +10,7 @@ from graph_emb.core.splitmix import GOLDEN, mix64
 from partition.methods.base import Problem, method, node_counts_only
 
 
-@method("range", refusal=node_counts_only, balance=("nodes",), seeded=False, follows_edges=False)
+@method("range", refusal=node_counts_only, balance=("nodes",), seeded=False, weighted=False)
 def id_range(problem: Problem) -> np.ndarray:
     """Each type's ids in equal ranges; the parts that get one more go round from type to type.
 
@@ -28,7 +28,7 @@ def id_range(problem: Problem) -> np.ndarray:
     return parts
 
 
-@method("random", refusal=node_counts_only, balance=("nodes",), follows_edges=False)
+@method("random", refusal=node_counts_only, balance=("nodes",), weighted=False)
 def random(problem: Problem) -> np.ndarray:
     """Shuffle each type, then deal the types one after the other: counts of nodes and of types differ by 1 at most."""
     rng = problem.rng()
@@ -46,7 +46,7 @@ def _promises_nothing(names: Sequence[str]) -> str:
     return f"a hash promises nothing, not {', '.join(names)}; try random or multilevel" if names else ""
 
 
-@method("hash", refusal=_promises_nothing, balance=(), follows_edges=False)
+@method("hash", refusal=_promises_nothing, balance=(), weighted=False)
 def hash_of_id(problem: Problem) -> np.ndarray:
     """SplitMix64 of the original id (its characters, for strings), salted with the seed, modulo the parts.
 

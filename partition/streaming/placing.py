@@ -16,8 +16,8 @@ from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
 from partition.constraints import Constraints
+from partition.methods.assign import finish
 from partition.methods.base import Problem
-from partition.methods.repair import repair
 from partition.options import BuildOptions
 from partition.relabel import Ranges, relabel
 from partition.streaming.edges import ShuffleLayout, check_largest, cut_buckets, number_type
@@ -135,10 +135,7 @@ class Placing:
         if num_parts > 1:
             parts = links.stream(wanted, num_parts, options.seed, method, options.method_options or {}, tick)
         why = AUTO_WHY if options.method == "auto" else "asked for"
-        moved = repair(Problem(graph, num_parts, wanted), parts, "destination", with_cut=False)
-        if moved:
-            why += f"; {moved} nodes moved so that every part has what it needs"
-        wanted.check(parts, num_parts, method)
+        why += finish(Problem(graph, num_parts, wanted), parts, method, "destination", with_cut=False)
         return Assignment({NODE_TYPE: parts}, num_parts, method, options.seed, why)
 
     def _balance(self, assignment: Assignment, parts: np.ndarray, degrees: np.ndarray) -> dict[str, float]:

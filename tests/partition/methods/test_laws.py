@@ -121,7 +121,7 @@ def test_what_cannot_be_balanced_is_refused(name: str, options: dict[str, Any]) 
 def test_relation_weights_are_refused_by_methods_that_see_no_edges(name: str) -> None:
     graph, _ = planted()
     options = {"path": "nowhere.npy"} if name == "file" else {}
-    with pytest.raises(ConfigError, match="does not look at edges"):
+    with pytest.raises(ConfigError, match="takes no weights of edges"):
         assign(graph, 4, name, relation_weights={("_N", "_E", "_N"): 2}, **options)
 
 

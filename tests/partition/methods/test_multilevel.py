@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.adjacency import symmetric
 from partition.methods import assign
 from partition.methods.coarsening import Level
-from partition.methods.initial import first_parts
+from partition.methods.multilevel import SMALL, first_parts
 from partition.methods.refining import Parts, Search
 from tests.partition.methods.graphs import plain, planted, skewed
 
@@ -164,7 +165,7 @@ def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> No
     refine = Parts.refine
 
     def noted(parts: Parts, *args: Any) -> None:
-        before.append(parts.cut())
+        before.append(parts.score[1])
         refine(parts, *args)
 
     monkeypatch.setattr(Parts, "refine", noted)
@@ -172,7 +173,8 @@ def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> No
     with ThreadPool(1) as threads:
         for share in (1.0, 0.25, 0.0):
             before.clear()
-            first_parts(level, 2, np.array([63]), 40, 1, share, np.random.default_rng(0), threads)
+            effort = replace(SMALL, starts=40, tries=1, refined=share)
+            first_parts(level, 2, np.array([63]), effort, np.random.default_rng(0), threads)
             cuts[share] = sorted(before)
     assert [len(found) for found in cuts.values()] == [40, 10, 8]
     assert cuts[0.25] == cuts[1.0][:10]
@@ -194,7 +196,7 @@ def test_a_search_is_left_out_where_the_round_before_gained_too_little(
         made = Parts(level, np.random.default_rng(0).integers(4, size=600).astype(np.int32), np.array([200]), 4)
         with ThreadPool(1) as threads:
             made.refine(np.random.default_rng(1), threads)
-        found.append(made.cut())
+        found.append(made.score[1])
     assert (found[1] < found[0]) == tried
 
 
