@@ -8,17 +8,17 @@ import time
 from dataclasses import dataclass
 from typing import get_args
 
-import numba
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
+from partition.kernels.relabel import move_to_lighter
+from partition.kernels.streaming import hdrf
 
 EdgeParts = dict[EdgeType, np.ndarray]
 
 _PASSES = 20
-_WORD = 64
 
 
 def edge_owner(graph: HeteroGraph, assignment: Assignment, rule: EdgeOwner = "destination") -> EdgeParts:
@@ -49,7 +49,7 @@ def balanced_owners(graph: HeteroGraph, assignment: Assignment) -> EdgeParts:
     held = {etype: np.bincount(own, minlength=assignment.num_parts) for etype, own in owners.items()}
     least = {etype: int(bool(graph.edge_data.get(etype))) for etype in owners}
     for _ in range(_PASSES):
-        moved = sum(_move_to_lighter(*sides[etype], owners[etype], load, held[etype], least[etype]) for etype in owners)
+        moved = sum(move_to_lighter(*sides[etype], owners[etype], load, held[etype], least[etype]) for etype in owners)
         if not moved:
             break
     return owners
@@ -68,28 +68,6 @@ def _part_ends(
         assignment.parts[source][ends[0]].astype(np.int32, copy=False),
         assignment.parts[destination][ends[1]].astype(np.int32, copy=False),
     )
-
-
-@numba.njit(cache=True)
-def _move_to_lighter(
-    source: np.ndarray, destination: np.ndarray, owner: np.ndarray, load: np.ndarray, held: np.ndarray, least: int
-) -> int:
-    """One pass over the cut edges in order; every move lowers the sum of squared loads, so passes end.
-
-    (P,) ``load`` counts the edges of all types, ``held`` those of this one, of which a part keeps ``least``.
-    """
-    moved = 0
-    for edge in range(len(owner)):
-        here = owner[edge]
-        there = source[edge] if here == destination[edge] else destination[edge]
-        if load[here] > load[there] + 1 and held[here] > least:
-            owner[edge] = there
-            held[here] -= 1
-            held[there] += 1
-            load[here] -= 1
-            load[there] += 1
-            moved += 1
-    return moved
 
 
 @dataclass(frozen=True)
@@ -155,55 +133,10 @@ def vertex_cut(
     dst = np.concatenate([dst + offsets[etype[2]] for etype, (_, dst) in graph.edges.items()])
     order = np.arange(len(src)) if seed is None else np.random.default_rng(seed).permutation(len(src))
     limit = int(np.ceil((1 + tolerance) * len(src) / num_parts))
-    owner, num_replicas = _hdrf(src, dst, order, graph.total_nodes, num_parts, float(balance_weight), limit)
+    owner, num_replicas = hdrf(src, dst, order, graph.total_nodes, num_parts, float(balance_weight), limit)
     ends = np.cumsum([len(pair[0]) for pair in graph.edges.values()])
     parts = dict(zip(graph.edges, np.split(owner, ends[:-1]), strict=True))
     return VertexCut(parts, num_replicas, num_parts, time.perf_counter() - began)
-
-
-@numba.njit(cache=True)
-def _hdrf(
-    src: np.ndarray,
-    dst: np.ndarray,
-    order: np.ndarray,
-    num_nodes: int,
-    num_parts: int,
-    balance_weight: float,
-    limit: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The part of each edge, (E,), and the replicas of each node, (N,)."""
-    held = np.zeros((num_nodes, (num_parts + _WORD - 1) // _WORD), np.uint64)
-    degree = np.zeros(num_nodes, np.int64)
-    size = np.zeros(num_parts, np.int64)
-    owner = np.empty(len(src), np.int32)
-    num_replicas = np.zeros(num_nodes, np.int32)
-    one = np.uint64(1)
-    for edge in order:
-        u, v = src[edge], dst[edge]
-        degree[u] += 1
-        degree[v] += 1
-        share = degree[u] / (degree[u] + degree[v])
-        largest, smallest = size.max(), size.min()
-        best, best_score = -1, -1.0
-        for part in range(num_parts):
-            if size[part] >= limit:
-                continue
-            word, bit = part // _WORD, np.uint64(part % _WORD)
-            score = balance_weight * (largest - size[part]) / (1.0 + largest - smallest)
-            if (held[u, word] >> bit) & one:
-                score += 2.0 - share
-            if (held[v, word] >> bit) & one:
-                score += 1.0 + share
-            if score > best_score:
-                best, best_score = part, score
-        owner[edge] = best
-        size[best] += 1
-        word, bit = best // _WORD, np.uint64(best % _WORD)
-        for node in (u, v):
-            if not (held[node, word] >> bit) & one:
-                held[node, word] |= one << bit
-                num_replicas[node] += 1
-    return owner, num_replicas
 
 
 @dataclass(frozen=True)

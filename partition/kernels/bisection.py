@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from partition.kernels.heap import pop, sift_up
 from partition.kernels.refinement import (
     FREE,
     LOCKED,
@@ -23,8 +22,10 @@ from partition.kernels.refinement import (
     move,
     outside,
     overload,
+    pop,
     rebalance,
     search,
+    sift_up,
 )
 
 

@@ -1,4 +1,4 @@
-"""Counting sorts that order nodes and edges by part, and loops that find the halo of a part.
+"""Counting sorts that order nodes and edges by part, loops that find the halo of a part and lighter owners of edges.
 
 Legend: E edges of one type, N nodes of all types, P parts. Node ids here are homogeneous partition-order ids.
 """
@@ -137,3 +137,24 @@ def collect_runs(keys, starts, values):
             out[filled] = values[i]
             filled += 1
     return out
+
+
+@njit(cache=True, nogil=True)
+def move_to_lighter(source, destination, owner, load, held, least):
+    """Give cut edges, in order, to the end's part with fewer edges: how many moved.
+
+    Every move lowers the sum of squared loads, so passes end. (P,) ``load`` counts the edges of all types, ``held``
+    those of this one, of which a part keeps ``least``.
+    """
+    moved = 0
+    for edge in range(len(owner)):
+        here = owner[edge]
+        there = source[edge] if here == destination[edge] else destination[edge]
+        if load[here] > load[there] + 1 and held[here] > least:
+            owner[edge] = there
+            held[here] -= 1
+            held[there] += 1
+            load[here] -= 1
+            load[there] += 1
+            moved += 1
+    return moved

@@ -1,12 +1,14 @@
-"""One pass of a streaming partitioner: LDG (Stanton, Kliot, KDD 2012) or Fennel (Tsourakakis et al., WSDM 2014).
+"""One pass of a streaming partitioner: LDG (Stanton, Kliot, KDD 2012), Fennel (Tsourakakis et al., WSDM 2014) or HDRF.
 
-Legend: N nodes, P parts, C constraints.
+Legend: N nodes, E edges, P parts, C constraints.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
+
+WORD = 64
 
 
 @njit(cache=True, nogil=True)
@@ -50,3 +52,40 @@ def stream(order, indptr, indices, weights, node_weights, limits, parts, loads, 
         parts[v] = best
         for c in range(num_limits):
             loads[best, c] += node_weights[v, c]
+
+
+@njit(cache=True, nogil=True)
+def hdrf(src, dst, order, num_nodes, num_parts, balance_weight, limit):
+    """HDRF, see ``partition.vertex_cut``: the part of each edge, (E,), and the replicas of each node, (N,)."""
+    held = np.zeros((num_nodes, (num_parts + WORD - 1) // WORD), np.uint64)
+    degree = np.zeros(num_nodes, np.int64)
+    size = np.zeros(num_parts, np.int64)
+    owner = np.empty(len(src), np.int32)
+    num_replicas = np.zeros(num_nodes, np.int32)
+    one = np.uint64(1)
+    for edge in order:
+        u, v = src[edge], dst[edge]
+        degree[u] += 1
+        degree[v] += 1
+        share = degree[u] / (degree[u] + degree[v])
+        largest, smallest = size.max(), size.min()
+        best, best_score = -1, -1.0
+        for part in range(num_parts):
+            if size[part] >= limit:
+                continue
+            word, bit = part // WORD, np.uint64(part % WORD)
+            score = balance_weight * (largest - size[part]) / (1.0 + largest - smallest)
+            if (held[u, word] >> bit) & one:
+                score += 2.0 - share
+            if (held[v, word] >> bit) & one:
+                score += 1.0 + share
+            if score > best_score:
+                best, best_score = part, score
+        owner[edge] = best
+        size[best] += 1
+        word, bit = best // WORD, np.uint64(best % WORD)
+        for node in (u, v):
+            if not (held[node, word] >> bit) & one:
+                held[node, word] |= one << bit
+                num_replicas[node] += 1
+    return owner, num_replicas

@@ -173,8 +173,8 @@ def _bisect_recursively(
         if count == 1 or not len(nodes):
             parts[nodes] = first
             continue
-        rows = kernels.induced(level.indptr, level.indices, level.weights, nodes, local)
-        piece = Level(*rows, node_weights=np.ascontiguousarray(level.node_weights[nodes]))
+        indptr, indices, weights = kernels.induced(level.indptr, level.indices, level.weights, nodes, local)
+        piece = Level(indptr, indices, weights, np.ascontiguousarray(level.node_weights[nodes]))
         left = count // 2
         side = _bisect(piece, left, count - left, limits, tries, rng)
         pieces.append((nodes[side == 0], first, left))

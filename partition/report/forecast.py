@@ -1,6 +1,6 @@
-"""Rows of other parts that random walks will pull: exactly, or on large graphs by simulated walks."""
+"""Rows of other parts that training will pull: by random walks, and by batches sampled as DGL samples them."""
 
-# N nodes and E edges of all types, P parts, L nodes of a walk, C columns
+# N nodes and E edges of all types, P parts, L nodes of a walk, C columns, B seeds of a batch, H hops
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from graph_emb.core.progress import reading
 from graph_emb.core.threads import ThreadPool, thread_count
-from partition.report import loops
-from partition.report.flat import FlatGraph
-from partition.report.rows import destinations_by_source, on_ranges, sources_by_destination
+from partition.kernels import forecast as kernels
+from partition.report.flat import CompressedRows, FlatGraph, on_ranges
 
 MOST_COLUMNS = 16  # 16 float32 are a cache line, the unit in which neighbours are fetched
 EXACT_WORK = 2_000_000_000
@@ -21,6 +20,8 @@ EXACT_WORK = 2_000_000_000
 SIMULATED_WALKS = 200_000
 TABLE_BYTES = 1 << 28
 """Of one table of masses; on larger graphs fewer parts are carried at once."""
+BATCHES = 64
+"""Batches of an assignment, shared by its parts; each part has at least one."""
 
 
 @dataclass(frozen=True)
@@ -69,31 +70,36 @@ def exact_walks(flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, wa
     x(t+1)[v] = sum over edges u -> v of x(t)[u] * w(u, v) / sum of w(u, .), and what lies outside of p is remote.
     Masses are float32, sums float64.
     """
-    entering, scale = sources_by_destination(flat), _inverse_out(flat)
+    entering, scale = flat.rows(1), _inverse_out(flat)
     both = np.stack(parts, axis=1)
-    columns = _Columns(len(parts), num_parts, flat.num_nodes)
-    here, inside = (np.zeros((walk_length, len(columns.part))) for _ in range(2))
+    # A column for each part of each assignment; those of a group are carried together, as many as fit the memory.
+    which_of, part_of = (
+        np.repeat(np.arange(len(parts)), num_parts),
+        np.tile(np.arange(num_parts, dtype=np.int32), len(parts)),
+    )
+    width = max(1, min(MOST_COLUMNS, TABLE_BYTES // (4 * max(flat.num_nodes, 1))))
+    groups = [slice(low, low + width) for low in range(0, len(part_of), width)]
+    here, inside = (np.zeros((walk_length, len(part_of))) for _ in range(2))
     with (
         ThreadPool(thread_count(None)) as threads,
-        reading("walks", walk_length * len(columns.groups), "steps") as advance,
+        reading("walks", walk_length * len(groups), "steps") as advance,
     ):
-        for own in columns.groups:
-            which, part = columns.which[own], columns.part[own]
+        for own in groups:
+            which, part = which_of[own], part_of[own]
             mass = (both[:, which] == part).astype(np.float32)
             after = np.empty_like(mass)
             for t in range(walk_length):
                 here[t, own], inside[t, own] = _tally(threads, mass, both, which, part, scale)
                 after[:] = 0.0
-                entering.add(threads, mass, after)
+                _add_neighbours(threads, entering, mass, after)
                 mass, after = after, mass
                 advance(1)
     found = []
     for assignment in range(len(parts)):
-        own = columns.which == assignment
-        visits, remote = here[:, own] / flat.num_nodes, np.maximum(here - inside, 0.0)[:, own] / flat.num_nodes
-        found.append(
-            WalkForecast(visits.sum(axis=1), remote.sum(axis=1), _ratio(remote.sum(axis=0), visits.sum(axis=0)))
-        )
+        both_sums = here[:, which_of == assignment], np.maximum(here - inside, 0.0)[:, which_of == assignment]
+        visits, remote = (sums / flat.num_nodes for sums in both_sums)
+        by_part = _ratio(remote.sum(axis=0), visits.sum(axis=0))
+        found.append(WalkForecast(visits.sum(axis=1), remote.sum(axis=1), by_part))
     return found
 
 
@@ -104,7 +110,7 @@ def simulated_walks(
 
     The standard error of a share s is at most sqrt(s * (1 - s) / SIMULATED_WALKS), 0.001 of all visits at most.
     """
-    leaving, both = destinations_by_source(flat), np.stack(parts, axis=1)
+    leaving, both = flat.rows(0), np.stack(parts, axis=1)
     starts = np.random.default_rng(0).integers(0, flat.num_nodes, SIMULATED_WALKS)
     cumulative = np.cumsum(leaving.values, dtype=np.float64)
     shape = (len(parts), num_parts, walk_length)
@@ -112,7 +118,7 @@ def simulated_walks(
 
     def run(low: int, high: int) -> None:
         own = np.zeros((2, *shape), np.int64)
-        loops.simulate_walks(leaving.indptr, leaving.indices, cumulative, starts, both, low, high, own[0], own[1])
+        kernels.simulate_walks(leaving.indptr, leaving.indices, cumulative, starts, both, low, high, own[0], own[1])
         counts.append(own)  # integers: their sum is the same in any order
 
     with ThreadPool(thread_count(None)) as threads:
@@ -127,6 +133,11 @@ def simulated_walks(
         )
         for k in range(len(parts))
     ]
+
+
+def _add_neighbours(threads: ThreadPool, rows: CompressedRows, table: np.ndarray, out: np.ndarray) -> None:
+    """Add to ``out`` (N, C) the weighted sums of the rows of ``table`` that each node names."""
+    on_ranges(threads, len(out), lambda low, high: kernels.add_neighbours(*rows, table, low, high, out))
 
 
 def _inverse_out(flat: FlatGraph) -> np.ndarray:
@@ -147,7 +158,7 @@ def _tally(
 
     def run(low: int, high: int) -> None:
         own = np.zeros((2, len(part)))
-        loops.tally_and_scale(mass, parts, which, part, scale, low, high, own[0], own[1])
+        kernels.tally_and_scale(mass, parts, which, part, scale, low, high, own[0], own[1])
         sums[high] = own + sums.get(high, 0.0)  # ranges without rows end where another one does
 
     on_ranges(threads, len(mass), run)
@@ -155,21 +166,85 @@ def _tally(
     return here, inside
 
 
-class _Columns:
-    """A column for each part of each assignment, in groups that fit the memory.
-
-    Attributes:
-        which, part: The assignment and the part of each column.
-        groups: Indices of the columns that are carried together.
-    """
-
-    def __init__(self, num_assignments: int, num_parts: int, num_rows: int) -> None:
-        self.which = np.repeat(np.arange(num_assignments), num_parts)
-        self.part = np.tile(np.arange(num_parts, dtype=np.int32), num_assignments)
-        width = max(1, min(MOST_COLUMNS, TABLE_BYTES // (4 * max(num_rows, 1))))
-        self.groups = [np.arange(low, min(low + width, len(self.part))) for low in range(0, len(self.part), width)]
-
-
 def _ratio(share: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """share / whole, 0 where whole is 0."""
     return np.divide(share, whole, out=np.zeros(len(whole)), where=whole > 0)
+
+
+@dataclass(frozen=True)
+class SampleForecast:
+    """Distinct rows that a batch of sampled neighbourhoods needs, the seeds included.
+
+    Attributes:
+        rows: Mean distinct input rows of one batch of each part, (P,); 0 of a part without seeds.
+        remote: Those of them in other parts, (P,).
+        batches: Batches of each part in an epoch, (P,); the last one counts by its share.
+    """
+
+    rows: np.ndarray
+    remote: np.ndarray
+    batches: np.ndarray
+
+    @property
+    def share(self) -> float:
+        """Remote share of the rows of an epoch."""
+        return float((self.remote * self.batches).sum() / (self.rows * self.batches).sum())
+
+
+def forecast_samples(
+    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, fanouts: tuple[int, ...], batch_size: int
+) -> list[tuple[SampleForecast, ...]]:
+    """The mean over ``BATCHES`` sampled batches: B seeds of one part, in-edges, without replacement, hop by hop.
+
+    As in DGL, each hop samples anew for every node that the batch has so far. The same batches are drawn in every run
+    and on any number of threads. Exact where fanouts are above every degree and a batch has all seeds of its part.
+
+    Args:
+        parts: The part of each node, (N,), int32, by each assignment.
+        fanouts: Sampled in-edges of a node and edge type, the seeds' own first.
+        batch_size: B, at most the seeds of the part.
+    Returns:
+        For each assignment one forecast for each hop.
+    """
+    groups = flat.groups_by_destination()
+    hops = np.array(fanouts, np.int64)
+    num_batches = max(1, BATCHES // num_parts)
+    seeds = [[np.flatnonzero(flat.seeds & (own == part)) for part in range(num_parts)] for own in parts]
+    tasks = [
+        (k, part, batch)
+        for k in range(len(parts))
+        for part in range(num_parts)
+        for batch in range(num_batches)
+        if len(seeds[k][part])
+    ]
+    found = np.zeros((2, len(parts), num_parts, len(hops)))
+
+    def run(own: list[tuple[int, int, int]]) -> list[np.ndarray]:
+        mark, reached = np.full(flat.num_nodes, -1, np.int64), np.empty(flat.num_nodes, np.int64)
+        results = []
+        for number, (k, part, batch) in enumerate(own):
+            stream = np.random.default_rng([part, batch])
+            chosen = stream.choice(seeds[k][part], min(batch_size, len(seeds[k][part])), replace=False)
+            counts = np.zeros((2, len(hops)), np.int64)
+            key = np.uint64(stream.integers(2**63))
+            kernels.sample_batch(chosen, *groups, hops, key, mark, number, reached, parts[k], part, counts)
+            results.append(counts)
+        return results
+
+    with ThreadPool(thread_count(None)) as threads, reading("samples", len(tasks), "batches") as advance:
+        width = 4 * threads.num_threads
+        for low in range(0, len(tasks), width):
+            shares = [tasks[low : low + width][first :: threads.num_threads] for first in range(threads.num_threads)]
+            answers = threads.run([lambda share=share: run(share) for share in shares])  # type: ignore[misc]
+            for share, results in zip(shares, answers, strict=True):
+                for (k, part, _), counts in zip(share, results, strict=True):
+                    found[:, k, part] += counts
+            advance(len(tasks[low : low + width]))
+    return [_forecasts(found[:, k] / num_batches, seeds[k], batch_size) for k in range(len(parts))]
+
+
+def _forecasts(means: np.ndarray, seeds: list[np.ndarray], batch_size: int) -> tuple[SampleForecast, ...]:
+    """One forecast for each hop from the means of rows and remote rows, (2, P, H)."""
+    sizes = np.array([len(own) for own in seeds])
+    batches = np.where(sizes > 0, sizes / np.maximum(np.minimum(sizes, batch_size), 1), 0.0)
+    return tuple(SampleForecast(means[0, :, hop], means[1, :, hop], batches) for hop in range(means.shape[2]))

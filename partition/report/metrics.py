@@ -10,7 +10,7 @@ import numpy as np
 
 from graph_emb.graph.typed import EdgeType
 from partition.assignment import Assignment, EdgeOwner
-from partition.report import loops
+from partition.kernels import forecast as kernels
 from partition.report.flat import FlatGraph
 from partition.vertex_cut import balanced_owners, edges_of_parts
 
@@ -74,7 +74,7 @@ def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int, edge_owner: 
     offsets = flat.graph.node_offsets
     for etype, (src, dst) in flat.graph.edges.items():
         matrix = np.zeros_like(whole)
-        loops.count_edges(src, dst, offsets[etype[0]], offsets[etype[2]], parts, matrix, seen)
+        kernels.count_edges(src, dst, offsets[etype[0]], offsets[etype[2]], parts, matrix, seen)
         if len(src):
             by_relation[etype] = 1.0 - float(np.trace(matrix)) / len(src)
         whole += matrix
@@ -91,7 +91,7 @@ def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int, edge_owner: 
         nodes=nodes,
         balance={kind: float(size.max() / size.mean()) for kind, size in sizes.items() if size.any()},
         halo=np.count_nonzero(seen, axis=0),
-        halo_inbound=np.count_nonzero(seen & loops.ENTERS, axis=0),
+        halo_inbound=np.count_nonzero(seen & kernels.ENTERS, axis=0),
     )
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from graph_emb.core.storage import replace_text
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.report.flat import FlatGraph
-from partition.report.forecast import WalkForecast, forecast_walks
+from partition.report.forecast import SampleForecast, WalkForecast, forecast_samples, forecast_walks
 from partition.report.metrics import Cut, measure_cut
-from partition.report.sampling import SampleForecast, forecast_samples
 from partition.vertex_cut import vertex_cut
 
 Row = tuple[str, str, str]
@@ -210,7 +208,10 @@ class PartitionReport:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON text, also written to ``path`` where one is given."""
-        return written(json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n", path)
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
+        if path is not None:
+            replace_text(path, text)
+        return text
 
 
 def report(
@@ -233,10 +234,12 @@ def report(
     """
     assignment.check(graph)
     flat = FlatGraph(graph)
-    dealt = random_parts(flat, assignment.num_parts, assignment.seed)
+    both = [flat.parts_of(assignment), random_parts(flat, assignment.num_parts, assignment.seed)]
     with progress_shown(progress):
-        both = [flat.parts_of(assignment), dealt]
-        given, random = measure(flat, both, assignment.num_parts, recipe, edge_owner)
+        walks = forecast_walks(flat, both, assignment.num_parts, recipe.walk_length)
+        hops = forecast_samples(flat, both, assignment.num_parts, tuple(recipe.fanouts), recipe.batch_size)
+        cuts = [measure_cut(flat, own, assignment.num_parts, edge_owner) for own in both]
+    given, random = (Quality(*each) for each in zip(cuts, walks, hops, strict=True))
     streamed = vertex_cut(graph, assignment.num_parts) if recipe.vertex_cut and graph.total_edges else None
     return PartitionReport(
         name=graph.name,
@@ -260,16 +263,6 @@ def report(
     )
 
 
-def measure(
-    flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, recipe: ForecastOptions, edge_owner: EdgeOwner
-) -> list[Quality]:
-    """Counts and forecasts of several assignments, each (N,) parts, in shared passes over the edges."""
-    walks = forecast_walks(flat, parts, num_parts, recipe.walk_length)
-    hops = forecast_samples(flat, parts, num_parts, tuple(recipe.fanouts), recipe.batch_size)
-    cuts = [measure_cut(flat, own, num_parts, edge_owner) for own in parts]
-    return [Quality(*each) for each in zip(cuts, walks, hops, strict=True)]
-
-
 def random_parts(flat: FlatGraph, num_parts: int, seed: int) -> np.ndarray:
     """Parts of equal size in each node type, drawn at random, (N,), int32: what a report compares with."""
     stream = np.random.default_rng([seed & (2**64 - 1), num_parts])
@@ -277,13 +270,6 @@ def random_parts(flat: FlatGraph, num_parts: int, seed: int) -> np.ndarray:
     for own in flat.types.values():
         parts[own] = stream.permutation(np.arange(own.stop - own.start, dtype=np.int32) % num_parts)
     return parts
-
-
-def written(text: str, path: str | Path | None) -> str:
-    """The text, also written to ``path`` where one is given: complete or not at all."""
-    if path is not None:
-        replace_text(path, text)
-    return text
 
 
 def _counted(numbers: dict[str, int]) -> str:

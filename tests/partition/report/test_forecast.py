@@ -9,11 +9,10 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.sampling.walks import WalkSampler
 from partition.assignment import Assignment
-from partition.report import forecast, loops, sampling
+from partition.kernels import forecast as kernels
+from partition.report import forecast
 from partition.report.flat import FlatGraph
-from partition.report.forecast import forecast_walks
-from partition.report.rows import groups_by_destination
-from partition.report.sampling import forecast_samples
+from partition.report.forecast import forecast_samples, forecast_walks
 from tests.partition.report.graphs import communities, random_typed
 
 TOLERANCE = 0.10
@@ -80,12 +79,11 @@ def test_one_batch_draws_distinct_edges_with_equal_chance() -> None:
     )
     parts = np.array([0, 0, 0, 0, 1, 1, 1], np.int32)
     counts = np.zeros(7)
-    groups = groups_by_destination(FlatGraph(graph))
+    groups = FlatGraph(graph).groups_by_destination()
     for key in range(3000):
         mark, reached, found = np.full(7, -1), np.empty(7, np.int64), np.zeros((2, 1), np.int64)
-        loops.sample_batch(
-            np.array([0]), groups.starts, groups.sources, groups.node_starts, groups.node_groups,
-            np.array([4]), np.uint64(key << 32), mark, 0, reached, parts, 0, found,
+        kernels.sample_batch(
+            np.array([0]), *groups, np.array([4]), np.uint64(key << 32), mark, 0, reached, parts, 0, found,
         )  # fmt: skip
         assert found[0, 0] == 5
         assert found[1, 0] == (parts[mark == 0] == 1).sum()
@@ -133,8 +131,7 @@ def test_forecasts_do_not_depend_on_the_number_of_threads(work: int, monkeypatch
     monkeypatch.setattr(forecast, "SIMULATED_WALKS", 5000)
     found = []
     for num_threads in (1, 3):
-        for module in (forecast, sampling):
-            monkeypatch.setattr(module, "thread_count", lambda _, num=num_threads: num)
+        monkeypatch.setattr(forecast, "thread_count", lambda _, num=num_threads: num)
         (walks,) = forecast_walks(FlatGraph(graph), [parts], 4, 6)
         ((hop,),) = forecast_samples(FlatGraph(graph), [parts], 4, (3,), batch_size=50)
         found.append([walks.visits, walks.remote, walks.by_part, hop.rows, hop.remote])

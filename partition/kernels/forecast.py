@@ -1,4 +1,4 @@
-"""Compiled loops of metrics and forecasts. Those with ``low, high`` write these rows only, so threads share nothing.
+"""Loops of the report's counts and forecasts. Those with ``low, high`` write these rows only, so threads share nothing.
 
 Legend: N nodes, E edges, G groups, C columns, P parts.
 """
@@ -15,15 +15,7 @@ ENTERS, LEAVES = 1, 2
 
 
 @njit(cache=True, nogil=True)
-def count_edges(
-    src: np.ndarray,
-    dst: np.ndarray,
-    src_start: int,
-    dst_start: int,
-    parts: np.ndarray,
-    matrix: np.ndarray,
-    seen: np.ndarray,
-) -> None:
+def count_edges(src, dst, src_start, dst_start, parts, matrix, seen):
     """Add the edges of one type to (P, P) ``matrix`` by the parts of their ends, and mark (N, P) ``seen``."""
     for edge in range(len(src)):
         u, v = src[edge] + src_start, dst[edge] + dst_start
@@ -35,16 +27,7 @@ def count_edges(
 
 
 @njit(cache=True, nogil=True)
-def fill_rows(
-    rows: np.ndarray,
-    start: int,
-    columns: np.ndarray,
-    column_start: int,
-    weights: np.ndarray,
-    filled: np.ndarray,
-    indices: np.ndarray,
-    values: np.ndarray,
-) -> None:
+def fill_rows(rows, start, columns, column_start, weights, filled, indices, values):
     """Write each edge's column and weight (where there are weights) into its row."""
     for edge in range(len(rows)):
         row = rows[edge] + start
@@ -55,15 +38,7 @@ def fill_rows(
 
 
 @njit(cache=True, nogil=True)
-def add_neighbours(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    values: np.ndarray,
-    table: np.ndarray,
-    low: int,
-    high: int,
-    out: np.ndarray,
-) -> None:
+def add_neighbours(indptr, indices, values, table, low, high, out):
     """Add to each row of ``out`` (N, C) the rows of ``table`` (G, C) that its neighbours name, times their values."""
     width = table.shape[1]
     total = np.empty(width, np.float64)
@@ -83,17 +58,7 @@ def add_neighbours(
 
 
 @njit(cache=True, nogil=True)
-def tally_and_scale(
-    mass: np.ndarray,
-    parts: np.ndarray,
-    which: np.ndarray,
-    part: np.ndarray,
-    scale: np.ndarray,
-    low: int,
-    high: int,
-    here: np.ndarray,
-    inside: np.ndarray,
-) -> None:
+def tally_and_scale(mass, parts, which, part, scale, low, high, here, inside):
     """Sum (N, C) ``mass`` into ``here`` (C,), and over the rows in the column's part into ``inside``; then scale it.
 
     Args:
@@ -110,17 +75,7 @@ def tally_and_scale(
 
 
 @njit(cache=True, nogil=True)
-def simulate_walks(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    cumulative: np.ndarray,
-    starts: np.ndarray,
-    parts: np.ndarray,
-    low: int,
-    high: int,
-    visits: np.ndarray,
-    remote: np.ndarray,
-) -> None:
+def simulate_walks(indptr, indices, cumulative, starts, parts, low, high, visits, remote):
     """Walk from ``starts[low:high]`` and count; a walk's numbers depend on its place in ``starts`` only.
 
     Args:
@@ -152,20 +107,8 @@ def simulate_walks(
 
 @njit(cache=True, nogil=True)
 def sample_batch(
-    seeds: np.ndarray,
-    starts: np.ndarray,
-    sources: np.ndarray,
-    node_starts: np.ndarray,
-    node_groups: np.ndarray,
-    fanouts: np.ndarray,
-    key: np.uint64,
-    mark: np.ndarray,
-    number: int,
-    reached: np.ndarray,
-    parts: np.ndarray,
-    part: int,
-    counts: np.ndarray,
-) -> None:
+    seeds, starts, sources, node_starts, node_groups, fanouts, key, mark, number, reached, parts, part, counts
+):
     """Write the distinct nodes of a batch after each hop, and those of them outside of ``part``, to ``counts`` (2, H).
 
     Args:
