@@ -14,7 +14,7 @@ from pyarrow import parquet
 from graph_emb.core.errors import DataError
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import HeteroGraph
-from partition.chunked import write_chunked
+from partition.conversion import write_chunked
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 
