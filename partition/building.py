@@ -17,24 +17,26 @@ from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition.assignment import Assignment
 from partition.halo import PartBuilder
-from partition.manifest import FileSet, PartitionManifest, facts_of, read_json
-from partition.options import BuildOptions
+from partition.manifest import TIMINGS, FileSet, PartitionManifest, facts_of, read_json
+from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
-from partition.relabel import relabel
+from partition.relabel import relabel, type_name
 from partition.writer import (
-    Writer,
     check_config_name,
     check_names,
     check_no_empty_features,
     dgl_config,
     estimated_bytes,
     finish,
-    type_name,
+    write_id_maps,
+    write_parts,
+    write_relation_names,
 )
 
 log = get_logger("partition.building")
 
 
+@with_options
 def build(
     graph: Any, num_parts: int | None = None, method: str = "auto", *, out: str | Path, **options: Any
 ) -> PartitionedGraph:
@@ -46,9 +48,7 @@ def build(
         num_parts: Parts to make; taken from ``assignment`` when that is given.
         method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
         out: Folder of the partition; it appears when the partition is complete.
-        options: ``name``, ``assignment``, ``balance``, ``tolerance``, ``seed``, ``num_threads``, ``method_options``,
-            ``reader_options``, ``edge_owner``, ``halo``, ``num_hops``, ``graphbolt``, ``allow_empty``, ``report``,
-            ``memory``, ``overwrite`` and ``progress``, see ``partition.options.BuildOptions``.
+        options: The others of ``partition.options.BuildOptions``, which says what each of them does.
     Raises:
         ConfigError: an option is wrong, or ``out`` is taken.
         DataError: the graph cannot be read or written in DGL's format.
@@ -64,6 +64,7 @@ def build(
     return build_streaming(graph, chosen)
 
 
+@partial(with_options, without="assignment")
 def repartition(
     source: str | Path, num_parts: int, method: str = "auto", *, out: str | Path, **options: Any
 ) -> PartitionedGraph:
@@ -97,7 +98,7 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
         check_config_name(graph.name)
         check_names(graph, graph.name)
         folder.check_space(estimated_bytes(graph))
-        assignment = options.assignment or _assigned(graph, options)
+        assignment = options.assigned(graph)
         files = FileSet(folder, _manifest(graph, assignment, options))
         made = relabel(graph, assignment, options.edge_owner, num_threads=options.num_threads)
         if not options.allow_empty:
@@ -126,22 +127,6 @@ def _read(source: Any, options: BuildOptions) -> HeteroGraph:
     return source if options.name in (None, source.name) else replace(source, name=options.name)
 
 
-def _assigned(graph: HeteroGraph, options: BuildOptions) -> Assignment:
-    from partition.methods import assign
-
-    return assign(
-        graph,
-        options.total_parts,
-        options.method,
-        balance=options.balance,
-        tolerance=options.tolerance,
-        seed=options.seed,
-        num_threads=options.num_threads,
-        edge_owner=options.edge_owner,
-        **(options.method_options or {}),
-    )
-
-
 def _manifest(graph: HeteroGraph, assignment: Assignment, options: BuildOptions) -> PartitionManifest:
     num_edges = {type_name(etype): len(src) for etype, (src, _) in graph.edges.items()}
     # duplicates that are kept change nothing, and a streaming build does not count them
@@ -155,10 +140,9 @@ def _write_parts(files: FileSet, builder: PartBuilder, num_threads: int | None) 
     made = builder.relabelled
     # once in the parts and once in the id maps
     with reading("writing the parts", 2 * made.edges.total + made.nodes.total, " rows") as tick:
-        writer = Writer(files, made, tick)
         with ThreadPool(thread_count(num_threads)) as threads:
-            threads.run([partial(writer.write_parts, builder), writer.write_id_maps])
-        writer.write_relation_names()
+            threads.run([partial(write_parts, files, builder, tick), partial(write_id_maps, files, made, tick)])
+        write_relation_names(files, made.graph.relation_names)
 
 
 def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, options: BuildOptions) -> None:
@@ -173,7 +157,7 @@ def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, op
         "assign_peak_bytes": assignment.peak_bytes,
         "report_seconds": time.perf_counter() - began,
     }
-    files.write_timings(timings)
+    files.write_unlisted(TIMINGS, json.dumps(timings, indent=2) + "\n")
 
 
 def _add_graphbolt(files: FileSet, config: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, Parser, one_line
@@ -55,116 +57,113 @@ def _parser() -> Parser:
     commands = top.add_subparsers(
         metavar="COMMAND", title="commands", dest="command", required=True, parser_class=Parser
     )
-    for name, (text, add_arguments) in COMMANDS.items():
-        add_arguments(commands.add_parser(name, help=text, description=text, parents=[everywhere]))
+    for name, (text, _) in COMMANDS.items():
+        add_arguments(commands.add_parser(name, help=text, description=text, parents=[everywhere]), name)
     return top
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the partition")
-    parser.add_argument("--overwrite", action="store_true", help="replace a partition that is in --out")
+Rows = dict[str, dict[str, Any]]
+"""Arguments of a command: flag or name, and what argparse takes; their ``dest`` is the parameter in the library."""
 
 
-def _add_methods(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--parts", metavar="N", type=int, required=True, help="number of parts")
-    parser.add_argument("--method", help="how nodes are assigned; default: auto, which says why")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="an option of the method; may be repeated"
-    )
-    parser.add_argument(
-        "--balance",
-        metavar="A,B",
-        help="nodes, edges, type:<node type>, train, valid, test, weight:<column>; default: nodes,edges",
-    )
-    parser.add_argument(
-        "--tolerance", metavar="T", help="what a part may hold above the mean, or NAME=T,NAME=T; default: 0.05"
-    )
-    parser.add_argument("--seed", type=int, help="default: 0")
-    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
-    parser.add_argument(
-        "--edge-owner",
-        help="whose part owns a cut edge: destination (default), source, balanced",
-    )
-    _add_layout(parser)
-    parser.add_argument("--graphbolt", action="store_true", help="add the sampling graphs of dgl.graphbolt")
-    parser.add_argument("--allow-empty", action="store_true", help="accept parts without rows of a type that has data")
-    parser.add_argument("--no-report", action="store_true", help="write no report.json, report.html and timings.json")
+def _argument(text: str, **settings: Any) -> dict[str, Any]:
+    return {"help": text, **settings}
 
 
-def _add_layout(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--halo", help="dgl (default): every edge with an end inside; inbound: in-edges only")
-    parser.add_argument("--hops", metavar="N", type=int, help="in-edges of how many steps away are kept; default: 1")
-
-
-def _add_reading(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--read", metavar="KEY=VALUE", action="append", default=[], help="an option of the reader; may be repeated"
-    )
-    parser.add_argument(
-        "--trust-pickle",
-        dest="read",
-        action="append_const",
-        const="trust_pickle=true",
-        help="read a pickled graph, which can run any code",
-    )
-
-
-def _build_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="GRAPH", help=SOURCE)
-    _add_methods(parser)
-    _add_output(parser)
-    parser.add_argument("--name", help="the graph's name in DGL; default: from the source")
-    parser.add_argument(
-        "--memory", metavar="SIZE", help="hold at most this much, such as 2GB; for edge lists with integer ids"
-    )
-    _add_reading(parser)
-
-
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help=PARTITION)
-    parser.add_argument("--json", metavar="FILE", help="write the numbers there as well")
-    parser.add_argument("--html", metavar="FILE", help="write the page with charts there")
-
-
-def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help=PARTITION)
-    parser.add_argument("--graph", metavar="GRAPH", help="compare every edge, column and id with this graph")
-    parser.add_argument("--no-checksums", action="store_true", help="compare sizes of files only")
-    _add_reading(parser)
-
-
-def _repartition_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="DIR", help=PARTITION)
-    _add_methods(parser)
-    _add_output(parser)
-
-
-def _convert_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="FROM", help=f"{PARTITION}; for chunked also {SOURCE}")
-    parser.add_argument("out", metavar="TO", help="folder to write")
-    parser.add_argument("--to", required=True, help="dgl, graphbolt, chunked or assignment")
-    _add_layout(parser)
-    parser.add_argument("--chunks", metavar="N", type=int, help="files per type and column of chunked; default: 1")
-    parser.add_argument("--edge-format", help="parquet (default) or csv, for chunked")
-    parser.add_argument("--overwrite", action="store_true", help="replace a partition that is in TO")
-    _add_reading(parser)
-
-
-COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "build": ("partition a graph and write it in DGL's distributed format", _build_arguments),
-    "report": ("cut, balance, halo and expected remote rows of a partition", _report_arguments),
-    "verify": ("check files, ranges, halo, edges, data and id maps of a partition", _verify_arguments),
-    "repartition": ("partition the graph of a partition anew", _repartition_arguments),
-    "convert": ("write a partition or a graph in another form", _convert_arguments),
+_NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
+_PAIRS: dict[str, Any] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
+_OUTPUT: Rows = {
+    "--out": _argument("folder of the partition", metavar="DIR", required=True),
+    "--overwrite": _argument("replace a partition that is in --out", action="store_true"),
 }
-"""Help text of each command, and the function that adds its arguments to a parser."""
+_LAYOUT: Rows = {
+    "--halo": _argument("dgl (default): every edge with an end inside; inbound: in-edges only"),
+    "--hops": _argument("in-edges of how many steps away are kept; default: 1", dest="num_hops", **_NUMBER),
+}
+_METHODS: Rows = {
+    "--parts": _argument("number of parts", dest="num_parts", required=True, **_NUMBER),
+    "--method": _argument("how nodes are assigned; default: auto, which says why"),
+    "--set": _argument("an option of the method; may be repeated", dest="method_options", **_PAIRS),
+    "--balance": _argument(
+        "nodes, edges, type:<node type>, train, valid, test, weight:<column>; default: nodes,edges", metavar="A,B"
+    ),
+    "--tolerance": _argument("what a part may hold above the mean, or NAME=T,NAME=T; default: 0.05", metavar="T"),
+    "--seed": _argument("default: 0", type=int),
+    "--threads": _argument("default: all cores", dest="num_threads", **_NUMBER),
+    "--edge-owner": _argument("whose part owns a cut edge: destination (default), source, balanced"),
+    **_LAYOUT,
+    "--graphbolt": _argument("add the sampling graphs of dgl.graphbolt", action="store_true"),
+    "--allow-empty": _argument("accept parts without rows of a type that has data", action="store_true"),
+    "--no-report": _argument(
+        "write no report.json, report.html and timings.json", dest="report", action="store_false", default=None
+    ),
+}
+_READING: Rows = {
+    "--read": _argument("an option of the reader; may be repeated", dest="reader_options", **_PAIRS),
+    "--trust-pickle": {"dest": "reader_options", "action": "append_const", "const": "trust_pickle=true"}
+    | _argument("read a pickled graph, which can run any code"),
+}
+_SOURCE: Rows = {"source": _argument(PARTITION, metavar="DIR")}
+COMMANDS: dict[str, tuple[str, Rows]] = {
+    "build": (
+        "partition a graph and write it in DGL's distributed format",
+        {
+            "graph": _argument(SOURCE, metavar="GRAPH"),
+            **_METHODS,
+            **_OUTPUT,
+            "--name": _argument("the graph's name in DGL; default: from the source"),
+            "--memory": _argument(
+                "hold at most this much, such as 2GB; for edge lists with integer ids", metavar="SIZE"
+            ),
+            **_READING,
+        },
+    ),
+    "report": (
+        "cut, balance, halo and expected remote rows of a partition",
+        {
+            **_SOURCE,
+            "--json": _argument("write the numbers there as well", metavar="FILE"),
+            "--html": _argument("write the page with charts there", metavar="FILE"),
+        },
+    ),
+    "verify": (
+        "check files, ranges, halo, edges, data and id maps of a partition",
+        {
+            **_SOURCE,
+            "--graph": _argument("compare every edge, column and id with this graph", metavar="GRAPH"),
+            "--no-checksums": _argument("compare sizes of files only", action="store_true"),
+            **_READING,
+        },
+    ),
+    "repartition": ("partition the graph of a partition anew", {**_SOURCE, **_METHODS, **_OUTPUT}),
+    "convert": (
+        "write a partition or a graph in another form",
+        {
+            "source": _argument(f"{PARTITION}; for chunked also {SOURCE}", metavar="FROM"),
+            "out": _argument("folder to write", metavar="TO"),
+            "--to": _argument("dgl, graphbolt, chunked or assignment", required=True),
+            **_LAYOUT,
+            "--chunks": _argument("files per type and column of chunked; default: 1", dest="num_chunks", **_NUMBER),
+            "--edge-format": _argument("parquet (default) or csv, for chunked"),
+            "--overwrite": _argument("replace a partition that is in TO", action="store_true"),
+            **_READING,
+        },
+    ),
+}
+"""Help text and arguments of each command."""
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Give a parser the arguments of a command."""
+    for flag, settings in COMMANDS[command][1].items():
+        parser.add_argument(flag, **settings)
 
 
 def _build(args: argparse.Namespace) -> int:
     from partition.building import build
     from partition.streaming.shared_stages import Workers
 
-    made = build(args.source, **_build_options(args))
+    made = build(**_arguments(args, build))
     if args.memory is None or Workers.of_environment().rank == 0:  # the workers of a build say the same
         _say_built(made)
     return 0
@@ -173,7 +172,7 @@ def _build(args: argparse.Namespace) -> int:
 def _repartition(args: argparse.Namespace) -> int:
     from partition.building import repartition
 
-    _say_built(repartition(args.source, **_build_options(args)))
+    _say_built(repartition(**_arguments(args, repartition)))
     return 0
 
 
@@ -201,10 +200,10 @@ def _verify(args: argparse.Namespace) -> int:
         from graph_emb.graph.datasets import read_source
         from partition.options import READ_ARGUMENTS, refuse_arguments
 
-        options = _options(args.read, "--read")
+        options = _options(args.reader_options, "--read")
         refuse_arguments("--read", options, READ_ARGUMENTS)
         graph = read_source(args.graph, progress=_progress(args), **options)
-    elif args.read:
+    elif args.reader_options:
         raise ConfigError("--read has no effect without --graph")
     found = verify(args.source, graph, checksums=not args.no_checksums, progress=_progress(args))
     found.raise_problems()
@@ -215,59 +214,36 @@ def _verify(args: argparse.Namespace) -> int:
 def _convert(args: argparse.Namespace) -> int:
     from partition.conversion import convert
 
-    place = convert(
-        args.source,
-        args.out,
-        args.to,
-        halo=args.halo,
-        num_hops=args.hops,
-        num_chunks=args.chunks,
-        edge_format=args.edge_format,
-        reader_options=_options(args.read, "--read"),
-        overwrite=args.overwrite,
-        progress=_progress(args),
-    )
-    print(place)
+    print(convert(**_arguments(args, convert)))
     return 0
 
 
 _RUN = {"build": _build, "report": _report, "verify": _verify, "repartition": _repartition, "convert": _convert}
 
 
-def _build_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given, by their names in ``BuildOptions``; the others keep the defaults there."""
-    options = {
-        "num_parts": args.parts,
-        "method": args.method,
-        "out": args.out,
-        "name": getattr(args, "name", None),
-        "balance": None if args.balance is None else tuple(_words(args.balance)),
-        "tolerance": _tolerance(args.tolerance),
-        "seed": args.seed,
-        "num_threads": args.threads,
-        "method_options": _options(args.set, "--set"),
-        "reader_options": _options(getattr(args, "read", []), "--read"),
-        "edge_owner": args.edge_owner,
-        "halo": args.halo,
-        "num_hops": args.hops,
-        "graphbolt": args.graphbolt,
-        "allow_empty": args.allow_empty,
-        "report": False if args.no_report else None,
-        "memory": getattr(args, "memory", None),
-        "overwrite": args.overwrite,
-        "progress": _progress(args),
+def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dict[str, Any]:
+    """What was given of a function's parameters; the others keep the defaults there."""
+    texts: dict[str, Callable[[Any], Any]] = {
+        "balance": lambda text: tuple(_words(text)),
+        "tolerance": _tolerance,
+        "method_options": partial(_options, flag="--set"),
+        "reader_options": partial(_options, flag="--read"),
     }
-    return {name: value for name, value in options.items() if value is not None}
+    given = {name: getattr(args, name, None) for name in inspect.signature(function).parameters}
+    given["progress"] = _progress(args)
+    return {name: texts.get(name, _same)(value) for name, value in given.items() if value is not None}
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _tolerance(text: str | None) -> float | dict[str, float] | None:
+def _tolerance(text: str) -> float | dict[str, float]:
     """A number, or ``nodes=0.03,edges=0.1``."""
-    if text is None:
-        return None
     try:
         if "=" not in text:
             return float(text)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from graph_emb.core.errors import CompatError, ConfigError, unknown_name
+from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.halo import Halo, check_layout
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 ASSIGN_ARGUMENTS = {
     "graph": "GRAPH",
     "num_parts": "--parts",
@@ -110,6 +113,22 @@ class BuildOptions:
         assert self.num_parts is not None
         return self.num_parts
 
+    def assigned(self, graph: HeteroGraph) -> Assignment:
+        """The parts that are given, or those that the method makes."""
+        from partition.methods import assign
+
+        return self.assignment or assign(
+            graph,
+            self.total_parts,
+            self.method,
+            balance=self.balance,
+            tolerance=self.tolerance,
+            seed=self.seed,
+            num_threads=self.num_threads,
+            edge_owner=self.edge_owner,
+            **(self.method_options or {}),
+        )
+
     def _check_assigned(self, assignment: Assignment) -> None:
         """Refuse options that a given assignment leaves without effect."""
         if self.num_parts not in (None, assignment.num_parts):
@@ -141,6 +160,20 @@ class BuildOptions:
             raise ConfigError(
                 f"num_threads={self.num_threads}: memory= works with one thread; start workers by torchrun"
             )
+
+
+def with_options(function: Function, without: str | None = None) -> Function:
+    """Decorator that puts the fields of ``BuildOptions`` in the place of ``**options`` in a function's signature.
+
+    Args:
+        without: A field that the function does not take.
+    """
+    shown = inspect.signature(function)
+    own = {name: value for name, value in shown.parameters.items() if value.kind is not value.VAR_KEYWORD}
+    options = inspect.signature(BuildOptions).parameters
+    more = [value for name, value in options.items() if name not in own and name != without]
+    function.__signature__ = shown.replace(parameters=[*own.values(), *more])  # type: ignore[attr-defined]
+    return function
 
 
 def refuse_arguments(what: str, options: Mapping[str, Any] | None, arguments: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from graph_emb.core.command_line import Parser
 from graph_emb.core.errors import ConfigError
 from partition.cli import COMMANDS as partition_commands
+from partition.cli import add_arguments as add_partition_arguments
 
 MODELS_HELP = "deepwalk, node2vec, line, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
@@ -90,8 +91,8 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _ogb_report(leaf(boards, "report", "the record that a leaderboard asks for, or what it forbids", "ogb report"))
     cut = commands.add_parser("partition", help="partition graphs for distributed DGL", description="Partition graphs.")
     cuts = cut.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
-    for name, (text, add_arguments) in partition_commands.items():
-        add_arguments(leaf(cuts, name, text, f"partition {name}"))
+    for name, (text, _) in partition_commands.items():
+        add_partition_arguments(leaf(cuts, name, text, f"partition {name}"), name)
     return top, leaves
 
 

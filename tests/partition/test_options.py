@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pydoc
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,14 @@ def test_an_unknown_option_is_named_with_the_nearest_one(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_docstring_of_build_names_every_option() -> None:
-    text = inspect.getdoc(partition.build) or ""
-    names = [option.name for option in dataclasses.fields(BuildOptions)]
-    assert [name for name in names if f"``{name}``" not in text and f"{name}:" not in text] == []
+def test_help_of_build_names_every_option_with_its_default() -> None:
+    """``**options`` hid twenty of them."""
+    text = pydoc.plain(pydoc.render_doc(partition.build))
+    shown = inspect.signature(partition.build).parameters
+    for option in dataclasses.fields(BuildOptions):
+        assert option.name in text.partition("Partition a graph")[0]
+        default = inspect.Parameter.empty if option.default is dataclasses.MISSING else option.default
+        assert shown[option.name].default == default
+    again = inspect.signature(partition.repartition).parameters
+    assert set(shown) - set(again) == {"graph", "assignment"}
+    assert "options" not in {*shown, *again}
