@@ -6,7 +6,6 @@ Legend: P parts, N and E the ids of one type.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,8 +18,8 @@ from graph_emb.core.storage import PendingFolder, foreign_file
 from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
-from partition.manifest import UNLISTED, PartitionManifest, read_json
-from partition.relabel import Ranges, inverse
+from partition.manifest import FORMS, UNLISTED, PartitionManifest, read_json
+from partition.relabel import Ranges, inverse, type_name
 
 if TYPE_CHECKING:  # they import torch, which most of this does without
     from graph_emb.graph.original_ids import OriginalIds
@@ -65,23 +64,21 @@ class PartitionedGraph:
             self.name = str(self.config["graph_name"])
             self.num_parts = int(self.config["num_parts"])
             self.ntypes = _by_id(self.config.get("ntypes", {NODE_TYPE: 0}))
-            names = _by_id(self.config.get("etypes", {":".join(EDGE_TYPE): 0}))
+            names = _by_id(self.config.get("etypes", {type_name(EDGE_TYPE): 0}))
             self.nodes = _ranges(self.config["node_map"], self.ntypes, self.num_parts)
             self.edges = _ranges(self.config["edge_map"], names, self.num_parts)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DataError(f"{self.config_path}: no partition of DGL ({type(error).__name__}: {error})") from error
         self.etypes = [_edge_type(name, self.config_path) for name in names]
-        if self.manifest is not None:
-            self._check_id_maps(self.manifest, {"node": self.ntypes, "edge": names})
+        self._names = {"node": self.ntypes, "edge": names}
+        self._ranges = {"node": self.nodes, "edge": self.edges}
+        maps = {} if self.manifest is None else self.manifest.id_maps
+        for kind, name in ((kind, name) for kind, of_kind in self._names.items() for name in of_kind):
+            if self.manifest is not None and set(maps.get(kind, {}).get(name, ())) != set(FORMS):
+                raise DataError(f"{self.path}: the manifest lacks id maps of {kind} type {name!r}; build it again")
 
     def __repr__(self) -> str:
         return f"PartitionedGraph({str(self.path)!r}: {self.num_parts} parts, {self.num_nodes()} nodes)"
-
-    def _check_id_maps(self, manifest: PartitionManifest, names: Mapping[str, list[str]]) -> None:
-        for kind, types in names.items():
-            for name in types:
-                if set(manifest.id_maps.get(kind, {}).get(name, ())) != {"to_original", "to_partition", "parquet"}:
-                    raise DataError(f"{self.path}: the manifest lacks id maps of {kind} type {name!r}; build it again")
 
     def num_nodes(self, ntype: str | None = None) -> int:
         """Nodes of a type; of all types by default."""
@@ -96,11 +93,9 @@ class PartitionedGraph:
         """The book of each node type (by name) and edge type (by triple)."""
         from graph_emb.graph.partition_book import RangeBook
 
-        found: dict[str | EdgeType, RangeBook] = {}
-        for names, ranges in ((self.ntypes, self.nodes), (self.etypes, self.edges)):
-            for t, name in enumerate(names):
-                found[name] = RangeBook(ranges.typed_starts[:, t].tolist())  # type: ignore[index]
-        return found
+        keys: list[str | EdgeType] = [*self.ntypes, *self.etypes]
+        bounds = np.concatenate([self.nodes.typed_starts, self.edges.typed_starts], axis=1).T.tolist()
+        return {key: RangeBook(ends) for key, ends in zip(keys, bounds, strict=True)}
 
     def policy(self, ntype: str | None = None, *, etype: EdgeType | str | None = None) -> PartPolicy:
         """The policy of a node type or of an edge type; of the only node type by default.
@@ -113,23 +108,19 @@ class PartitionedGraph:
         """
         if ntype is not None and etype is not None:
             raise ConfigError(f"policy(ntype={ntype!r}, etype={etype!r}): give one of both")
-        if etype is not None:
-            edge_type = self.etypes[self.edge_type_id(etype)]
-            name = ":".join(edge_type)
-            return PartPolicy(f"edge~{name}", self.books[edge_type], self._original_ids("edge", name))
-        name = self.ntypes[self.node_type_id(ntype)]
-        return PartPolicy(f"node~{name}", self.books[name], self._original_ids("node", name))
-
-    def _original_ids(self, kind: str, name: str) -> OriginalIds | None:
         from graph_emb.graph.original_ids import ArrayIds, FileIds
 
+        kind, given = ("node", ntype) if etype is None else ("edge", etype)
+        t = self._type_id(kind, given)
+        name = self._names[kind][t]
+        book = self.books[name if etype is None else self.etypes[t]]
+        original_ids: OriginalIds | None = None
         if self.manifest is not None:
-            paths = self.manifest.id_maps[kind][name]
-            return FileIds(self.path.absolute() / paths["to_original"], self.path.absolute() / paths["to_partition"])
-        if not self.has_id_map(kind):
-            return None
-        num_rows = self.num_nodes(name) if kind == "node" else self.num_edges(name)
-        return ArrayIds(partial(self._id_map, kind, name, False), num_rows)
+            paths = {form: self.path.absolute() / path for form, path in self.manifest.id_maps[kind][name].items()}
+            original_ids = FileIds(paths["to_original"], paths["to_partition"])
+        elif self.has_id_map(kind):
+            original_ids = ArrayIds(partial(self.id_map, kind, given), book.num_rows)
+        return PartPolicy(f"{kind}~{name}", book, original_ids)
 
     def part(self, part: int) -> Part:
         """The arrays of one part.
@@ -147,7 +138,7 @@ class PartitionedGraph:
         Raises:
             DataError: the partition was saved without id maps of nodes.
         """
-        return self._id_map("node", self.ntypes[self.node_type_id(ntype)], inverse)
+        return self.id_map("node", ntype, inverse)
 
     def edge_map(self, etype: EdgeType | str | None = None, *, inverse: bool = False) -> np.ndarray:
         """Original position of each partition-order id of an edge type, (E,), integers; ``inverse``: the other way.
@@ -155,35 +146,26 @@ class PartitionedGraph:
         Raises:
             DataError: the partition was saved without id maps of edges.
         """
-        return self._id_map("edge", ":".join(self.etypes[self.edge_type_id(etype)]), inverse)
+        return self.id_map("edge", etype, inverse)
 
     def original_ids(self, ntype: str | None = None) -> np.ndarray:
         """The id that the input gave each node, by partition-order id, (N,): numbers or strings."""
         name = self.ntypes[self.node_type_id(ntype)]
         if self.manifest is None:
             return self.node_map(name)
-        import pyarrow.parquet as pq
-
-        path = self.path / self.manifest.id_maps["node"][name]["parquet"]
-        values = pq.read_table(path, columns=["original_id"]).column(0)
-        return np.array(values.to_pylist(), dtype=str) if values.type == "string" else values.to_numpy()
+        return _parquet_column(self.path / self.manifest.id_maps["node"][name]["parquet"], "original_id")
 
     @property
     def relation_names(self) -> np.ndarray | None:
         """The names of a knowledge graph's relations, see ``HeteroGraph``; None where there are none."""
         if self.manifest is None or self.manifest.relation_names is None:
             return None
-        import pyarrow.parquet as pq
-
-        column = pq.read_table(self.path / self.manifest.relation_names, columns=["name"]).column(0)
-        return np.array(column.to_pylist(), dtype=str)
+        return _parquet_column(self.path / self.manifest.relation_names, "name")
 
     @property
     def edge_owner(self) -> EdgeOwner:
         """Which end's part owns an edge; DGL's rule, the destination, where there is no manifest."""
-        if self.manifest is None:
-            return "destination"
-        return self.manifest.edge_owner
+        return "destination" if self.manifest is None else self.manifest.edge_owner
 
     def has_id_map(self, kind: str) -> bool:
         """Whether the maps of ``"node"`` or ``"edge"`` types are there; DGL's pipeline can save one kind alone."""
@@ -192,16 +174,15 @@ class PartitionedGraph:
     def to_graph(self) -> HeteroGraph:
         """The whole graph in its original order; in partition order what has no id map."""
         positions = {name: self._positions("node", name) for name in self.ntypes}
-        edge_positions = {etype: self._positions("edge", ":".join(etype)) for etype in self.etypes}
+        edge_positions = {etype: self._positions("edge", etype) for etype in self.etypes}
         ends = {etype: (np.empty(len(p), np.int64), np.empty(len(p), np.int64)) for etype, p in edge_positions.items()}
         node_data: dict[str, dict[str, np.ndarray]] = {}
         edge_data: dict[EdgeType, dict[str, np.ndarray]] = {}
         for index in range(self.num_parts):
             part = self.part(index)
             for ntype in self.ntypes:
-                _scatter(
-                    node_data.setdefault(ntype, {}), part.node_data(ntype), positions[ntype], part.node_rows(ntype)
-                )
+                columns, rows = part.node_data(ntype), part.node_rows(ntype)
+                _scatter(node_data.setdefault(ntype, {}), columns, positions[ntype], rows)
             for etype in self.etypes:
                 rows = part.edge_rows(etype)
                 places = edge_positions[etype][rows]
@@ -248,15 +229,14 @@ class PartitionedGraph:
                 found[ntype] = ids[inverse(order)]
         return found
 
-    def _positions(self, kind: str, name: str) -> np.ndarray:
+    def _positions(self, kind: str, given: EdgeType | str) -> np.ndarray:
         if self.has_id_map(kind):
-            return self._id_map(kind, name, inverted=False)
-        ranges, types = (
-            (self.nodes, self.ntypes) if kind == "node" else (self.edges, [":".join(e) for e in self.etypes])
-        )
-        return np.arange(int(ranges.typed_starts[-1, types.index(name)]))
+            return self.id_map(kind, given)
+        return np.arange(int(self._ranges[kind].typed_starts[-1, self._type_id(kind, given)]))
 
-    def _id_map(self, kind: str, name: str, inverted: bool) -> np.ndarray:
+    def id_map(self, kind: str, given: EdgeType | str | None, inverted: bool = False) -> np.ndarray:
+        """``node_map`` or ``edge_map``, for ``kind`` ``"node"`` or ``"edge"``."""
+        name = self._names[kind][self._type_id(kind, given)]
         if self.manifest is not None:
             paths = self.manifest.id_maps[kind][name]
             return np.load(self.path / paths["to_partition" if inverted else "to_original"], mmap_mode="r")
@@ -271,25 +251,22 @@ class PartitionedGraph:
 
     def node_type_id(self, ntype: str | None = None) -> int:
         """The type id of a node type; of the only one by default. Raises ConfigError for an unknown one."""
-        if ntype is None:
-            if len(self.ntypes) != 1:
-                raise ConfigError(f"the graph has {len(self.ntypes)} node types; name one: {', '.join(self.ntypes)}")
-            return 0
-        if ntype not in self.ntypes:
-            raise unknown_name("node type", ntype, self.ntypes)
-        return self.ntypes.index(ntype)
+        return self._type_id("node", ntype)
 
     def edge_type_id(self, etype: EdgeType | str | None = None) -> int:
         """The type id of an edge type, see ``policy``; of the only one by default. Raises ConfigError."""
-        names = [":".join(known) for known in self.etypes]
-        if etype is None:
-            if len(self.etypes) != 1:
-                raise ConfigError(f"the graph has {len(self.etypes)} edge types; name one: {', '.join(names)}")
+        return self._type_id("edge", etype)
+
+    def _type_id(self, kind: str, given: EdgeType | str | None) -> int:
+        names = self._names[kind]
+        if given is None:
+            if len(names) != 1:
+                raise ConfigError(f"the graph has {len(names)} {kind} types; name one: {', '.join(names)}")
             return 0
-        name = etype if isinstance(etype, str) else ":".join(etype)
-        found = [r for r, known in enumerate(self.etypes) if name in (names[r], known[1])]
+        name = type_name(given)
+        found = [t for t, known in enumerate(names) if name == known or (kind == "edge" and name == self.etypes[t][1])]
         if len(found) != 1:
-            raise unknown_name("edge type", name, names)
+            raise unknown_name(f"{kind} type", name, names)
         return found[0]
 
 
@@ -337,13 +314,11 @@ class Part:
 
     def node_rows(self, ntype: str | None = None) -> slice:
         """Partition-order ids, within their type, of the part's own nodes of a type."""
-        t = self.whole.node_type_id(ntype)
-        return slice(*self.whole.nodes.typed_starts[self.index : self.index + 2, t].tolist())
+        return self.whole.nodes.typed_rows(self.index, self.whole.node_type_id(ntype))
 
     def edge_rows(self, etype: EdgeType | str | None = None) -> slice:
         """Partition-order ids, within their type, of the part's own edges of a type."""
-        r = self.whole.edge_type_id(etype)
-        return slice(*self.whole.edges.typed_starts[self.index : self.index + 2, r].tolist())
+        return self.whole.edges.typed_rows(self.index, self.whole.edge_type_id(etype))
 
     def ends(self, etype: EdgeType | str | None = None) -> tuple[np.ndarray, np.ndarray]:
         """(sources, destinations) of the part's own edges of a type: partition-order ids within their types, int64."""
@@ -359,14 +334,14 @@ class Part:
 
     def edge_data(self, etype: EdgeType | str | None = None) -> dict[str, np.ndarray]:
         """Columns of the part's own edges of a type, by name."""
-        return self._columns("edge_feats", ":".join(self.whole.etypes[self.whole.edge_type_id(etype)]))
+        return self._columns("edge_feats", type_name(self.whole.etypes[self.whole.edge_type_id(etype)]))
 
-    def _columns(self, kind: str, type_name: str) -> dict[str, np.ndarray]:
+    def _columns(self, kind: str, name: str) -> dict[str, np.ndarray]:
+        unnamed = type_name(NODE_TYPE if kind == "node_feats" else EDGE_TYPE)  # DGL before 1.0 wrote no type
         found = {}
         for key, values in read_tensors(self.files[kind]).items():
             owner, slash, column = key.rpartition("/")
-            unnamed = NODE_TYPE if kind == "node_feats" else ":".join(EDGE_TYPE)  # DGL before 1.0 wrote no type
-            if (owner if slash else unnamed) == type_name:
+            if (owner if slash else unnamed) == name:
                 found[column] = values
         return found
 
@@ -424,6 +399,13 @@ def _is_config(path: Path) -> bool:
         return {"graph_name", "num_parts", "node_map"} <= set(read_json(path))
     except DataError:
         return False
+
+
+def _parquet_column(path: Path, name: str) -> np.ndarray:
+    import pyarrow.parquet as pq
+
+    values = pq.read_table(path, columns=[name]).column(0)
+    return np.array(values.to_pylist(), dtype=str) if values.type == "string" else values.to_numpy()
 
 
 def _by_id(ids: dict[str, int]) -> list[str]:

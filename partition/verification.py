@@ -5,7 +5,7 @@ Everything is checked from the files, by other code than the writer's. Legend: N
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,9 +16,11 @@ from graph_emb.core.errors import DataError
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.storage import sha256_of
 from graph_emb.graph.dgl_format import storable
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.manifest import UNLISTED, PartitionManifest
 from partition.partitioned import Part, PartitionedGraph, load
+from partition.relabel import type_name
+from partition.writer import RESERVED_DATA
 
 
 @dataclass
@@ -104,8 +106,8 @@ def _check_files(found: Verification, folder: Path, manifest: PartitionManifest,
 def _check_content(found: Verification, whole: PartitionedGraph, graph: HeteroGraph | None) -> None:
     parts = [whole.part(index) for index in range(whole.num_parts)]
     checks: list[Callable[[], None]] = [partial(_check_part, found, whole, part) for part in parts]
-    degrees = Degrees(whole)
-    checks += [partial(degrees.add, part) for part in parts]
+    degrees = np.zeros((2, whole.nodes.total), np.int64)
+    checks += [partial(_count_ends, degrees, part) for part in parts]
     checks += [partial(_check_halo, found, whole, part, degrees) for part in parts]
     checks += [partial(_check_outer_edges, found, whole, parts, part) for part in parts]
     checks.append(partial(_check_id_maps, found, whole))
@@ -123,35 +125,32 @@ def _check_part(found: Verification, whole: PartitionedGraph, part: Part) -> Non
     """Shapes, ids, types and owners inside one part."""
     where, graph = f"part {part.index}", part.graph
     num_nodes, num_edges = graph.num_nodes, len(graph.src)
-    for kind, data, length, names in (
-        ("node", graph.node_data, num_nodes, ("_ID", "inner_node")),
-        ("edge", graph.edge_data, num_edges, ("_ID", "inner_edge")),
-    ):
-        for name in names:
+    kinds = (
+        ("node", graph.node_data, num_nodes, whole.nodes),
+        ("edge", graph.edge_data, num_edges, whole.edges),
+    )
+    for kind, data, length, _ in kinds:
+        for name in ("_ID", f"inner_{kind}"):
             present = found.expect(name in data, f"{where}: the graph has no {kind} data {name!r}")
             if not present or not found.expect(
                 len(data[name]) == length, f"{where}: {kind} data {name!r} has {len(data[name])} rows for {length}"
             ):
                 return
     if num_edges:
-        low = min(graph.src.min(), graph.dst.min())
-        high = max(graph.src.max(), graph.dst.max())
+        low, high = min(graph.src.min(), graph.dst.min()), max(graph.src.max(), graph.dst.max())
         if not found.expect(low >= 0 and high < num_nodes, f"{where}: an edge ends outside its {num_nodes} nodes"):
             return
-    for kind, ids, ranges, mask in (
-        ("node", part.node_ids, whole.nodes, graph.node_data["inner_node"]),
-        ("edge", part.edge_ids, whole.edges, graph.edge_data["inner_edge"]),
-    ):
-        start, stop = ranges.of_part(part.index)
-        inside = np.arange(len(ids)) < stop - start
+    for kind, data, length, ranges in kinds:
+        (start, stop), ids = ranges.of_part(part.index), data["_ID"]
+        own, outside = ids[: stop - start], ids[stop - start :]
         found.count(f"inner {kind}s", stop - start)
-        found.count(f"halo {kind}s", len(ids) - (stop - start))
+        found.count(f"halo {kind}s", length - (stop - start))
         found.expect(
-            len(ids) >= stop - start and np.array_equal(ids[: stop - start], np.arange(start, stop)),
+            np.array_equal(own, np.arange(start, stop)),
             f"{where}: its own {kind} ids are not {start} .. {stop - 1} in this order",
         )
-        found.expect(np.array_equal(mask != 0, inside), f"{where}: inner_{kind} does not mark the first {stop - start}")
-        outside = ids[stop - start :]
+        marked = np.array_equal(data[f"inner_{kind}"] != 0, np.arange(length) < stop - start)
+        found.expect(marked, f"{where}: inner_{kind} does not mark the first {stop - start}")
         found.expect(
             not len(outside) or (outside.min() >= 0 and outside.max() < ranges.total),
             f"{where}: an id of another part's {kind} is outside [0, {ranges.total})",
@@ -162,7 +161,20 @@ def _check_part(found: Verification, whole: PartitionedGraph, part: Part) -> Non
         )
     if found.sound:
         _check_types(found, whole, part)
-        _check_columns(found, whole, part)
+        for _, name, rows, columns in _typed(part):
+            num = rows.stop - rows.start
+            for column, values in columns.items():
+                found.count("columns")
+                lengths = f"column {column!r} of {name} has {len(values)} rows for {num}"
+                found.expect(len(values) == num, f"{where}: {lengths}")
+
+
+def _typed(part: Part) -> Iterator[tuple[str, str, slice, dict[str, np.ndarray]]]:
+    """(kind, name, rows that the part owns, its data) of each node type and edge type."""
+    for ntype in part.whole.ntypes:
+        yield "node", ntype, part.node_rows(ntype), part.node_data(ntype)
+    for etype in part.whole.etypes:
+        yield "edge", type_name(etype), part.edge_rows(etype), part.edge_data(etype)
 
 
 def _check_types(found: Verification, whole: PartitionedGraph, part: Part) -> None:
@@ -182,59 +194,37 @@ def _check_types(found: Verification, whole: PartitionedGraph, part: Part) -> No
         f"{where}: an edge ends at a node of a type that its relation does not have",
     )
     first, stop = whole.edges.of_part(part.index)
-    inner = part.num_inner_nodes
-    src, dst = graph.src[: stop - first] < inner, graph.dst[: stop - first] < inner
-    rule = whole.manifest.edge_owner if whole.manifest else "destination"
-    owned = {"destination": dst, "source": src, "balanced": src | dst}[rule]
-    found.expect(
-        owned.all(), f"{where}: owns an edge whose {'ends are' if rule == 'balanced' else rule + ' is'} elsewhere"
-    )
+    src, dst = (side[: stop - first] < part.num_inner_nodes for side in (graph.src, graph.dst))
+    owned = {"destination": dst, "source": src, "balanced": src | dst}[whole.edge_owner]
+    elsewhere = "ends are" if whole.edge_owner == "balanced" else f"{whole.edge_owner} is"
+    found.expect(owned.all(), f"{where}: owns an edge whose {elsewhere} elsewhere")
 
 
-def _check_columns(found: Verification, whole: PartitionedGraph, part: Part) -> None:
-    owned = [(ntype, part.node_rows(ntype), part.node_data(ntype)) for ntype in whole.ntypes]
-    owned += [(":".join(etype), part.edge_rows(etype), part.edge_data(etype)) for etype in whole.etypes]
-    for kind, rows, columns in owned:
-        num = rows.stop - rows.start
-        for name, values in columns.items():
-            found.count("columns")
-            found.expect(
-                len(values) == num, f"part {part.index}: column {name!r} of {kind} has {len(values)} rows for {num}"
-            )
+def _count_ends(degrees: np.ndarray, part: Part) -> None:
+    """Add the edges that a part owns to (2, N) degrees by homogeneous id: out-degrees, in-degrees."""
+    num = part.num_inner_edges
+    for side, ends in enumerate((part.graph.src, part.graph.dst)):
+        degrees[side, part.node_ids] += np.bincount(ends[:num], minlength=part.graph.num_nodes)
 
 
-class Degrees:
-    """In- and out-degree of every node by homogeneous id, counted over the edges that the parts own."""
-
-    def __init__(self, whole: PartitionedGraph) -> None:
-        self.incoming = np.zeros(whole.nodes.total, np.int64)
-        self.outgoing = np.zeros(whole.nodes.total, np.int64)
-
-    def add(self, part: Part) -> None:
-        """Count the edges of a part."""
-        graph, num = part.graph, part.num_inner_edges
-        self.incoming[part.node_ids] += np.bincount(graph.dst[:num], minlength=graph.num_nodes)
-        self.outgoing[part.node_ids] += np.bincount(graph.src[:num], minlength=graph.num_nodes)
-
-
-def _check_halo(found: Verification, whole: PartitionedGraph, part: Part, degrees: Degrees) -> None:
+def _check_halo(found: Verification, whole: PartitionedGraph, part: Part, degrees: np.ndarray) -> None:
     """Every node that the layout promises to show whole has all its in-edges (and, inside, its out-edges)."""
     hops = whole.manifest.num_hops if whole.manifest else int(whole.config.get("halo_hops", 1))
-    graph = part.graph
-    shown = np.arange(graph.num_nodes) < (part.num_inner_nodes if hops else 0)
+    graph, inner = part.graph, part.num_inner_nodes
+    shown = np.arange(graph.num_nodes) < (inner if hops else 0)
     for _ in range(hops - 1):
         shown[graph.src[shown[graph.dst]]] = True
     nodes = np.flatnonzero(shown)
     found.count("neighbourhoods", len(nodes))
     stored = np.bincount(graph.dst, minlength=graph.num_nodes)
-    lacking = nodes[stored[nodes] != degrees.incoming[part.node_ids[nodes]]]
+    lacking = nodes[stored[nodes] != degrees[1, part.node_ids[nodes]]]
     found.expect(
         not len(lacking), f"part {part.index}: {len(lacking)} nodes lack in-edges, such as local node {lacking[:1]}"
     )
     if whole.manifest is not None and whole.manifest.halo == "dgl":
-        stored = np.bincount(graph.src, minlength=graph.num_nodes)[: part.num_inner_nodes]
-        own = degrees.outgoing[part.node_ids[: part.num_inner_nodes]]
-        found.expect(np.array_equal(stored, own), f"part {part.index}: a node of its own lacks out-edges")
+        stored = np.bincount(graph.src, minlength=graph.num_nodes)[:inner]
+        complete = np.array_equal(stored, degrees[0, part.node_ids[:inner]])
+        found.expect(complete, f"part {part.index}: a node of its own lacks out-edges")
 
 
 def _check_outer_edges(found: Verification, whole: PartitionedGraph, parts: list[Part], part: Part) -> None:
@@ -254,17 +244,12 @@ def _check_outer_edges(found: Verification, whole: PartitionedGraph, parts: list
 
 
 def _check_id_maps(found: Verification, whole: PartitionedGraph) -> None:
-    maps: list[tuple[str, str, int, np.ndarray, np.ndarray]] = []
-    if whole.has_id_map("node"):
-        maps += [
-            ("node", n, whole.num_nodes(n), whole.node_map(n), whole.node_map(n, inverse=True)) for n in whole.ntypes
-        ]
-    if whole.has_id_map("edge"):
-        maps += [
-            ("edge", ":".join(e), whole.num_edges(e), whole.edge_map(e), whole.edge_map(e, inverse=True))
-            for e in whole.etypes
-        ]
-    for kind, name, num, forward, back in maps:
+    keys: list[tuple[str, str, EdgeType | str]] = [("node", ntype, ntype) for ntype in whole.ntypes]
+    keys += [("edge", type_name(etype), etype) for etype in whole.etypes]
+    for kind, name, key in keys:
+        if not whole.has_id_map(kind):
+            continue
+        num, forward, back = whole.books[key].num_rows, whole.id_map(kind, key), whole.id_map(kind, key, inverted=True)
         found.count("id maps", 2)
         inside = len(forward) == num and (not num or (forward.min() >= 0 and forward.max() < num))
         if not found.expect(inside, f"{kind} type {name}: an id map is not over 0 .. {num - 1}"):
@@ -297,43 +282,27 @@ def _check_against(found: Verification, whole: PartitionedGraph, parts: list[Par
         f"{whole.path}: types or counts differ from the graph's",
     ):
         return
-    node_order = {ntype: whole.node_map(ntype) for ntype in whole.ntypes}
-    edge_order = {etype: whole.edge_map(etype) for etype in whole.etypes}
+    orders = {"node": {n: whole.node_map(n) for n in whole.ntypes}}
+    orders["edge"] = {type_name(e): whole.edge_map(e) for e in whole.etypes}
+    expected = {"node": graph.node_data, "edge": {type_name(e): data for e, data in graph.edge_data.items()}}
     for ntype, ids in graph.node_ids.items():
-        found.expect(
-            np.array_equal(whole.original_ids(ntype), ids[node_order[ntype]]), f"node type {ntype}: other original ids"
-        )
+        same = np.array_equal(whole.original_ids(ntype), ids[orders["node"][ntype]])
+        found.expect(same, f"node type {ntype}: other original ids")
     for part in parts:
-        for ntype in whole.ntypes:
-            positions = node_order[ntype][part.node_rows(ntype)]
-            _same_columns(
-                found, f"part {part.index}, {ntype}", graph.node_data.get(ntype, {}), positions, part.node_data(ntype)
-            )
         for etype in whole.etypes:
-            name, positions = ":".join(etype), edge_order[etype][part.edge_rows(etype)]
+            positions = orders["edge"][type_name(etype)][part.edge_rows(etype)]
             for side, ends, original in zip((0, 2), part.ends(etype), graph.edges[etype], strict=True):
                 found.expect(
-                    np.array_equal(node_order[etype[side]][ends], original[positions]),
-                    f"part {part.index}: edges of {name} end elsewhere than in the graph",
+                    np.array_equal(orders["node"][etype[side]][ends], original[positions]),
+                    f"part {part.index}: edges of {type_name(etype)} end elsewhere than in the graph",
                 )
-            _same_columns(
-                found, f"part {part.index}, {name}", graph.edge_data.get(etype, {}), positions, part.edge_data(etype)
-            )
+        for kind, name, rows, stored in _typed(part):
+            where, positions = f"part {part.index}, {name}", orders[kind][name][rows]
+            columns = expected[kind].get(name, {})
+            names = sorted(set(columns) - RESERVED_DATA)
+            found.expect(sorted(stored) == names, f"{where}: columns {sorted(stored)}; the graph has {names}")
+            for column in set(names) & set(stored):
+                values = columns[column][positions].astype(storable(columns[column].dtype))
+                same = np.array_equal(values, stored[column], equal_nan=values.dtype.kind == "f")
+                found.expect(same, f"{where}: column {column!r} differs from the graph's")
     found.count("edges compared with the graph", graph.total_edges)
-
-
-def _same_columns(
-    found: Verification,
-    where: str,
-    expected: dict[str, np.ndarray],
-    positions: np.ndarray,
-    stored: dict[str, np.ndarray],
-) -> None:
-    from partition.writer import RESERVED_DATA
-
-    names = sorted(set(expected) - RESERVED_DATA)
-    found.expect(sorted(stored) == names, f"{where}: columns {sorted(stored)}; the graph has {names}")
-    for name in set(names) & set(stored):
-        values = expected[name][positions].astype(storable(expected[name].dtype))
-        same = np.array_equal(values, stored[name], equal_nan=values.dtype.kind == "f")
-        found.expect(same, f"{where}: column {name!r} differs from the graph's")
