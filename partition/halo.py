@@ -13,6 +13,7 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.threads import ThreadPool, thread_count
+from graph_emb.graph.dgl_format import Column
 from partition.relabel import Ranges, Relabelled
 
 Halo = Literal["dgl", "inbound"]
@@ -26,21 +27,19 @@ class PartArrays:
     Attributes:
         num_inner_nodes, num_inner_edges: n and e.
         src, dst: Local node ids, (e + o,), int64.
-        node_ids: Homogeneous partition-order ids, (n + h,), int64.
+        node_ids, edge_ids: Homogeneous partition-order ids, (n + h,) and (e + o,), int64.
         node_parts: Owner of each node, (n + h,), int64.
-        node_types: Type of each node, (n + h,), int16.
-        edge_ids: Homogeneous partition-order ids, (e + o,), int64.
-        edge_types: Type of each edge, (e + o,), int32.
+        node_types, edge_types: Of each node, (n + h,), int16, and edge, (e + o,), int32.
     """
 
     num_inner_nodes: int
     num_inner_edges: int
-    src: np.ndarray
-    dst: np.ndarray
-    node_ids: np.ndarray
-    node_parts: np.ndarray
+    src: Column
+    dst: Column
+    node_ids: Column
+    node_parts: Column
+    edge_ids: Column
     node_types: np.ndarray
-    edge_ids: np.ndarray
     edge_types: np.ndarray
 
 
@@ -148,17 +147,11 @@ class PartBuilder:
         node_ids = np.concatenate([np.arange(start, stop), halo])
         edge_ids = np.concatenate([np.arange(first_edge, end_edge), outer])
         halo_parts, halo_types, _ = made.nodes.split(halo)
-        return PartArrays(
-            stop - start,
-            end_edge - first_edge,
-            src,
-            dst,
-            node_ids,
-            np.concatenate([np.full(stop - start, part), halo_parts]),
-            _types(made.nodes, part, halo_types, np.int16),
-            edge_ids,
-            _types(made.edges, part, made.edges.split(outer)[1], np.int32),
-        )
+        parts = np.concatenate([np.full(stop - start, part), halo_parts])
+        node_types = _types(made.nodes, part, halo_types, np.int16)
+        edge_types = _types(made.edges, part, made.edges.split(outer)[1], np.int32)
+        num_inner = stop - start, end_edge - first_edge
+        return PartArrays(*num_inner, src, dst, node_ids, parts, edge_ids, node_types, edge_types)
 
     def _owned_ends(self, part: int, extra: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Homogeneous ids of both ends of the part's own edges, with room for more behind them."""

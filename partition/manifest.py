@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -24,6 +24,8 @@ NAME, TIMINGS = "manifest.json", "timings.json"
 UNLISTED = frozenset({NAME, TIMINGS})
 """Files of a partition that no manifest lists: itself, and times and memory, which differ from run to run."""
 FORMAT, VERSION = "graph_emb partition", 1
+FORMS = ("to_original", "to_partition", "parquet")
+"""Of an id map."""
 
 
 def _inside(name: str) -> str:
@@ -118,6 +120,15 @@ def facts_of(
     }
 
 
+def write_listed(folder: Path, name: str, write: Callable[[Any], object]) -> FileFacts:
+    """Make a file by ``write(stream)`` and put it on the disk: its facts. What a killed run left of it is replaced."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    num_bytes, checksum = write_file(path, write)
+    return {"bytes": num_bytes, "sha256": checksum}
+
+
 class FileSet:
     """The files of a folder under construction, hashed while they are written.
 
@@ -130,26 +141,17 @@ class FileSet:
         self.folder = folder
         self.manifest = manifest
 
-    def write(self, name: str, write: Any) -> None:
+    def write(self, name: str, write: Callable[[Any], object]) -> None:
         """Make a file by ``write(stream)``, put it on the disk and note its checksum."""
-        path = self.folder.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        num_bytes, checksum = write_file(path, write)
-        self.manifest.files[name] = {"bytes": num_bytes, "sha256": checksum}
+        self.manifest.files[name] = write_listed(self.folder.path, name, write)
 
     def write_text(self, name: str, text: str) -> None:
         """Make a text file."""
         self.write(name, lambda stream: stream.write(text.encode()))
 
-    def write_manifest(self) -> None:
-        """Put the manifest on the disk; it does not list itself."""
-        text = self.manifest.to_json()
-        write_file(self.folder.path / NAME, lambda stream: stream.write(text.encode()))
-
-    def write_timings(self, timings: Mapping[str, float]) -> None:
-        """Put times and memory of the run on the disk; the manifest does not list them."""
-        text = json.dumps(timings, indent=2) + "\n"
-        write_file(self.folder.path / TIMINGS, lambda stream: stream.write(text.encode()))
+    def write_unlisted(self, name: str, text: str) -> None:
+        """Make one of the files in ``UNLISTED``."""
+        write_file(self.folder.path / name, lambda stream: stream.write(text.encode()))
 
     def expect_file(self, name: str) -> None:
         """Note the checksum of a file that another library has written into the folder."""

@@ -6,6 +6,7 @@ within its type counts its type's nodes of all earlier parts. Legend: P parts, T
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,6 +45,10 @@ class Ranges:
         """(P + 1, T): the first id within its type of each part."""
         first = np.zeros((1, self.starts.shape[1] - 1), np.int64)
         return np.concatenate([first, np.cumsum(self.sizes, axis=0)])
+
+    def typed_rows(self, part: int, t: int) -> slice:
+        """The ids within type t that a part owns."""
+        return slice(*self.typed_starts[part : part + 2, t].tolist())
 
     @property
     def total(self) -> int:
@@ -98,10 +103,23 @@ class Relabelled:
         """P."""
         return len(self.nodes.starts)
 
+    @property
+    def kinds(self) -> dict[str, tuple[Ranges, Mapping[Any, np.ndarray], Mapping[Any, dict[str, np.ndarray]]]]:
+        """Of ``"node"`` and ``"edge"`` the ranges, the order by type and the data by type."""
+        return {
+            "node": (self.nodes, self.node_order, self.graph.node_data),
+            "edge": (self.edges, self.edge_order, self.graph.edge_data),
+        }
+
     def ends(self, etype: EdgeType) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(sources, destinations, homogeneous ids of the source type, of the destination type) of an edge type."""
         src, dst = self.graph.edges[etype]
         return src, dst, self.node_ids[etype[0]], self.node_ids[etype[2]]
+
+
+def type_name(kind: str | EdgeType) -> str:
+    """A node type as it is, an edge type as ``source:relation:destination``."""
+    return kind if isinstance(kind, str) else ":".join(kind)
 
 
 def inverse(order: np.ndarray) -> np.ndarray:

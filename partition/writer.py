@@ -14,14 +14,17 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.progress import Advance
 from graph_emb.graph.dgl_format import (
     BlockColumn,
+    Chunked,
     Column,
     StoredGraph,
     gathered,
@@ -31,20 +34,16 @@ from graph_emb.graph.dgl_format import (
 )
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.halo import PartArrays, PartBuilder
-from partition.manifest import FileSet
-from partition.relabel import Ranges, Relabelled, inverse
+from partition.manifest import FORMS, NAME, FileSet
+from partition.relabel import Ranges, Relabelled, inverse, type_name
 
 RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
 """Columns that DGL itself leaves out of a partition, as their meaning is its own."""
 PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
+Columns = dict[str, Column]
 TAKEN_NAMES = ("manifest", "report", "timings")
 """Graphs of these names would want a JSON that is another file of the folder."""
-
-
-def type_name(kind: str | EdgeType) -> str:
-    """A node type as it is, an edge type as ``source:relation:destination``."""
-    return kind if isinstance(kind, str) else ":".join(kind)
 
 
 def check_names(graph: HeteroGraph, name: str) -> None:
@@ -92,19 +91,15 @@ def check_no_empty_features(relabelled: Relabelled) -> None:
     Raises:
         PartitionError: the part and the type.
     """
-    graph = relabelled.graph
-    kinds: list[tuple[Ranges, int, str, dict[str, np.ndarray]]] = [
-        *((relabelled.nodes, t, n, graph.node_data.get(n, {})) for t, n in enumerate(graph.ntypes)),
-        *((relabelled.edges, r, type_name(e), graph.edge_data.get(e, {})) for r, e in enumerate(graph.etypes)),
-    ]
-    for ranges, t, name, data in kinds:
-        empty = np.flatnonzero(ranges.sizes[:, t] == 0)
-        columns = sorted(set(data) - RESERVED_DATA)
-        if len(empty) and columns:
-            raise PartitionError(
-                f"part {empty[0]} has no row of type {name!r}, which has data ({columns[0]!r}): DGL's servers die on "
-                "that; use fewer parts, another assignment, or --allow-empty for other readers"
-            )
+    for ranges, orders, data in relabelled.kinds.values():
+        for t, kind in enumerate(orders):
+            empty = np.flatnonzero(ranges.sizes[:, t] == 0)
+            columns = sorted(set(data.get(kind, {})) - RESERVED_DATA)
+            if len(empty) and columns:
+                raise PartitionError(
+                    f"part {empty[0]} has no row of type {type_name(kind)!r}, which has data ({columns[0]!r}): DGL's "
+                    "servers die on that; use fewer parts, another assignment, or --allow-empty for other readers"
+                )
 
 
 def dgl_config(
@@ -133,12 +128,25 @@ def dgl_config(
     return config
 
 
-def part_columns(
-    node_ids: Column, node_parts: Column, num_inner_nodes: int, edge_ids: Column, num_inner_edges: int
-) -> tuple[dict[str, Column], dict[str, Column]]:
-    """(node data, edge data) that DGL expects in the graph of a part; inner ids come first."""
-    nodes = {"_ID": node_ids, "inner_node": _leading(num_inner_nodes, node_ids.shape[0]), "part_id": node_parts}
-    return nodes, {"_ID": edge_ids, "inner_edge": _leading(num_inner_edges, edge_ids.shape[0])}
+Types = tuple[Column, Column] | None
+Files = dict[str, Callable[[Any], object]]
+"""Functions that write a file to a stream, by its name."""
+
+
+def part_files(part: int, arrays: PartArrays, node_feat: Columns, edge_feat: Columns, types: Types = None) -> Files:
+    """``part<i>/`` of one part: the graph with the columns that DGL expects, and data by ``type/name``."""
+    num_nodes, num_edges = arrays.node_ids.shape[0], arrays.edge_ids.shape[0]
+    node_data: dict[str, Column] = {"_ID": arrays.node_ids, "inner_node": _leading(arrays.num_inner_nodes, num_nodes)}
+    edge_data: dict[str, Column] = {"_ID": arrays.edge_ids, "inner_edge": _leading(arrays.num_inner_edges, num_edges)}
+    node_data["part_id"] = arrays.node_parts
+    if types is not None:
+        node_data["_TYPE"], edge_data["_TYPE"] = types
+    graph = StreamedGraph(num_nodes, arrays.src, arrays.dst, node_data, edge_data)
+    return {
+        f"part{part}/graph.dgl": partial(write_graph, graph=graph),
+        f"part{part}/node_feat.dgl": partial(write_tensors, tensors=node_feat),
+        f"part{part}/edge_feat.dgl": partial(write_tensors, tensors=edge_feat),
+    }
 
 
 def _leading(ones: int, length: int) -> BlockColumn:
@@ -151,114 +159,96 @@ def _leading(ones: int, length: int) -> BlockColumn:
     return BlockColumn((length,), np.dtype(np.uint8), chunks)
 
 
-class Writer:
-    """Writes the files of a partition into a folder under construction.
+def write_parts(files: FileSet, builder: PartBuilder, tick: Advance) -> None:
+    """``part<i>/`` of every part.
 
     A thread of its own hashes and writes one part while the next is made, so at most two parts are in memory.
-
-    Args:
-        files: Where they go.
-        relabelled: The graph and its new ids.
-        tick: Called with the rows that were written: the edges of a part, the ids of a map.
     """
+    made = builder.relabelled
 
-    def __init__(self, files: FileSet, relabelled: Relabelled, tick: Callable[[int], object]) -> None:
-        self.files = files
-        self.relabelled = relabelled
-        self.tick = tick
+    def write(part: int, arrays: PartArrays) -> None:
+        several = len(made.node_order) > 1 or len(made.edge_order) > 1
+        types = (arrays.node_types, arrays.edge_types) if several else None
+        node_feat, edge_feat = (_inner_data(made, kind, part) for kind in ("node", "edge"))
+        for name, content in part_files(part, arrays, node_feat, edge_feat, types).items():
+            files.write(name, content)
+        tick(arrays.num_inner_edges)
 
-    def write_parts(self, builder: PartBuilder) -> None:
-        """``part<i>/`` of every part."""
-        with _in_background() as submit:
-            for part in range(self.relabelled.num_parts):
-                submit(self._write_part, part, builder.build(part))
+    with _in_background() as submit:
+        for part in range(made.num_parts):
+            submit(write, part, builder.build(part))
 
-    def _write_part(self, part: int, arrays: PartArrays) -> None:
-        graph = self.relabelled.graph
-        node_data, edge_data = part_columns(
-            arrays.node_ids, arrays.node_parts, arrays.num_inner_nodes, arrays.edge_ids, arrays.num_inner_edges
-        )
-        if len(graph.ntypes) > 1 or len(graph.etypes) > 1:
-            node_data["_TYPE"], edge_data["_TYPE"] = arrays.node_types, arrays.edge_types
-        stored = StoredGraph(len(arrays.node_ids), arrays.src, arrays.dst, node_data, edge_data)
-        self.files.write(f"part{part}/graph.dgl", lambda stream: write_graph(stream, stored))
-        for name, columns in (("node_feat", self.node_columns(part)), ("edge_feat", self.edge_columns(part))):
-            self.files.write(f"part{part}/{name}.dgl", lambda stream, c=columns: write_tensors(stream, c))
-        self.tick(arrays.num_inner_edges)
 
-    def node_columns(self, part: int) -> dict[str, BlockColumn]:
-        """Data of the part's inner nodes by ``type/name``, in the order of their ids."""
-        made = self.relabelled
-        starts = made.nodes.typed_starts
-        return {
-            f"{ntype}/{name}": gathered(values, order[starts[part, t] : starts[part + 1, t]])
-            for t, (ntype, order) in enumerate(made.node_order.items())
-            for name, values in made.graph.node_data.get(ntype, {}).items()
-            if name not in RESERVED_DATA
-        }
+def _inner_data(made: Relabelled, kind: str, part: int) -> Columns:
+    """Data of a part's inner nodes or edges by ``type/name``, in the order of their ids."""
+    ranges, orders, data = made.kinds[kind]
+    return {
+        f"{type_name(key)}/{name}": GatheredColumn(values, order[ranges.typed_rows(part, t)])
+        for t, (key, order) in enumerate(orders.items())
+        for name, values in data.get(key, {}).items()
+        if name not in RESERVED_DATA
+    }
 
-    def edge_columns(self, part: int) -> dict[str, BlockColumn]:
-        """Data of the part's inner edges by ``source:relation:destination/name``, in the order of their ids."""
-        made = self.relabelled
-        starts = made.edges.typed_starts
-        return {
-            f"{type_name(etype)}/{name}": gathered(values, order[starts[part, r] : starts[part + 1, r]])
-            for r, (etype, order) in enumerate(made.edge_order.items())
-            for name, values in made.graph.edge_data.get(etype, {}).items()
-            if name not in RESERVED_DATA
-        }
 
-    def write_id_maps(self) -> None:
-        """Both directions of every type's id map, as npy and, with the original ids, as Parquet."""
-        made = self.relabelled
-        node_sizes, edge_sizes = made.nodes.sizes, made.edges.sizes
-        with _in_background() as submit:
-            for t, (ntype, order) in enumerate(made.node_order.items()):
-                submit(self._write_id_map, "node", ntype, order, node_sizes[:, t], made.graph.node_ids.get(ntype))
-            for r, (etype, order) in enumerate(made.edge_order.items()):
-                submit(self._write_id_map, "edge", type_name(etype), order, edge_sizes[:, r], None)
+def write_id_maps(files: FileSet, made: Relabelled, tick: Advance) -> None:
+    """Both directions of every type's id map, as npy and, with the original ids, as Parquet."""
 
-    def write_relation_names(self) -> None:
-        """The names of a knowledge graph's relations by number, as Parquet; nothing where the graph has none."""
-        names = self.relabelled.graph.relation_names
-        if names is not None:
-            self.files.manifest.relation_names = f"{ID_MAPS}/relations.parquet"
-            self.files.write(self.files.manifest.relation_names, lambda stream: _write_names(stream, names))
-
-    def _write_id_map(
-        self, kind: str, name: str, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None
-    ) -> None:
-        paths = id_map_paths(kind, name)
-        self.files.manifest.id_maps.setdefault(kind, {})[name] = paths
+    def write(kind: str, name: str, order: np.ndarray, sizes: np.ndarray, original_ids: np.ndarray | None) -> None:
         small = order.astype(np.int32) if len(order) <= np.iinfo(np.int32).max else order
-        self.files.write(paths["to_original"], npy_writer(small))
-        self.files.write(paths["to_partition"], npy_writer(inverse(small)))
-        self.files.write(paths["parquet"], lambda stream: write_id_parquet(stream, order, sizes, original_ids))
-        self.tick(len(order))
+        contents = id_map_files(small, inverse(small), sizes, original_ids)
+        files.manifest.id_maps.setdefault(kind, {})[name] = paths = id_map_paths(kind, name)
+        for form, content in contents.items():
+            files.write(paths[form], content)
+        tick(len(order))
+
+    with _in_background() as submit:
+        for kind, (ranges, orders, _) in made.kinds.items():
+            for t, (key, order) in enumerate(orders.items()):
+                original_ids = made.graph.node_ids.get(key) if kind == "node" else None
+                submit(write, kind, type_name(key), order, ranges.sizes[:, t], original_ids)
+
+
+def write_relation_names(files: FileSet, names: np.ndarray | None) -> None:
+    """The names of a knowledge graph's relations by number, as Parquet; nothing where the graph has none."""
+    if names is None:
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"relation": np.arange(len(names)), "name": pa.array(names.tolist(), pa.string())})
+    files.manifest.relation_names = f"{ID_MAPS}/relations.parquet"
+    files.write(files.manifest.relation_names, lambda stream: pq.write_table(table, stream))
 
 
 def id_map_paths(kind: str, name: str) -> dict[str, str]:
     """Files of the id map of a type by form; ``kind`` is node or edge."""
     stem = f"{ID_MAPS}/{kind}.{quote(name, safe=':')}"
+    return {form: f"{stem}.{form}.npy" for form in FORMS[:2]} | {FORMS[2]: f"{stem}.parquet"}
+
+
+def id_map_files(order: Positions, back: Column, sizes: np.ndarray, original_ids: np.ndarray | None = None) -> Files:
+    """What writes each form of an id map, from the original position of each partition id and the way back."""
     return {
-        "to_original": f"{stem}.to_original.npy",
-        "to_partition": f"{stem}.to_partition.npy",
-        "parquet": f"{stem}.parquet",
+        "to_original": npy_writer(order),
+        "to_partition": npy_writer(back),
+        "parquet": partial(write_id_parquet, order=order, sizes=sizes, original_ids=original_ids),
     }
 
 
-class Positions(Protocol):
-    """Original positions by partition id, read in slices."""
-
+class _Sliced(Chunked, Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
+Positions = np.ndarray | _Sliced
+"""Original positions by partition id, read in slices."""
 
 
 def finish(files: FileSet, config: dict[str, Any]) -> None:
     """Write the manifest, then the JSON that makes the folder a partition."""
     text = json.dumps(config, indent=2) + "\n"
     files.expect_text(files.manifest.config, text)
-    files.write_manifest()
+    files.write_unlisted(NAME, files.manifest.to_json())
     files.write_text(files.manifest.config, text)
 
 
@@ -307,13 +297,6 @@ def write_id_parquet(stream: Any, order: Positions, sizes: np.ndarray, original_
             arrays = [pa.array(column) for column in columns]
             arrays.append(pa.array(values.tolist() if values.dtype.kind in "USO" else values, original))
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-
-
-def _write_names(stream: Any, names: np.ndarray) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"relation": np.arange(len(names)), "name": pa.array(names.tolist(), pa.string())}), stream)
 
 
 @contextmanager

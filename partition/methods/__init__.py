@@ -2,7 +2,6 @@
 
 from partition.methods import (  # they register
     external,  # noqa: F401
-    file,  # noqa: F401
     multilevel,  # noqa: F401
     streaming,  # noqa: F401
     without_edges,  # noqa: F401

@@ -1,13 +1,19 @@
-"""Methods without regard for edges: ranges of ids, shuffled nodes, and a hash of the original id."""
+"""Methods without regard for edges: ranges of ids, shuffled nodes, a hash of the original id, parts from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.splitmix import GOLDEN, mix64
 from partition.methods.base import Problem, method, node_counts_only
+
+SUFFIXES = (".npy", ".txt")
+SHOWN_LETTERS = 60
+"""Of a line that is wrong."""
 
 
 @method("range", refusal=node_counts_only, balance=("nodes",), seeded=False, weighted=False)
@@ -75,3 +81,94 @@ def hashes(ids: np.ndarray, seed: int) -> np.ndarray:
 
 def _mixed(values: np.ndarray) -> np.ndarray:
     return mix64(values + GOLDEN)
+
+
+def _any(_: object) -> str:
+    return ""  # it is what it is; the tolerance is checked afterwards
+
+
+@method("file", refusal=_any, balance=("nodes",), seeded=False, weighted=False)
+def from_file(problem: Problem, *, path: str | Path | None = None) -> np.ndarray:
+    """Parts from ``.npy``, or text with one part a line or ``node part`` a line (ParMETIS's pm_dglpart, any order).
+
+    Args:
+        path: One file for all nodes, types one after the other; or a folder with ``<node type>.npy`` or ``.txt``.
+    Raises:
+        ConfigError: no path, or something else.
+        DataError: the file cannot be read as an assignment of this graph.
+    """
+    if not isinstance(path, str | Path):
+        given = "" if path is None else f", not {path!r}"
+        raise ConfigError(
+            f"method 'file' needs the option path: a .npy or text file, or a folder with one a node type{given}"
+        )
+    place, graph = Path(path), problem.graph
+    if not place.is_dir():
+        return read_parts(place, graph.total_nodes, problem.num_parts)
+    parts = [np.empty(0, np.int32)]
+    for ntype, num in graph.num_nodes.items():
+        found = [file for suffix in SUFFIXES if (file := place / f"{ntype}{suffix}").is_file()]
+        if len(found) != 1:
+            raise DataError(f"{place}: {len(found)} files for node type {ntype!r}; expected {ntype}.npy or {ntype}.txt")
+        parts.append(read_parts(found[0], num, problem.num_parts))
+    return np.concatenate(parts)
+
+
+def read_parts(path: Path, num_nodes: int, num_parts: int) -> np.ndarray:
+    """(num_nodes,), int32.
+
+    Raises:
+        DataError: not integers, a wrong length, a node twice or missing, a part out of range; names the row.
+    """
+    values = _npy(path) if path.suffix == ".npy" else _text(path)
+    if values.ndim == 2:
+        values = _by_node(path, values, num_nodes)
+    if len(values) != num_nodes:
+        raise DataError(f"{path}: {len(values)} parts for {num_nodes} nodes; was it made for another graph?")
+    bad = np.flatnonzero((values < 0) | (values >= num_parts))
+    if len(bad):
+        raise DataError(f"{path}: node {bad[0]} has part {values[bad[0]]}, outside [0, {num_parts})")
+    return values.astype(np.int32)
+
+
+def _npy(path: Path) -> np.ndarray:
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: not a readable .npy file ({error})") from error
+    if values.ndim not in (1, 2) or values.dtype.kind not in "iu" or (values.ndim == 2 and values.shape[1] != 2):
+        raise DataError(f"{path}: {values.dtype} of shape {values.shape}; expected integers, (nodes,) or (nodes, 2)")
+    return values
+
+
+def _text(path: Path) -> np.ndarray:
+    """(rows,) or (rows, 2) integers."""
+    rows: list[list[int]] = []
+    with path.open(encoding="utf-8", errors="replace") as lines:  # a file that is no text fails at its first line
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            try:
+                row = [int(word) for word in words]
+            except ValueError:
+                row = []
+            if len(row) not in (1, 2) or (rows and len(row) != len(rows[0])):
+                shown = line.strip()[:SHOWN_LETTERS]
+                raise DataError(f"{path}, line {number}: {shown!r}; expected 'part', or 'node part' on every line")
+            rows.append(row)
+    width = len(rows[0]) if rows else 1
+    values = np.array(rows, np.int64).reshape(-1, width)
+    return values[:, 0] if width == 1 else values
+
+
+def _by_node(path: Path, pairs: np.ndarray, num_nodes: int) -> np.ndarray:
+    nodes, parts = pairs.T
+    bad = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
+    if len(bad):
+        raise DataError(f"{path}: row {bad[0]} names node {nodes[bad[0]]}, outside [0, {num_nodes})")
+    times = np.bincount(nodes, minlength=num_nodes)
+    if (times != 1).any():
+        node = int(np.flatnonzero(times != 1)[0])
+        raise DataError(f"{path}: node {node} has {times[node]} rows; expected 1")
+    out = np.empty(num_nodes, np.int64)
+    out[nodes] = parts
+    return out

@@ -1,6 +1,6 @@
 """The report of a partition: measured, compared with random parts, and shown as a table or JSON."""
 
-# N nodes, P parts, L nodes of a walk
+# N nodes and E edges of all types, P parts, L nodes of a walk
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import progress_shown
 from graph_emb.core.storage import replace_text
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
+from partition.kernels.forecast import ENTERS, count_edges
 from partition.report.flat import FlatGraph
 from partition.report.forecast import SampleForecast, WalkForecast, forecast_samples, forecast_walks
-from partition.report.metrics import Cut, measure_cut
-from partition.vertex_cut import vertex_cut
+from partition.vertex_cut import balanced_owners, edges_of_parts, vertex_cut
 
 Row = tuple[str, str, str]
 
@@ -53,6 +53,52 @@ class ForecastOptions:
 
 
 DEFAULTS = ForecastOptions()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Counts of one assignment.
+
+    Attributes:
+        edge_matrix: Edges from part i to part j, (P, P), int64.
+        edges: Edges that each part owns, (P,), int64.
+        cut_by_relation: Cut share of each edge type's edges; types without edges are left out.
+        nodes: Nodes of each part, (P,), int64.
+        balance: Largest part over the mean: ``nodes``, ``edges``, ``type:T`` of each of several node types, and
+            the masks ``train``, ``valid``, ``test`` of one value a node. Kinds without a member are left out.
+        halo: Nodes of other parts that a part of DGL's layout (one hop) holds copies of, (P,), int64: the other
+            ends of the edges that enter or leave it.
+        halo_inbound: The same of the inbound-only layout: sources of entering edges.
+    """
+
+    edge_matrix: np.ndarray
+    edges: np.ndarray
+    cut_by_relation: dict[EdgeType, float]
+    nodes: np.ndarray
+    balance: dict[str, float]
+    halo: np.ndarray
+    halo_inbound: np.ndarray
+
+    @property
+    def num_parts(self) -> int:
+        """P."""
+        return len(self.nodes)
+
+    @property
+    def cut(self) -> float:
+        """Share of the edges with ends in two parts; 0 of a graph without edges."""
+        total = int(self.edge_matrix.sum())
+        return 1.0 - float(np.trace(self.edge_matrix)) / total if total else 0.0
+
+    @property
+    def replication_factor(self) -> float:
+        """Copies of a node on average, its own part's included, in DGL's layout."""
+        return 1.0 + float(self.halo.sum() / self.nodes.sum())
+
+    @property
+    def replication_factor_inbound(self) -> float:
+        """The same in the inbound-only layout."""
+        return 1.0 + float(self.halo_inbound.sum() / self.nodes.sum())
 
 
 @dataclass(frozen=True)
@@ -260,6 +306,44 @@ def report(
         vertex_cut=None
         if streamed is None
         else {"replication_factor": streamed.replication_factor, "edge_balance": streamed.edge_balance},
+    )
+
+
+def measure_cut(flat: FlatGraph, parts: np.ndarray, num_parts: int, edge_owner: EdgeOwner = "destination") -> Cut:
+    """All counts in one pass over the edges of each type.
+
+    Args:
+        parts: The part of each node, (N,).
+        edge_owner: Whose edges count as a part's own, see ``partition.vertex_cut.edge_owner``.
+    """
+    whole = np.zeros((num_parts, num_parts), np.int64)
+    by_relation: dict[EdgeType, float] = {}
+    seen = np.zeros((flat.num_nodes, num_parts), np.uint8)
+    offsets = flat.graph.node_offsets
+    for etype, (src, dst) in flat.graph.edges.items():
+        matrix = np.zeros_like(whole)
+        count_edges(src, dst, offsets[etype[0]], offsets[etype[2]], parts, matrix, seen)
+        if len(src):
+            by_relation[etype] = 1.0 - float(np.trace(matrix)) / len(src)
+        whole += matrix
+    nodes = np.bincount(parts, minlength=num_parts)
+    if edge_owner == "balanced":
+        assignment = Assignment.of_homogeneous(flat.graph, parts, num_parts)
+        edges = edges_of_parts(balanced_owners(flat.graph, assignment), num_parts)
+    else:
+        edges = whole.sum(axis=1 if edge_owner == "source" else 0)
+    sizes = {"nodes": nodes, "edges": edges}
+    if len(flat.types) > 1:
+        sizes |= {f"type:{t}": np.bincount(parts[own], minlength=num_parts) for t, own in flat.types.items()}
+    sizes |= {part: np.bincount(parts[mask], minlength=num_parts) for part, mask in flat.masks.items()}
+    return Cut(
+        edge_matrix=whole,
+        edges=edges,
+        cut_by_relation=by_relation,
+        nodes=nodes,
+        balance={kind: float(size.max() / size.mean()) for kind, size in sizes.items() if size.any()},
+        halo=np.count_nonzero(seen, axis=0),
+        halo_inbound=np.count_nonzero(seen & ENTERS, axis=0),
     )
 
 

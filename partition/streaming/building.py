@@ -1,12 +1,16 @@
-"""A build in bounded memory: scan, assign, shuffle, order, write, each step restartable and shared by workers."""
+"""A build in bounded memory: scan, assign, shuffle, order, write, each step restartable and shared by workers.
+
+Legend: N nodes, E edges, P parts.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,34 +18,67 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.progress import progress_shown, reading
+from graph_emb.core.progress import Advance, progress_shown, reading
 from graph_emb.core.storage import PendingFolder
-from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE
+from graph_emb.graph.readers.source import WEIGHT
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
-from partition.manifest import FileSet, PartitionManifest, facts_of
+from partition.constraints import Constraints, constraints
+from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of
+from partition.methods.assign import finish as finish_parts
+from partition.methods.base import METHODS, Problem
+from partition.methods.streaming import checked_passes
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
-from partition.streaming.edges import Shuffle, ShuffleLayout
-from partition.streaming.links import Links
+from partition.relabel import relabel, type_name
+from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_largest, cut_buckets, number_type
 from partition.streaming.parts import PartFiles
-from partition.streaming.placing import (
-    Placing,
-    check_method,
-    described,
-    graph_without_edges,
-    layout_of,
-    num_passes,
-    streaming_method,
-)
 from partition.streaming.plan import Budget, Plan
-from partition.streaming.scan import Scan
 from partition.streaming.shared_stages import Removed, Workers, Workplace
-from partition.streaming.source import EdgeSource
-from partition.writer import check_config_name, check_names, dgl_config, finish, id_map_paths, type_name
+from partition.streaming.source import EdgeSource, Scan
+from partition.writer import check_config_name, check_names, dgl_config, finish, id_map_paths
 
-TEMPORARY_VERSION = 1
+TEMPORARY_VERSION = 2
 """Of the temporary files; those of another version are thrown away."""
-FORMS = ("to_original", "to_partition", "parquet")
+WITHOUT_EDGES = ("hash", "random", "range")
+"""Methods that need no edge, so they run as they are on a graph without any."""
+STREAMED = ("fennel", "ldg")
+BALANCED = ("nodes", "edges")
+AUTO = "ldg"
+AUTO_WHY = "auto: the lowest cut within the limits that needs no graph in memory"
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """A streaming method and its options."""
+
+    method: str
+    passes: int
+    order: str
+
+    @classmethod
+    def of(cls, options: BuildOptions) -> Streaming | None:
+        """How neighbours assign the nodes; None where no edge is needed for that.
+
+        Raises:
+            ConfigError: a method, or an option of it, needs the whole graph in memory.
+        """
+        name = AUTO if options.method == "auto" else options.method
+        if options.assignment is not None or name in WITHOUT_EDGES:
+            return None
+        if name not in STREAMED:
+            known = ", ".join(sorted((*WITHOUT_EDGES, *STREAMED)))
+            raise ConfigError(f"method {name!r} needs the whole graph in memory; with memory= there are: {known}")
+        method, given = METHODS[name], options.method_options or {}
+        balance = method.balance if options.balance is None else options.balance
+        method.check(balance, options.seed, None, given)
+        for kind in balance:
+            if kind not in BALANCED:
+                raise ConfigError(
+                    f"balance {kind!r} needs the whole graph in memory; with memory= there are nodes, edges"
+                )
+        chosen = {**method.options, **given}
+        return cls(name, checked_passes(chosen["passes"], chosen["order"]), chosen["order"])
 
 
 @dataclass
@@ -53,12 +90,19 @@ class Job:
         options: Those of the build.
         budget: The limit on memory of each worker.
         name: The graph's name in DGL.
+        streaming: What neighbours decide; None for other methods.
     """
 
     source: EdgeSource
     options: BuildOptions
     budget: Budget
     name: str
+    streaming: Streaming | None
+
+    @property
+    def num_passes(self) -> int:
+        """Passes over all neighbours."""
+        return 0 if self.streaming is None else self.streaming.passes
 
     def run(self) -> PartitionedGraph:
         """The finished partition; what a killed run has left is used.
@@ -95,7 +139,7 @@ class Job:
         return {
             **self.source.facts(),
             "request": [options.total_parts, options.method, options.seed, options.balance],
-            "options": [options.tolerance, options.method_options, described(options.assignment)],
+            "options": [options.tolerance, options.method_options, _described(options.assignment)],
             "memory": self.budget.memory,
             "layout": [self.name, options.halo, TEMPORARY_VERSION],
         }
@@ -112,27 +156,23 @@ class Job:
         check_names(graph_without_edges(num_nodes, self.name, weight), self.name)
         workplace.run("gaps", 1, lambda _: scan.check_no_gaps(num_nodes))
         self._check_plan(workplace, num_nodes, num_edges, weight)
-        placing = self._placing(workplace, scan, num_nodes, num_edges)
+        links = None
+        if self.streaming is not None:
+            with reading("grouping neighbours", num_edges, " edges") as tick:
+                links = Links(workplace, source, budget, num_nodes, tick)
+                links.run(partial(scan.degrees, num_nodes=num_nodes))
 
         def place(_: int) -> dict[str, Any]:
-            with reading("assigning nodes", num_nodes * num_passes(self.options), " nodes") as tick:
-                return placing.place(num_nodes, weight is not None, tick)
+            with reading("assigning nodes", num_nodes * self.num_passes, " nodes") as tick:
+                return self._placed(workplace.folder("nodes"), scan, links, num_nodes, weight is not None, tick)
 
         placed = workplace.run("place", 1, place)[0]
-        layout = layout_of(placed, [found["rows"] for found in slices], weight)
-        shuffle = self._shuffled(workplace, layout, placing)
-        facts = self._written(workplace, shuffle, placing)
+        assigned = placed.pop("assignment")
+        shuffle = self._shuffled(workplace, ShuffleLayout.of(placed, [found["rows"] for found in slices], weight))
+        facts = self._written(workplace, shuffle)
         if pending is not None:
             workplace.wait_arrived()
-            self._publish(workplace, pending, layout, placed["assignment"], facts)
-
-    def _placing(self, workplace: Workplace, scan: Scan, num_nodes: int, num_edges: int) -> Placing:
-        links = None
-        if streaming_method(self.options) is not None:
-            with reading("grouping neighbours", num_edges, " edges") as tick:
-                links = Links(workplace, self.source, self.budget, num_nodes, tick)
-                links.run(partial(scan.degrees, num_nodes=num_nodes))
-        return Placing(workplace, self.options, self.budget, scan, self.name, links)
+            self._publish(workplace, pending, shuffle.layout, assigned, facts)
 
     def _check_counts(self, num_nodes: int, slices: Iterable[Mapping[str, Any]]) -> None:
         num_parts, given = self.options.total_parts, self.options.assignment
@@ -153,7 +193,7 @@ class Job:
             num_nodes=num_nodes,
             num_edges=num_edges,
             num_parts=self.options.total_parts,
-            neighbour_passes=num_passes(self.options),
+            neighbour_passes=self.num_passes,
             weight_bytes=0 if weight is None else weight.itemsize,
             num_slices=len(self.source.slices),
             num_buckets=self.options.total_parts - 1 + -(-num_edges // rows),
@@ -165,26 +205,91 @@ class Job:
             already = sum(path.stat().st_size for path in workplace.path.rglob("*") if path.is_file())
             plan.check_disk(workplace.path, already)
 
-    def _shuffled(self, workplace: Workplace, layout: ShuffleLayout, placing: Placing) -> Shuffle:
+    def _placed(
+        self, folder: Path, scan: Scan, links: Links | None, num_nodes: int, weighted: bool, tick: Advance
+    ) -> dict[str, Any]:
+        """Write new id and original position of each node to the folder; returns what ``ShuffleLayout.of`` takes."""
+        assignment = self._assigned(scan, links, num_nodes, tick)
+        made = relabel(graph_without_edges(num_nodes, self.name), assignment)
+        order = made.node_order[NODE_TYPE]
+        np.save(folder / "node_ids.npy", made.node_ids[NODE_TYPE].astype(number_type(num_nodes)))
+        np.save(folder / "order.npy", order.astype(number_type(num_nodes)))
+        parts, starts = assignment.parts[NODE_TYPE], np.append(made.nodes.starts[:, 0], num_nodes)
+        del made
+        degrees = scan.degrees("in", num_nodes)
+        balance = dict(assignment.balance)  # one that was given keeps what it says of itself
+        if self.options.assignment is None:
+            for name, weights in (("nodes", np.ones(len(parts), np.int64)), ("edges", degrees)):
+                one = Constraints((name,), weights[None], np.zeros(1))
+                balance[name] = one.balance(parts, assignment.num_parts)[name]
+        degrees = degrees[order]
+        del order, parts
+        most = self.budget.bucket_rows(self.budget.work_bytes(num_nodes))
+        first_nodes, bucket_parts, first_edges = cut_buckets(degrees, starts, most)
+        check_largest(degrees, most, "in-edges")
+        sizes = np.diff(np.append(0, np.cumsum(degrees))[starts])
+        if weighted and not sizes.all():
+            raise PartitionError(
+                f"part {int(np.argmin(sizes))} of {len(sizes)} owns no edge, but edges have weights: DGL's "
+                "servers die on that; use fewer parts or another method"
+            )
+        return {
+            "first_nodes": first_nodes.tolist(),
+            "parts": bucket_parts.tolist(),
+            "first_edges": first_edges.tolist(),
+            "nodes": np.diff(starts).tolist(),
+            "edges": sizes.tolist(),
+            "position_rows": most,
+            "assignment": {"method": assignment.method, "why": assignment.why, "balance": balance},
+        }
+
+    def _nodes(self, workplace: Workplace, name: str) -> np.ndarray:
+        """``node_ids`` or ``order`` as ``_placed`` wrote them, (N,)."""
+        return np.load(workplace.folder("nodes") / f"{name}.npy")
+
+    def _assigned(self, scan: Scan, links: Links | None, num_nodes: int, tick: Advance) -> Assignment:
+        options, num_parts, graph = self.options, self.options.total_parts, graph_without_edges(num_nodes, self.name)
+        if links is None or self.streaming is None:
+            return options.assigned(graph)
+        chosen = self.streaming
+        degrees = scan.degrees("in", num_nodes)
+        names = METHODS[chosen.method].balance if options.balance is None else options.balance
+        rows = [degrees if name == "edges" else np.ones(num_nodes, np.int64) for name in names]
+        wanted = replace(constraints(graph, names, options.tolerance), weights=np.stack(rows))
+        del degrees, rows
+        parts = np.zeros(num_nodes, np.int32)
+        if num_parts > 1:
+            parts = links.stream(wanted, num_parts, options.seed, chosen.method, chosen.passes, chosen.order, tick)
+        why = AUTO_WHY if options.method == "auto" else "asked for"
+        why += finish_parts(Problem(graph, num_parts, wanted), parts, chosen.method, "destination", with_cut=False)
+        return Assignment({NODE_TYPE: parts}, num_parts, chosen.method, options.seed, why)
+
+    def _shuffled(self, workplace: Workplace, layout: ShuffleLayout) -> Shuffle:
         shuffle = Shuffle(workplace, layout, self.budget, both_ends=self.options.halo == "dgl")
         with reading("moving edges to their parts", layout.edges.total, " edges") as tick:
-            task = partial(shuffle.slice, source=self.source, node_ids=placing.node_ids(), tick=tick)
+            task = partial(
+                shuffle.slice,
+                source=self.source,
+                node_ids=np.load(workplace.folder("nodes") / "node_ids.npy"),
+                tick=tick,
+            )
             workplace.run("shuffle", len(self.source.slices), task)
             del task
         with reading("ordering edges", layout.edges.total, " edges") as tick:
             workplace.run("order", layout.num_buckets, lambda bucket: shuffle.bucket(bucket, tick), shuffle.remove_runs)
         return shuffle
 
-    def _written(self, workplace: Workplace, shuffle: Shuffle, placing: Placing) -> dict[str, Any]:
+    def _written(self, workplace: Workplace, shuffle: Shuffle) -> dict[str, Any]:
         """Facts of all files, in the order in which a build in memory writes them."""
         layout = shuffle.layout
         num_parts = len(layout.nodes.starts)
         with reading("writing the parts", layout.edges.total, " edges") as tick:
-            files = PartFiles(workplace, shuffle, tick)
-            found = workplace.run("part", num_parts, files.part)
+            found = workplace.run("part", num_parts, PartFiles(workplace, shuffle, tick).part)
         with reading("writing the id maps", layout.nodes.total + len(FORMS) * layout.edges.total, " ids") as tick:
             files = PartFiles(workplace, shuffle, tick)
-            found += workplace.run("nodes", 1, lambda _: files.node_maps(placing.order()))
+            found += workplace.run(
+                "nodes", 1, lambda _: files.node_maps(np.load(workplace.folder("nodes") / "order.npy"))
+            )
             found += workplace.run("edges", len(FORMS), lambda index: files.edge_map(FORMS[index]))
         return {name: facts for each in found for name, facts in each.items()}
 
@@ -215,10 +320,28 @@ class Job:
 
 def build_streaming(source: Any, options: BuildOptions) -> PartitionedGraph:
     """``partition.build`` of edge files in bounded memory."""
-    check_method(options)
+    streaming = Streaming.of(options)
     assert options.memory is not None
     edges = EdgeSource(source, options.reader_options)
     name = options.name or edges.name
     check_config_name(name)
     check_names(graph_without_edges(1, name), name)
-    return Job(edges, options, Budget.of(options.memory), name).run()
+    return Job(edges, options, Budget.of(options.memory), name, streaming).run()
+
+
+def graph_without_edges(num_nodes: int, name: str, weight: np.dtype | None = None) -> HeteroGraph:
+    """The graph's nodes and names alone."""
+    none = np.empty(0, np.int64)
+    data = {} if weight is None else {EDGE_TYPE: {WEIGHT: np.empty(0, weight)}}
+    return HeteroGraph({NODE_TYPE: num_nodes}, {EDGE_TYPE: (none, none)}, edge_data=data, name=name)
+
+
+def _described(assignment: Assignment | None) -> str | None:
+    """Checksum of a given assignment; None without one."""
+    if assignment is None:
+        return None
+    facts = (assignment.num_parts, assignment.method, assignment.seed, assignment.balance)
+    digest = hashlib.sha256(repr(facts).encode())
+    for name, parts in assignment.parts.items():
+        digest.update(name.encode() + np.ascontiguousarray(parts, np.int32).tobytes())
+    return digest.hexdigest()

@@ -1,13 +1,15 @@
 """The external shuffle: edges go to the bucket of their destination, then each bucket is put in order.
 
+The same brings the neighbours of each node together, both directions of the edges, for methods that stream over them.
 A bucket is a range of new node ids inside one part, so the ordered buckets, one after the other, hold the edges in the
 order of ``partition.relabel``: by part, then by destination, ties as in the input.
 
-Legend: E edges, N nodes, P parts, B buckets, S slices of the input.
+Legend: E edges, N nodes, P parts, B buckets, S slices of the input, L links (an edge is two, a self loop none).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +19,17 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import Advance
+from partition.constraints import Constraints
+from partition.methods.coarsening import random_order
+from partition.methods.streaming import Placed
 from partition.relabel import Ranges
-from partition.streaming.files import FileArray, append_groups, write
+from partition.streaming.files import FileArray, Runs, append_groups, write
 from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
 from partition.streaming.source import EdgeSource
 
+CHUNK_LINKS = 1 << 20
+"""Links of a chunk of nodes; a node with more is a chunk of its own."""
 INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -54,6 +61,14 @@ class ShuffleLayout:
     position_rows: int
     weight: np.dtype | None
 
+    @classmethod
+    def of(cls, placed: Mapping[str, Any], slice_rows: list[int], weight: np.dtype | None) -> ShuffleLayout:
+        """The layout that the stage ``place`` described, for slices of so many edges."""
+        found = {name: np.array(numbers, np.int64) for name, numbers in placed.items() if isinstance(numbers, list)}
+        nodes, edges = (Ranges.of_sizes(found.pop(name)[:, None]) for name in ("nodes", "edges"))
+        first_rows = np.append(0, np.cumsum(slice_rows)).astype(np.int64)
+        return cls(nodes, edges, **found, first_rows=first_rows, position_rows=placed["position_rows"], weight=weight)
+
     @property
     def num_buckets(self) -> int:
         """B."""
@@ -65,10 +80,6 @@ class ShuffleLayout:
         node, edge = number_type(self.nodes.total), number_type(self.edges.total)
         fields: list[Any] = [("src", node), ("dst", node), ("position", edge)]
         return np.dtype(fields + ([] if self.weight is None else [("weight", self.weight)]))
-
-    def column_type(self, name: str) -> np.dtype:
-        """dtype of a column of ordered edges."""
-        return self.record[name]
 
     def last_node(self, bucket: int) -> int:
         """The end of a bucket's nodes."""
@@ -120,25 +131,26 @@ class Shuffle:
 
     def __init__(self, workplace: Workplace, layout: ShuffleLayout, budget: Budget, *, both_ends: bool) -> None:
         self.layout, self.budget, self.both_ends = layout, budget, both_ends
-        self._loose, self._ordered = workplace.folder("loose"), workplace.folder("ordered")
-        self._outer, self._inverse = workplace.folder("outer"), workplace.folder("inverse")
         self._work = budget.work_bytes(layout.nodes.total)
+        self.step = budget.block_rows(self._work)  # edges handled at a time
+        self.num_position_ranges = -(-layout.edges.total // layout.position_rows)
+        self._ordered = workplace.folder("ordered")
+        node, edge = layout.record["src"], layout.record["position"]
+        # an edge on its way to the part that stores it without owning it; a position in the input and the new id there
+        outer = np.dtype([("id", np.int64), ("src", node), ("dst", node)])
+        pair = np.dtype([("position", edge), ("id", edge)])
+        buckets, num_parts = layout.num_buckets, len(layout.nodes.starts)
+        self._loose = Runs(workplace.folder("loose"), buckets, len(layout.first_rows) - 1, layout.record, self.step)
+        self._outer = Runs(workplace.folder("outer"), num_parts, buckets, outer, self.step)
+        self._inverse = Runs(workplace.folder("inverse"), self.num_position_ranges, buckets, pair, self.step)
 
     @cached_property
     def _bucket_of(self) -> np.ndarray:
         return bucket_of(self.layout.first_nodes, self.layout.nodes.total)
 
-    @property
-    def step(self) -> int:
-        """Edges handled at a time."""
-        return self.budget.block_rows(self._work)
-
     def slice(self, index: int, source: EdgeSource, node_ids: np.ndarray, tick: Advance) -> dict[str, Any]:
         """Relabel the edges of one slice of the input and append each to its bucket."""
-        layout = self.layout
-        paths = [self._run(bucket, index) for bucket in range(layout.num_buckets)]
-        for path in paths:
-            path.unlink(missing_ok=True)
+        layout, runs = self.layout, self._loose.begin(index)
         position = int(layout.first_rows[index])
         for block in source.blocks(index, self.step, self.budget.block_text(self._work)):
             rows = np.empty(len(block.src), layout.record)
@@ -146,98 +158,151 @@ class Shuffle:
             rows["position"] = np.arange(position, position + len(rows))
             if layout.weight is not None:
                 rows["weight"] = block.weights
-            append_groups(rows, self._bucket_of[rows["dst"]], paths)
+            append_groups(rows, self._bucket_of[rows["dst"]], runs)
             position += len(rows)
             tick(len(rows))
         return {"rows": position - int(layout.first_rows[index])}
-
-    def _run(self, bucket: int, index: int) -> Path:
-        return self._loose / f"{bucket}-{index}"
 
     def bucket(self, bucket: int, tick: Advance) -> dict[str, Any]:
         """Order one bucket; its cut edges go to the other part, its positions to their range."""
         from partition.kernels import relabel as kernels
 
-        layout = self.layout
-        first_node, part = int(layout.first_nodes[bucket]), int(layout.parts[bucket])
-        runs = [self._run(bucket, index) for index in range(len(layout.first_rows) - 1)]
-        rows = FileArray(tuple(runs), layout.record, self.step)[:]
-        order, _ = kernels.group(rows["dst"] - first_node, layout.last_node(bucket) - first_node)
+        first_node = int(self.layout.first_nodes[bucket])
+        rows = self._loose.of(bucket)[:]
+        order, _ = kernels.group(rows["dst"] - first_node, self.layout.last_node(bucket) - first_node)
         rows = rows.take(order)  # of records ten times as fast as rows[order]
         del order
-        for name in layout.record.names or ():
+        for name in self.layout.record.names or ():
             write(self._column(name, bucket), rows[name])
-        self._hand_out(rows, bucket, part)
+        self._hand_out(rows, bucket)
         tick(len(rows))
         return {"rows": len(rows)}
 
     def remove_runs(self, bucket: int) -> None:
         """Remove the unordered edges of a bucket that is ordered."""
-        for index in range(len(self.layout.first_rows) - 1):
-            self._run(bucket, index).unlink(missing_ok=True)
+        self._loose.remove(bucket)
 
-    def _hand_out(self, rows: np.ndarray, bucket: int, part: int) -> None:
+    def outer(self, part: int) -> FileArray:
+        """Edges that a part stores without owning them, by ascending id."""
+        return self._outer.of(part)
+
+    def _hand_out(self, rows: np.ndarray, bucket: int) -> None:
         layout = self.layout
-        outer = [self._outer_run(bucket, other) for other in range(len(layout.nodes.starts))]
-        inverse = [self._inverse_run(bucket, index) for index in range(self.num_position_ranges)]
-        for path in (*outer, *inverse):
-            path.unlink(missing_ok=True)
+        outer, inverse = self._outer.begin(bucket), self._inverse.begin(bucket)
         for start in range(0, len(rows), self.step):
             block = rows[start : start + self.step]
             first = int(layout.first_edges[bucket]) + start
             ids = np.arange(first, first + len(block))
-            pairs = np.empty(len(block), self.pair)
+            pairs = np.empty(len(block), self._inverse.dtype)
             pairs["position"], pairs["id"] = block["position"], ids
             append_groups(pairs, block["position"] // layout.position_rows, inverse)
             if self.both_ends:
                 owners = layout.parts[self._bucket_of[block["src"]]]
-                cut = owners != part
-                found = np.empty(int(cut.sum()), self.outer_record)
+                cut = owners != layout.parts[bucket]
+                found = np.empty(int(cut.sum()), self._outer.dtype)
                 found["id"], found["src"], found["dst"] = ids[cut], block["src"][cut], block["dst"][cut]
                 append_groups(found, owners[cut], outer)
 
-    @property
-    def pair(self) -> np.dtype:
-        """A position in the input and the new id there."""
-        edge = number_type(self.layout.edges.total)
-        return np.dtype([("position", edge), ("id", edge)])
-
-    @property
-    def outer_record(self) -> np.dtype:
-        """A cut edge on its way to the part that stores it without owning it."""
-        node = number_type(self.layout.nodes.total)
-        return np.dtype([("id", np.int64), ("src", node), ("dst", node)])
-
-    @property
-    def num_position_ranges(self) -> int:
-        """Ranges of ``position_rows`` positions."""
-        return -(-self.layout.edges.total // self.layout.position_rows)
-
     def _column(self, name: str, bucket: int) -> Path:
         return self._ordered / f"{bucket}.{name}"
-
-    def _outer_run(self, bucket: int, part: int) -> Path:
-        return self._outer / f"{bucket}-{part}"
-
-    def _inverse_run(self, bucket: int, index: int) -> Path:
-        return self._inverse / f"{bucket}-{index}"
 
     def column(self, name: str, part: int | None = None) -> FileArray:
         """A column of the ordered edges that a part owns; of all edges by default."""
         layout = self.layout
         buckets = [b for b in range(layout.num_buckets) if part is None or layout.parts[b] == part]
-        return FileArray(tuple(self._column(name, b) for b in buckets), layout.column_type(name), self.step)
-
-    def outer(self, part: int) -> FileArray:
-        """Edges that a part stores without owning them, by ascending id."""
-        runs = tuple(self._outer_run(bucket, part) for bucket in range(self.layout.num_buckets))
-        return FileArray(runs, self.outer_record, self.step)
+        return FileArray(tuple(self._column(name, b) for b in buckets), layout.record[name], self.step)
 
     def new_ids(self, index: int) -> np.ndarray:
         """New id of each position of one range."""
-        runs = tuple(self._inverse_run(bucket, index) for bucket in range(self.layout.num_buckets))
         start = index * self.layout.position_rows
-        out = np.empty(min(self.layout.position_rows, self.layout.edges.total - start), self.pair["id"])
-        for pairs in FileArray(runs, self.pair, self.step).chunks():
+        out = np.empty(min(self.layout.position_rows, self.layout.edges.total - start), self._inverse.dtype["id"])
+        for pairs in self._inverse.of(index).chunks():
             out[pairs["position"] - start] = pairs["id"]
         return out
+
+
+class Links:
+    """Groups the neighbours of each node on the disk, then streams the nodes over them by LDG or Fennel.
+
+    The nodes stream in chunks of consecutive ids: chunks in random order, nodes in random order within. The chunks do
+    not depend on the memory or on the workers, so neither do the parts. Parallel edges need no merging: the kernel adds
+    up what the neighbours weigh.
+
+    Args:
+        num_nodes: N.
+        workplace: Receives the links.
+    """
+
+    def __init__(self, workplace: Workplace, source: EdgeSource, budget: Budget, num_nodes: int, tick: Advance) -> None:
+        self.source, self.budget, self.num_nodes, self.tick = source, budget, num_nodes, tick
+        self.workplace, self._grouped = workplace, workplace.folder("neighbours")
+        self._work = budget.work_bytes(num_nodes)
+        self._step = budget.block_rows(self._work)
+        self._first_nodes = np.zeros(0, np.int64)
+
+    def run(self, degrees: Callable[[str], np.ndarray]) -> None:
+        """All steps before the nodes can stream; ``degrees`` gives the in- or out-degrees."""
+
+        def cut(_: int) -> dict[str, Any]:
+            both = degrees("in") + degrees("out")
+            most = self.budget.bucket_rows(self._work)
+            check_largest(both, most, "neighbours")
+            return {"first_nodes": cut_buckets(both, np.array([0, self.num_nodes]), most)[0].tolist()}
+
+        self._first_nodes = np.array(self.workplace.run("cut", 1, cut)[0]["first_nodes"], np.int64)
+        node, num_slices = number_type(self.num_nodes), len(self.source.slices)
+        pair = np.dtype([("node", node), ("other", node)])
+        self._loose = Runs(self.workplace.folder("links"), len(self._first_nodes), num_slices, pair, self._step)
+        self.workplace.run("links", num_slices, self._slice)
+        self.workplace.run("neighbours", len(self._first_nodes), self._bucket, self._loose.remove)
+
+    def _slice(self, index: int) -> dict[str, Any]:
+        rows, buckets, runs = 0, bucket_of(self._first_nodes, self.num_nodes), self._loose.begin(index)
+        for block in self.source.blocks(index, self._step // 2, self.budget.block_text(self._work)):
+            kept = block.src != block.dst
+            src, dst = block.src[kept], block.dst[kept]
+            pairs = np.empty(2 * len(src), self._loose.dtype)
+            pairs["node"][: len(src)], pairs["other"][: len(src)] = src, dst
+            pairs["node"][len(src) :], pairs["other"][len(src) :] = dst, src
+            append_groups(pairs, buckets[pairs["node"]], runs)
+            rows += len(block.src)
+            self.tick(len(block.src))
+        return {"rows": rows}
+
+    def _bucket(self, bucket: int) -> dict[str, Any]:
+        from partition.kernels import relabel as kernels
+
+        start, stop = np.append(self._first_nodes, self.num_nodes)[bucket : bucket + 2].tolist()
+        pairs = self._loose.of(bucket)[:]
+        order, starts = kernels.group(pairs["node"] - start, stop - start)
+        write(self._grouped / f"{bucket}.counts", np.diff(starts))
+        write(self._grouped / f"{bucket}.others", pairs["other"][order])
+        return {"rows": len(pairs)}
+
+    def _of_all(self, name: str, dtype: np.dtype) -> FileArray:
+        paths = (self._grouped / f"{bucket}.{name}" for bucket in range(len(self._first_nodes)))
+        return FileArray(tuple(paths), dtype, self._step)
+
+    def stream(
+        self, wanted: Constraints, num_parts: int, seed: int, method: str, passes: int, order: str, tick: Advance
+    ) -> np.ndarray:
+        """(N,), int32: the part of each node."""
+        counts = self._of_all("counts", np.dtype(np.int64))[:]
+        others = self._of_all("others", number_type(self.num_nodes))
+        chunks = np.append(cut_buckets(counts, np.array([0, self.num_nodes]), CHUNK_LINKS)[0], self.num_nodes)
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        del counts
+        placed = Placed(wanted, num_parts, float(len(others)), fennel=method == "fennel")
+        rng, local, none = np.random.default_rng(seed), np.zeros(self.num_nodes + 1, np.int64), np.empty(0, np.int32)
+        for _ in range(passes):
+            numbers = range(len(chunks) - 1)
+            for chunk in rng.permutation(len(numbers)).tolist() if order == "random" else numbers:
+                start, stop = int(chunks[chunk]), int(chunks[chunk + 1])
+                local[start : stop + 1] = ends[start : stop + 1] - ends[start]
+                inside = random_order(stop - start, rng) if order == "random" else np.arange(stop - start)
+                placed.place(start + inside, local, others[int(ends[start]) : int(ends[stop])], none)
+                tick(stop - start)
+        del ends, chunks
+        local[:] = 0  # what little is left above a limit moves without a look at its neighbours
+        placed.mend(rng, local, none, none)
+        return placed.parts

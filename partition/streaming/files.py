@@ -49,9 +49,12 @@ class FileArray:
         for file, end in zip(self.files, self.ends.tolist(), strict=True):
             low, high = max(start, begin), min(stop, end)
             if low < high:
-                with file.open("rb", buffering=0) as stream:
+                wanted = out[low - start : high - start].view(np.uint8)
+                with file.open("rb") as stream:
                     stream.seek((low - begin) * self.dtype.itemsize)
-                    _fill(stream, out[low - start : high - start])
+                    lacking = len(wanted) - stream.readinto(wanted.data)
+                    if lacking:
+                        raise EOFError(f"{file}: a temporary file ended {lacking} bytes early")
             begin = end
         return out
 
@@ -59,6 +62,42 @@ class FileArray:
         """All values, ``step`` at a time."""
         for start in range(0, len(self), self.step):
             yield self[start : start + self.step]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Values on their way to a bucket: each task appends to a run of its own in every bucket.
+
+    Attributes:
+        folder: Where the runs lie.
+        num_buckets, num_tasks: Buckets, and tasks that hand out values.
+        dtype, step: As in ``FileArray``.
+    """
+
+    folder: Path
+    num_buckets: int
+    num_tasks: int
+    dtype: np.dtype
+    step: int
+
+    def begin(self, task: int) -> list[Path]:
+        """The runs of a task by bucket; what a killed one has left of them is removed."""
+        paths = [self.folder / f"{bucket}-{task}" for bucket in range(self.num_buckets)]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return paths
+
+    def of(self, bucket: int) -> FileArray:
+        """All values of a bucket, in the order of the tasks."""
+        return FileArray(self._paths(bucket), self.dtype, self.step)
+
+    def remove(self, bucket: int) -> None:
+        """Remove a bucket that nobody needs any more."""
+        for path in self._paths(bucket):
+            path.unlink(missing_ok=True)
+
+    def _paths(self, bucket: int) -> tuple[Path, ...]:
+        return tuple(self.folder / f"{bucket}-{task}" for task in range(self.num_tasks))
 
 
 def write(path: Path, values: np.ndarray) -> None:
@@ -93,13 +132,3 @@ def append_groups(values: np.ndarray, keys: np.ndarray, paths: list[Path]) -> No
     values = values.take(order)
     for path, start, stop in zip(paths, starts[:-1], starts[1:], strict=True):
         append(path, values[start:stop])
-
-
-def _fill(stream: object, out: np.ndarray) -> None:
-    view = out.view(np.uint8).data.cast("B")
-    done = 0
-    while done < len(view):
-        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
-        if not got:
-            raise EOFError(f"a temporary file ended {len(view) - done} bytes early")
-        done += got

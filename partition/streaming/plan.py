@@ -5,11 +5,11 @@ Legend: N nodes, E edges, P parts.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import check_space, size_text
@@ -25,8 +25,6 @@ LEAST_WORK_BYTES = 32 * MIB
 MAX_BLOCK_ROWS = 1 << 20
 RECORD_BYTES = 24
 """Of an edge in a temporary file, at most, without its weight."""
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"K": 10**3, "M": 10**6, "G": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
 def memory_bytes(memory: str | int) -> int:
@@ -35,10 +33,12 @@ def memory_bytes(memory: str | int) -> int:
     Raises:
         ConfigError: none of these.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(memory))
-    if isinstance(memory, bool) or found is None or found.group(2).upper() not in _UNITS:
-        raise ConfigError(f"memory {memory!r}: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB")
-    return int(float(found.group(1)) * _UNITS[found.group(2).upper()])
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(memory, strict=isinstance(memory, bool)))
+    except ValidationError:
+        raise ConfigError(
+            f"memory {memory!r}: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.log import get_logger
-from graph_emb.core.storage import foreign_file, remove_folder, replace_json, write_file
+from graph_emb.core.storage import foreign_file, remove_folder, replace_json
 from partition.manifest import read_json
 
 log = get_logger("partition.streaming")
@@ -149,14 +149,6 @@ class Workplace:
                     after(index)
         self._wait(f"the others to finish {stage!r}", lambda: all(path.exists() for path in results))
         return [read_json(path) for path in results]
-
-    def write(self, name: str, write: Callable[[Any], object]) -> dict[str, Any]:
-        """Make a file of the partition; its facts for the manifest. What a killed run left of it is replaced."""
-        path = self.out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        num_bytes, checksum = write_file(path, write)
-        return {"bytes": num_bytes, "sha256": checksum}
 
     def say_failed(self, error: Exception) -> None:
         """Let the other workers of this launch end with this error instead of waiting."""

@@ -10,7 +10,7 @@ import pytest
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.storage import sha256_of
-from partition.manifest import NAME, FileSet, PartitionManifest, read_json
+from partition.manifest import NAME, FileSet, PartitionManifest, read_json, write_listed
 from tests.core.storage.test_pending import PendingFolder, refuse
 
 
@@ -62,3 +62,9 @@ def test_files_are_noted_with_size_and_sum(tmp_path: Path) -> None:
     assert manifest.files["deep/er/x"] == {"bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}
     assert manifest.files["y"]["bytes"] == 2
     assert sha256_of(place / "deep/er/x") == manifest.files["deep/er/x"]["sha256"]
+
+
+def test_a_killed_write_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"half of")
+    assert write_listed(tmp_path, "file", lambda stream: stream.write(b"whole"))["bytes"] == 5
+    assert (tmp_path / "file").read_bytes() == b"whole"

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.typed import HeteroGraph
 from partition.methods import assign
 from partition.methods.without_edges import hashes
@@ -38,3 +42,66 @@ def test_ranges_ascend_within_a_type_and_take_turns_with_the_rest() -> None:
     assert made.parts["a"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]
     assert made.parts["b"].tolist() == [0, 0, 1, 2, 2, 3, 3]  # the extra ones: parts 0, 1 of a, then 2, 3, 0 of b
     assert np.bincount(made.homogeneous()).tolist() == [5, 4, 4, 4]
+
+
+def graph() -> HeteroGraph:
+    return HeteroGraph({"a": 3, "b": 1}, {})
+
+
+def test_all_layouts_give_the_same_parts(tmp_path: Path) -> None:
+    np.save(tmp_path / "flat.npy", np.array([1, 0, 1, 0]))
+    np.save(tmp_path / "pairs.npy", np.array([[3, 0], [2, 1], [0, 1], [1, 0]]))
+    (tmp_path / "flat.txt").write_text("1\n0\n1\n0\n")
+    (tmp_path / "graph_part.2").write_text("3 0\n2 1\n0 1\n1 0\n")
+    folder = tmp_path / "types"
+    folder.mkdir()
+    (folder / "a.txt").write_text("1\n0\n1\n")
+    np.save(folder / "b.npy", np.array([0]))
+    for name in ("flat.npy", "pairs.npy", "flat.txt", "graph_part.2", "types"):
+        made = assign(graph(), 2, "file", path=tmp_path / name)
+        assert made.parts["a"].tolist() == [1, 0, 1]
+        assert made.parts["b"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1\n0\n1\n", "3 parts for 4 nodes"),
+        ("1\n0\n1\n2\n", r"node 3 has part 2, outside \[0, 2\)"),
+        ("1\n0\nx\n0\n", "line 3: 'x'"),
+        ("1\n0 1\n", "line 2: '0 1'"),
+        ("0 1\n1 1\n2 0\n2 1\n", "node 2 has 2 rows"),
+        ("0 1\n1 1\n2 0\n4 1\n", r"row 3 names node 4, outside \[0, 4\)"),
+        ("", "0 parts for 4 nodes"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.txt").write_text(text)
+    with pytest.raises(DataError, match=message):
+        assign(graph(), 2, "file", path=tmp_path / "x.txt")
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 raised a UnicodeDecodeError, which names neither the file nor what to give."""
+    (tmp_path / "parts.bin").write_bytes(bytes(range(127, 256)) * 100)
+    with pytest.raises(DataError, match=r"parts\.bin, line 1: .*; expected 'part', or 'node part'") as caught:
+        assign(graph(), 2, "file", path=tmp_path / "parts.bin")
+    assert len(str(caught.value)) < len(str(tmp_path)) + 300
+
+
+def test_what_is_wrong_with_an_array_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "float.npy", np.zeros(4))
+    (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY")
+    for name, message in (("float.npy", "float64 of shape"), ("cut.npy", "not a readable .npy")):
+        with pytest.raises(DataError, match=message):
+            assign(graph(), 2, "file", path=tmp_path / name)
+    with pytest.raises(DataError, match="0 files for node type 'a'"):
+        assign(graph(), 2, "file", path=tmp_path)
+    with pytest.raises(ConfigError, match="needs the option path"):
+        assign(graph(), 2, "file")
+
+
+def test_a_number_is_no_path() -> None:
+    """On the command line path=3 is a number, and Path(3) a TypeError."""
+    with pytest.raises(ConfigError, match=r"needs the option path: .*, not 3"):
+        assign(graph(), 2, "file", path=3)

@@ -105,6 +105,18 @@ def test_streamed_parts_are_balanced_and_true_to_the_graph(tmp_path: Path, metho
     assert max(whole.manifest.made["balance"].values()) <= 1.1
 
 
+@pytest.mark.parametrize("num_parts", [6, 9])
+@pytest.mark.parametrize("method", ["ldg", "fennel"])
+def test_streamed_parts_have_a_node_each(tmp_path: Path, method: str, num_parts: int) -> None:
+    """Neighbours that attract each other left parts empty, which a build in memory repairs."""
+    edges = tmp_path / "pairs.csv"
+    edges.write_text("".join(f"{2 * pair},{2 * pair + 1}\n" for pair in range(5)))
+    whole = partition.build(edges, num_parts, method, out=tmp_path / "out", memory=MEMORY)
+    assert whole.nodes.sizes.min() == 1
+    assert "moved so that every part has what it needs" in whole.manifest.made["why"]
+    assert partition.verify(whole.path, graph_emb.graph.readers.read_graph(edges)).problems == []
+
+
 def test_streamed_parts_keep_communities_together(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     home = rng.integers(0, 4, 6000)

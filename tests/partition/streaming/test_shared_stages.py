@@ -124,15 +124,6 @@ def test_ranks_must_fit(monkeypatch: pytest.MonkeyPatch, rank: str, size: str) -
         Workers.of_environment()
 
 
-def test_a_killed_write_is_replaced(tmp_path: Path) -> None:
-    place = Workplace(tmp_path / "out", {}, Workers())
-    (place.out / "file").write_bytes(b"half of")
-    facts = place.write("file", lambda stream: stream.write(b"whole"))
-    assert facts["bytes"] == 5
-    assert (place.out / "file").read_bytes() == b"whole"
-    place.close(remove=True)
-
-
 def test_a_worker_that_looks_late_sees_that_the_first_one_is_done(tmp_path: Path) -> None:
     """It waited half an hour for results that had gone with the folder between two looks."""
     first = Workplace(tmp_path / "out", {}, Workers(0, 2))
