@@ -16,6 +16,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.threads import ThreadPool, counting_threads
 from graph_emb.graph.typed import EdgeType, HeteroGraph
+from partition.kernels import adjacency as kernels
 
 MAX_WEIGHT = 2**31 - 1
 RelationWeights = Mapping[EdgeType, int] | Mapping[str, int]
@@ -39,7 +40,6 @@ class SymmetricAdjacency:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
         return len(self.indptr) - 1
 
     @property
@@ -58,8 +58,6 @@ class SymmetricAdjacency:
         Raises:
             PartitionError: parts has another length.
         """
-        from partition.kernels import adjacency as kernels
-
         if parts.shape != (self.num_nodes,):
             raise PartitionError(f"parts has shape {parts.shape}; expected ({self.num_nodes},)")
         return int(kernels.cut_of(self.indptr, self.indices, self.weight_array, parts)) // 2
@@ -77,8 +75,6 @@ def symmetric(
     Raises:
         ConfigError: an unknown edge type, a weight outside [0, 2^31), or two nodes whose edges weigh more together.
     """
-    from partition.kernels import adjacency as kernels
-
     cost = _checked_costs(graph, relation_weights)
     offsets, num_nodes = graph.node_offsets, graph.total_nodes
     lists = [
@@ -147,8 +143,6 @@ def _merged(
     indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, unit: int, threads: ThreadPool
 ) -> SymmetricAdjacency:
     """Merge repeated neighbours; only the pages that end up used are ever touched, and the rest is given back."""
-    from partition.kernels import adjacency as kernels
-
     num_nodes = len(indptr) - 1
     weights = given if len(given) else np.empty(len(indices), np.int32)
     degrees = np.empty(num_nodes, np.int64)
@@ -187,12 +181,10 @@ def _merged(
 
 def close_gaps(starts: list[int], stops: list[int], arrays: tuple[np.ndarray, ...]) -> int:
     """Compact the filled ranges of each array, in place: the number of entries that remain."""
-    from partition.kernels.adjacency import move_down
-
     size = 0
     for start, stop in zip(starts, stops, strict=True):
         for values in arrays if start > size else ():
-            move_down(values, start, size, stop - start)
+            kernels.move_down(values, start, size, stop - start)
         size += stop - start
     return size
 

@@ -13,6 +13,7 @@ import numpy as np
 from graph_emb.core.errors import PartitionError
 from graph_emb.graph.typed import HeteroGraph
 
+Halo = Literal["dgl", "inbound"]
 EdgeOwner = Literal["destination", "source", "balanced"]
 """Rule that gives an edge to a part: that of its destination (DGL's), of its source, or of the end with fewer edges."""
 

@@ -231,11 +231,7 @@ def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dic
     }
     given = {name: getattr(args, name, None) for name in inspect.signature(function).parameters}
     given["progress"] = _progress(args)
-    return {name: texts.get(name, _same)(value) for name, value in given.items() if value is not None}
-
-
-def _same(value: Any) -> Any:
-    return value
+    return {name: texts[name](value) if name in texts else value for name, value in given.items() if value is not None}
 
 
 def _words(text: str) -> list[str]:

@@ -15,6 +15,7 @@ from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.core.threads import ThreadPool, counting_threads
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import EdgeOwner
+from partition.kernels.relabel import count_ids
 
 DEFAULT_TOLERANCE = 0.05
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
@@ -101,7 +102,8 @@ def constraints(
         ConfigError: an unknown or repeated name, or a tolerance outside [0, inf).
         DataError: a mask or column is missing, not one number a node, negative or not finite.
     """
-    names = [f"type:{t}" if name == "types" else name for name in balance for t in _expansion(graph, name)]
+    types = [f"type:{ntype}" for ntype in graph.ntypes]
+    names = [each for name in balance for each in (types if name == "types" else [name])]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"balance: {name!r} is given twice")
@@ -110,25 +112,17 @@ def constraints(
     return Constraints(tuple(names), weights, _tolerances(names, tolerance))
 
 
-def _expansion(graph: HeteroGraph, name: str) -> list[str]:
-    return graph.ntypes if name == "types" else [name]
-
-
 def _tolerances(names: list[str], tolerance: float | Mapping[str, float] | None) -> np.ndarray:
-    if not isinstance(tolerance, Mapping):
-        value = DEFAULT_TOLERANCE if tolerance is None else tolerance
-        _check_tolerance("tolerance", value)
-        return np.full(len(names), value, np.float64)
-    for name, value in tolerance.items():
+    given = tolerance if isinstance(tolerance, Mapping) else {}
+    other = DEFAULT_TOLERANCE if tolerance is None or isinstance(tolerance, Mapping) else tolerance
+    for name in given:
         if name not in names:
             raise ConfigError(f"tolerance: {name!r} is not balanced; balanced: {', '.join(names) or 'nothing'}")
-        _check_tolerance(f"tolerance of {name!r}", value)
-    return np.array([tolerance.get(name, DEFAULT_TOLERANCE) for name in names], np.float64)
-
-
-def _check_tolerance(what: str, value: float) -> None:
-    if not np.isfinite(value) or value < 0:
-        raise ConfigError(f"{what} is {value}; it must be finite and at least 0")
+    named = {f"tolerance of {name!r}": value for name, value in given.items()}
+    for what, value in {"tolerance": other, **named}.items():
+        if not np.isfinite(value) or value < 0:
+            raise ConfigError(f"{what} is {value}; it must be finite and at least 0")
+    return np.array([given.get(name, other) for name in names], np.float64)
 
 
 def _weights(graph: HeteroGraph, name: str, edge_owner: EdgeOwner, num_threads: int) -> np.ndarray:
@@ -156,8 +150,6 @@ def _degrees(graph: HeteroGraph, edge_owner: EdgeOwner, num_threads: int) -> np.
     ends = {"destination": (1,), "source": (0,), "balanced": (0, 1)}
     if edge_owner not in ends:
         raise ConfigError(f"unknown edge_owner {edge_owner!r}; known: {', '.join(ends)}")
-    from partition.kernels.relabel import count_ids
-
     num_threads = counting_threads(num_threads, graph.total_nodes, graph.total_edges)
     out = np.zeros((num_threads, graph.total_nodes), np.int64)
     with ThreadPool(num_threads) as threads:

@@ -19,9 +19,8 @@ from graph_emb.core.progress import progress_shown
 from graph_emb.core.storage import OutputFile, PendingFolder, write_file
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
-from partition.assignment import Assignment, EdgeOwner
+from partition.assignment import Assignment, EdgeOwner, Halo
 from partition.building import build
-from partition.halo import Halo
 from partition.options import READ_ARGUMENTS, refuse_arguments
 from partition.partitioned import load
 from partition.relabel import type_name

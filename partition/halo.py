@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.dgl_format import Column
+from partition.assignment import Halo
+from partition.kernels import relabel as kernels
 from partition.relabel import Ranges, Relabelled
-
-Halo = Literal["dgl", "inbound"]
-HALOS: tuple[Halo, ...] = ("dgl", "inbound")
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,8 @@ class PartArrays:
 
 def check_layout(halo: str, num_hops: int) -> None:
     """Raise a ConfigError for an unknown halo, or for num_hops below 1."""
-    if halo not in HALOS:
-        raise unknown_name("halo", halo, HALOS)
+    if halo not in get_args(Halo):
+        raise unknown_name("halo", halo, get_args(Halo))
     if num_hops < 1:
         raise ConfigError(f"num_hops is {num_hops}; at least 1, or a part could not see where its edges end")
 
@@ -93,8 +92,6 @@ class PartBuilder:
         return found, starts
 
     def _visit_cut_edges(self, filled: np.ndarray, found: np.ndarray) -> None:
-        from partition.kernels import relabel as kernels
-
         made = self.relabelled
         calls = []
         for r, etype in enumerate(made.graph.etypes):
@@ -112,8 +109,6 @@ class PartBuilder:
 
     def _by_destination(self) -> tuple[np.ndarray, np.ndarray]:
         """(start of each node's in-edges, homogeneous edge ids) over the whole graph."""
-        from partition.kernels import relabel as kernels
-
         starts = np.zeros(self.relabelled.nodes.total + 1, np.int64)
         for part in range(self.relabelled.num_parts):
             kernels.count_ids(self._owned_ends(part)[1], 1, starts)
@@ -126,8 +121,6 @@ class PartBuilder:
 
     def build(self, part: int) -> PartArrays:
         """The arrays of one part."""
-        from partition.kernels import relabel as kernels
-
         made = self.relabelled
         start, stop = made.nodes.of_part(part)
         first_edge, end_edge = made.edges.of_part(part)
@@ -155,8 +148,6 @@ class PartBuilder:
 
     def _owned_ends(self, part: int, extra: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Homogeneous ids of both ends of the part's own edges, with room for more behind them."""
-        from partition.kernels import relabel as kernels
-
         made = self.relabelled
         first, stop = made.edges.of_part(part)
         src, dst = np.empty(stop - first + extra, np.int64), np.empty(stop - first + extra, np.int64)
@@ -181,8 +172,6 @@ class PartBuilder:
 
     def _halo_of(self, src: np.ndarray, dst: np.ndarray, start: int, stop: int) -> np.ndarray:
         """Nodes outside the part among the ends, each once, ascending."""
-        from partition.kernels import relabel as kernels
-
         found = np.empty(min(len(src) + len(dst), len(self._local)), np.int64)
         num_found = kernels.mark_outside(src, start, stop, self._local, found, 0)
         num_found = kernels.mark_outside(dst, start, stop, self._local, found, num_found)
@@ -193,8 +182,6 @@ class PartBuilder:
 
         As in DGL, nodes that are only reached along out-edges of the part are not followed further.
         """
-        from partition.kernels import relabel as kernels
-
         assert self._in_edges is not None
         starts, ids = self._in_edges
         inner, owned = self.relabelled.nodes.of_part(part), self.relabelled.edges.of_part(part)

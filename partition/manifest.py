@@ -17,8 +17,7 @@ from typing_extensions import TypedDict
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.storage import PendingFolder, sha256_of, write_file
-from partition.assignment import Assignment, EdgeOwner
-from partition.halo import Halo
+from partition.assignment import Assignment, EdgeOwner, Halo
 
 NAME, TIMINGS = "manifest.json", "timings.json"
 UNLISTED = frozenset({NAME, TIMINGS})

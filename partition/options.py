@@ -11,8 +11,8 @@ from typing import Any, TypeVar, get_args
 
 from graph_emb.core.errors import CompatError, ConfigError, unknown_name
 from graph_emb.graph.typed import HeteroGraph
-from partition.assignment import Assignment, EdgeOwner
-from partition.halo import Halo, check_layout
+from partition.assignment import Assignment, EdgeOwner, Halo
+from partition.halo import check_layout
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ASSIGN_ARGUMENTS = {

@@ -201,11 +201,10 @@ class PartitionedGraph:
 
     def assignment(self) -> Assignment:
         """The part of each node in the order of ``to_graph``."""
-        parts = {}
+        numbers, parts = np.arange(self.num_parts, dtype=np.int32), {}
         for t, ntype in enumerate(self.ntypes):
             parts[ntype] = np.empty(self.num_nodes(ntype), np.int32)
-            by_id = np.repeat(np.arange(self.num_parts, dtype=np.int32), self.nodes.sizes[:, t])
-            parts[ntype][self._positions("node", ntype)] = by_id
+            parts[ntype][self._positions("node", ntype)] = np.repeat(numbers, self.nodes.sizes[:, t])
         made = self.manifest.made if self.manifest else {}
         return Assignment(
             parts,
@@ -213,8 +212,6 @@ class PartitionedGraph:
             method=str(made.get("method", self.config.get("part_method", "unknown"))),
             seed=int(made.get("seed", 0)),
             why=f"read from {self.path}",
-            seconds=0.0,
-            peak_bytes=0,
             balance=dict(made.get("balance", {})),
         )
 

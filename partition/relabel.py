@@ -16,6 +16,10 @@ import numpy as np
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
+from partition.kernels import relabel as kernels
+
+RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
+"""Columns that DGL itself leaves out of a partition, as their meaning is its own."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,6 @@ class Relabelled:
 
     @property
     def num_parts(self) -> int:
-        """P."""
         return len(self.nodes.starts)
 
     @property
@@ -130,11 +133,7 @@ def inverse(order: np.ndarray) -> np.ndarray:
 
 
 def relabel(
-    graph: HeteroGraph,
-    assignment: Assignment,
-    edge_owner: EdgeOwner = "destination",
-    *,
-    num_threads: int | None = None,
+    graph: HeteroGraph, assignment: Assignment, edge_owner: EdgeOwner = "destination", *, num_threads: int | None = None
 ) -> Relabelled:
     """Give the nodes and edges of each part contiguous ids.
 
@@ -155,26 +154,21 @@ def relabel(
     threads = thread_count(num_threads)
     parts = {ntype: np.ascontiguousarray(assignment.parts[ntype], np.int32) for ntype in graph.ntypes}
     nodes, node_order, node_ids = _relabel_nodes(graph, parts, assignment.num_parts)
-    owners = None if edge_owner == "destination" else _owners(graph, assignment, edge_owner)
+    owners = None
+    if edge_owner != "destination":
+        from partition.vertex_cut import edge_owner as owners_by
+
+        owners = owners_by(graph, assignment, edge_owner)
     with ThreadPool(threads) as pool:
         edges, edge_order = _relabel_edges(graph, parts, nodes, node_ids, owners, edge_owner == "source", pool)
     return Relabelled(graph, parts, nodes, edges, node_order, edge_order, node_ids, edge_owner)
 
 
-def _owners(graph: HeteroGraph, assignment: Assignment, rule: EdgeOwner) -> dict[EdgeType, np.ndarray]:
-    from partition.vertex_cut import edge_owner
-
-    return edge_owner(graph, assignment, rule)
-
-
 def _relabel_nodes(graph: HeteroGraph, parts: dict[str, np.ndarray], num_parts: int) -> tuple[Ranges, Any, Any]:
-    from partition.kernels import relabel as kernels
-
     order, starts = {}, {}
     for ntype in graph.ntypes:
         order[ntype], starts[ntype] = kernels.group(parts[ntype], num_parts)
-    sizes = [np.diff(starts[ntype]) for ntype in graph.ntypes]
-    nodes = Ranges.of_sizes(np.stack(sizes, axis=1) if sizes else np.zeros((num_parts, 0), np.int64))
+    nodes = Ranges.of_sizes(np.reshape([np.diff(starts[ntype]) for ntype in graph.ntypes], (-1, num_parts)).T)
     ids = {}
     for t, ntype in enumerate(graph.ntypes):
         ids[ntype] = np.empty(graph.num_nodes[ntype], np.int64)
@@ -194,8 +188,6 @@ def _relabel_edges(
     threads: ThreadPool,
 ) -> tuple[Ranges, dict[EdgeType, np.ndarray]]:
     """(ranges, original position of each id); owners None: the destination's part, without an array of all of them."""
-    from partition.kernels import relabel as kernels
-
     num_parts = len(nodes.starts)
     orders, sizes = {}, []
     for etype, (src, dst) in graph.edges.items():
@@ -210,4 +202,4 @@ def _relabel_edges(
         threads.run(calls)
         orders[etype] = order
         sizes.append(np.diff(starts))
-    return Ranges.of_sizes(np.stack(sizes, axis=1) if sizes else np.zeros((num_parts, 0), np.int64)), orders
+    return Ranges.of_sizes(np.reshape(sizes, (-1, num_parts)).T), orders

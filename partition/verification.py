@@ -19,8 +19,7 @@ from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.manifest import UNLISTED, PartitionManifest
 from partition.partitioned import Part, PartitionedGraph, load
-from partition.relabel import type_name
-from partition.writer import RESERVED_DATA
+from partition.relabel import RESERVED_DATA, type_name
 
 
 @dataclass
@@ -125,10 +124,7 @@ def _check_part(found: Verification, whole: PartitionedGraph, part: Part) -> Non
     """Shapes, ids, types and owners inside one part."""
     where, graph = f"part {part.index}", part.graph
     num_nodes, num_edges = graph.num_nodes, len(graph.src)
-    kinds = (
-        ("node", graph.node_data, num_nodes, whole.nodes),
-        ("edge", graph.edge_data, num_edges, whole.edges),
-    )
+    kinds = (("node", graph.node_data, num_nodes, whole.nodes), ("edge", graph.edge_data, num_edges, whole.edges))
     for kind, data, length, _ in kinds:
         for name in ("_ID", f"inner_{kind}"):
             present = found.expect(name in data, f"{where}: the graph has no {kind} data {name!r}")

@@ -35,10 +35,8 @@ from graph_emb.graph.dgl_format import (
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.halo import PartArrays, PartBuilder
 from partition.manifest import FORMS, NAME, FileSet
-from partition.relabel import Ranges, Relabelled, inverse, type_name
+from partition.relabel import RESERVED_DATA, Ranges, Relabelled, inverse, type_name
 
-RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
-"""Columns that DGL itself leaves out of a partition, as their meaning is its own."""
 PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
 Columns = dict[str, Column]

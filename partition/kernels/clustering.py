@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from graph_emb.core.splitmix import mix64
+from partition.kernels.refinement import move
 
 
 @njit(cache=True, nogil=True)
@@ -85,9 +86,7 @@ def apply(nodes, targets, labels, node_weights, loads, limits, sizes):
         own = labels[v]
         if target == own or not fits(loads, target, node_weights, v, limits):
             continue
-        for c in range(len(limits)):
-            loads[own, c] -= node_weights[v, c]
-            loads[target, c] += node_weights[v, c]
+        move(loads, node_weights, v, own, target)
         labels[v] = target
         moved += 1
         if len(sizes) > 0:
@@ -139,9 +138,7 @@ def pair_up(labels, sizes, favoured, groups, node_weights, loads, limits):
         alike = first >= 0 and (len(groups) == 0 or groups[first] == groups[v])
         if alike and fits(loads, labels[first], node_weights, v, limits):
             own, target = labels[v], labels[first]
-            for c in range(len(limits)):
-                loads[own, c] -= node_weights[v, c]
-                loads[target, c] += node_weights[v, c]
+            move(loads, node_weights, v, own, target)
             sizes[own] -= 1
             sizes[target] += 1
             labels[v] = target

@@ -6,7 +6,6 @@ from partition.methods import (  # they register
     streaming,  # noqa: F401
     without_edges,  # noqa: F401
 )
-from partition.methods.assign import assign
-from partition.methods.base import METHODS, Method, Problem
+from partition.methods.base import METHODS, Method, Problem, assign
 
 __all__ = ["METHODS", "Method", "Problem", "assign"]

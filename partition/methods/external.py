@@ -69,8 +69,7 @@ def metis(problem: Problem) -> np.ndarray:
 def kaminpar(problem: Problem) -> np.ndarray:
     """``KaMinPar.compute_partition`` on one thread: with more, the same seed gives other parts.
 
-    Raises:
-        CompatError: kaminpar is not installed.
+    Raises CompatError where kaminpar is not installed.
     """
     package = _load("kaminpar")
     weights, tolerance = problem.constraints.weights[0], float(problem.constraints.tolerances[0])
@@ -144,11 +143,7 @@ def pymetis(problem: Problem) -> np.ndarray:
 
 
 def _load(package: str) -> ModuleType:
-    """An optional package.
-
-    Raises:
-        CompatError: it is not installed; names the extra.
-    """
+    """An optional package. Raises CompatError, which names the extra, where it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -14,8 +14,7 @@ import numpy as np
 from graph_emb.core.threads import ThreadPool
 from partition.kernels import bisection as kernels
 from partition.methods.base import Problem, any_but_none, at_least, method
-from partition.methods.coarsening import Level, coarsen
-from partition.methods.refining import Parts, scales_of
+from partition.methods.levels import Level, Parts, coarsen, scales_of
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,7 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
     cycles = effort.cycles if cycles is None else at_least("cycles", cycles, 0)
     limits = problem.constraints.limits(num_parts)
     finest = Level(
-        adjacency.indptr,
-        adjacency.indices,
-        adjacency.weight_array,
-        np.ascontiguousarray(problem.constraints.weights.T),
+        adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ascontiguousarray(problem.constraints.weights.T)
     )
     with ThreadPool(problem.num_threads) as threads:
         best: tuple[float, int] | None = None
@@ -127,12 +123,7 @@ def _run(
 
 
 def first_parts(
-    level: Level,
-    num_parts: int,
-    limits: np.ndarray,
-    effort: Effort,
-    rng: np.random.Generator,
-    threads: ThreadPool,
+    level: Level, num_parts: int, limits: np.ndarray, effort: Effort, rng: np.random.Generator, threads: ThreadPool
 ) -> Parts:
     """The best of several starts by recursive bisection: least overload, then least cut.
 

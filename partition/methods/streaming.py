@@ -11,8 +11,7 @@ from graph_emb.core.errors import unknown_name
 from partition.constraints import Constraints
 from partition.kernels import streaming as kernels
 from partition.methods.base import Problem, any_but_none, at_least, method
-from partition.methods.coarsening import Level, random_order
-from partition.methods.refining import Parts
+from partition.methods.levels import Level, Parts, random_order
 
 ORDERS = ("random", "natural")
 EXPONENT = 1.5

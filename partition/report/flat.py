@@ -71,7 +71,6 @@ class FlatGraph:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
         return self.graph.total_nodes
 
     def parts_of(self, assignment: Assignment) -> np.ndarray:

@@ -80,10 +80,7 @@ def exact_walks(flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, wa
     width = max(1, min(MOST_COLUMNS, TABLE_BYTES // (4 * max(flat.num_nodes, 1))))
     groups = [slice(low, low + width) for low in range(0, len(part_of), width)]
     here, inside = (np.zeros((walk_length, len(part_of))) for _ in range(2))
-    with (
-        ThreadPool(thread_count(None)) as threads,
-        reading("walks", walk_length * len(groups), "steps") as advance,
-    ):
+    with ThreadPool(thread_count(None)) as threads, reading("walks", walk_length * len(groups), "steps") as advance:
         for own in groups:
             which, part = which_of[own], part_of[own]
             mass = (both[:, which] == part).astype(np.float32)

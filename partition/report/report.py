@@ -81,7 +81,6 @@ class Cut:
 
     @property
     def num_parts(self) -> int:
-        """P."""
         return len(self.nodes)
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,23 +20,35 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.progress import Advance, progress_shown, reading
 from graph_emb.core.storage import PendingFolder
+from graph_emb.graph.dgl_format import BlockColumn
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
 from partition.constraints import Constraints, constraints
-from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of
-from partition.methods.assign import finish as finish_parts
+from partition.halo import PartArrays
+from partition.kernels import relabel as kernels
+from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of, write_listed
 from partition.methods.base import METHODS, Problem
+from partition.methods.base import finish as finish_parts
 from partition.methods.streaming import checked_passes
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
-from partition.relabel import relabel, type_name
+from partition.relabel import inverse, relabel, type_name
 from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_largest, cut_buckets, number_type
-from partition.streaming.parts import PartFiles
 from partition.streaming.plan import Budget, Plan
 from partition.streaming.shared_stages import Removed, Workers, Workplace
 from partition.streaming.source import EdgeSource, Scan
-from partition.writer import check_config_name, check_names, dgl_config, finish, id_map_paths
+from partition.writer import (
+    Columns,
+    Files,
+    check_config_name,
+    check_names,
+    dgl_config,
+    finish,
+    id_map_files,
+    id_map_paths,
+    part_files,
+)
 
 TEMPORARY_VERSION = 2
 """Of the temporary files; those of another version are thrown away."""
@@ -46,6 +58,10 @@ STREAMED = ("fennel", "ldg")
 BALANCED = ("nodes", "edges")
 AUTO = "ldg"
 AUTO_WHY = "auto: the lowest cut within the limits that needs no graph in memory"
+
+
+Facts = dict[str, Any]
+INT64, ONE_TYPE = np.dtype(np.int64), np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,95 @@ class Streaming:
                 )
         chosen = {**method.options, **given}
         return cls(name, checked_passes(chosen["passes"], chosen["order"]), chosen["order"])
+
+
+class PartFiles:
+    """Writes parts and id maps from a finished shuffle; no part's edges are ever all in memory.
+
+    The same arrays as ``partition.halo`` makes, a block at a time.
+
+    Args:
+        workplace: Receives the files.
+        shuffle: Holds the ordered edges.
+        tick: Called with the edges or ids of what was written.
+    """
+
+    def __init__(self, workplace: Workplace, shuffle: Shuffle, tick: Advance) -> None:
+        self.workplace, self.shuffle, self.tick = workplace, shuffle, tick
+        self.layout = shuffle.layout
+
+    def _write(self, files: Files, count: int) -> Facts:
+        """Make files of the partition: their facts by name."""
+        found = {name: write_listed(self.workplace.out, name, write) for name, write in files.items()}
+        self.tick(count)
+        return found
+
+    def part(self, part: int) -> Facts:
+        """``part<i>/`` of one part; facts of its files by name."""
+        start, stop = self.layout.nodes.of_part(part)
+        first, end = self.layout.edges.of_part(part)
+        outer = self.shuffle.outer(part)
+        local, halo = self._numbered(part, start, stop)
+        shape = (end - first + len(outer),)
+
+        def edge_ids() -> Iterator[np.ndarray]:
+            for begin in range(first, end, self.shuffle.step):
+                yield np.arange(begin, min(begin + self.shuffle.step, end))
+            for block in outer.chunks():
+                yield block["id"]
+
+        def local_ends(name: str) -> BlockColumn:
+            def chunks() -> Iterator[np.ndarray]:
+                for ids in self._ends(name, part):
+                    kernels.to_local(ids, start, stop, local)
+                    yield ids
+
+            return BlockColumn(shape, INT64, chunks)
+
+        nodes = np.concatenate([np.arange(start, stop), halo])
+        owners = np.concatenate([np.full(stop - start, part), self.layout.nodes.owners(halo)])
+        del halo
+        ids, ends = BlockColumn(shape, INT64, edge_ids), [local_ends(name) for name in ("src", "dst")]
+        arrays = PartArrays(stop - start, end - first, ends[0], ends[1], nodes, owners, ids, ONE_TYPE, ONE_TYPE)
+        weights: Columns = {}
+        if self.layout.weight is not None:
+            weights[f"{type_name(EDGE_TYPE)}/{WEIGHT}"] = self.shuffle.column(WEIGHT, part)
+        return self._write(part_files(part, arrays, {}, weights), end - first)
+
+    def _numbered(self, part: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """(local id by new id, new ids of halo nodes, ascending)."""
+        local = np.full(self.layout.nodes.total, kernels.UNSEEN, np.int64)
+        found, num_found = np.empty(len(local), np.int64), 0
+        for name in ("src", "dst"):
+            for ids in self._ends(name, part):
+                num_found = kernels.mark_outside(ids, start, stop, local, found, num_found)
+        halo = np.sort(found[:num_found])
+        local[halo] = np.arange(stop - start, stop - start + num_found)
+        return local, halo
+
+    def _ends(self, name: str, part: int) -> Iterator[np.ndarray]:
+        """One end of every edge that a part stores, new ids, int64."""
+        for block in self.shuffle.column(name, part).chunks():
+            yield block.astype(np.int64)
+        for block in self.shuffle.outer(part).chunks():
+            yield block[name].astype(np.int64)
+
+    def node_maps(self, order: np.ndarray) -> Facts:
+        """The nodes' id maps; ``order`` is the original position of each new id."""
+        paths = id_map_paths("node", NODE_TYPE)
+        contents = id_map_files(order, inverse(order), self.layout.nodes.sizes[:, 0])
+        return self._write({paths[form]: content for form, content in contents.items()}, len(order))
+
+    def edge_map(self, form: str) -> Facts:
+        """One file of the edges' id map; facts by name."""
+        shuffle, total = self.shuffle, self.layout.edges.total
+
+        def new_ids() -> Iterator[np.ndarray]:
+            yield from map(shuffle.new_ids, range(shuffle.num_position_ranges))
+
+        back = BlockColumn((total,), number_type(total), new_ids)
+        contents = id_map_files(shuffle.column("position"), back, self.layout.edges.sizes[:, 0])
+        return self._write({id_map_paths("edge", type_name(EDGE_TYPE))[form]: contents[form]}, total)
 
 
 @dataclass

@@ -20,7 +20,8 @@ import numpy as np
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import Advance
 from partition.constraints import Constraints
-from partition.methods.coarsening import random_order
+from partition.kernels import relabel as kernels
+from partition.methods.levels import random_order
 from partition.methods.streaming import Placed
 from partition.relabel import Ranges
 from partition.streaming.files import FileArray, Runs, append_groups, write
@@ -71,7 +72,6 @@ class ShuffleLayout:
 
     @property
     def num_buckets(self) -> int:
-        """B."""
         return len(self.parts)
 
     @property
@@ -165,8 +165,6 @@ class Shuffle:
 
     def bucket(self, bucket: int, tick: Advance) -> dict[str, Any]:
         """Order one bucket; its cut edges go to the other part, its positions to their range."""
-        from partition.kernels import relabel as kernels
-
         first_node = int(self.layout.first_nodes[bucket])
         rows = self._loose.of(bucket)[:]
         order, _ = kernels.group(rows["dst"] - first_node, self.layout.last_node(bucket) - first_node)
@@ -270,8 +268,6 @@ class Links:
         return {"rows": rows}
 
     def _bucket(self, bucket: int) -> dict[str, Any]:
-        from partition.kernels import relabel as kernels
-
         start, stop = np.append(self._first_nodes, self.num_nodes)[bucket : bucket + 2].tolist()
         pairs = self._loose.of(bucket)[:]
         order, starts = kernels.group(pairs["node"] - start, stop - start)

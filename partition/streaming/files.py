@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from graph_emb.core.storage import named
+from partition.kernels import relabel as kernels
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,6 @@ def append(path: Path, values: np.ndarray) -> None:
 
 def append_groups(values: np.ndarray, keys: np.ndarray, paths: list[Path]) -> None:
     """Add each value to the file of its key, in their order; keys are integers below ``len(paths)``."""
-    from partition.kernels import relabel as kernels
-
     order, starts = kernels.group(keys, len(paths))
     values = values.take(order)
     for path, start, stop in zip(paths, starts[:-1], starts[1:], strict=True):

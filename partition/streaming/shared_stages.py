@@ -88,7 +88,7 @@ class Workplace:
         self._joined = True
         (self.path / f"failed.{workers.rank}").unlink(missing_ok=True)
         if workers.rank > 0:
-            replace_json(self._arrived(workers.rank), {"launch": workers.launch})
+            replace_json(self.path / f"arrived.{workers.rank}", {"launch": workers.launch})
 
     def _begin(self) -> None:
         if self.path.exists() and self._planned() is None and foreign_file(self.path, ()) is not None:
@@ -177,17 +177,14 @@ class Workplace:
         """
         return self.workers.rank > 0 and self._joined and not self.path.exists()
 
-    def _arrived(self, rank: int) -> Path:
-        return self.path / f"arrived.{rank}"
-
-    def _has_arrived(self, rank: int) -> bool:
-        mark = self._arrived(rank)
-        return mark.exists() and read_json(mark)["launch"] == self.workers.launch  # not that of a killed launch
-
     def wait_arrived(self) -> None:
         """Wait until every other worker of this launch is here: one that came to no folder would wait for it."""
-        ranks = range(1, self.workers.world_size)
-        self._wait("all workers to arrive", lambda: all(self._has_arrived(rank) for rank in ranks))
+        marks = [self.path / f"arrived.{rank}" for rank in range(1, self.workers.world_size)]
+        launch = self.workers.launch  # a mark may be that of a killed launch
+        self._wait(
+            "all workers to arrive",
+            lambda: all(mark.exists() and read_json(mark)["launch"] == launch for mark in marks),
+        )
 
     def wait_removed(self) -> None:
         """Wait until the first worker has put the partition in its place."""

@@ -20,6 +20,7 @@ from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import checked_file, parsing, split_suffix
 from graph_emb.graph.readers.tables import PARQUET, is_parquet
 from graph_emb.graph.readers.text import EdgeBlock, edge_blocks
+from partition.kernels import relabel as kernels
 from partition.streaming.files import write
 from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workplace
@@ -156,8 +157,6 @@ class Scan:
 
     def slice(self, index: int) -> dict[str, Any]:
         """Rows, nodes and weights of one slice; its in- and out-degrees go to files."""
-        from partition.kernels import relabel as kernels
-
         # While nodes are counted nothing else is held, and what a block takes is part of the least room.
         work = self.budget.work_bytes(self.limit)
         degrees = [np.zeros(1, np.int64), np.zeros(1, np.int64)]

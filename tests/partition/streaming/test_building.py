@@ -170,11 +170,11 @@ def test_two_workers_write_the_same_bytes_as_one(tmp_path: Path) -> None:
 
 LATE = """
 import os, sys, time, partition
-from partition.streaming import building, parts
+from partition.streaming import building
 from partition.streaming import shared_stages as module
 from pathlib import Path
 
-run, edge_map = module.Workplace.run, parts.PartFiles.edge_map
+run, edge_map = module.Workplace.run, building.PartFiles.edge_map
 other = Path(sys.argv[2]).with_name(".out.streaming") / "edges-1.json"
 
 
@@ -193,7 +193,7 @@ def be_the_last(self, form):
 if os.environ["RANK"] == "1":
     module.Workplace.run = look_late
 else:
-    parts.PartFiles.edge_map = be_the_last
+    building.PartFiles.edge_map = be_the_last
 partition.build(sys.argv[1], 2, out=sys.argv[2], memory="4GB", progress=False)
 """
 
