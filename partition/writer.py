@@ -139,7 +139,7 @@ def part_files(part: int, arrays: PartArrays, node_feat: Columns, edge_feat: Col
     node_data["part_id"] = arrays.node_parts
     if types is not None:
         node_data["_TYPE"], edge_data["_TYPE"] = types
-    graph = StreamedGraph(num_nodes, arrays.src, arrays.dst, node_data, edge_data)
+    graph = StoredGraph(num_nodes, arrays.src, arrays.dst, node_data, edge_data)
     return {
         f"part{part}/graph.dgl": partial(write_graph, graph=graph),
         f"part{part}/node_feat.dgl": partial(write_tensors, tensors=node_feat),
@@ -181,7 +181,7 @@ def _inner_data(made: Relabelled, kind: str, part: int) -> Columns:
     """Data of a part's inner nodes or edges by ``type/name``, in the order of their ids."""
     ranges, orders, data = made.kinds[kind]
     return {
-        f"{type_name(key)}/{name}": GatheredColumn(values, order[ranges.typed_rows(part, t)])
+        f"{type_name(key)}/{name}": gathered(values, order[ranges.typed_rows(part, t)])
         for t, (key, order) in enumerate(orders.items())
         for name, values in data.get(key, {}).items()
         if name not in RESERVED_DATA
