@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeError
-from graph_emb.graph.csr import Graph, checked_weights, frozen
+from graph_emb.graph.csr import Graph, checked_weights, frozen, to_rows
 from graph_emb.graph.ids import as_ids
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.transport.process_group import ProcessGroup
@@ -132,23 +132,14 @@ class PartGraph:
                 f"part of rank {rank}: an arc leaves node {strangers[0]}, outside of its range [{low}, {high}); "
                 "pass group= to send arcs to their owners"
             )
-        return cls(*_sorted_rows(heads - low, tails, values, high - low), directed, layout, rank)
+        indptr, indices, kept = to_rows(heads, tails, values, num_nodes, directed=True)
+        if values is not None and kept is None:  # all are 1 here, but perhaps not on other ranks
+            kept = np.ones(len(indices), np.float32)
+        return cls(indptr[low : high + 1] - indptr[low], indices, kept, directed, layout, rank)
 
     def degrees(self) -> NDArray[np.int64]:
         """Arcs that leave each own node, shape (R,)."""
         return np.diff(self.indptr)
-
-
-def _sorted_rows(
-    rows: NDArray[np.int64], tails: NDArray[np.int64], weights: NDArray[np.float32] | None, num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32] | None]:
-    order = np.lexsort((tails, rows))  # stable: of equal arcs the first given one stays first
-    rows, tails = rows[order], tails[order]
-    keep = np.ones(len(rows), bool)
-    keep[1:] = (rows[1:] != rows[:-1]) | (tails[1:] != tails[:-1])
-    indptr = np.zeros(num_rows + 1, np.int64)
-    np.cumsum(np.bincount(rows[keep], minlength=num_rows), out=indptr[1:])
-    return indptr, tails[keep].astype(np.int32), None if weights is None else weights[order][keep]
 
 
 def _to_owners(

@@ -1,9 +1,10 @@
-"""Random walks over a graph that many processes hold together: the walkers travel, the arcs stay."""
+"""Random walks over a graph that one process or many hold together: the walkers travel, the arcs stay."""
 
-# N nodes of the whole graph, B walks of a batch that start here, L nodes of a walk, W ranks.
+# N nodes of the whole graph, R nodes with rows here, B walks of a batch that start here, L nodes of a walk, W ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,14 +12,21 @@ import torch
 from numba import njit
 
 from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.graph.csr import frozen
 from graph_emb.graph.partition_book import RankRanges, range_of
+from graph_emb.sampling import walk_kernels
 from graph_emb.sampling.negatives import gathered_degrees, own_degrees
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walkers import (
+    MAX_NODES,
+    THREAD_SHARE,
     WALKER,
-    WalkStream,
+    alias_rows,
+    at_least_one,
+    finite_positive,
+    start_batches,
     stream_key,
-    walkers_at,
+    thread_count,
 )
 from graph_emb.transport.lockstep import HEAD, HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
@@ -27,8 +35,8 @@ HEADER = 3
 """Words before the nodes of a stretch: slot, first step, number of nodes."""
 
 
-class PartitionedWalkSampler(WalkStream):
-    """The walks of ``WalkSampler`` over a partitioned graph: the same ones, for any number of ranks.
+class PartitionedWalkSampler:
+    """The walks of ``WalkSampler`` over a partitioned graph: the same ones, for any number of ranks and threads.
 
     A rank moves its walkers until each reaches a node of another rank; then one exchange sends them on, and so forth
     until no walker is left; a last exchange returns the nodes visited elsewhere. For node2vec with q other
@@ -59,15 +67,24 @@ class PartitionedWalkSampler(WalkStream):
         q: float = 1.0,
         seed: int = 0,
     ) -> None:
-        rows = (graph.indptr, graph.indices, graph.weights, graph.directed)
-        super().__init__(rows, graph.low, graph.num_nodes, num_walks, walk_length, p, q, seed, group)
-        self.graph = graph
+        self.graph, self.group = graph, group
+        self.rank, self.world_size = (0, 1) if group is None else (group.rank, group.world_size)
+        self.num_walks = at_least_one("num_walks", num_walks)
+        self.seed, self.bytes_sent = int(seed), 0
+        if not 0 < graph.num_nodes <= MAX_NODES:
+            raise ConfigError(
+                f"walks over {graph.num_nodes} nodes: the limit is 1 to {MAX_NODES}; node ids of walks are int32"
+            )
+        self.walk_length = at_least_one("walk_length", walk_length)
+        self.p, self.q = finite_positive("p", p), finite_positive("q", q)
+        # Empty arrays stand for "no weights": the compiled loops have one type, and no branch costs more than a test.
+        self._weights = frozen(np.empty(0, np.float32)) if graph.weights is None else graph.weights
+        self._alias = alias_rows(graph.indptr, self._weights)
         if (graph.rank, graph.layout.world_size) != (self.rank, self.world_size):
             raise ConfigError(
                 f"the part is that of rank {graph.rank} of {graph.layout.world_size}, "
                 f"this process is rank {self.rank} of {self.world_size}"
             )
-        self.bytes_sent = 0
         if group is not None:
             options = (num_walks, walk_length, p, q, self.seed, graph.num_nodes, graph.directed)
             given = group.gather_objects(options, "walk sampler")
@@ -75,37 +92,115 @@ class PartitionedWalkSampler(WalkStream):
                 raise ConfigError(f"walk options differ between ranks: {given}; give every rank the same")
 
     @property
+    def num_nodes(self) -> int:
+        """N, the number of nodes that walks may visit."""
+        return self.graph.num_nodes
+
+    @property
+    def num_walks_per_epoch(self) -> int:
+        """Walks of one epoch, over all ranks: num_walks * N."""
+        return self.num_walks * self.graph.num_nodes
+
+    @property
     def layout(self) -> RankRanges:
         """The rank that owns each node."""
         return self.graph.layout
 
     def degrees(self) -> np.ndarray:
-        """See ``WalkStream.degrees``."""
+        """Summed weights of the arcs at each node, shape (N,), float64; every rank must call it."""
         return gathered_degrees(self.graph, self.group)
 
     def own_degrees(self) -> tuple[np.ndarray, int]:
         """``degrees`` of the nodes that this rank owns, and the first of them; every rank must call it."""
         return own_degrees(self.graph, self.group), self.graph.low
 
+    def numbered_batches(
+        self, batch_size: int = 8192, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The walks of one epoch that start at a node of this rank; every rank must take all batches.
+
+        Args:
+            batch_size: Walks of a batch, over all ranks.
+            epoch: Which epoch; each has its own walks and start orders.
+            first: Walks of the epoch, over all ranks, that are left out.
+            num_threads: Threads that walk; None takes as many as torch (``torch.get_num_threads()``).
+        Yields:
+            Shape (B, L), int32 nodes, -1 after a dead end, and shape (B,), int64, the index of each walk in the
+            epoch, rising. With several ranks B may be 0; every rank gets the same number of batches.
+        Raises:
+            PeerError: a rank is gone, or is in another call.
+        """
+        batch_size = at_least_one("batch_size", batch_size)
+        low, threads = self.graph.low, thread_count(num_threads)
+        with ThreadPoolExecutor(threads) as pool:
+            for starts in self._starts(epoch, batch_size, first):
+                own = np.flatnonzero((starts >= low) & (starts < low + self.graph.num_own_nodes))
+                yield self._walk(starts[own], first + own, epoch, pool, threads), first + own
+                first += len(starts)
+
+    def _starts(self, epoch: int, batch_size: int, first: int) -> Iterator[np.ndarray]:
+        """The start nodes of an epoch, over all ranks, batch by batch, (B,)."""
+        return start_batches(self.seed, epoch, self.graph.num_nodes, self.num_walks, batch_size, first)
+
     def _walk(
-        self, starts: np.ndarray, index: np.ndarray, epoch: int, pool: ThreadPoolExecutor, pool_size: int
+        self, starts: np.ndarray, index: np.ndarray, epoch: int, pool: ThreadPoolExecutor, threads: int
     ) -> np.ndarray:
+        """The walks from this rank's starts (B,), shape (B, L); every rank comes here for every batch."""
         key = stream_key(self.seed, epoch)
         out = np.full((len(starts), self.walk_length), -1, np.int32)
         out[:, 0] = starts
-        walkers, far = walkers_at(starts, index, self.rank), np.empty(0, np.int32)
+        walkers, far = np.zeros(len(starts), WALKER), np.empty(0, np.int32)
+        walkers["node"], walkers["index"], walkers["home"] = starts, index, self.rank
+        walkers["slot"] = np.arange(len(starts))
+        walkers["previous"], walkers["step"] = -1, 1
+        if self.group is None:
+            self._advance(walkers, key, out, pool, threads, far)
+            return out
         visits: list[list[np.ndarray]] = [[] for _ in range(self.world_size)]
         round_, some = 0, True
         while some:
             begin = walkers["step"].copy()
             trail = np.empty((len(walkers), self.walk_length), np.int32)
-            self._stepper.advance(walkers, key, trail, pool, pool_size, far)
+            self._advance(walkers, key, trail, pool, threads, far)
             self._keep(walkers, begin, trail, out, visits)
             walkers, far, some = self._move(walkers, round_)
             round_ += 1
         if round_ > 1:
             self._bring_home(visits, out)
         return out
+
+    def _advance(
+        self,
+        walkers: np.ndarray,
+        key: np.uint64,
+        out: np.ndarray,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        far: np.ndarray,
+    ) -> None:
+        """Move every walker until its walk is complete, ends, or reaches a node that has no row here.
+
+        Args:
+            walkers: Shape (B,), ``WALKER``, each on a node of the part; changed.
+            key: Of the epoch.
+            out: Shape (B, L), int32; gets the nodes that are reached now, and -1 after a dead end.
+            pool: The threads that walk, ``threads`` of them.
+            far: Shape (F,), int32: neighbours of previous nodes outside of the part.
+        """
+        rows, low, (accept, other, total) = (self.graph.indptr, self.graph.indices), self.graph.low, self._alias
+        biases = (not self.graph.directed, 1.0 / self.p, 1.0 / self.q)
+        far = frozen(far)
+
+        def walk_part(start: int, end: int) -> None:
+            rest = (key, walkers[start:end], out[start:end])
+            if self.p == 1.0 and self.q == 1.0:
+                walk_kernels.first_order_walks(*rows, accept, other, low, *rest)
+            else:
+                walk_kernels.second_order_walks(*rows, self._weights, accept, other, total, low, far, *biases, *rest)
+
+        parts = max(1, min(threads, len(walkers) // THREAD_SHARE))
+        edges = [len(walkers) * part // parts for part in range(parts + 1)]
+        list(pool.map(walk_part, edges[:-1], edges[1:]))
 
     def _keep(
         self,
@@ -150,10 +245,10 @@ class PartitionedWalkSampler(WalkStream):
 
     def _attach_rows(self, walkers: np.ndarray) -> np.ndarray:
         """The rows of the distinct previous nodes of walkers to one rank, and in each walker the place of its own."""
-        if not self._stepper.asks_for_arcs or not len(walkers):
+        if self.q == 1.0 or not len(walkers):  # no step depends on the arcs of the previous node
             walkers["far"], walkers["far_size"] = 0, 0
             return np.empty(0, np.int32)
-        previous, place = np.unique(walkers["previous"] - np.int32(self._low), return_inverse=True)
+        previous, place = np.unique(walkers["previous"] - np.int32(self.graph.low), return_inverse=True)
         sizes = self.graph.indptr[previous + 1] - self.graph.indptr[previous]
         ends = np.cumsum(sizes)
         walkers["far"], walkers["far_size"] = (ends - sizes)[place], sizes[place]

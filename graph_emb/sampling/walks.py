@@ -6,16 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
 from graph_emb.core.errors import PartitionError, ShapeError
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.sampling.negatives import node_degrees
-from graph_emb.sampling.walkers import WalkStream, stream_key, thread_count, walkers_at
+from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.sampling.walkers import thread_count
 
 
-class WalkSampler(WalkStream):
+class WalkSampler(PartitionedWalkSampler):
     """Walks of ``walk_length`` nodes, ``num_walks`` from every node, in a random order of the start nodes.
 
     A step t -> v -> x follows the arc v -> x with a probability proportional to ``w(v, x) * bias``, where the
@@ -55,13 +59,13 @@ class WalkSampler(WalkStream):
         q: float = 1.0,
         seed: int = 0,
     ) -> None:
-        rows = (graph.indptr, graph.indices, graph.weights, graph.directed)
-        super().__init__(rows, 0, graph.num_nodes, num_walks, walk_length, p, q, seed)
-        self.graph = graph
+        whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
+        super().__init__(whole, num_walks=num_walks, walk_length=walk_length, p=p, q=q, seed=seed)
+        self._degrees = partial(node_degrees, graph)
 
     def degrees(self) -> np.ndarray:
         """See ``node_degrees``."""
-        return node_degrees(self.graph)
+        return self._degrees()
 
     def batches(
         self, batch_size: int = 8192, *, epoch: int = 0, num_threads: int | None = None
@@ -92,15 +96,7 @@ class WalkSampler(WalkStream):
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.graph.num_nodes:
             wrong = nodes[(nodes < 0) | (nodes >= self.graph.num_nodes)][0]
             raise PartitionError(f"start node {wrong} is outside [0, {self.graph.num_nodes}); pass row numbers")
-        pool_size = thread_count(num_threads)
-        with ThreadPoolExecutor(pool_size) as pool:
+        threads = thread_count(num_threads)
+        with ThreadPoolExecutor(threads) as pool:
             index = np.arange(first, first + len(nodes))
-            return self._walk(nodes.astype(np.int32), index, epoch, pool, pool_size)
-
-    def _walk(
-        self, starts: np.ndarray, index: np.ndarray, epoch: int, pool: ThreadPoolExecutor, pool_size: int
-    ) -> np.ndarray:
-        out = np.empty((len(starts), self.walk_length), np.int32)
-        out[:, 0] = starts
-        self._stepper.advance(walkers_at(starts, index), stream_key(self.seed, epoch), out, pool, pool_size)
-        return out
+            return self._walk(nodes.astype(np.int32), index, epoch, pool, threads)

@@ -39,7 +39,7 @@ from graph_emb.models.skipgram.steps import (
 from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
 from graph_emb.sampling.metapath_walks import MetapathSampler
 from graph_emb.sampling.negatives import NegativeSampler, TypedNegativeSampler
-from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler as Sampler
 from graph_emb.sampling.walkers import stream_key, thread_count
 from graph_emb.sampling.walks import WalkSampler
 
@@ -47,7 +47,6 @@ __all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "
 
 TOKENS_PER_BATCH = 1 << 18  # about 0.1 s of the fused kernel: the progress bar's grain and Ctrl-C's delay
 TOKENS_PER_ROUND = 1 << 20  # of each rank in lockstep: walkers that travel together, so that ranks wait less often
-Sampler = WalkSampler | PartitionedWalkSampler
 
 
 @dataclass(frozen=True)
@@ -142,10 +141,10 @@ def train_skipgram(
     with (
         _threads(num_threads) as (pool, threads),
         _bar(total_walks, sampler, progress and first) as bar,
-        deferred_interrupts(isinstance(sampler, PartitionedWalkSampler)) as pressed,
+        deferred_interrupts(not isinstance(sampler, WalkSampler)) as pressed,
     ):
         steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
-        if isinstance(sampler, PartitionedWalkSampler) and sampler.group is not None:
+        if sampler.group is not None:
             ranks = LockstepRanks(sampler.group, model.embedding.transport.traffic, sampler, steps)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
         epoch = first_epoch = begin = step = 0
@@ -231,7 +230,7 @@ def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[Neg
     if config.typed_negatives:
         return _typed_negatives(sampler, config, degrees, seed), keep
     low = 0
-    if isinstance(sampler, PartitionedWalkSampler) and config.negative_scope == "local":
+    if not isinstance(sampler, WalkSampler) and config.negative_scope == "local":
         degrees, low = sampler.own_degrees()
         empty = not (degrees**config.negative_power).any()
         if sampler.group is not None and any(sampler.group.gather_objects(empty, "local negatives")):
@@ -260,7 +259,7 @@ def _fitting_model(
     if model is None:
         if optimizer is not None:
             raise ConfigError("an optimizer is given without the model whose tables it trains; pass model= as well")
-        book = RangeBook(sampler.layout.bounds.tolist()) if isinstance(sampler, PartitionedWalkSampler) else None
+        book = None if isinstance(sampler, WalkSampler) else RangeBook(sampler.layout.bounds.tolist())
         model = SkipGram(sampler.num_nodes, config, seed=seed, part_policy=book)
         config = None
     transport = model.embedding.transport
@@ -320,7 +319,7 @@ def _batches(
 ) -> Iterator[WalkBatch]:
     """Walks of an epoch from ``first``, without tokens that subsampling drops; whole steps of ``together`` walks."""
     size = max(1, TOKENS_PER_BATCH // sampler.walk_length)
-    if isinstance(sampler, PartitionedWalkSampler):
+    if not isinstance(sampler, WalkSampler):
         wanted = sampler.world_size * max(1, TOKENS_PER_ROUND // sampler.walk_length)
         size = max(1, wanted // together) * together
     per_epoch = sampler.num_walks_per_epoch
