@@ -17,6 +17,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError
 
 SERIAL_ROWS = 256  # below this, starting threads costs more than they save
+MOST_THREADS = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009  set at run time, unknown to mypy
 
 
 @cache
@@ -72,6 +73,19 @@ def threads_for(num_rows: int) -> Iterator[int]:
         yield threads
     finally:
         numba.set_num_threads(before)
+
+
+@contextmanager
+def torch_threads(num_threads: int) -> Iterator[int]:
+    """Run torch on so many threads inside, and with it every loop under ``threads_for``; yields their number."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield num_threads
+    finally:
+        torch.set_num_threads(before)
 
 
 class ThreadPool:

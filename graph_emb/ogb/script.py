@@ -19,10 +19,9 @@ from graph_emb.config import override
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
 from graph_emb.core.storage import replace_json
-from graph_emb.core.threads import start_numba
+from graph_emb.core.threads import MOST_THREADS, start_numba
 from graph_emb.graph import views
 from graph_emb.graph.datasets import data_root, load_dataset
-from graph_emb.models.kge.training import MOST_THREADS
 from graph_emb.ogb.methods import Reads, Recipe, Run
 from graph_emb.ogb.published import rows_of, text_of
 from graph_emb.ogb.recipes import recipes_of

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graph_emb.core.threads import threads_for
 from graph_emb.models.kge import distance_kernels
 from graph_emb.models.kge.distance_kernels import TINY
 
@@ -114,7 +115,8 @@ def _tiny(*sides: Tensor) -> float:
 
 def _plain_scores(queries: Tensor, entities: Tensor, *, moduli: bool) -> Tensor:
     out = torch.empty(*queries.shape[:2], entities.shape[1])
-    distance_kernels.plain_scores(_array(queries), _array(entities), moduli, out.numpy())
+    with threads_for(out.numel()):
+        distance_kernels.plain_scores(_array(queries), _array(entities), moduli, out.numpy())
     return out
 
 
@@ -147,7 +149,8 @@ class _KernelChunks(torch.autograd.Function):
         ctx.save_for_backward(queries, entities)
         ctx.gradients = gradients
         out = torch.empty(*queries.shape[:2], entities.shape[1])
-        scores(_array(queries), _array(entities), out.numpy())
+        with threads_for(out.numel()):
+            scores(_array(queries), _array(entities), out.numpy())
         return out
 
     @staticmethod
@@ -159,7 +162,8 @@ class _KernelChunks(torch.autograd.Function):
         for (rows, others, pull), needed in zip(sides, ctx.needs_input_grad[:2], strict=True):
             out = torch.empty_like(rows, memory_format=torch.contiguous_format) if needed else None
             if out is not None:
-                ctx.gradients(_array(rows), _array(others.transpose(1, 2)), _array(pull), out.numpy())
+                with threads_for(grad.numel()):
+                    ctx.gradients(_array(rows), _array(others.transpose(1, 2)), _array(pull), out.numpy())
             grads.append(out)
         return grads[0], grads[1], None, None
 

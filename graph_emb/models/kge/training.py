@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -22,6 +19,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.interrupts import deferred_interrupts
 from graph_emb.core.storage import replacing
+from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
@@ -35,7 +33,6 @@ from graph_emb.sampling.walkers import thread_count
 BEST_FILE = "best.safetensors"
 VOTE_STEPS = 32
 """Steps between two votes of several ranks on Ctrl-C."""
-MOST_THREADS = int(getattr(numba.config, "NUMBA_NUM_THREADS"))  # noqa: B009  set at run time, unknown to mypy
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def train_kge(
     shown = progress and transport.rank == 0
     with (
         tqdm(total=steps, desc=config.name, unit="step", mininterval=0.5, disable=not shown) as bar,
-        _threads(num_threads),
+        torch_threads(thread_count(num_threads)),
         deferred_interrupts(transport.world_size > 1) as pressed,  # the others wait for this rank
     ):
         bar.update(training.step)
@@ -359,15 +356,3 @@ class _KGETraining:
         entities, relations = (all_rows(table, wanted) for table in self.model.tables)
         self.transport.barrier()
         return None if entities is None or relations is None else (entities, relations)
-
-
-@contextmanager
-def _threads(num_threads: int | None) -> Iterator[None]:
-    threads, before = thread_count(num_threads), (torch.get_num_threads(), numba.get_num_threads())
-    torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, MOST_THREADS))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        numba.set_num_threads(before[1])

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,8 +18,6 @@ from graph_emb.models.skipgram.local_sgd import ExchangeSteps
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.steps import InPlaceSteps, PacedSteps, Steps, WalkBatch
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
-from graph_emb.transport.base import Traffic
-from graph_emb.transport.process_group import ProcessGroup
 
 SAMPLED_ROWS = 1024
 
@@ -54,65 +52,41 @@ class SkipGramProgress:
         return {**asdict(self), "loss": None if math.isnan(self.loss) else self.loss}
 
 
-class Totals(Protocol):
-    """Sums over the ranks that train together, for the log.
+class RankTotals:
+    """Sums over the ranks whose walkers move together, for the log; of one process its own numbers.
 
     Every rank calls the same methods in the same order: ``sum`` may wait for the others.
-    """
-
-    rank: int
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """The sum of ``values`` over all ranks, on every rank."""
-        ...
-
-    def traffic(self) -> tuple[int, int, int]:
-        """Rows that this rank needed, those of them that it owns, and bytes that it sent, so far."""
-        ...
-
-
-class OneRank:
-    """Totals of one process, or of a rank that does not train in lockstep."""
-
-    rank = 0
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """See ``Totals.sum``."""
-        return values
-
-    def traffic(self) -> tuple[int, int, int]:
-        """See ``Totals.traffic``."""
-        return 0, 0, 0
-
-
-class LockstepRanks:
-    """Totals of ranks whose walkers move together.
 
     Args:
-        group: The ranks.
-        traffic: Counts of this rank's tables, collective or kvstore.
-        sampler: Their walks.
+        sampler: The walks, with their ranks.
+        transport: Of the tables.
         steps: The stepper of this rank.
     """
 
-    def __init__(self, group: ProcessGroup, traffic: Traffic, sampler: PartitionedWalkSampler, steps: Steps) -> None:
-        self.rank: int = group.rank
-        self._group, self._traffic, self._sampler, self._steps = group, traffic, sampler, steps
-        self._before = (traffic.distinct, traffic.local, traffic.bytes_sent + sampler.bytes_sent)
+    def __init__(self, sampler: PartitionedWalkSampler, transport: Any, steps: Steps) -> None:
+        self._sampler, self._transport, self._steps = sampler, transport, steps
+        self.rank = sampler.rank
+        self._before = (0, 0, 0) if sampler.group is None else self._counted()
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """See ``Totals.sum``."""
-        return self._group.sum(torch.from_numpy(values), "training log").numpy()
+        """The sum of ``values`` over all ranks, on every rank."""
+        group = self._sampler.group
+        return values if group is None else group.sum(torch.from_numpy(values), "training log").numpy()
 
     def traffic(self) -> tuple[int, int, int]:
-        """See ``Totals.traffic``."""
-        traffic, (needed, own, sent) = self._traffic, self._before
-        sent = traffic.bytes_sent + self._sampler.bytes_sent - sent
+        """Rows that this rank needed, those of them that it owns, and bytes that it sent, so far."""
+        if self._sampler.group is None:
+            return 0, 0, 0
+        needed, own, sent = (now - before for now, before in zip(self._counted(), self._before, strict=True))
         if isinstance(self._steps, PacedSteps) and isinstance(self._steps.steps, InPlaceSteps):
             return 0, 0, sent  # all rows are here
         if isinstance(self._steps, ExchangeSteps):  # own rows are not even asked for
             return self._steps.used, self._steps.own, sent
-        return traffic.distinct - needed, traffic.local - own, sent
+        return needed, own, sent
+
+    def _counted(self) -> tuple[int, int, int]:
+        traffic = self._transport.traffic
+        return traffic.distinct, traffic.local, traffic.bytes_sent + self._sampler.bytes_sent
 
 
 class TrainingLog:
@@ -124,7 +98,7 @@ class TrainingLog:
         lr_at: The learning rate after a number of walks.
         interval: Seconds between lines; 0 writes one for every batch.
         on_line: Called with every line.
-        ranks: Totals over the ranks that train together; None: this process alone.
+        sampler, steps: The walks and the stepper of this rank.
     """
 
     def __init__(
@@ -134,12 +108,13 @@ class TrainingLog:
         lr_at: Callable[[int], float],
         interval: float,
         on_line: Callable[[SkipGramProgress], None] | None,
-        ranks: Totals | None = None,
+        sampler: PartitionedWalkSampler,
+        steps: Steps,
     ) -> None:
         self.history: list[SkipGramProgress] = []
         self.walks, self.tokens = 0, 0
         self._bar, self._model, self._lr_at, self._interval, self._on_line = bar, model, lr_at, interval, on_line
-        self._ranks = ranks or OneRank()
+        self._ranks = RankTotals(sampler, model.embedding.transport, steps)
         self._loss, self._pairs = 0.0, 0.0
         self._begin = time.perf_counter()
         self._paused, self._last_line = 0.0, 0.0

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from graph_emb.models.skipgram.kernels import number_rows
 from graph_emb.models.skipgram.model import SkipGram
-from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay, WalkBatch, in_parts, trainable_in_place
+from graph_emb.models.skipgram.steps import (
+    MOST_CHANGE,
+    Kernel,
+    LinearDecay,
+    WalkBatch,
+    in_parts,
+    summed,
+    trainable_in_place,
+)
 from graph_emb.optimizer import SparseSGD
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.transport.local_sgd_rows import LocalSGDRows
@@ -139,8 +147,7 @@ class ExchangeSteps:
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
-        sums = [self._exchange(piece) for piece in batch.cut(self.size)]
-        return sum(s[0] for s in sums), sum(s[1] for s in sums)
+        return summed(self._exchange(piece) for piece in batch.cut(self.size))
 
     def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
         """Pull, train, push; also without a walk, because other ranks may have some."""
@@ -172,7 +179,5 @@ class ExchangeSteps:
         """The nodes among which negatives are drawn until the next exchange; None: all nodes."""
         if not self._model.config.negative_pool:
             return None
-        number = (
-            piece.first + self._model.embedding.transport.rank
-        )  # exchanges are at least as many walks apart as ranks
+        number = piece.first + self._model.embedding.transport.rank  # exchanges are as many walks apart as ranks
         return self._negatives.pool(self._model.config.negative_pool, number, epoch=piece.epoch)

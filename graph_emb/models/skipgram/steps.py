@@ -22,7 +22,7 @@ process may change in place, and the compiled kernel writes there. All others go
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -230,8 +230,15 @@ def in_parts(
     """Run ``part(low, high)`` on equal shares of [0, size), one thread each, and sum the results."""
     parts = min(threads, size)
     edges = [size * i // max(parts, 1) for i in range(parts + 1)]
-    sums = list(pool.map(part, edges[:-1], edges[1:]))
-    return sum(s[0] for s in sums), sum(s[1] for s in sums)
+    return summed(pool.map(part, edges[:-1], edges[1:]))
+
+
+def summed(sums: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of losses and the sum of weights."""
+    loss, pairs = 0.0, 0.0
+    for one in sums:
+        loss, pairs = loss + one[0], pairs + one[1]
+    return loss, pairs
 
 
 class GradientSteps:
@@ -251,68 +258,57 @@ class GradientSteps:
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._pool, self.optimizer = model, decay, pool, optimizer
-        self.size = step_walks(model)
-        self._lockstep = model.embedding.transport.lockstep
+        transport = model.embedding.transport
+        self._lockstep = transport.lockstep
+        self.size = (model.config.batch_size or STEP_WALKS) * (transport.world_size if self._lockstep else 1)
         self._places = np.full(model.num_nodes, -1, np.int32)
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
-        loss, pairs = 0.0, 0.0
-        size = self.size if self._lockstep else part_walks(self.size, batch.walks.shape[1])
+        sums: list[tuple[float, float]] = []
         for piece in batch.cut(self.size):
-            parts = [self._start(part) for part in piece.cut(size)]
-            for pulled, gradients in parts:
-                sums, own = gradients.result()
-                torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in sums])
-                loss, pairs = loss + own[0], pairs + own[1]
+            sums += self._backward(piece)
             self._decay.apply_to(self.optimizer, piece.done)
             self.optimizer.step()
             self.optimizer.zero_grad()
-        return loss, pairs
+        return summed(sums)
+
+    def _backward(self, piece: WalkBatch) -> Iterator[tuple[float, float]]:
+        """Leave the gradients of a step with the tables; loss and weight of its parts."""
+        size = self.size if self._lockstep else part_walks(self.size, piece.walks.shape[1])
+        for pulled, gradients in [self._start(part) for part in piece.cut(size)]:
+            grads, own = gradients.result()
+            torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in grads])
+            yield own
 
     def _start(self, part: WalkBatch) -> tuple[list[Tensor], Future]:
         """Pull the rows of each table that the walks need, and start computing their gradients in the pool."""
         drawn = self._kernel.draw(part.walks, part.epoch, part.index)
-        rows = localize(part.walks, drawn, self._model.config, self._places)
-        ids = torch.from_numpy(rows.ids)
+        found, num_tokens, walks, negatives = localize(part.walks, drawn, self._model.config, self._places)
+        ids = torch.from_numpy(found)
         pulled = [self._model.context(ids)]
         if self._model.context is not self._model.embedding:
-            pulled.insert(0, self._model.embedding(ids[: rows.num_tokens]))
-        return pulled, self._pool.submit(self._gradients, rows, pulled, part.index)
+            pulled.insert(0, self._model.embedding(ids[:num_tokens]))
+        return pulled, self._pool.submit(self._gradients, walks, negatives, pulled, part.index)
 
     def _gradients(
-        self, rows: LocalRows, pulled: list[Tensor], index: np.ndarray
+        self, walks: np.ndarray, negatives: np.ndarray, pulled: list[Tensor], index: np.ndarray
     ) -> tuple[list[np.ndarray], tuple[float, float]]:
         values = [table.detach().float().contiguous().numpy() for table in pulled]
         sums = [np.zeros_like(table) for table in values]
         tables, outs = (values[0], values[-1]), (sums[0], sums[-1])
-        return sums, self._kernel.run(rows.walks, rows.negatives, tables, outs, -1.0, 0.0, np.inf, index)
+        return sums, self._kernel.run(walks, negatives, tables, outs, -1.0, 0.0, np.inf, index)
 
 
-class AutogradSteps:
+class AutogradSteps(GradientSteps):
     """The reference: torch's gradient of ``SkipGram.loss`` over ``batch_size`` walks, then one optimizer step."""
 
-    def __init__(
-        self, model: SkipGram, negatives: NegativeSampler, decay: LinearDecay, optimizer: SparseOptimizer
-    ) -> None:
-        self._kernel = Kernel(model.config, negatives)
-        self._model, self._decay, self.optimizer = model, decay, optimizer
-        self.size = step_walks(model)
-
-    def run(self, batch: WalkBatch) -> tuple[float, float]:
-        """See ``Steps.run``."""
-        loss_sum, pairs = 0.0, 0.0
-        for piece in batch.cut(self.size):
-            drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index)
-            blocks = cut_blocks(piece.walks, drawn, self._model.config, self._kernel.kinds(piece.walks))
-            loss = self._model.loss(blocks)
-            loss.backward()
-            self._decay.apply_to(self.optimizer, piece.done)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            loss_sum += float(loss.detach())
-            pairs += blocks.num_pairs
-        return loss_sum, pairs
+    def _backward(self, piece: WalkBatch) -> Iterator[tuple[float, float]]:
+        drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index)
+        blocks = cut_blocks(piece.walks, drawn, self._model.config, self._kernel.kinds(piece.walks))
+        loss = self._model.loss(blocks)
+        loss.backward()
+        yield float(loss.detach()), blocks.num_pairs
 
 
 class PacedSteps:
@@ -338,19 +334,12 @@ class PacedSteps:
 
     def run(self, batch: WalkBatch) -> tuple[float, float]:
         """See ``Steps.run``."""
-        loss, pairs = 0.0, 0.0
+        sums = []
         for piece in batch.cut(self.size):
-            own = self.steps.run(piece)
-            loss, pairs = loss + own[0], pairs + own[1]
+            sums.append(self.steps.run(piece))
             self._transport.flush()
             self._transport.barrier()
-        return loss, pairs
-
-
-def step_walks(model: SkipGram) -> int:
-    """Walks of one optimizer step, over all ranks that step together."""
-    transport = model.embedding.transport
-    return (model.config.batch_size or STEP_WALKS) * (transport.world_size if transport.lockstep else 1)
+        return summed(sums)
 
 
 def part_walks(size: int, length: int) -> int:
@@ -363,23 +352,9 @@ def part_walks(size: int, length: int) -> int:
     return max(PART_WALKS, PART_TOKENS // length, -(-size // MOST_PARTS))
 
 
-@dataclass(frozen=True)
-class LocalRows:
-    """Walks whose nodes are replaced by positions among the rows that they need.
-
-    Attributes:
-        ids: Distinct nodes, shape (R,), int64: nodes of walks first, then nodes that are negatives only.
-        num_tokens: The number of nodes of walks.
-        walks, negatives: As given, with positions in ``ids`` instead of nodes.
-    """
-
-    ids: np.ndarray
-    num_tokens: int
-    walks: np.ndarray
-    negatives: np.ndarray
-
-
-def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig, places: np.ndarray) -> LocalRows:
+def localize(
+    walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig, places: np.ndarray
+) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
     """Collect the rows that get a gradient from walks (B, L) with negatives (B, S * K), and no others.
 
     Walks of one node and the negatives of blocks that hold no token are left out: a rule such as Adam would move
@@ -387,8 +362,11 @@ def localize(walks: np.ndarray, negatives: np.ndarray, config: SkipGramConfig, p
 
     Args:
         places: Scratch of shape (N,), int32, -1 everywhere, before and after.
+    Returns:
+        The distinct nodes, (R,), int64, those of walks first, then those that are negatives only; the number of the
+        former; walks and negatives with positions among them instead of nodes.
     """
     own, out = (0, 0), (np.empty_like(walks), np.empty_like(negatives))
     block = (config.block, config.shared_negatives)
     ids, num_tokens, _, _ = skipgram_kernels.number_rows(walks, negatives, *block, *own, places, *out)
-    return LocalRows(ids, num_tokens, *out)
+    return ids, num_tokens, *out

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,10 +18,11 @@ from tqdm import tqdm
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.interrupts import deferred_interrupts
+from graph_emb.core.threads import torch_threads
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import SkipGramConfig
-from graph_emb.models.skipgram.history import LockstepRanks, OneRank, SkipGramProgress, Totals, TrainingLog
+from graph_emb.models.skipgram.history import SkipGramProgress, TrainingLog
 from graph_emb.models.skipgram.kernels import drop_frequent
 from graph_emb.models.skipgram.local_sgd import ExchangeSteps, walks_together
 from graph_emb.models.skipgram.model import SkipGram
@@ -136,17 +136,18 @@ def train_skipgram(
     negatives, keep = _negatives(sampler, config, seed)
     total_walks = config.epochs * sampler.num_walks_per_epoch
     decay = learning_rate(config, optimizer, total_walks)
-    ranks: Totals = OneRank()
     first, interrupted = model.embedding.transport.rank == 0 or isinstance(sampler, WalkSampler), False
+    import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS; a limit reaches only libraries that are loaded
+
     with (
-        _threads(num_threads) as (pool, threads),
+        torch_threads(thread_count(num_threads)) as threads,
+        ThreadPoolExecutor(threads) as pool,
+        threadpool_limits(1, "blas"),  # its products here are too small to be split
         _bar(total_walks, sampler, progress and first) as bar,
         deferred_interrupts(not isinstance(sampler, WalkSampler)) as pressed,
     ):
         steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
-        if sampler.group is not None:
-            ranks = LockstepRanks(sampler.group, model.embedding.transport.traffic, sampler, steps)
-        log = TrainingLog(bar, model, decay.at, log_interval, on_batch, ranks)
+        log = TrainingLog(bar, model, decay.at, log_interval, on_batch, sampler, steps)
         epoch = first_epoch = begin = step = 0
         if checkpoints is not None:
             stateless = optimizer is None and config.rule == "sgd"  # in place or not, as the mode has it
@@ -172,7 +173,7 @@ def train_skipgram(
                 if on_epoch is not None:
                     log.pause(on_epoch, log.history[-1])
         except KeyboardInterrupt:
-            if isinstance(ranks, LockstepRanks):  # the second one, or a callback's: the others are not here
+            if sampler.group is not None:  # the second one, or a callback's: the others are not here
                 raise
             interrupted = True
             log.write(epoch)
@@ -197,7 +198,7 @@ def choose_steps(
 ) -> Steps:
     """The stepper for rule, path, mode and Hogwild, by the table in ``graph_emb.models.skipgram.steps``."""
     config, transport = model.config, model.embedding.transport
-    in_place = optimizer is None and config.rule == "sgd" and config.path == "auto"
+    in_place = optimizer is None and config.in_place
     ranks = sampler.world_size
     paced = ranks > 1 and not transport.lockstep
     total_walks = config.epochs * sampler.num_walks_per_epoch
@@ -215,10 +216,8 @@ def choose_steps(
     else:
         if optimizer is None:
             optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers())
-        if config.path == "autograd":
-            steps = AutogradSteps(model, negatives, decay, optimizer)
-        else:
-            steps = GradientSteps(model, negatives, decay, optimizer, pool)
+        kind = AutogradSteps if config.path == "autograd" else GradientSteps
+        steps = kind(model, negatives, decay, optimizer, pool)
     return PacedSteps(steps, transport, together) if paced else steps
 
 
@@ -287,20 +286,6 @@ def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
     with np.errstate(divide="ignore"):
         ratio = threshold / (degrees / degrees.sum())
     return np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
-
-
-@contextmanager
-def _threads(num_threads: int | None) -> Iterator[tuple[ThreadPoolExecutor, int]]:
-    """A pool of threads; BLAS runs on one thread each, because its products here are too small to be split."""
-    import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS; a limit reaches only libraries that are loaded
-
-    threads, before = thread_count(num_threads), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with ThreadPoolExecutor(threads) as pool, threadpool_limits(1, "blas"):
-            yield pool, threads
-    finally:
-        torch.set_num_threads(before)
 
 
 def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:

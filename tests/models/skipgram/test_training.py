@@ -105,11 +105,12 @@ def test_only_rows_that_get_a_gradient_are_pulled() -> None:
     walks = np.array([[7, 9, 7, -1, -1, -1], [8, -1, -1, -1, -1, -1], [9, 3, 9, 3, 9, -1]], np.int32)
     negatives = np.array([[5, 9, 1, 1], [2, 2, 2, 2], [4, 7, 4, 5]], np.int32)
     places = np.full(10, -1, np.int32)
-    rows = localize(walks, negatives, SkipGramConfig(dim=4, block=4, shared_negatives=2), places)
-    assert rows.ids.tolist() == [7, 9, 3, 5, 4]
-    assert rows.num_tokens == 3
-    np.testing.assert_array_equal(rows.walks, [[0, 1, 0, -1, -1, -1], [-1, -1, -1, -1, -1, -1], [1, 2, 1, 2, 1, -1]])
-    np.testing.assert_array_equal(rows.negatives, [[3, 1, -1, -1], [-1, -1, -1, -1], [4, 0, 4, 3]])
+    config = SkipGramConfig(dim=4, block=4, shared_negatives=2)
+    ids, num_tokens, tokens, others = localize(walks, negatives, config, places)
+    assert ids.tolist() == [7, 9, 3, 5, 4]
+    assert num_tokens == 3
+    np.testing.assert_array_equal(tokens, [[0, 1, 0, -1, -1, -1], [-1, -1, -1, -1, -1, -1], [1, 2, 1, 2, 1, -1]])
+    np.testing.assert_array_equal(others, [[3, 1, -1, -1], [-1, -1, -1, -1], [4, 0, 4, 3]])
     assert (places == -1).all()
 
 
@@ -303,7 +304,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 
 def test_sgd_is_trained_in_place_and_all_else_by_an_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[type] = []
-    for steps in (InPlaceSteps, GradientSteps, AutogradSteps):
+    for steps in (InPlaceSteps, GradientSteps):  # of which AutogradSteps is one
         run = steps.run
         monkeypatch.setattr(steps, "run", lambda self, *args, run=run: (taken.append(type(self)), run(self, *args))[1])
     for options in ({}, {"rule": "adam"}, {"path": "autograd"}, {"path": "optimizer"}):
