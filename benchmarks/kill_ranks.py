@@ -22,8 +22,8 @@ from pathlib import Path
 
 import psutil
 
-from graph_emb.run.launch.hosts import LOOPBACK, Host
 from graph_emb.run.launch.job import run_host
+from graph_emb.run.launch.plan import LOOPBACK, Host
 from graph_emb.run.launch.watch import ProcessFailure
 
 LIMIT = 30.0

@@ -30,9 +30,8 @@ from graph_emb.models.skipgram.line import train_line
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.training import train_skipgram
 from graph_emb.sampling.edge_sampler import EdgeSampler
-from graph_emb.sampling.metapath import Metapath
-from graph_emb.sampling.negatives import NegativeSampler
-from graph_emb.sampling.non_edges import NonEdges
+from graph_emb.sampling.metapath_walks import Metapath
+from graph_emb.sampling.negatives import NegativeSampler, NonEdges
 from graph_emb.sampling.walks import WalkSampler
 
 TABLES = [ge.DistEmbedding]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from graph_emb.cli.console import say
 from graph_emb.core.errors import ConfigError
-from graph_emb.run.launch.hosts import LOOPBACK, Host, own_index, read_hosts
 from graph_emb.run.launch.output import log_folder
-from graph_emb.run.launch.plan import check_processes
+from graph_emb.run.launch.plan import LOOPBACK, Host, check_processes, own_index, read_hosts
 
 
 def run(args: argparse.Namespace) -> int:

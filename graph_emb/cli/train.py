@@ -136,8 +136,7 @@ def _check_trainers(config: RunConfig) -> None:
         ConfigError: too many trainers for the machine or for the data.
     """
     from graph_emb.run.family import family_of
-    from graph_emb.run.launch.hosts import LOOPBACK, Host
-    from graph_emb.run.launch.plan import check_processes
+    from graph_emb.run.launch.plan import LOOPBACK, Host, check_processes
 
     trainers = config.parallel.trainers
     check_processes(Host(LOOPBACK, trainers, config.parallel.servers), config.parallel.oversubscribe)

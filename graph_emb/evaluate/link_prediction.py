@@ -1,22 +1,25 @@
 """Link prediction: Hits@K, MRR and ROC-AUC of scores, of embeddings, and by OGB's own Evaluator."""
 
-# N nodes, D width, B positives, M negatives.
+# N nodes, D width, B positives or pairs, M negatives, of all edges or of each.
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from graph_emb.compat.ogb import evaluator
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
+from graph_emb.core.registry import Registry
 from graph_emb.evaluate.arrays import as_embeddings, as_scores
-from graph_emb.evaluate.link_split import LinkSplit, link_part
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank, warn_of_ties
-from graph_emb.evaluate.scorers import PairScorer, as_scorer, score_pairs
+from graph_emb.sampling.negatives import NonEdges
 
 HITS_AT = (10, 20, 30, 50, 100)
 METRICS = (*(f"hits@{k}" for k in HITS_AT), "mrr", "auc")
@@ -157,7 +160,7 @@ def evaluate_link(
             "target_node_neg" (B, M), wrong targets for the source of each edge; of the training part "edge" alone, for
             scorers that learn.
         metrics: Of "hits@K", "mrr", "auc"; ranks among the given negatives only.
-        scorer: "centred-dot", "dot", "cosine", "hadamard-logreg", or an object of ``graph_emb.evaluate.scorers``.
+        scorer: "centred-dot", "dot", "cosine", "hadamard-logreg", or a ``PairScorer``.
         parts: Parts of the split to evaluate.
     Raises:
         ConfigError: an unknown metric or scorer.
@@ -212,3 +215,226 @@ def _choose(metric: str, value: TiedValue) -> float:
 def _reported(metric: str, value: TiedValue) -> float:
     warn_of_ties(metric, value)
     return _choose(metric, value)
+
+
+LinkSplit = Mapping[str, Mapping[str, Any]]
+"""Arrays by part ("train", "valid", "test") and kind ("edge", "edge_neg", "target_node_neg")."""
+PAIRS_AT_ONCE = 1 << 20
+"""Pairs of one call for scores where every edge has negatives of its own: 16 MiB of node numbers."""
+
+
+@dataclass(frozen=True)
+class LinkPart:
+    """A part of a split.
+
+    Attributes:
+        edge: Shape (B, 2).
+        shared: Negatives of all edges, shape (M, 2), or (B, M, 2), those of each; or None.
+        targets: Wrong targets for the source of each edge, shape (B, M); or None.
+    """
+
+    edge: Tensor
+    shared: Tensor | None
+    targets: Tensor | None
+
+    def ranks(self, score: Callable[[Tensor], Tensor]) -> Ranks:
+        """Ranks of the edges among their negatives.
+
+        Args:
+            score: From pairs (..., 2) to logits (...).
+        """
+        if self.shared is not None:
+            return rank(score(self.edge), score(self.shared))
+        return rank(score(self.edge), torch.cat([score(pairs).view(rows, -1) for rows, pairs in self._own_pairs()]))
+
+    def _own_pairs(self) -> Iterator[tuple[int, Tensor]]:
+        """Negatives written out as pairs, some edges at a time, with the number of these edges."""
+        assert self.targets is not None
+        width = self.targets.shape[1]
+        step = max(1, PAIRS_AT_ONCE // width)
+        for edges, targets in zip(self.edge.split(step), self.targets.split(step), strict=True):
+            yield len(edges), torch.stack([edges[:, :1].expand(-1, width), targets], dim=2).view(-1, 2)
+
+
+def link_part(link_split: LinkSplit, part: str, num_nodes: int) -> LinkPart:
+    """A part with its negatives: ``edge_neg`` (M, 2) or (B, M, 2), or ``target_node_neg`` (B, M).
+
+    Raises:
+        DataError: the part has no edges or no negatives, or names a node outside [0, ``num_nodes``).
+        ShapeError: an array of another shape.
+    """
+    edge = pairs_of(link_split, part, "edge", num_nodes)
+    if "target_node_neg" not in link_split[part]:
+        return LinkPart(edge, pairs_of(link_split, part, "edge_neg", num_nodes), None)
+    targets = torch.as_tensor(link_split[part]["target_node_neg"]).long()
+    if targets.dim() != 2 or len(targets) != len(edge) or targets.shape[1] == 0:
+        raise ShapeError(f"{part} target_node_neg has shape {tuple(targets.shape)}; give ({len(edge)}, M)")
+    _check_nodes(f"{part} 'target_node_neg'", targets, num_nodes)
+    return LinkPart(edge, None, targets)
+
+
+def pairs_of(link_split: LinkSplit, part: str, kind: str, num_nodes: int) -> Tensor:
+    """Pairs of a split, int64, all in [0, ``num_nodes``): shape (B, 2) of "edge", (..., 2) of "edge_neg".
+
+    Raises:
+        DataError: absent, empty, or a node out of range.
+        ShapeError: not integers of that shape.
+    """
+    if part not in link_split or kind not in link_split[part] or len(link_split[part][kind]) == 0:
+        raise DataError(f"the link split has no {part} {kind!r}; known parts: {', '.join(link_split) or 'none'}")
+    pairs = torch.as_tensor(link_split[part][kind])
+    shaped = pairs.dim() == 2 if kind == "edge" else pairs.dim() > 1
+    if not shaped or pairs.shape[-1] != 2 or pairs.is_floating_point():
+        raise ShapeError(
+            f"{part} {kind!r} has shape {tuple(pairs.shape)} and dtype {pairs.dtype}; give integers (E, 2)"
+        )
+    _check_nodes(f"{part} {kind!r}", pairs, num_nodes)
+    return pairs.long()
+
+
+def _check_nodes(what: str, nodes: Tensor, num_nodes: int) -> None:
+    if int(nodes.min()) < 0 or int(nodes.max()) >= num_nodes:
+        wrong = int(nodes[(nodes < 0) | (nodes >= num_nodes)][0])
+        raise DataError(f"{what} names node {wrong}, outside [0, {num_nodes}), the graph's nodes")
+
+
+GATHERED_AT_ONCE = 1 << 22
+"""Numbers gathered at once for one side of the pairs: 16 MiB of float32."""
+
+PairScore = Callable[[Tensor, Tensor], Tensor]
+
+
+class PairScorer(Protocol):
+    """A scoring rule, which may learn from the training edges; ``fit`` is called once, before any score."""
+
+    name: ClassVar[str]
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """The score as a function of left and right rows, (B, D) each, to (B,); higher means likelier.
+
+        Args:
+            embeddings: All rows, shape (N, D).
+            link_split: Of which only the training part may be read.
+        Raises:
+            DataError: the rule learns and the split has no training edges.
+        """
+
+
+SCORERS: Registry[type[PairScorer]] = Registry("scorer")
+
+
+@SCORERS.register("dot")
+@dataclass(frozen=True)
+class Dot:
+    """The inner product, for rows that were trained by it, as those of LINE's first order."""
+
+    name: ClassVar[str] = "dot"
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Learns nothing."""
+        return lambda left, right: (left * right).sum(dim=1)
+
+
+@SCORERS.register("centred-dot")
+@dataclass(frozen=True)
+class CentredDot:
+    """The inner product after the mean row is subtracted from all rows.
+
+    Skip-gram factorises PMI - log k (Levy and Goldberg 2014), and its two tables hold the constant as one direction:
+    rows x share a vector a and context rows c its opposite, which gives all pairs the same low x . c. In x_i . x_j
+    that vector counts with the wrong sign and by how far each row has been trained, so that of two rows those of
+    higher degree score higher, whether an edge joins them or not. Without the mean it is gone.
+    """
+
+    name: ClassVar[str] = "centred-dot"
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Learns the mean of all rows."""
+        mean = embeddings.mean(dim=0)
+        return lambda left, right: ((left - mean) * (right - mean)).sum(dim=1)
+
+
+@SCORERS.register("cosine")
+@dataclass(frozen=True)
+class Cosine:
+    """The cosine of the angle; 0 for a row of zeros."""
+
+    name: ClassVar[str] = "cosine"
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Learns nothing."""
+        return lambda left, right: F.cosine_similarity(left, right)
+
+
+@SCORERS.register("hadamard-logreg")
+@dataclass(frozen=True)
+class HadamardLogistic:
+    """Logistic regression (scikit-learn, C=1) on the element-wise product: node2vec's protocol (Grover 2016, 4.4).
+
+    It learns from training edges and as many non-edges: the split's own, else uniform ones that are no training edge.
+
+    Args:
+        seed: Of the edges that are taken and of the non-edges.
+        max_edges: Training edges that are used at most; their products lie in memory.
+    """
+
+    name: ClassVar[str] = "hadamard-logreg"
+    seed: int = 0
+    max_edges: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.max_edges < 1:
+            raise ConfigError(f"max_edges is {self.max_edges}; give at least 1")
+
+    def fit(self, embeddings: Tensor, link_split: LinkSplit) -> PairScore:
+        """Learns D weights and a bias.
+
+        Raises:
+            DataError: the split has no training edges.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        edges = pairs_of(link_split, "train", "edge", len(embeddings))
+        generator = torch.Generator().manual_seed(self.seed)
+        if "edge_neg" in link_split["train"]:
+            others = self._take(pairs_of(link_split, "train", "edge_neg", len(embeddings)).view(-1, 2), generator)
+        else:
+            non_edges = NonEdges(edges, len(embeddings))
+            others = non_edges.sample(min(len(edges), self.max_edges), generator)
+        pairs = torch.cat([self._take(edges, generator), others])
+        products = embeddings.index_select(0, pairs[:, 0]) * embeddings.index_select(0, pairs[:, 1])
+        truth = np.arange(len(pairs)) < len(pairs) - len(others)
+        model = LogisticRegression(solver="newton-cholesky").fit(products.numpy(), truth)
+        weight = torch.from_numpy(model.coef_[0]).to(embeddings.dtype)
+        bias = float(model.intercept_[0])
+        return lambda left, right: (left * right) @ weight + bias
+
+    def _take(self, pairs: Tensor, generator: torch.Generator) -> Tensor:
+        return pairs[torch.randperm(len(pairs), generator=generator)[: self.max_edges]]
+
+
+def as_scorer(scorer: str | PairScorer) -> PairScorer:
+    """A scorer by its name, with default settings, or as given.
+
+    Raises:
+        ConfigError: no scorer of that name.
+    """
+    return SCORERS[scorer]() if isinstance(scorer, str) else scorer
+
+
+def score_pairs(embeddings: Tensor, pairs: Tensor, pair_score: PairScore) -> Tensor:
+    """Scores of pairs, gathered in pieces of bounded size.
+
+    Args:
+        embeddings: Shape (N, D).
+        pairs: Node numbers, shape (..., 2), int64.
+        pair_score: What ``PairScorer.fit`` returned.
+    Returns:
+        Shape (...), the embeddings' dtype.
+    """
+    step = max(1, GATHERED_AT_ONCE // embeddings.shape[1])
+    scores = [
+        pair_score(embeddings.index_select(0, piece[:, 0]), embeddings.index_select(0, piece[:, 1]))
+        for piece in pairs.reshape(-1, 2).split(step)
+    ]
+    return torch.cat(scores).view(pairs.shape[:-1])

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.evaluate.arrays import as_embeddings
 from graph_emb.evaluate.mlp import MLPConfig, train_mlp
-from graph_emb.evaluate.node_classification import labelled_nodes
-from graph_emb.evaluate.one_vs_rest import fit_one_vs_rest
+from graph_emb.evaluate.node_classification import fit_one_vs_rest, labelled_nodes
 from graph_emb.graph.labels import Labels
 
 PARTS = ("train", "valid", "test")

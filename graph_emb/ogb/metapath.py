@@ -20,8 +20,7 @@ from graph_emb.models.skipgram.training import SkipGram, train_skipgram
 from graph_emb.ogb.methods import Reads, Recipe, Run, judge_nodes
 from graph_emb.ogb.record import SeedResult
 from graph_emb.run.families.metapath import rows_by_type, whole_graph
-from graph_emb.sampling.metapath import Metapath
-from graph_emb.sampling.metapath_walks import MetapathSampler
+from graph_emb.sampling.metapath_walks import Metapath, MetapathSampler
 
 
 class MetapathRecipe(Recipe):

@@ -1,4 +1,4 @@
-"""Known triples by the query that they answer, for filtered ranks and filtered negatives.
+"""Known triples by the query that they answer, and negatives of triples without them, shared by a chunk.
 
 Legend: T triples, Q distinct queries, E entities, R relations, K chunks, C triples and N negatives of a chunk.
 """
@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
+
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.sampling.negatives import NegativeSampler
 
 HEAD, TAIL = 0, 1
 """The missing side of a query: the column 0 (HEAD) or 2 (TAIL) of (h, r, t)."""
@@ -101,3 +104,90 @@ def _mark(
                         n = following[n]
         for n in range(candidates.shape[1]):
             place[candidates[k, n]] = -1
+
+
+class ChunkNegatives:
+    """Entities that take the place of a chunk's heads, or of its tails.
+
+    A draw is a function of (seed, epoch, number of the chunk in the epoch, its own number), so it depends neither on
+    threads nor on which rank trains the chunk. Where entities have types (biokg), negative n is of the type of the
+    chunk's triple n modulo C, and counts for triples of that type only, as in OGB's example.
+
+    Args:
+        graph: Triples to train on.
+        num: Drawn for each chunk.
+        power: They follow ``occurrences ** power``; 0 is uniform over all entities.
+        in_batch: Add the entities that stand in the chunk's own triples on the corrupted side.
+        filtered: Leave out negatives that make a training triple true; without it only the triple itself.
+        seed: Any integer.
+    """
+
+    def __init__(
+        self,
+        graph: KnowledgeGraph,
+        num: int,
+        power: float = 0.0,
+        *,
+        in_batch: bool = False,
+        filtered: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self._samplers, self._types = _samplers(graph, power, seed)
+        self._num_entities, self._num, self._in_batch = graph.num_entities, num, in_batch
+        self._known = {side: KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)}
+        self._filtered = filtered
+
+    def by_type(self, triples: np.ndarray, side: int) -> np.ndarray:
+        """Numbers of triples (B, 3) in an order that brings those of one type together; chunks are then of one type."""
+        if self._types is None:
+            return np.arange(len(triples))
+        return np.argsort(self._types[triples[:, 0 if side == HEAD else 2]], kind="stable")
+
+    def draw(self, triples: np.ndarray, chunks: np.ndarray, side: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Negatives of chunks, and which of them do not count.
+
+        Args:
+            triples: Shape (K, C, 3), int64.
+            chunks: Number of each chunk in the epoch, shape (K,), int64.
+            side: ``HEAD`` or ``TAIL``.
+            epoch: Each epoch has draws of its own.
+        Returns:
+            Entities (K, N) int64, where N counts the chunk's own C as well if ``in_batch``; and (K, C, N) bool, True
+            where the negative would make the triple true.
+        """
+        answers = triples[:, :, 0 if side == HEAD else 2]
+        found = np.empty((len(chunks), 0), np.int64)
+        if self._num:
+            found = self._drawn(chunks, answers, epoch)
+        if self._in_batch:
+            found = np.concatenate([found, answers], axis=1)
+        if self._filtered:
+            queries = self._known[side].find(triples.reshape(-1, 3)).reshape(triples.shape[:2])
+            excluded = self._known[side].among(queries, found, self._num_entities)
+        else:
+            excluded = found[:, None, :] == answers[:, :, None]
+        if self._types is not None:
+            excluded |= self._types[found][:, None, :] != self._types[answers][:, :, None]
+        return found, excluded
+
+    def _drawn(self, chunks: np.ndarray, answers: np.ndarray, epoch: int) -> np.ndarray:
+        draws = [sampler.sample_for(chunks, self._num, epoch=epoch) for sampler in self._samplers]
+        if self._types is None:
+            return draws[0].astype(np.int64)
+        wanted = self._types[answers][:, np.arange(self._num) % answers.shape[1]]
+        return np.take_along_axis(np.stack(draws), wanted[None], axis=0)[0].astype(np.int64)
+
+
+def _samplers(graph: KnowledgeGraph, power: float, seed: int) -> tuple[list[NegativeSampler], np.ndarray | None]:
+    """A sampler for each type, and the type of each entity, (E,); one and None where there are no types."""
+    occurrences = graph.occurrences()
+    if graph.entity_types is None:
+        return [NegativeSampler(occurrences, power, seed=seed)], None
+    starts = sorted({low for low in graph.entity_types.values() if low < graph.num_entities})  # some may be empty
+    ends = [*starts[1:], graph.num_entities]
+    samplers, types = [], np.empty(graph.num_entities, np.int64)
+    for number, (low, high) in enumerate(zip(starts, ends, strict=True)):
+        types[low:high] = number
+        own = power if occurrences[low:high].any() else 0.0  # no triple needs a type without occurrences
+        samplers.append(NegativeSampler(occurrences[low:high], own, seed=seed, low=low))
+    return samplers, types

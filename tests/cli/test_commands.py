@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from graph_emb.cli import demo
-from graph_emb.cli.demo import markdown
+from graph_emb.cli.demo import draw_map, markdown, project
 from graph_emb.cli.parser import parse
-from graph_emb.cli.picture import draw_map, project
 from graph_emb.cli.train import config_of, default_folder
 from graph_emb.config import config_from
 from graph_emb.formats.embedding_files import load_embeddings
@@ -228,7 +227,7 @@ def test_the_demo_draws_judges_and_replaces_its_own_folder(
 ) -> None:
     quick = {**demo.CONFIG, "evaluate": {"ratios": [0.5], "shuffles": 1, "scorer": "cosine"}}
     monkeypatch.setattr(demo, "CONFIG", quick)
-    monkeypatch.setattr("graph_emb.cli.picture.project", lambda weights, seed: weights[:, :2])  # t-SNE takes seconds
+    monkeypatch.setattr("graph_emb.cli.demo.project", lambda weights, seed: weights[:, :2])  # t-SNE takes seconds
     outcome = cli("demo")
     assert outcome.code == 0, outcome.err
     place = tmp_path / "runs" / "demo"

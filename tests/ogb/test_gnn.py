@@ -13,7 +13,7 @@ from graph_emb.evaluate.mlp import MLPConfig
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import plain_dataset
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.objectives import NodeClassTraining
+from graph_emb.models.gnn.train import NodeClassTraining
 from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.ogb.gnn import RGCNRecipe, SageRecipe, with_reverse
 from graph_emb.ogb.metapath import MetapathRecipe

@@ -12,7 +12,7 @@ import graph_emb as ge
 from graph_emb.config import config_from
 from graph_emb.config.schema import FormatName
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.scorers import SCORERS
+from graph_emb.evaluate.link_prediction import SCORERS
 from graph_emb.formats.row_writers import FORMATS
 from graph_emb.models.settings import CONVENTIONS, NUMBERS, RuleName, paths_of
 from graph_emb.models.skipgram.config import DeepWalkConfig, SkipGramConfig

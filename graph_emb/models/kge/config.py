@@ -34,7 +34,7 @@ class KGEConfig(ModelSettings):
     Attributes:
         dim: D, the width of an entity's row, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2
             numbers.
-        loss: A name of ``graph_emb.models.kge.losses.LOSSES``.
+        loss: A name of ``graph_emb.models.kge.model.LOSSES``.
         margin: gamma of the loss; with TransE and RotatE it also bounds the first rows.
         temperature: alpha of the self-adversarial loss.
         num_negatives: Drawn for each chunk and shared by its triples.

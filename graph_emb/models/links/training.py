@@ -15,13 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.core.errors import DataError, ShapeError
-from graph_emb.evaluate.link_prediction import metric_values
-from graph_emb.evaluate.link_split import LinkPart, LinkSplit, link_part, pairs_of
+from graph_emb.evaluate.link_prediction import LinkPart, LinkSplit, link_part, metric_values, pairs_of
 from graph_emb.models.epochs import Evaluation, best, best_values, run_epochs
 from graph_emb.models.links.config import LinkPredictorConfig
-from graph_emb.models.links.dropped_relu import dropped_relu_
-from graph_emb.models.links.pair_products import pair_products
-from graph_emb.sampling.non_edges import NonEdges
+from graph_emb.models.links.kernels import dropped_relu_, pair_products
+from graph_emb.sampling.negatives import NonEdges
 
 NegativeDraw = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 """Numbers (B,) and pairs (B, 2) of a batch's edges and the source of randomness, to as many negatives (B, 2)."""

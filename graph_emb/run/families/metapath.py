@@ -23,8 +23,15 @@ from graph_emb.run.families.walks import training_metrics, with_rates
 from graph_emb.run.family import Log, Trained
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.memory import check_memory
-from graph_emb.sampling.metapath import WEIGHT, Metapath, node_kinds, step_arcs
-from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler, StepArcs
+from graph_emb.sampling.metapath_walks import (
+    WEIGHT,
+    Metapath,
+    MetapathGraph,
+    MetapathSampler,
+    StepArcs,
+    node_kinds,
+    step_arcs,
+)
 
 
 class MetapathFamily:

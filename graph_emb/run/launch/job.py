@@ -18,7 +18,7 @@ from typing import Any
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.core.storage import replace_text
 from graph_emb.run.launch import plan, watch
-from graph_emb.run.launch.hosts import LOOPBACK, Host
+from graph_emb.run.launch.plan import LOOPBACK, Host
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment
 
 PORT = 29_417

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from graph_emb import ConfigError, DataError, ShapeError
-from graph_emb.evaluate.link_split import LinkPart
+from graph_emb.evaluate.link_prediction import LinkPart
 from graph_emb.models.epochs import Evaluation
 from graph_emb.models.links import training as link_predictor
 from graph_emb.models.links.config import LinkPredictorConfig
@@ -22,7 +22,7 @@ from graph_emb.models.links.training import (
     score_links,
     train_link_predictor,
 )
-from graph_emb.sampling.non_edges import NonEdges
+from graph_emb.sampling.negatives import NonEdges
 
 SMALL = LinkPredictorConfig(
     hidden_dim=16, batch_size=128, epochs=10, eval_every=2, metrics=("hits@5", "hits@20"), select="hits@20"

@@ -15,8 +15,7 @@ from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram, cut_blocks
 from graph_emb.models.skipgram.steps import Kernel
 from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
-from graph_emb.sampling.metapath import Metapath, node_kinds, step_arcs
-from graph_emb.sampling.metapath_walks import MetapathGraph, MetapathSampler
+from graph_emb.sampling.metapath_walks import Metapath, MetapathGraph, MetapathSampler, node_kinds, step_arcs
 from graph_emb.sampling.negatives import TypedNegativeSampler
 from graph_emb.sampling.walks import WalkSampler
 

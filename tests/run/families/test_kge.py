@@ -18,10 +18,10 @@ from graph_emb.core.json_codec import pack, unpack
 from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import knowledge_graph
-from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import DEFAULT_LR, KGE_MODELS, KGEConfig, LossName
-from graph_emb.models.kge.losses import LOSSES
+from graph_emb.models.kge.model import LOSSES
 from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.training import Batches
 from graph_emb.run.families import kge as family
 from tests.models.kge.references import ring
 from tests.ogb_layout import write_biokg, write_wikikg2

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core.errors import ConfigError, PeerError
-from graph_emb.run.launch.hosts import Host
 from graph_emb.run.launch.job import run_host, run_local
+from graph_emb.run.launch.plan import Host
 from graph_emb.run.launch.watch import ProcessFailure
 from graph_emb.transport.guard import new_token
 from graph_emb.transport.kvstore.layout import free_ports

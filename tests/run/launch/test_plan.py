@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.run.launch.hosts import Host, own_index, read_hosts
-from graph_emb.run.launch.plan import servers, trainers
+from graph_emb.run.launch.plan import Host, own_index, read_hosts, servers, trainers
 
 
 def written(tmp_path: Path, text: str) -> Path:

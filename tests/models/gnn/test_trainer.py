@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from graph_emb.evaluate.link_prediction import metric_values
-from graph_emb.evaluate.link_split import link_part
+from graph_emb.evaluate.link_prediction import link_part, metric_values
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.models.gnn import average
-from graph_emb.models.gnn.average import WeightAverage
+from graph_emb.models.gnn import trainer
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.models.gnn.trainer import WeightAverage
 from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.sampling.blocks import whole_graph
 from graph_emb.transport import runtime
@@ -78,7 +77,7 @@ def check(found: list[tuple[Tensor, Tensor, Tensor]]) -> None:
 
 
 def test_later_epochs_count_more_in_pieces_of_any_size(local_mode: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(average, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(trainer, "CHUNK_ROWS", 2)
     check(averaged(runtime.current()))
 
 
