@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.cli.console import say, show_progress
-from graph_emb.cli.train import INTERRUPTED, summary
+from graph_emb.cli.train import summary
 from graph_emb.config import config_from, parse_override
+from graph_emb.core.command_line import INTERRUPTED
 
 if TYPE_CHECKING:
     from graph_emb.run.pipeline import PipelineResult

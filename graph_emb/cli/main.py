@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import os
 import signal
 import sys
-import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 from graph_emb.cli.parser import build_parser, parse
 from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, one_line
 from graph_emb.core.errors import GraphEmbError
+from graph_emb.core.interrupts import raising
 from partition.cli import COMMANDS as partition_commands
 
 COMMANDS = {
@@ -30,7 +27,7 @@ COMMANDS = {
     "checkpoint inspect": "graph_emb.cli.checkpoint",
     "info": "graph_emb.cli.describe",
     "ogb report": "graph_emb.cli.ogb",
-    **{f"partition {name}": "graph_emb.cli.partition" for name in partition_commands},
+    **{f"partition {name}": "partition.cli" for name in partition_commands},
 }
 """Module of each command; its ``run(args)`` returns the exit code. Imported when the command is chosen."""
 
@@ -48,8 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks is shown escaped
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    with warnings.catch_warnings(), _noted_interrupts() as interrupted:
-        _show_own_warnings_only(debug)
+    noted: list[int] = []
+
+    def note(number: int) -> KeyboardInterrupt:
+        noted.append(number)
+        return KeyboardInterrupt()
+
+    stops = [signal.SIGTERM]  # a scheduler's, which keeps what was trained, as Ctrl-C does
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
+        stops.append(signal.SIGINT)
+    with warnings.catch_warnings(), raising(note, *stops):
+        if not debug:  # warnings of the libraries below us are for developers; ours stay
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("default", module=r"graph_emb(\..*)?$")
+            warnings.showwarning = lambda message, *_, **__: print(f"graph-emb: warning: {message}", file=sys.stderr)
         try:
             code = _run(words)
             sys.stdout.flush()  # here, where a reader that has left is no error
@@ -65,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"graph-emb: error: {one_line(error, 'use a smaller model.dim or a smaller graph')}", file=sys.stderr)
             return BAD_INPUT
         except Exception:
-            if interrupted() and not debug:  # an import turns Ctrl-C into an ImportError or a SystemError
+            if noted and not debug:  # an import turns Ctrl-C into an ImportError or a SystemError
                 return _say_interrupted()
             raise
 
@@ -86,45 +95,8 @@ def _run(words: list[str]) -> int:
     if args.command is None:
         build_parser()[0].print_help()
         return 0
-    return _command(args)
-
-
-def _command(args: argparse.Namespace) -> int:
     args.quiet = getattr(args, "quiet", False)
     return importlib.import_module(COMMANDS[args.command]).run(args)
-
-
-@contextmanager
-def _noted_interrupts() -> Iterator[Callable[[], bool]]:
-    """A scheduler's SIGTERM keeps what was trained, as Ctrl-C does. Yields whether one of them came."""
-    noted: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        noted.append(number)
-        raise KeyboardInterrupt
-
-    before = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
-        before[signal.SIGINT] = signal.default_int_handler
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield lambda: bool(noted)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _show_own_warnings_only(debug: bool) -> None:
-    """Warnings of the libraries below us are for developers; ours stay."""
-    if debug:
-        return
-    warnings.simplefilter("ignore")
-    warnings.filterwarnings("default", module=r"graph_emb(\..*)?$")
-    warnings.showwarning = lambda message, *_, **__: print(f"graph-emb: warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

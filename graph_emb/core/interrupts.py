@@ -78,3 +78,21 @@ def held_interrupts(held: bool = True) -> Iterator[Callable[[], bool]]:
     finally:
         _held.remove(deferral)
         deferral.end()
+
+
+@contextmanager
+def raising(raised: Callable[[int], BaseException], *numbers: signal.Signals) -> Iterator[None]:
+    """Raise ``raised(number)`` where one of these signals comes; of no effect outside the main thread."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise raised(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

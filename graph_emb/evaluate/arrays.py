@@ -65,3 +65,10 @@ def as_scores(name: str, scores: Any, dims: tuple[int, ...]) -> Tensor:
         count = int(tensor.isnan().sum())
         raise DataError(f"{count} of {tensor.numel()} {name} scores are NaN; the model diverged")
     return tensor
+
+
+def mean_and_std(values: Any) -> tuple[Any, Any]:
+    """Means and unbiased standard deviations over the last axis; NaN of one value."""
+    found = np.asarray(values, np.float64)
+    alone = found.shape[-1] == 1
+    return found.mean(axis=-1), np.full(found.shape[:-1], np.nan)[()] if alone else found.std(axis=-1, ddof=1)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.arrays import as_embeddings
+from graph_emb.core.errors import ConfigError
+from graph_emb.evaluate.arrays import as_embeddings, mean_and_std
+from graph_emb.evaluate.node_classification import labelled_nodes
 from graph_emb.graph.labels import Labels
 
 
@@ -32,12 +33,12 @@ class ClusterAgreement:
     @property
     def mean(self) -> float:
         """Mean over the runs."""
-        return float(self.nmi.mean())
+        return float(mean_and_std(self.nmi)[0])
 
     @property
     def std(self) -> float:
         """Unbiased standard deviation over the runs; NaN of one."""
-        return float(self.nmi.std(ddof=1)) if len(self.nmi) > 1 else float("nan")
+        return float(mean_and_std(self.nmi)[1])
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers for a JSON file."""
@@ -83,12 +84,8 @@ def cluster_agreement(embeddings: Any, labels: Labels, *, runs: int = 10, seed: 
     from sklearn.metrics import normalized_mutual_info_score
 
     rows = as_embeddings(embeddings)
-    nodes, classes = labels.labelled(), labels.to_single()
-    if labels.num_nodes != len(rows):
-        raise DataError(f"labels are of {labels.num_nodes} nodes, embeddings of {len(rows)}; are they of one graph?")
+    nodes, classes = labelled_nodes(labels, len(rows)), labels.to_single()
     count = len(np.unique(classes[nodes]))
-    if count < 2:
-        raise DataError(f"labels use {count} classes; at least 2 are needed to tell clusters apart")
     if runs < 1:
         raise ConfigError(f"{runs} runs of k-means; give at least one")
     chosen = rows[nodes].astype(np.float64)

@@ -101,8 +101,6 @@ def train_mlp(
     """
     config = config or MLPConfig()
     features, truth = parts["train"]
-    tasks = truth.dim() == 2
-    metric, evaluate = ("rocauc", _mean_roc_auc) if tasks else ("acc", _accuracy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_mlp(features.shape[1], num_outputs, config)
@@ -113,11 +111,12 @@ def train_mlp(
             _train_epoch(model, optimizer, features, truth, config.batch_size)
             if epoch % config.eval_every:
                 continue
-            valid = evaluate(model, *parts["valid"])
+            valid = _score(model, *parts["valid"])
             if valid > best["valid"]:
                 best_epoch = epoch
-                best = {name: valid if name == "valid" else evaluate(model, *part) for name, part in parts.items()}
+                best = {name: valid if name == "valid" else _score(model, *part) for name, part in parts.items()}
             bar.set_postfix({"valid": f"{valid:.4f}", "best": f"{best['valid']:.4f}"})
+    metric = "acc" if truth.dim() == 1 else "rocauc"
     return MLPRun(metric, best_epoch, best, sum(parameter.numel() for parameter in model.parameters()))
 
 
@@ -131,28 +130,22 @@ def _train_epoch(
         if not isinstance(batch, slice) and len(batch) == 1:
             continue
         optimizer.zero_grad()
-        _loss(model(features[batch]), truth[batch]).backward()
+        logits, answers = model(features[batch]), truth[batch]
+        if truth.dim() == 1:
+            loss = F.cross_entropy(logits, answers)
+        else:
+            known = ~answers.isnan()
+            loss = F.binary_cross_entropy_with_logits(logits[known], answers[known])
+        loss.backward()
         optimizer.step()
 
 
-def _loss(logits: Tensor, truth: Tensor) -> Tensor:
-    if truth.dim() == 1:
-        return F.cross_entropy(logits, truth)
-    known = ~truth.isnan()
-    return F.binary_cross_entropy_with_logits(logits[known], truth[known])
-
-
-def _logits(model: nn.Module, features: Tensor) -> Tensor:
+def _score(model: nn.Module, features: Tensor, truth: Tensor) -> float:
+    """Accuracy of classes; of several tasks OGB's ROC-AUC, the mean over those that have both answers."""
     model.eval()
     with torch.no_grad():
-        return torch.cat([model(rows) for rows in features.split(ROWS_AT_ONCE)])
-
-
-def _accuracy(model: nn.Module, features: Tensor, classes: Tensor) -> float:
-    return accuracy(_logits(model, features), classes)
-
-
-def _mean_roc_auc(model: nn.Module, features: Tensor, truth: Tensor) -> float:
-    """OGB's ROC-AUC of several tasks: the mean over those that have both answers."""
-    found = task_aucs(_logits(model, features), truth)
+        logits = torch.cat([model(rows) for rows in features.split(ROWS_AT_ONCE)])
+    if truth.dim() == 1:
+        return accuracy(logits, truth)
+    found = task_aucs(logits, truth)
     return sum(value.realistic for value in found) / len(found)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.arrays import as_embeddings
+from graph_emb.evaluate.arrays import as_embeddings, mean_and_std
 from graph_emb.graph.labels import Labels
 
 RATIOS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -54,7 +54,7 @@ class NodeClassification:
     @property
     def table(self) -> list[RatioScores]:
         """A row for each ratio."""
-        columns = [f(x) for x in (self.micro, self.macro) for f in (_means, _stds)]
+        columns = [column.tolist() for scores in (self.micro, self.macro) for column in mean_and_std(scores)]
         return [RatioScores(*row) for row in zip(self.ratios, self.num_train, *columns, strict=True)]
 
     def as_dict(self) -> dict[str, Any]:
@@ -180,16 +180,6 @@ def _cut(ratio: float, num_nodes: int) -> int:
     if cut < 1:  # the other side has a node whenever the ratio is below 1
         raise ConfigError(f"ratio {ratio} of {num_nodes} labelled nodes trains on none; give one in (0, 1)")
     return cut
-
-
-def _means(scores: NDArray[np.float64]) -> list[float]:
-    return scores.mean(axis=1).tolist()
-
-
-def _stds(scores: NDArray[np.float64]) -> list[float]:
-    if scores.shape[1] == 1:
-        return [float("nan")] * len(scores)
-    return scores.std(axis=1, ddof=1).tolist()
 
 
 # liblinear copies the matrix into nodes of 16 bytes for each class it fits.

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.evaluate.arrays import as_embeddings
+from graph_emb.evaluate.arrays import as_embeddings, mean_and_std
 from graph_emb.evaluate.mlp import MLPConfig, train_mlp
 from graph_emb.evaluate.node_classification import fit_one_vs_rest, labelled_nodes
 from graph_emb.graph.labels import Labels
@@ -42,11 +42,11 @@ class SplitAccuracy:
 
     def mean(self, part: str) -> float:
         """Mean over seeds."""
-        return float(np.mean(self.accuracy[part]))
+        return float(mean_and_std(self.accuracy[part])[0])
 
     def std(self, part: str) -> float:
         """Unbiased standard deviation over seeds, as OGB asks; NaN of one."""
-        return float(np.std(self.accuracy[part], ddof=1)) if len(self.seeds) > 1 else float("nan")
+        return float(mean_and_std(self.accuracy[part])[1])
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers for a JSON file."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tqdm import tqdm
 
@@ -36,26 +36,51 @@ class Evaluation:
         return asdict(self)
 
 
-def best(history: Sequence[Evaluation], metric: str | None = None) -> Evaluation:
-    """The first evaluation with the highest validation value of a metric; its ``test`` is the value to report.
+@dataclass(frozen=True, eq=False)
+class TrainingResult:
+    """A training with evaluations.
 
-    Without a metric the first one decides; without a validation part the last evaluation is returned.
+    Attributes:
+        history: Evaluations in order; empty where Ctrl-C came before the first.
+        num_parameters: Of networks and tables.
+        seconds_per_epoch: Wall time of training, evaluations left out.
     """
-    valid = history[-1].valid
-    if valid is None:
-        return history[-1]
-    name = metric or next(iter(valid))
-    return max(history, key=lambda evaluation: (evaluation.valid or {})[name])
 
+    values_key: ClassVar[str] = "metrics"
+    """Where ``as_dict`` has the best values."""
 
-def best_values(history: Sequence[Evaluation]) -> dict[str, dict[str, Any]]:
-    """By metric, at its best evaluation: ``epoch``, ``valid`` and ``test``; empty without an evaluation."""
-    names = (history[-1].valid or history[-1].test or {}) if history else {}
-    chosen = {name: best(history, name) for name in names}
-    return {
-        name: {"epoch": e.epoch, "valid": (e.valid or {}).get(name), "test": (e.test or {}).get(name)}
-        for name, e in chosen.items()
-    }
+    history: tuple[Evaluation, ...]
+    num_parameters: int
+    seconds_per_epoch: float
+
+    def best(self, metric: str | None = None) -> Evaluation:
+        """The first evaluation with the highest validation value of a metric; its ``test`` is the value to report.
+
+        Without a metric the first one decides; without a validation part the last evaluation is returned.
+        """
+        valid = self.history[-1].valid
+        if valid is None:
+            return self.history[-1]
+        name = metric or next(iter(valid))
+        return max(self.history, key=lambda evaluation: (evaluation.valid or {})[name])
+
+    def best_values(self) -> dict[str, dict[str, Any]]:
+        """By metric, at its best evaluation: ``epoch``, ``valid`` and ``test``; empty without an evaluation."""
+        names = (self.history[-1].valid or self.history[-1].test or {}) if self.history else {}
+        chosen = {name: self.best(name) for name in names}
+        return {
+            name: {"epoch": e.epoch, "valid": (e.valid or {}).get(name), "test": (e.test or {}).get(name)}
+            for name, e in chosen.items()
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file: the best values, the history, counts and times."""
+        return {
+            self.values_key: self.best_values(),
+            "history": [evaluation.as_dict() for evaluation in self.history],
+            "num_parameters": self.num_parameters,
+            "seconds_per_epoch": self.seconds_per_epoch,
+        }
 
 
 class Schedule(Protocol):

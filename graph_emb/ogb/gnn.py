@@ -13,9 +13,8 @@ from graph_emb.core.errors import DataError
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.graph.views import PlainDataset
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.ogb.methods import Reads, Recipe, Run
 from graph_emb.ogb.record import BestScore, SeedResult
 from graph_emb.run.versions import peak_memory_mib

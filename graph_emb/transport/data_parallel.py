@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from graph_emb.transport.process_group import ProcessGroup
 
 
-class Replicas:
+class DataParallel:
     """A network of which every rank holds a copy. Alone, it is the network itself.
 
     Every rank runs forward and backward the same number of times; ``graph_emb.in_step`` gives empty batches to

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from graph_emb.transport.data_parallel import Replicas
+from graph_emb.transport.data_parallel import DataParallel
 from graph_emb.transport.process_group import ProcessGroup
 from tests.ranks import Ranks
 
@@ -17,7 +17,7 @@ def gradients(steps: int) -> Any:
     group = ProcessGroup(timeout=60)
     try:
         torch.manual_seed(group.rank)  # other first values on every rank
-        network = Replicas(nn.Linear(2, 1, bias=False), group)
+        network = DataParallel(nn.Linear(2, 1, bias=False), group)
         first = network.module.weight.detach().clone()
         inputs = torch.full((1, 2), float(group.rank + 1))
         for _ in range(steps - 1):
@@ -39,7 +39,7 @@ def test_gradients_are_summed_over_ranks_and_chunks(ranks: Ranks, steps: int) ->
 
 
 def test_alone_it_is_the_network_itself() -> None:
-    network = Replicas(nn.Linear(2, 1), None)
+    network = DataParallel(nn.Linear(2, 1), None)
     inputs = torch.ones(1, 2)
     assert torch.equal(network(inputs), network.module(inputs))
     with network.apart():

@@ -6,6 +6,7 @@ Legend: E edges, S source rows, T destination rows, D width.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,41 +79,20 @@ def _summed(indptr: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
         return matrix @ rows
 
 
-class _SumNeighbours(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, edges: BlockEdges) -> Tensor:
-        ctx.edges = edges
-        return _summed(edges.indptr, edges.sources, rows)
+Linear = Callable[[Tensor], Tensor]
+
+
+class _LinearMap(torch.autograd.Function):
+    """A linear map of rows with its transpose as the backward pass."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        edges: BlockEdges = ctx.edges
-        return _summed(edges.by_source[0], edges.destinations_by_source, grads[0]), None
-
-
-class _GatherSources(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, edges: BlockEdges) -> Tensor:
-        ctx.edges = edges
-        return rows.index_select(0, edges.sources)
+    def forward(ctx: Any, rows: Tensor, apply: Linear, transposed: Linear) -> Tensor:
+        ctx.transposed = transposed
+        return apply(rows)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        # torch's own backward adds row by row on one core
-        indptr, order = ctx.edges.by_source
-        return _summed(indptr, order, grads[0]), None
-
-
-class _SumMessages(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, messages: Tensor, edges: BlockEdges) -> Tensor:
-        ctx.edges = edges
-        places = torch.arange(edges.num_edges, device=messages.device)
-        return _summed(edges.indptr, places, messages)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0].index_select(0, ctx.edges.destinations), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.transposed(grads[0]), None, None
 
 
 def sum_neighbours(rows: Tensor, edges: BlockEdges) -> Tensor:
@@ -127,7 +107,11 @@ def sum_neighbours(rows: Tensor, edges: BlockEdges) -> Tensor:
         ShapeError: rows does not have S rows.
     """
     _check(rows, edges.num_sources, "source rows")
-    out: Tensor = _SumNeighbours.apply(rows, edges)
+    out: Tensor = _LinearMap.apply(
+        rows,
+        lambda rows: _summed(edges.indptr, edges.sources, rows),
+        lambda grad: _summed(edges.by_source[0], edges.destinations_by_source, grad),
+    )
     return out
 
 
@@ -139,7 +123,11 @@ def mean_neighbours(rows: Tensor, edges: BlockEdges) -> Tensor:
 def gather_sources(rows: Tensor, edges: BlockEdges) -> Tensor:
     """The source row of each edge, shape (E, D), in the order of ``edges``."""
     _check(rows, edges.num_sources, "source rows")
-    out: Tensor = _GatherSources.apply(rows, edges)
+    out: Tensor = _LinearMap.apply(
+        rows,
+        lambda rows: rows.index_select(0, edges.sources),
+        lambda grad: _summed(*edges.by_source, grad),  # torch's own backward adds row by row on one core
+    )
     return out
 
 
@@ -153,7 +141,12 @@ def mean_messages(messages: Tensor, edges: BlockEdges) -> Tensor:
         Shape (T, D), zero where no edge comes in.
     """
     _check(messages, edges.num_edges, "messages")
-    out: Tensor = _SumMessages.apply(messages, edges)
+    places = torch.arange(edges.num_edges, device=messages.device)
+    out: Tensor = _LinearMap.apply(
+        messages,
+        lambda rows: _summed(edges.indptr, places, rows),
+        lambda grad: grad.index_select(0, edges.destinations),
+    )
     return _divided(out, edges)
 
 

@@ -17,28 +17,15 @@ LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
 class GNNConfig(ModelSettings):
     """Fields that R-GCN and GraphSAGE share.
 
+    Each field's description says what it does; beyond that:
+
     Attributes:
-        dim: Width of the learnable inputs; features of another width pass through a linear map to it.
-        hidden_dim: Width between layers, and of the output of link prediction.
-        num_layers: Rounds of messages.
-        dropout: After each hidden layer, at least 0 and below 1.
-        lr: Learning rate of the tables, and of the network where it has none of its own.
-        dense_lr: Of torch's Adam on the network; None: ``lr``.
-        weight_decay: Of the same, added to the gradient.
-        rule: Of the tables.
-        table_weight_decay: Of the tables, where their rule is adamw.
-        init: First rows of the tables: "xavier" (uniform, by the table's shape) or "normal" (standard).
-        epochs: Passes over the training nodes or edges.
-        batch_size: Target nodes, or edges, of a step over all ranks; None: all of them.
-        fanouts: In-edges of each type that a node keeps, for each layer, -1 for all: mini-batches of sampled
-            neighbourhoods. None: every step computes the whole graph.
-        clip_norm: Gradients of each table and of each network are scaled down to this norm; None: as they are.
-        ema_decay: Of an exponential moving average of all weights over the epochs (``WeightAverage``), which is judged
-            and given back instead of the last weights; 0: the last ones.
-        eval_every: Epochs between two evaluations.
-        patience: Evaluations without a better validation value after which training ends; None: never.
-        num_seeds: Of a run: trainings, of seed, seed + 1, ...
-        features: Of a run: whether the data set's features are inputs.
+        dim: Features of another width pass through a linear map to it.
+        hidden_dim: Also the width of the rows from which links are predicted.
+        init: "xavier" is uniform, by the table's shape; "normal" is standard.
+        fanouts: Of each edge type: steps are mini-batches of sampled neighbourhoods.
+        clip_norm: Of each table and of each network, whose gradients are scaled down to it.
+        ema_decay: See ``WeightAverage``.
     """
 
     family: ClassVar[str] = "gnn"

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,16 +17,16 @@ from torch import Tensor, nn
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.interrupts import deferred_interrupts
+from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_of
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.models.epochs import Evaluation, Values, run_epochs
+from graph_emb.models.epochs import Evaluation, TrainingResult, Values, run_epochs
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.inputs import InputRows
-from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.rgcn import RGCN
 from graph_emb.models.gnn.sage import SAGE
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from graph_emb.models.gnn.trainer import Trainer, WeightAverage, count_parameters, group_of_trainers, owned_by
+from graph_emb.models.gnn.trainer import Trainer, WeightAverage, group_of_trainers, owned_by
 from graph_emb.models.links.training import (
     CHUNK,
     FrozenRows,
@@ -33,8 +35,23 @@ from graph_emb.models.links.training import (
     negative_draw,
     score_links,
 )
-from graph_emb.transport.data_parallel import Replicas
+from graph_emb.transport.data_parallel import DataParallel
 from graph_emb.transport.process_group import ProcessGroup
+
+
+@dataclass(frozen=True, eq=False)
+class GNNResult(TrainingResult):
+    """A trained network; network and tables are as they were after the last epoch, or their averages until then.
+
+    Attributes:
+        model: The network; of link prediction a module with ``encoder`` and ``predictor``.
+        tables: The learnable inputs by node type.
+        interrupted: Whether Ctrl-C ended the training; the history may then be empty.
+    """
+
+    model: nn.Module
+    tables: dict[str, DistEmbedding]
+    interrupted: bool = False
 
 
 def train_rgcn(
@@ -104,8 +121,8 @@ def train_rgcn(
     def build(inputs: InputRows) -> nn.Module:
         return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config)
 
-    run = _NetworkTraining(graph, config, features, policies, group, seed, device, table_prefix)
-    return run.fit(build, task.ntype, task, progress, on_evaluation, checkpoints)
+    given = (graph, config, features, policies, group, seed, device, table_prefix)
+    return _fit(build, task.ntype, task, *given, progress, on_evaluation, checkpoints)
 
 
 def train_sage(
@@ -163,143 +180,151 @@ def train_sage(
     def build(inputs: InputRows) -> nn.Module:
         return SAGE(inputs.widths[ntype], out_dim, config)
 
-    run = _NetworkTraining(graph, config, features, policies, group, seed, device, table_prefix)
-    return run.fit(build, ntype, task, progress, on_evaluation, checkpoints)
+    given = (graph, config, features, policies, group, seed, device, table_prefix)
+    return _fit(build, ntype, task, *given, progress, on_evaluation, checkpoints)
 
 
-class _NetworkTraining:
-    """One training; the global random state of torch is left as found."""
-
-    def __init__(
-        self,
-        graph: HeteroGraph,
-        config: GNNConfig,
-        features: Mapping[str, Any] | None,
-        policies: Mapping[str, Any] | None,
-        group: ProcessGroup | None,
-        seed: int,
-        device: torch.device | str,
-        table_prefix: str | None,
-    ) -> None:
-        self.graph, self.config, self.seed, self.device = graph, config, seed, device
-        self.policies = dict(policies or {})
-        self.group = group_of_trainers(group)
-        self.inputs = InputRows(
-            graph.num_nodes,
-            config,
-            features=features,
-            policies=policies,
-            prefix=table_prefix,
-            seed=seed,
-            device=device,
+def _fit(
+    build: Callable[[InputRows], nn.Module],
+    target: str,
+    task: NodeTask | LinkTask,
+    graph: HeteroGraph,
+    config: GNNConfig,
+    features: Mapping[str, Any] | None,
+    policies: Mapping[str, Any] | None,
+    group: ProcessGroup | None,
+    seed: int,
+    device: torch.device | str,
+    prefix: str | None,
+    progress: bool,
+    on_evaluation: Callable[[Evaluation], None] | None,
+    checkpoints: PeriodicCheckpoints | None,
+) -> GNNResult:
+    """Build the network, train and evaluate it; the global random state of torch is left as found."""
+    group = group_of_trainers(group)
+    inputs = InputRows(
+        graph.num_nodes, config, features=features, policies=policies, prefix=prefix, seed=seed, device=device
+    )
+    if isinstance(task, NodeTask) and len(task.truth) != graph.num_nodes[target]:
+        raise ShapeError(f"{len(task.truth)} labels for {graph.num_nodes[target]} nodes of type {target!r}")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = build(inputs).to(device)
+        trainer = Trainer(graph, target, network, inputs, config, group=group, seed=seed, device=device)
+        training, model = _objective(
+            trainer, network, task, graph.num_nodes[target], (policies or {}).get(target), seed
         )
+        torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
+        if config.ema_decay:
+            trainer.average = WeightAverage(training.networks, inputs, config.ema_decay)
+        begun = None if checkpoints is None else _start(checkpoints, trainer, model)
 
-    def fit(
-        self,
-        build: Callable[[InputRows], nn.Module],
-        target: str,
-        task: NodeTask | LinkTask,
-        progress: bool,
-        on_evaluation: Callable[[Evaluation], None] | None,
-        checkpoints: PeriodicCheckpoints | None,
-    ) -> GNNResult:
-        """Build the network, train and evaluate it."""
-        if isinstance(task, NodeTask) and len(task.truth) != self.graph.num_nodes[target]:
-            raise ShapeError(f"{len(task.truth)} labels for {self.graph.num_nodes[target]} nodes of type {target!r}")
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            network = build(self.inputs).to(self.device)
-            trainer = Trainer(
-                self.graph,
-                target,
-                network,
-                self.inputs,
-                self.config,
-                group=self.group,
-                seed=self.seed,
-                device=self.device,
+        def epoch(number: int) -> float:
+            trainer.start_epoch(number)
+            loss = training.epoch()
+            if trainer.average is not None:
+                trainer.average.add()
+            return loss
+
+        interrupts: list[bool] = []
+        several = trainer.num_ranks > 1
+        with deferred_interrupts(several) as pressed:  # the others wait for this rank
+
+            def stops() -> bool:
+                if several and trainer.total(float(pressed()))[0]:
+                    interrupts.append(True)
+                return bool(interrupts)
+
+            history, seconds = run_epochs(
+                config,
+                epoch,
+                training.evaluate,
+                has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
+                progress=progress and trainer.rank == 0,
+                on_evaluation=on_evaluation,
+                begun=begun,
+                after_epoch=None if checkpoints is None else checkpoints.after,
+                on_interrupt=None if several else partial(interrupts.append, True),
+                stops=stops,
             )
-            model, training = self._training(trainer, network, target, task)
-            torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
-            if self.config.ema_decay:
-                networks = list(model.values()) if isinstance(model, nn.ModuleDict) else [model]
-                trainer.average = WeightAverage(networks, self.inputs, self.config.ema_decay)
-            begun = None if checkpoints is None else self._start(checkpoints, trainer, model)
-
-            def epoch(number: int) -> float:
-                trainer.start_epoch(number)
-                loss = training.epoch()
-                if trainer.average is not None:
-                    trainer.average.add()
-                return loss
-
-            interrupts: list[bool] = []
-            several = trainer.num_ranks > 1
-            with deferred_interrupts(several) as pressed:  # the others wait for this rank
-
-                def stops() -> bool:
-                    if several and trainer.total(float(pressed()))[0]:
-                        interrupts.append(True)
-                    return bool(interrupts)
-
-                history, seconds = run_epochs(
-                    self.config,
-                    epoch,
-                    training.evaluate,
-                    has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
-                    progress=progress and trainer.rank == 0,
-                    on_evaluation=on_evaluation,
-                    begun=begun,
-                    after_epoch=None if checkpoints is None else checkpoints.after,
-                    on_interrupt=None if several else partial(interrupts.append, True),
-                    stops=stops,
-                )
-        if checkpoints is not None:
-            checkpoints.finish()
-        if trainer.average is not None:
-            trainer.average.take_over()
-        parameters = count_parameters(self.inputs.tables, model)
-        return GNNResult(model, self.inputs.tables, history, parameters, seconds, bool(interrupts))
-
-    def _start(self, checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
-        """The position from which a resumed training continues; None: the start."""
-        optimizer = self.inputs.optimizer
-        if optimizer is None:
-            raise ConfigError("checkpoints keep the tables of a training; every node type has features, none learns")
-        generators = {"batches": trainer.generator, "dropout": torch.default_generator}
-        if isinstance(model, nn.ModuleDict):
-            predictor = model["predictor"]
-            assert isinstance(predictor, LinkPredictor)
-            generators["predictor"] = predictor.generator
-        tables = list(self.inputs.tables.values())
-        if trainer.average is not None:
-            tables += trainer.average.tables.values()
-            model = nn.ModuleDict({"last": model, "average": trainer.average})
-        return checkpoints.start(
-            tables,
-            [optimizer],
-            model=model,
-            torch_optimizers=trainer.optimizers,
-            generators=generators,
-        )
-
-    def _training(
-        self, trainer: Trainer, network: nn.Module, target: str, task: NodeTask | LinkTask
-    ) -> tuple[nn.Module, NodeClassTraining | LinkTraining]:
-        policy = self.policies.get(target)
-        if isinstance(task, NodeTask):
-            return network, NodeClassTraining(trainer, task, policy)
-        config = self.config
-        assert isinstance(config, SAGEConfig)
-        sizes = LinkPredictorConfig(
-            hidden_dim=config.hidden_dim, num_layers=config.predictor_layers, dropout=config.dropout
-        )
-        predictor = LinkPredictor(config.hidden_dim, sizes, seed=self.seed).to(self.device)
-        model = nn.ModuleDict({"encoder": network, "predictor": predictor})
-        return model, LinkTraining(trainer, task, predictor, self.graph.num_nodes[target], config, policy)
+    if checkpoints is not None:
+        checkpoints.finish()
+    if trainer.average is not None:
+        trainer.average.take_over()
+    num_parameters = inputs.num_parameters + sum(parameter.numel() for parameter in model.parameters())
+    return GNNResult(history, num_parameters, seconds, model, inputs.tables, bool(interrupts))
 
 
-class NodeClassTraining:
+def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
+    """The position from which a resumed training continues; None: the start."""
+    optimizer = trainer.inputs.optimizer
+    if optimizer is None:
+        raise ConfigError("checkpoints keep the tables of a training; every node type has features, none learns")
+    generators = {"batches": trainer.generator, "dropout": torch.default_generator}
+    if isinstance(model, nn.ModuleDict):
+        generators["predictor"] = cast(LinkPredictor, model["predictor"]).generator
+    tables = list(trainer.inputs.tables.values())
+    if trainer.average is not None:
+        tables += trainer.average.tables.values()
+        model = nn.ModuleDict({"last": model, "average": trainer.average})
+    return checkpoints.start(
+        tables, [optimizer], model=model, torch_optimizers=trainer.optimizers, generators=generators
+    )
+
+
+def _objective(
+    trainer: Trainer, network: nn.Module, task: NodeTask | LinkTask, num_nodes: int, policy: Any, seed: int
+) -> tuple[Objective, nn.Module]:
+    """The training of a task, and all networks that it trains as one module."""
+    if isinstance(task, NodeTask):
+        return NodeClassTraining(trainer, task, policy), network
+    config = trainer.config
+    assert isinstance(config, SAGEConfig)
+    sizes = LinkPredictorConfig(
+        hidden_dim=config.hidden_dim, num_layers=config.predictor_layers, dropout=config.dropout
+    )
+    predictor = LinkPredictor(config.hidden_dim, sizes, seed=seed).to(trainer.device)
+    training = LinkTraining(trainer, task, predictor, num_nodes, config, policy)
+    return training, nn.ModuleDict({"encoder": network, "predictor": predictor})
+
+
+class Objective(ABC):
+    """Epochs over the nodes or edges that this rank trains on.
+
+    Args:
+        trainer: The network and its inputs.
+        own: Their numbers, shape (E,).
+        networks: All that the steps train.
+    """
+
+    def __init__(self, trainer: Trainer, own: Tensor, *networks: nn.Module) -> None:
+        self._trainer, self._own, self.networks = trainer, own, networks
+        self._rows: Any = None  # of the last evaluation: valid and test share them
+
+    def epoch(self) -> float:
+        """One pass; the mean loss over all ranks' nodes or edges."""
+        trainer = self._trainer
+        self._rows = None
+        loss_sum = 0.0
+        for network in self.networks:
+            network.train()
+        for positions in trainer.batches(len(self._own)):
+            (count,) = trainer.total(len(positions))
+            loss_sum += self._backward(self._own[positions], count)
+            trainer.step(*self.networks)
+        loss_sum, count = trainer.total(loss_sum, len(self._own))
+        return loss_sum / count
+
+    @abstractmethod
+    def _backward(self, numbers: Tensor, count: float) -> float:
+        """Gradients of the loss of some nodes or edges, divided by ``count``; returns its sum."""
+
+    @abstractmethod
+    def evaluate(self, part: str) -> Values:
+        """The task's metrics of a part, from whole neighbourhoods."""
+
+
+class NodeClassTraining(Objective):
     """Epochs over the training nodes that this rank owns.
 
     Args:
@@ -309,34 +334,24 @@ class NodeClassTraining:
     """
 
     def __init__(self, trainer: Trainer, task: NodeTask, policy: Any = None) -> None:
-        self._trainer, self._task = trainer, task
         nodes = task.nodes["train"]
-        self._own = nodes[owned_by(trainer.rank, trainer.num_ranks, nodes, len(task.truth), policy)]
-        self._logits: Tensor | None = None
+        own = nodes[owned_by(trainer.rank, trainer.num_ranks, nodes, len(task.truth), policy)]
+        super().__init__(trainer, own, trainer.network.module)
+        self._task = task
 
-    def epoch(self) -> float:
-        """One pass; the mean loss over all ranks' nodes."""
-        trainer, task = self._trainer, self._task
-        self._logits = None
-        loss_sum = 0.0
-        for positions in trainer.batches(len(self._own)):
-            nodes = self._own[positions]
-            loss = task.loss(trainer.compute(nodes), nodes)
-            (count,) = trainer.total(len(nodes))
-            (loss / count).backward()
-            trainer.step(trainer.network.module)
-            loss_sum += loss.item()
-        loss_sum, count = trainer.total(loss_sum, len(self._own))
-        return loss_sum / count
+    def _backward(self, numbers: Tensor, count: float) -> float:
+        loss = self._task.loss(self._trainer.compute(numbers), numbers)
+        (loss / count).backward()
+        return loss.item()
 
     def evaluate(self, part: str) -> Values:
-        """The task's metric of a part, from whole neighbourhoods."""
-        if self._logits is None:  # valid and test share these rows
-            self._logits = self._trainer.final_rows()
-        return self._trainer.agreed(self._task.measure(self._logits, part))
+        """See ``Objective.evaluate``."""
+        if self._rows is None:
+            self._rows = self._trainer.final_rows()
+        return self._trainer.agreed(self._task.measure(self._rows, part))
 
 
-class LinkTraining:
+class LinkTraining(Objective):
     """Epochs over the training edges whose first end this rank owns, each with as many negatives.
 
     The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, as in ``train_link_predictor``.
@@ -362,40 +377,24 @@ class LinkTraining:
         config: SAGEConfig,
         policy: Any = None,
     ) -> None:
-        self._trainer, self._task, self._config = trainer, task, config
         edges = pairs_of(task.split, "train", "edge", num_nodes)
+        own = owned_by(trainer.rank, trainer.num_ranks, edges[:, 0], num_nodes, policy)
+        super().__init__(trainer, own, trainer.network.module, predictor)
+        self._task, self._edges = task, edges
         self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")}
         self._draw = negative_draw(config.negatives, task.split, num_nodes)
-        self._own = owned_by(trainer.rank, trainer.num_ranks, edges[:, 0], num_nodes, policy)
-        self._edges = edges
         self._network = predictor
-        self._predictor = Replicas(predictor, trainer.group)
+        self._predictor = DataParallel(predictor, trainer.group)
+        self._precision = getattr(torch, config.precision)
         trainer.optimizers.append(
             torch.optim.Adam(predictor.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
-        self._rows: FrozenRows | None = None
 
-    def epoch(self) -> float:
-        """One pass; the mean loss over all ranks' edges."""
-        trainer = self._trainer
-        self._rows = None
-        self._network.train()
-        loss_sum = 0.0
-        for positions in trainer.batches(len(self._own)):
-            numbers = self._own[positions]
-            edges = self._edges[numbers]
-            pairs = torch.cat([edges, self._draw(numbers, edges, trainer.generator)])
-            sign = torch.ones(len(pairs), device=trainer.device)
-            sign[len(positions) :] = -1.0
-            (count,) = trainer.total(len(positions))
-            loss_sum += self._backward(pairs, sign, count)
-            trainer.step(trainer.network.module, self._network)
-        loss_sum, count = trainer.total(loss_sum, len(self._own))
-        return loss_sum / count
-
-    def _backward(self, pairs: Tensor, sign: Tensor, count: float) -> float:
-        """Gradients of the loss of pairs (B, 2), divided by ``count`` edges; returns its sum."""
-        trainer = self._trainer
+    def _backward(self, numbers: Tensor, count: float) -> float:
+        trainer, edges = self._trainer, self._edges[numbers]
+        pairs = torch.cat([edges, self._draw(numbers, edges, trainer.generator)])
+        sign = torch.ones(len(pairs), device=trainer.device)
+        sign[len(edges) :] = -1.0
         if trainer.samples:
             nodes, places = torch.unique(pairs, return_inverse=True)
             rows = trainer.compute(nodes)
@@ -414,18 +413,16 @@ class LinkTraining:
         return loss_sum
 
     def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
-        precision = getattr(torch, self._config.precision)
-        with torch.autocast(rows.device.type, precision, enabled=precision is not torch.float32):
+        with torch.autocast(rows.device.type, self._precision, enabled=self._precision is not torch.float32):
             logits = self._predictor(rows, chunk, row_grads)
         loss = -F.logsigmoid(sign * logits.float()).sum()
         (loss / count).backward()
         return loss.item()
 
     def evaluate(self, part: str) -> Values:
-        """The task's metrics of a part, from whole neighbourhoods."""
-        if self._rows is None:  # valid and test share these rows
+        """See ``Objective.evaluate``."""
+        if self._rows is None:
             self._rows = FrozenRows(self._trainer.final_rows().to(self._trainer.device))
-        model, rows = self._trainer.evaluated(self._network), self._rows
-        assert isinstance(model, LinkPredictor)
+        model, rows = cast(LinkPredictor, self._trainer.evaluated(self._network)), self._rows
         ranks = self._parts[part].ranks(lambda pairs: score_links(model, rows, pairs))
         return self._trainer.agreed(metric_values(ranks, self._task.metrics))

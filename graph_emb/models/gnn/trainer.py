@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from graph_emb.models.gnn.inputs import InputRows
 from graph_emb.sampling.blocks import whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.transport import runtime
-from graph_emb.transport.data_parallel import Replicas
+from graph_emb.transport.data_parallel import DataParallel
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.routing import layout
 from graph_emb.transport.rows import WEIGHT
@@ -57,7 +57,7 @@ class Trainer:
         self.target, self.inputs, self.config, self.group = target, inputs, config, group
         self.device = torch.device(device)
         self.rank, self.num_ranks = (0, 1) if group is None else (group.rank, group.world_size)
-        self.network = Replicas(network, group)
+        self.network = DataParallel(network, group)
         self.optimizers = [
             torch.optim.Adam(network.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         ]
@@ -160,12 +160,6 @@ def owned_by(rank: int, num_ranks: int, nodes: Tensor, num_nodes: int, policy: A
         return torch.arange(len(nodes))
     places = layout(as_book(policy, num_nodes, "targets"), num_ranks, None, "targets")
     return (places.owner(nodes) == rank).nonzero().flatten()
-
-
-def count_parameters(tables: Mapping[str, DistEmbedding], *networks: nn.Module) -> int:
-    """Elements of tables and parameters of networks."""
-    rows = sum(table.num_embeddings * table.embedding_dim for table in tables.values())
-    return rows + sum(parameter.numel() for network in networks for parameter in network.parameters())
 
 
 CHUNK_ROWS = 1 << 16

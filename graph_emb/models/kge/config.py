@@ -31,29 +31,15 @@ class KGEConfig(ModelSettings):
 
     ``KGEConfig(model="complex", ...)`` makes the settings of that model, a ``ComplExConfig``; without a name RotatE's.
 
+    Each field's description says what it does; beyond that:
+
     Attributes:
-        dim: D, the width of an entity's row, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2
-            numbers.
+        dim: D, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2 numbers.
         loss: A name of ``graph_emb.models.kge.model.LOSSES``.
-        margin: gamma of the loss; with TransE and RotatE it also bounds the first rows.
-        temperature: alpha of the self-adversarial loss.
-        num_negatives: Drawn for each chunk and shared by its triples.
-        chunk_size: C, triples that share negatives.
-        negative_power: Negatives follow occurrences ** power; 0 is uniform, 0.75 by degree.
-        in_batch: Add the entities of the chunk's other triples to its negatives.
-        filter_negatives: Leave out negatives that make a training triple true.
-        subsampling: Weigh a triple by ``1 / sqrt(3 + #(h, r, .) + 3 + #(., r, t))`` (Sun et al. 2019, their code).
-        n3: Weight of the mean over a step's triples of ``sum |x|^3`` of its three rows (Lacroix et al. 2018).
-        l2: The same of ``sum |x|^2``.
-        batch_size: Triples of a step, of all ranks that step together.
-        lr: Learning rate of both tables; None takes the rule's in ``DEFAULT_LR``.
-        lr_decay: ``linear`` to zero over all epochs, or ``none``.
-        epochs: Passes over the training triples, at most.
-        valid_every: Epochs between two validations; 0: none, and training ends with ``epochs``.
-        patience: Validations without a better MRR after which training stops; 0 never stops early.
-        valid_triples: Triples of the validation, drawn once; 0: all.
-        candidates: Entities that a validation samples to rank against; None: all. Data sets that give negatives for
-            each triple are validated on those.
+        negative_power: 0 is uniform, 0.75 by degree.
+        subsampling: The weight is ``1 / sqrt(3 + #(h, r, .) + 3 + #(., r, t))`` (Sun et al. 2019, their code).
+        n3, l2: Of the mean over a step's triples (N3: Lacroix et al. 2018).
+        candidates: Data sets that give negatives for each triple are validated on those.
     """
 
     family: ClassVar[str] = "kge"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.evaluate.link_prediction import LinkPart, LinkSplit, link_part, metric_values, pairs_of
-from graph_emb.models.epochs import Evaluation, best, best_values, run_epochs
+from graph_emb.models.epochs import TrainingResult, run_epochs
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.kernels import dropped_relu_, pair_products
 from graph_emb.sampling.negatives import NonEdges
@@ -140,38 +140,13 @@ class FrozenRows:
         """Nothing learns."""
 
 
-@dataclass(frozen=True)
-class LinkPredictorResult:
-    """The evaluations of a training, with the predictor after the last epoch.
+@dataclass(frozen=True, eq=False)
+class LinkPredictorResult(TrainingResult):
+    """The evaluations of a training, with the predictor after the last epoch; parameters are those of all stages."""
 
-    Attributes:
-        predictor: The trained network.
-        history: In order of epochs.
-        num_parameters: Of all stages: embeddings and network.
-        seconds_per_epoch: Wall time of training, evaluations left out.
-    """
+    values_key: ClassVar[str] = "scores"
 
     predictor: LinkPredictor
-    history: tuple[Evaluation, ...]
-    num_parameters: int
-    seconds_per_epoch: float
-
-    def best(self, metric: str) -> Evaluation:
-        """The first evaluation with the highest validation value; its ``test`` is what OGB's logger reports."""
-        return best(self.history, metric)
-
-    def best_values(self) -> dict[str, dict[str, Any]]:
-        """By metric, at its best evaluation: ``epoch``, ``valid`` and ``test``."""
-        return best_values(self.history)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Numbers for a JSON file: the best values, the history, counts and times."""
-        return {
-            "scores": self.best_values(),
-            "history": [evaluation.as_dict() for evaluation in self.history],
-            "num_parameters": self.num_parameters,
-            "seconds_per_epoch": self.seconds_per_epoch,
-        }
 
 
 def score_links(predictor: LinkPredictor, rows: EmbeddingSource, pairs: Tensor) -> Tensor:
@@ -253,7 +228,7 @@ def train_link_predictor(
         description="link predictor",
         progress=progress,
     )
-    return LinkPredictorResult(predictor, history, rows.num_parameters + predictor.num_parameters, seconds)
+    return LinkPredictorResult(history, rows.num_parameters + predictor.num_parameters, seconds, predictor)
 
 
 def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeDraw:

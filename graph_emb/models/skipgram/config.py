@@ -233,11 +233,8 @@ class LineConfig(SkipGramTraining, EdgePolicy):
 
     Attributes:
         dim: D, width of the result.
-        order: ``first``, ``second``, or ``both``: each trained at D / 2, side by side.
-        draws_per_edge: Of a run: draws of each edge, on average, in an epoch.
-        normalize: Scale the rows of each order to length 1, as the paper does.
-        num_negatives: k.
-        shared_negatives: Negatives that are drawn for an edge and shared by its ends, each counted
+        order: ``both``: each trained at D / 2, side by side.
+        num_negatives: k; of the ``shared_negatives`` of an edge, which its ends share, each counts
             ``num_negatives / shared_negatives`` times.
         batch_size, path, exchange_walks, negative_pool: As in ``SkipGramConfig``, a walk being an edge.
     """

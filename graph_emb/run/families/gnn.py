@@ -20,9 +20,8 @@ from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
 from graph_emb.models.epochs import Evaluation
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.result import GNNResult
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Log, Trained
 from graph_emb.run.inputs import absolute_paths, read_dataset

@@ -18,7 +18,7 @@ from typing import Any
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.core.storage import replace_text
 from graph_emb.run.launch import plan, watch
-from graph_emb.run.launch.plan import LOOPBACK, Host
+from graph_emb.run.launch.plan import Host
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment
 
 PORT = 29_417
@@ -29,40 +29,13 @@ LISTEN, SILENCE, TELL = 0.2, 15.0, 5.0
 """Seconds between two looks at the store, until its silence is an error, and for a last message to it."""
 
 
-def run_local(
-    command: Sequence[str],
-    trainers: int,
-    logs: Path,
-    threads: int | None = None,
-    environment: Mapping[str, str] | None = None,
-    servers: int = 0,
-    oversubscribe: bool = False,
-) -> None:
-    """Run a command as ``trainers`` processes of this machine, with kvstore servers if asked for, over loopback.
-
-    Raises:
-        ProcessFailure: one failed; all were ended.
-    """
-    hosts = [Host(LOOPBACK, trainers, servers)]
-    run_host(
-        command,
-        hosts,
-        0,
-        logs=logs,
-        threads=threads,
-        port=0,
-        environment=environment,
-        oversubscribe=oversubscribe,
-    )
-
-
 def run_host(
     command: Sequence[str],
     hosts: Sequence[Host],
     index: int,
     *,
     logs: Path,
-    port: int,
+    port: int = 0,
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
     oversubscribe: bool = False,
@@ -96,12 +69,8 @@ def run_host(
         hosts_file = logs / "servers.txt"
         variables |= _kvstore_variables(hosts, index, port, hosts_file)
         per_server = threads or max(1, cores // hosts[index].servers)
-        processes = plan.servers(
-            hosts, index, hosts_file=hosts_file, logs=logs, threads=per_server, environment=variables
-        )
-    processes += plan.trainers(
-        command, hosts, index, port=store.port, logs=logs, threads=per_trainer, environment=variables
-    )
+        processes = plan.servers(hosts, index, hosts_file, logs, per_server, variables)
+    processes += plan.trainers(command, hosts, index, store.port, logs, per_trainer, variables)
     meeting = _Meeting(store, hosts, index)
     try:
         watch.run(processes, stop=meeting.failure)

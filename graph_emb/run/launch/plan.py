@@ -14,6 +14,7 @@ import psutil
 
 from graph_emb.core.errors import ConfigError, DataError
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 SERVER_SPINS = "10000"
 """How often an idle OpenMP thread of a server looks for work before it sleeps ($GOMP_SPINCOUNT).
 
@@ -69,11 +70,10 @@ def trainers(
     command: Sequence[str],
     hosts: Sequence[Host],
     index: int,
-    *,
     port: int,
     logs: Path,
     threads: int,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
 ) -> list[Process]:
     """The trainers of one machine, with the variables that torchrun sets too.
 
@@ -100,16 +100,15 @@ def trainers(
             "MASTER_ADDR": hosts[0].address,
             "MASTER_PORT": str(port),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "OMP_NUM_THREADS": str(threads),
-            "NUMBA_NUM_THREADS": str(threads),
-            **(environment or {}),
+            **dict.fromkeys(THREAD_VARIABLES, str(threads)),
+            **environment,
         }
         made.append(Process("trainer", rank, tuple(command), variables, logs / f"trainer-{rank}.log", rank == 0))
     return made
 
 
 def servers(
-    hosts: Sequence[Host], index: int, *, hosts_file: Path, logs: Path, threads: int, environment: Mapping[str, str]
+    hosts: Sequence[Host], index: int, hosts_file: Path, logs: Path, threads: int, environment: Mapping[str, str]
 ) -> list[Process]:
     """The kvstore servers of one machine.
 
@@ -125,8 +124,7 @@ def servers(
     made = []
     for number in range(first, first + hosts[index].servers):
         variables = {
-            "OMP_NUM_THREADS": str(threads),
-            "NUMBA_NUM_THREADS": str(threads),
+            **dict.fromkeys(THREAD_VARIABLES, str(threads)),
             "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", SERVER_SPINS),
             **environment,
         }

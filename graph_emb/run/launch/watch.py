@@ -7,15 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from graph_emb.core.command_line import INTERRUPTED
 from graph_emb.core.errors import PeerError
+from graph_emb.core.interrupts import raising
 from graph_emb.run.launch.output import Copier
 from graph_emb.run.launch.plan import Process
 
@@ -70,7 +69,7 @@ def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda
     """
     running: list[_Running] = []
     try:
-        with _terminated_as_interrupted():
+        with raising(lambda _: _Terminated(), signal.SIGTERM):
             try:
                 for process in processes:
                     running.append(_start(process))
@@ -200,23 +199,6 @@ def end(running: Sequence[_Running]) -> None:
 def _signal(one: _Running, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(one.popen.pid, number)
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM to the launcher ends the job as Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise _Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _end_with(launcher: int) -> Callable[[], None]:

@@ -11,8 +11,7 @@ import torch
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.result import GNNResult
-from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from tests.models.gnn.planted import planted, planted_links
 
 RUNS = {

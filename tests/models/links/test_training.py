@@ -149,7 +149,7 @@ def result_of(*valid: float) -> LinkPredictorResult:
         test = {"hits@20": 10 + value} if value > best else None
         best = max(best, value)
         history.append(Evaluation(epoch, 0.5, {"hits@20": value}, test))
-    return LinkPredictorResult(LinkPredictor(2, SMALL), tuple(history), 7, 0.25)
+    return LinkPredictorResult(tuple(history), 7, 0.25, LinkPredictor(2, SMALL))
 
 
 def test_the_reported_test_value_is_that_of_the_first_best_validation() -> None:

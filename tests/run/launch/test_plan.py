@@ -54,7 +54,7 @@ def test_no_or_two_places_for_this_machine_is_an_error(addresses: list[str]) -> 
 
 def test_ranks_are_counted_over_uneven_hosts(tmp_path: Path) -> None:
     hosts = [Host("10.0.0.1", 1), Host("10.0.0.2", 3)]
-    made = trainers(["run"], hosts, 1, port=77, logs=tmp_path, threads=2)
+    made = trainers(["run"], hosts, 1, port=77, logs=tmp_path, threads=2, environment={})
     assert [process.rank for process in made] == [1, 2, 3]
     assert [process.environment["LOCAL_RANK"] for process in made] == ["0", "1", "2"]
     assert {process.environment["WORLD_SIZE"] for process in made} == {"4"}
