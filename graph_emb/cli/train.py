@@ -96,9 +96,8 @@ def every_seed(args: argparse.Namespace, out: Path) -> int:
 
 def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
-    from graph_emb.run.launch.job import run_host
+    from graph_emb.run.launch.job import run_local
     from graph_emb.run.launch.output import log_folder
-    from graph_emb.run.launch.plan import LOOPBACK, Host
     from graph_emb.run.launch.watch import ProcessFailure
     from graph_emb.run.run_folder import check_place
 
@@ -110,14 +109,14 @@ def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
     parallel = config.parallel
     with log_folder(place.with_name(f"{place.name}-logs")) as logs:
         try:
-            run_host(
+            run_local(
                 command,
-                [Host(LOOPBACK, parallel.trainers, parallel.servers)],
-                0,
-                logs=logs.path,
-                threads=config.train.threads,
-                environment=watched,
-                oversubscribe=parallel.oversubscribe,
+                parallel.trainers,
+                logs.path,
+                config.train.threads,
+                watched,
+                parallel.servers,
+                parallel.oversubscribe,
             )
         except ProcessFailure as failure:
             if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal

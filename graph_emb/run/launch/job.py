@@ -18,7 +18,7 @@ from typing import Any
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.core.storage import replace_text
 from graph_emb.run.launch import plan, watch
-from graph_emb.run.launch.plan import Host
+from graph_emb.run.launch.plan import LOOPBACK, Host
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment
 
 PORT = 29_417
@@ -27,6 +27,24 @@ TOGETHER = timedelta(seconds=300)
 LAST_WORD = timedelta(seconds=15)
 LISTEN, SILENCE, TELL = 0.2, 15.0, 5.0
 """Seconds between two looks at the store, until its silence is an error, and for a last message to it."""
+
+
+def run_local(
+    command: Sequence[str],
+    trainers: int,
+    logs: Path,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+    servers: int = 0,
+    oversubscribe: bool = False,
+) -> None:
+    """Run a command as ``trainers`` processes of this machine, with kvstore servers if asked for, over loopback.
+
+    Raises:
+        ProcessFailure: one failed; all were ended.
+    """
+    hosts, spare = [Host(LOOPBACK, trainers, servers)], oversubscribe
+    run_host(command, hosts, 0, logs=logs, threads=threads, environment=environment, oversubscribe=spare)
 
 
 def run_host(
