@@ -38,13 +38,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with log_folder(Path(args.logs), first) as logs:
             run_host(
-                command,
-                hosts,
-                index,
-                logs=logs.path,
-                port=port,
-                threads=args.threads,
-                oversubscribe=args.oversubscribe,
+                command, hosts, index, logs=logs.path, port=port, threads=args.threads, oversubscribe=args.oversubscribe
             )
         for process in by_ssh:
             process.wait()

@@ -209,11 +209,7 @@ class OneVsRest:
 
 
 def fit_one_vs_rest(
-    features: NDArray[np.float64],
-    targets: NDArray[np.bool_],
-    *,
-    threads: int | None = None,
-    progress: bool = False,
+    features: NDArray[np.float64], targets: NDArray[np.bool_], *, threads: int | None = None, progress: bool = False
 ) -> OneVsRest:
     """scikit-learn's liblinear (C=1) on each class against the rest; L2-regularised, the bias included.
 

@@ -203,12 +203,7 @@ class PartitionedWalkSampler:
         list(pool.map(walk_part, edges[:-1], edges[1:]))
 
     def _keep(
-        self,
-        walkers: np.ndarray,
-        begin: np.ndarray,
-        trail: np.ndarray,
-        out: np.ndarray,
-        visits: list[list[np.ndarray]],
+        self, walkers: np.ndarray, begin: np.ndarray, trail: np.ndarray, out: np.ndarray, visits: list[list[np.ndarray]]
     ) -> None:
         """Store the nodes that walkers have reached since step ``begin``: in ``out``, or for their way home."""
         words = _stretch_words(walkers, begin, self.rank, self.world_size)

@@ -50,14 +50,7 @@ class WalkSampler(PartitionedWalkSampler):
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        *,
-        num_walks: int = 10,
-        walk_length: int = 40,
-        p: float = 1.0,
-        q: float = 1.0,
-        seed: int = 0,
+        self, graph: Graph, *, num_walks: int = 10, walk_length: int = 40, p: float = 1.0, q: float = 1.0, seed: int = 0
     ) -> None:
         whole = PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
         super().__init__(whole, num_walks=num_walks, walk_length=walk_length, p=p, q=q, seed=seed)
