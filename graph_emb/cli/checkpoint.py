@@ -69,17 +69,8 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _table(entry: TableEntry) -> dict[str, Any]:
     state = {name: f"{piece.dtype} per {piece.kind}" for name, piece in entry.state.items()}
-    return {
-        "num_rows": entry.num_rows,
-        "dim": entry.dim,
-        "dtype": entry.dtype,
-        "rule": entry.rule,
-        "options": entry.options,
-        "numbers": entry.numbers,
-        "state": state,
-        "files": len(entry.files),
-        "bytes": sum(file.bytes for file in entry.files),
-    }
+    facts = entry.model_dump(exclude={"state", "files"})
+    return {**facts, "state": state, "files": len(entry.files), "bytes": sum(file.bytes for file in entry.files)}
 
 
 def as_text(facts: dict[str, Any]) -> str:

@@ -162,20 +162,12 @@ def run_epochs(
 
 @dataclass
 class _Progress:
-    """The position of a training.
+    """The position of a training."""
 
-    Attributes:
-        epoch: Epochs trained.
-        history: ``Evaluation.as_dict()`` of each evaluation.
-        best: The best validation value of each metric.
-        stale: Evaluations since the selected metric's best.
-        seconds: Training time.
-    """
-
-    epoch: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: Values = field(default_factory=dict)
-    stale: int = 0
+    epoch: int = 0  # epochs trained
+    history: list[dict[str, Any]] = field(default_factory=list)  # Evaluation.as_dict() of each
+    best: Values = field(default_factory=dict)  # the best validation value of each metric
+    stale: int = 0  # evaluations since the selected metric's best
     seconds: float = 0.0
 
     def evaluate(

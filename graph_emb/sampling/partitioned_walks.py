@@ -178,14 +178,10 @@ class PartitionedWalkSampler:
         threads: int,
         far: np.ndarray,
     ) -> None:
-        """Move every walker until its walk is complete, ends, or reaches a node that has no row here.
+        """Move walkers (B,) until their walk is complete, ends, or reaches a node that has no row here.
 
-        Args:
-            walkers: Shape (B,), ``WALKER``, each on a node of the part; changed.
-            key: Of the epoch.
-            out: Shape (B, L), int32; gets the nodes that are reached now, and -1 after a dead end.
-            pool: The threads that walk, ``threads`` of them.
-            far: Shape (F,), int32: neighbours of previous nodes outside of the part.
+        ``out`` (B, L) gets the nodes that are reached now, and -1 after a dead end; ``far`` (F,) holds the neighbours
+        of previous nodes outside of the part.
         """
         rows, low, (accept, other, total) = (self.graph.indptr, self.graph.indices), self.graph.low, self._alias
         biases = (not self.graph.directed, 1.0 / self.p, 1.0 / self.q)
@@ -214,11 +210,7 @@ class PartitionedWalkSampler:
                 pieces.append(piece)
 
     def _move(self, walkers: np.ndarray, round_: int) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Send unfinished walkers to the owners of their nodes.
-
-        Returns:
-            The walkers that came, the rows that they brought, and whether any moved between any ranks.
-        """
+        """Send unfinished walkers on; those that came, the rows that they brought, and whether any rank moved any."""
         if self.group is None or self.world_size == 1:
             return walkers[:0], np.empty(0, np.int32), False
         places = self.graph.layout

@@ -10,7 +10,6 @@ Legend: K chunks, C queries and N entities of a chunk, D width, M = D / 2 comple
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,8 +77,7 @@ class NegativeL1:
         """See ``Comparison.chunks``."""
         if not _compiled(queries, entities):
             return self.pairs(queries[:, :, None], entities[:, None])
-        kernels = l1_scores, l1_gradients
-        scores: Tensor = _KernelChunks.apply(queries, entities, *kernels)
+        scores: Tensor = _KernelChunks.apply(queries, entities, False)
         return scores
 
 
@@ -97,8 +95,7 @@ class NegativeModulus:
             return self.pairs(queries[:, :, None], entities[:, None])
         if not _learns(queries, entities):
             return _plain_scores(queries, entities, moduli=True)
-        kernels = modulus_scores, modulus_gradients
-        scores: Tensor = _KernelChunks.apply(queries, entities, *kernels)
+        scores: Tensor = _KernelChunks.apply(queries, entities, True)
         return scores
 
 
@@ -149,17 +146,17 @@ class _KernelChunks(torch.autograd.Function):
     """A compiled distance with its compiled gradient."""
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, entities: Tensor, scores: Callable, gradients: Callable) -> Tensor:
+    def forward(ctx: Any, queries: Tensor, entities: Tensor, moduli: bool) -> Tensor:
         ctx.save_for_backward(queries, entities)
-        ctx.gradients = gradients
+        ctx.gradients = modulus_gradients if moduli else l1_gradients
         out = torch.empty(*queries.shape[:2], entities.shape[1])
         with threads_for(out.numel()):
-            scores(_array(queries), _array(entities), out.numpy())
+            scores_that_learn(_array(queries), _array(entities), moduli, out.numpy())
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         queries, entities = ctx.saved_tensors
         sides = [(queries, entities, grad), (entities, queries, grad.transpose(1, 2))]
         grads = []
@@ -169,7 +166,7 @@ class _KernelChunks(torch.autograd.Function):
                 with threads_for(grad.numel()):
                     ctx.gradients(_array(rows), _array(others.transpose(1, 2)), _array(pull), out.numpy())
             grads.append(out)
-        return grads[0], grads[1], None, None
+        return grads[0], grads[1], None
 
 
 def _array(values: Tensor) -> np.ndarray:
@@ -188,10 +185,14 @@ def _parallel(function: Any) -> Any:
 
 
 @_parallel
-def l1_scores(queries: np.ndarray, entities: np.ndarray, out: np.ndarray) -> None:
-    """out[k, i, j] = -sum_d |queries[k, i, d] - entities[k, j, d]|; shapes (K, C, D), (K, N, D), (K, C, N)."""
+def scores_that_learn(queries: np.ndarray, entities: np.ndarray, moduli: bool, out: np.ndarray) -> None:
+    """Negative L1 distances, or sums of complex moduli: shapes (K, C, D) and (K, N, D) to (K, C, N).
+
+    out[k, i, j] = -sum_d |queries[k, i, d] - entities[k, j, d]|, of complex numbers with m in the place of d: a row has
+    its real halves, then the imaginary ones.
+    """
     chunks, size, width = queries.shape
-    num = entities.shape[1]
+    num, half = entities.shape[1], width // 2
     tasks = (size + ROWS - 1) // ROWS
     for task in prange(chunks * tasks):
         k, low = task // tasks, (task % tasks) * ROWS
@@ -201,8 +202,13 @@ def l1_scores(queries: np.ndarray, entities: np.ndarray, out: np.ndarray) -> Non
                 for j in range(first, min(first + ENTITIES, num)):
                     e = entities[k, j]
                     total = np.float32(0.0)
-                    for d in range(width):
-                        total += abs(q[d] - e[d])
+                    if moduli:
+                        for m in range(half):
+                            x, y = q[m] - e[m], q[half + m] - e[half + m]
+                            total += np.sqrt(x * x + y * y + TINY)
+                    else:
+                        for d in range(width):
+                            total += abs(q[d] - e[d])
                     out[k, i, j] = -total
 
 
@@ -210,7 +216,8 @@ def l1_scores(queries: np.ndarray, entities: np.ndarray, out: np.ndarray) -> Non
 def l1_gradients(rows: np.ndarray, others: np.ndarray, grad: np.ndarray, out: np.ndarray) -> None:
     """out[k, a, d] = sum_b grad[k, a, b] * sign(others[k, d, b] - rows[k, a, d]).
 
-    That is the gradient of ``l1_scores`` for either side: rows (K, A, D) against the other side transposed, (K, D, B).
+    That is the gradient of ``scores_that_learn`` for either side: rows (K, A, D) against the other side transposed,
+    (K, D, B).
     """
     chunks, size, width = rows.shape
     num = others.shape[2]
@@ -226,26 +233,6 @@ def l1_gradients(rows: np.ndarray, others: np.ndarray, grad: np.ndarray, out: np
                     y = other[b] - x
                     total += g[b] if y > ZERO else (-g[b] if y < ZERO else ZERO)
                 out[k, a, d] = total
-
-
-@_parallel
-def modulus_scores(queries: np.ndarray, entities: np.ndarray, out: np.ndarray) -> None:
-    """out[k, i, j] = -sum_m |queries[k, i, m] - entities[k, j, m]| of complex rows: real halves, then imaginary."""
-    chunks, size, width = queries.shape
-    num, half = entities.shape[1], width // 2
-    tasks = (size + ROWS - 1) // ROWS
-    for task in prange(chunks * tasks):
-        k, low = task // tasks, (task % tasks) * ROWS
-        for first in range(0, num, ENTITIES):  # a tile of entities, against each query of the task
-            for i in range(low, min(low + ROWS, size)):
-                a, b = queries[k, i, :half], queries[k, i, half:]
-                for j in range(first, min(first + ENTITIES, num)):
-                    c, d = entities[k, j, :half], entities[k, j, half:]
-                    total = np.float32(0.0)
-                    for m in range(half):
-                        x, y = a[m] - c[m], b[m] - d[m]
-                        total += np.sqrt(x * x + y * y + TINY)
-                    out[k, i, j] = -total
 
 
 @njit(parallel=True, fastmath={"reassoc", "nsz"}, cache=True, nogil=True, error_model="numpy")
@@ -279,7 +266,7 @@ def plain_scores(queries: np.ndarray, entities: np.ndarray, moduli: bool, out: n
 
 @_parallel
 def modulus_gradients(rows: np.ndarray, others: np.ndarray, grad: np.ndarray, out: np.ndarray) -> None:
-    """``l1_gradients`` for ``modulus_scores``: the sign is that of a complex number, z / |z|."""
+    """``l1_gradients`` for moduli: the sign is that of a complex number, z / |z|."""
     chunks, size, width = rows.shape
     num, half = others.shape[2], width // 2
     tasks = (size + ROWS - 1) // ROWS

@@ -136,8 +136,7 @@ def train_kge(
         bar.update(training.step)
         try:
             while not training.done:
-                interrupted = training.run_epoch(bar, pressed)
-                if interrupted:
+                if training.run_epoch(bar, pressed):
                     return training.result(interrupted=True)
                 if on_epoch is not None and transport.rank == 0:
                     on_epoch(training.history[-1])
@@ -146,20 +145,16 @@ def train_kge(
                 raise
             return training.result(interrupted=True)
         finally:
-            training.finish()
+            if checkpoints is not None:
+                checkpoints.finish()
     return training.result()
 
 
 class _BestRows:
     """Entities and relations of the best validation so far, on the first rank.
 
-    Args:
-        folder: The run's checkpoint folder, where the rows are written for a resumed run; None: nowhere.
-    Attributes:
-        mrr: The best validation's; -1 before the first.
-        epoch: Its number, from 1; 0 before the first.
-        since: Validations after it.
-        rows: Rows of entities and relations; None before the first validation.
+    They are written to the run's checkpoint folder, if there is one, for a resumed run. Before the first validation
+    ``mrr`` is -1, ``epoch`` 0 and ``rows`` None; ``since`` counts the validations after the best one.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -181,16 +176,8 @@ class _BestRows:
             with replacing(self._file) as draft:
                 save_file({"entities": rows[0], "relations": rows[1]}, draft, metadata=facts)
 
-    def position(self) -> dict[str, Any]:
-        """The state that a checkpoint keeps."""
-        return {"epoch": self.epoch, "since": self.since}
-
     def resume(self, position: dict[str, Any]) -> None:
-        """Continue from a checkpoint; the rows are read from the file, which may hold a later validation.
-
-        Raises:
-            DataError: the file is missing or damaged.
-        """
+        """Continue from a checkpoint; the rows are read from the file, which may hold a later validation."""
         if not position["epoch"]:
             return
         from safetensors import SafetensorError, safe_open
@@ -267,11 +254,6 @@ class _KGETraining:
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
 
-    def finish(self) -> None:
-        """Wait for a checkpoint that is being written."""
-        if self.checkpoints is not None:
-            self.checkpoints.finish()
-
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
         rows, epoch = self.best.rows, self.best.epoch
@@ -345,14 +327,13 @@ class _KGETraining:
             "sums": self.sums.tolist(),
             "stopped": self.stopped,
             "history": [line.as_dict() for line in self.history],
-            "best": self.best.position(),
+            "best": {"epoch": self.best.epoch, "since": self.best.since},
         }
 
     def _gather(self) -> tuple[Tensor, Tensor] | None:
         """Gather all rows on the first rank; every rank must call it."""
         self.transport.barrier()
-        wanted = self.transport.rank == 0
-        entities, relations = (all_rows(table, wanted) for table in self.model.tables)
+        entities, relations = (all_rows(table, self.transport.rank == 0) for table in self.model.tables)
         self.transport.barrier()
         return None if entities is None or relations is None else (entities, relations)
 
@@ -365,13 +346,6 @@ class Batches:
 
     The order and the draws depend on (seed, epoch) alone. Ranks in lockstep share each step's chunks, so that any
     number of them trains the same steps; other ranks take whole steps in turn.
-
-    Args:
-        graph: Triples.
-        config: The recipe.
-        seed: Of order and negatives.
-        rank, world_size: This rank and how many share the work.
-        lockstep: Whether they step together.
     """
 
     def __init__(

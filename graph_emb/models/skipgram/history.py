@@ -126,18 +126,14 @@ class TrainingLog:
         """Since the start, without the time of callbacks."""
         return time.perf_counter() - self._begin - self._paused
 
-    def state(self) -> dict[str, float]:
-        """The counts from which ``restore`` continues; lines already written are not kept."""
-        return {
-            "walks": self.walks,
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "loss": self._loss,
-            "pairs": self._pairs,
-        }
+    def position(self, epoch: int, batch: WalkBatch, step: int) -> dict[str, Any]:
+        """The position of the training after a batch, for a checkpoint; lines already written are not kept."""
+        counts = {"walks": self.walks, "tokens": self.tokens, "seconds": self.seconds}
+        log = {**counts, "loss": self._loss, "pairs": self._pairs}
+        return {"epoch": epoch, "first": batch.first + batch.total, "step": step, "log": log}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from ``state()`` of this process or another."""
+        """Continue from the ``log`` of a position of this process or another."""
         self.walks, self.tokens = int(state["walks"]), int(state["tokens"])
         self._loss, self._pairs = state["loss"], state["pairs"]
         self._begin -= state["seconds"]

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -143,7 +142,14 @@ def train_skipgram(
         torch_threads(thread_count(num_threads)) as threads,
         ThreadPoolExecutor(threads) as pool,
         threadpool_limits(1, "blas"),  # its products here are too small to be split
-        _bar(total_walks, sampler, progress and first) as bar,
+        tqdm(
+            desc="skip-gram",
+            total=total_walks * sampler.walk_length,
+            unit="tok",
+            unit_scale=True,
+            mininterval=0.5,
+            disable=not (progress and first),
+        ) as bar,
         deferred_interrupts(not isinstance(sampler, WalkSampler)) as pressed,
     ):
         steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
@@ -165,7 +171,7 @@ def train_skipgram(
                         break
                     step += 1
                     if checkpoints is not None:
-                        checkpoints.after(step, partial(_position, epoch, batch, step, log))
+                        checkpoints.after(step, partial(log.position, epoch, batch, step))
                 begin = 0
                 log.write(epoch)
                 if interrupted:
@@ -180,11 +186,6 @@ def train_skipgram(
         if checkpoints is not None:
             checkpoints.finish()
     return SkipGramResult(model, log.history, interrupted)
-
-
-def _position(epoch: int, batch: WalkBatch, step: int, log: TrainingLog) -> dict[str, Any]:
-    """The position of a training after a batch, for a checkpoint."""
-    return {"epoch": epoch, "first": batch.first + batch.total, "step": step, "log": log.state()}
 
 
 def choose_steps(
@@ -227,7 +228,13 @@ def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[Neg
         degrees = sampler.degrees()
     keep = None if config.subsample == 0 else _keep_chances(degrees, config.subsample)
     if config.typed_negatives:
-        return _typed_negatives(sampler, config, degrees, seed), keep
+        if not isinstance(sampler, MetapathSampler):
+            raise ConfigError(
+                "typed_negatives needs the walks of a MetapathSampler; nodes of other walks have no types"
+            )
+        kinds = (sampler.metapath.node_kinds, sampler.metapath.path_kinds)
+        power = config.negative_power
+        return TypedNegativeSampler(degrees, *kinds, config.shared_negatives, power, seed=seed), keep
     low = 0
     if not isinstance(sampler, WalkSampler) and config.negative_scope == "local":
         degrees, low = sampler.own_degrees()
@@ -237,13 +244,6 @@ def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[Neg
                 "negative_scope is 'local' and the nodes of a rank have no arcs; take 'global', or fewer ranks"
             )
     return NegativeSampler(degrees, config.negative_power, seed=seed, low=low), keep
-
-
-def _typed_negatives(sampler: Sampler, config: SkipGramConfig, degrees: np.ndarray, seed: int) -> NegativeSampler:
-    if not isinstance(sampler, MetapathSampler):
-        raise ConfigError("typed_negatives needs the walks of a MetapathSampler; nodes of other walks have no types")
-    kinds = (sampler.metapath.node_kinds, sampler.metapath.path_kinds)
-    return TypedNegativeSampler(degrees, *kinds, config.shared_negatives, config.negative_power, seed=seed)
 
 
 def _fitting_model(
@@ -286,17 +286,6 @@ def _keep_chances(degrees: np.ndarray, threshold: float) -> np.ndarray | None:
     with np.errstate(divide="ignore"):
         ratio = threshold / (degrees / degrees.sum())
     return np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
-
-
-def _bar(total_walks: int, sampler: Sampler, shown: bool) -> tqdm:
-    return tqdm(
-        total=total_walks * sampler.walk_length,
-        desc="skip-gram",
-        unit="tok",
-        unit_scale=True,
-        mininterval=0.5,
-        disable=not shown,
-    )
 
 
 def _batches(

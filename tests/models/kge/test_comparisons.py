@@ -65,7 +65,7 @@ def test_threads_change_no_bit(name: str, threads: None) -> None:
 
 @pytest.mark.parametrize("name", ["l1", "modulus"])
 def test_float64_takes_the_plain_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparisons, f"{name}_scores", None)  # calling it would fail
+    monkeypatch.setattr(comparisons, "scores_that_learn", None)  # calling it would fail
     q, e, _ = sides((1, 2, 3, 4), torch.float64)
     assert torch.equal(ALL[name].chunks(q, e), plain(ALL[name], q, e))
 
