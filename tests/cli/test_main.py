@@ -174,7 +174,7 @@ def test_an_import_that_ctrl_c_breaks_is_an_interrupt(
             raise ImportError("numpy._core.multiarray failed to import") from None
         return 0
 
-    monkeypatch.setattr(entry, "_command", broken)
+    monkeypatch.setattr(entry, "_run", broken)
     outcome = cli("info", "graph.csv")
     assert (outcome.code, outcome.err) == (130, "graph-emb: interrupted\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -216,7 +216,7 @@ def test_a_programming_error_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyP
     def broken(args: object) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(entry, "_command", broken)
+    monkeypatch.setattr(entry, "_run", broken)
     with pytest.raises(ZeroDivisionError):
         cli("info")
 

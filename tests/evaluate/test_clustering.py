@@ -37,7 +37,7 @@ def test_bad_labels_and_runs_are_refused() -> None:
     rows = rows_of(CLASSES)
     with pytest.raises(DataError, match="labels are of 3 nodes, embeddings of 10"):
         cluster_agreement(rows, Labels.from_single(np.array([0, 1, 2])))
-    with pytest.raises(DataError, match="labels use 1 classes"):
+    with pytest.raises(DataError, match="labels use 1 of 1 classes"):
         cluster_agreement(rows, Labels.from_single(np.zeros(10, np.int64)))
     with pytest.raises(DataError, match="has 2 labels"):
         cluster_agreement(rows, Labels.from_lists([[0, 1], *[[0]] * 9]))

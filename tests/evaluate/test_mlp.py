@@ -44,17 +44,17 @@ def test_several_tasks_are_judged_as_by_ogb() -> None:
     truth = torch.randint(2, (50, 112), generator=generator).float()
     truth[:, 7] = 0
     truth[::9, 3] = float("nan")
-    found = module._mean_roc_auc(nn.Identity(), logits, truth)
+    found = module._score(nn.Identity(), logits, truth)
     assert found == pytest.approx(evaluator("ogbn-proteins").eval({"y_true": truth, "y_pred": logits})["rocauc"])
     with pytest.raises(DataError, match="none of 2 tasks has both answers"):
-        module._mean_roc_auc(nn.Identity(), logits[:, :2], torch.ones(50, 2))
+        module._score(nn.Identity(), logits[:, :2], torch.ones(50, 2))
 
 
 def test_accuracy_is_ogbs() -> None:
     logits = torch.randn((50, 40), generator=torch.Generator().manual_seed(4))
     truth = torch.arange(50) % 40
     scores = {"y_true": truth[:, None], "y_pred": logits.argmax(1, keepdim=True)}
-    assert module._accuracy(nn.Identity(), logits, truth) == evaluator("ogbn-arxiv").eval(scores)["acc"]
+    assert module._score(nn.Identity(), logits, truth) == evaluator("ogbn-arxiv").eval(scores)["acc"]
 
 
 def test_several_tasks_are_learnt_and_unknown_answers_left_out() -> None:
@@ -68,7 +68,7 @@ def test_several_tasks_are_learnt_and_unknown_answers_left_out() -> None:
 def test_the_epoch_is_the_best_on_validation_and_the_first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     # Validation by epoch; train and test are asked only where it rises.
     script: Iterator[float] = iter([0.3, 0.1, 0.2, 0.5, 0.6, 0.7, 0.5, 0.4])
-    monkeypatch.setattr(module, "_accuracy", lambda *_: next(script))
+    monkeypatch.setattr(module, "_score", lambda *_: next(script))
     run = train_mlp(parts(), 2, MLPConfig(hidden_dim=2, epochs=4))
     assert run.epoch == 2
     assert run.scores == {"valid": 0.5, "train": 0.6, "test": 0.7}
@@ -103,7 +103,7 @@ def test_a_last_batch_of_one_node_is_left_out_of_its_epoch() -> None:
 
 def test_dropout_is_off_while_judging() -> None:
     model = nn.Sequential(nn.Identity(), nn.Dropout(0.99)).train()
-    assert module._accuracy(model, torch.eye(50), torch.arange(50)) == 1.0
+    assert module._score(model, torch.eye(50), torch.arange(50)) == 1.0
 
 
 @pytest.mark.parametrize(
