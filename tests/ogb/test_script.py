@@ -13,7 +13,7 @@ import torch
 
 from graph_emb.core.errors import DataError
 from graph_emb.core.settings import Count, Number
-from graph_emb.models.kge.training import MOST_THREADS
+from graph_emb.core.threads import MOST_THREADS
 from graph_emb.ogb.methods import Recipe, Run
 from graph_emb.ogb.record import BestScore, SeedResult, read_record
 from graph_emb.ogb.script import Script, typed_graph
