@@ -19,8 +19,7 @@ from graph_emb.evaluate.ranks import rank
 from graph_emb.evaluate.split_accuracy import split_accuracy
 from graph_emb.evaluate.triple_ranks import rank_triples
 from graph_emb.models.gnn.edge_message import EdgeMessageLayer
-from graph_emb.models.gnn.rgcn import RGCN
-from graph_emb.models.gnn.sage import SAGE
+from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import ComplEx, DistMult, RotatE, SimplE, TransE

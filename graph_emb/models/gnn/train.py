@@ -22,11 +22,9 @@ from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_o
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation, TrainingResult, Values, run_epochs
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.inputs import InputRows
-from graph_emb.models.gnn.rgcn import RGCN
-from graph_emb.models.gnn.sage import SAGE
+from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from graph_emb.models.gnn.trainer import Trainer, WeightAverage, group_of_trainers, owned_by
+from graph_emb.models.gnn.trainer import InputRows, Trainer, WeightAverage, group_of_trainers, owned_by
 from graph_emb.models.links.training import (
     CHUNK,
     FrozenRows,

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation
-from graph_emb.models.gnn import sage
+from graph_emb.models.gnn import networks
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import NodeClassTraining, train_rgcn, train_sage
@@ -189,7 +189,7 @@ def one_device(monkeypatch: pytest.MonkeyPatch) -> OneDevice:
     monkeypatch.setattr(torch, "autocast", lambda *args, **options: contextlib.nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)
     monkeypatch.setattr(Trainer, "step", lambda self, *networks: None)
-    monkeypatch.setattr(sage, "mean_neighbours", lambda rows, edges: rows[: edges.num_destinations])
+    monkeypatch.setattr(networks, "mean_neighbours", lambda rows, edges: rows[: edges.num_destinations])
     return OneDevice()
 
 

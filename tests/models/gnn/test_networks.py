@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from graph_emb.models.gnn.config import RGCNConfig
-from graph_emb.models.gnn.rgcn import RGCN, RelationMatrices, RGCNLayer
-from graph_emb.sampling.blocks import whole_graph
+from graph_emb.models.gnn.networks import RGCN, RelationMatrices, RGCNLayer, SAGELayer
+from graph_emb.sampling.blocks import BlockEdges, whole_graph
 from tests.sampling.test_blocks import LIKES, OWNS, tiny
 
 
@@ -46,3 +46,13 @@ def test_rows_of_another_width_pass_a_map_and_dropout_rests_in_evaluation() -> N
     assert model(batch.blocks, rows)["b"].shape == (3, 2)
     model.train()
     assert not torch.equal(model(batch.blocks, rows)["b"], model(batch.blocks, rows)["b"])
+
+
+def test_a_layer_joins_a_node_with_the_mean_of_its_neighbours() -> None:
+    layer = SAGELayer(4, 3)
+    edges = BlockEdges.from_pairs(torch.tensor([1, 2, 2]), torch.tensor([0, 0, 1]), 3, 2)
+    rows = torch.randn(3, 4)
+    out = layer(edges, rows)
+    expected = torch.stack([layer.own(rows[0]) + layer.neighbours((rows[1] + rows[2]) / 2),
+                            layer.own(rows[1]) + layer.neighbours(rows[2])])  # fmt: skip
+    torch.testing.assert_close(out, expected)

@@ -1,10 +1,10 @@
-"""R-GCN: messages through a matrix of each relation (Schlichtkrull et al. 2018)."""
+"""R-GCN (Schlichtkrull et al. 2018), and GraphSAGE of one node type with the mean aggregator (Hamilton et al. 2017)."""
 
 # R relations, B bases, S source rows and T destination rows of a node type, I and O widths of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from graph_emb.graph.typed import EdgeType
 from graph_emb.models.gnn.aggregate import mean_neighbours, sum_neighbours
-from graph_emb.models.gnn.config import RGCNConfig
-from graph_emb.sampling.blocks import Block
+from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
+from graph_emb.sampling.blocks import Block, BlockEdges
 
 
 def glorot(*shape: int) -> nn.Parameter:
@@ -96,7 +96,40 @@ class RGCNLayer(nn.Module):
         return out
 
 
-class RGCN(nn.Module):
+class LayeredNetwork(nn.Module):
+    """Layers with ReLU and dropout between them, on input rows of one width.
+
+    Args:
+        widths: Of the input rows, for each node type; those other than ``config.dim`` pass through a linear map.
+        out_dim: Width of the last layer.
+        config: Sizes and dropout.
+        layer: Makes a layer of its two widths.
+    """
+
+    def __init__(
+        self, widths: Mapping[str, int], out_dim: int, config: GNNConfig, layer: Callable[[int, int], nn.Module]
+    ) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.inputs = InputMaps(widths, config.dim)
+        sizes = [config.dim, *[config.hidden_dim] * (config.num_layers - 1), out_dim]
+        self.layers = nn.ModuleList(layer(a, b) for a, b in pairwise(sizes))
+
+    def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of the last block's destinations, (T, ``out_dim``), by node type."""
+        hidden = self.inputs(rows)
+        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            hidden = self._round(layer, block, hidden)
+            if number < len(self.layers) - 1:
+                hidden = {t: F.dropout(F.relu(h), self.dropout, self.training) for t, h in hidden.items()}
+        return hidden
+
+    def _round(self, layer: nn.Module, block: Block, hidden: dict[str, Tensor]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = layer(block, hidden)
+        return found
+
+
+class RGCN(LayeredNetwork):
     """Layers of R-GCN with ReLU and dropout between them.
 
     Args:
@@ -108,7 +141,7 @@ class RGCN(nn.Module):
     Example:
         >>> from graph_emb.graph.typed import HeteroGraph
         >>> from graph_emb.models.gnn.config import RGCNConfig
-        >>> from graph_emb.models.gnn.rgcn import RGCN
+        >>> from graph_emb.models.gnn.networks import RGCN
         >>> from graph_emb.sampling.blocks import whole_graph
         >>> likes = {("user", "likes", "item"): (np.array([0, 1]), np.array([0, 0]))}
         >>> graph = HeteroGraph({"user": 2, "item": 1}, likes)
@@ -127,23 +160,10 @@ class RGCN(nn.Module):
         out_dim: int,
         config: RGCNConfig,
     ) -> None:
-        super().__init__()
-        self.dropout = config.dropout
-        self.inputs = InputMaps(widths, config.dim)
-        sizes = [config.dim, *[config.hidden_dim] * (config.num_layers - 1), out_dim]
-        self.layers = nn.ModuleList(
-            RGCNLayer(ntypes, etypes, a, b, num_bases=config.num_bases, self_loop=config.self_loop)
-            for a, b in pairwise(sizes)
-        )
+        def layer(a: int, b: int) -> RGCNLayer:
+            return RGCNLayer(ntypes, etypes, a, b, num_bases=config.num_bases, self_loop=config.self_loop)
 
-    def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of the last block's destinations, (T, ``out_dim``), by node type."""
-        hidden = self.inputs(rows)
-        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
-            hidden = layer(block, hidden)
-            if number < len(self.layers) - 1:
-                hidden = {t: F.dropout(F.relu(h), self.dropout, self.training) for t, h in hidden.items()}
-        return hidden
+        super().__init__(widths, out_dim, config, layer)
 
 
 class InputMaps(nn.Module):
@@ -165,3 +185,53 @@ class InputMaps(nn.Module):
         for ntype, linear in zip(self.mapped, self.maps, strict=True):
             found[ntype] = linear(rows[ntype])
         return found
+
+
+class SAGELayer(nn.Module):
+    """``h_i' = W_1 h_i + W_2 mean over the neighbours j of h_j + b``, as PyG's ``SAGEConv``.
+
+    Args:
+        in_dim, out_dim: I and O.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.neighbours = nn.Linear(in_dim, out_dim)
+        self.own = nn.Linear(in_dim, out_dim, bias=False)
+
+    def forward(self, edges: BlockEdges, rows: Tensor) -> Tensor:
+        """From rows (S, I) to rows (T, O)."""
+        out: Tensor = self.neighbours(mean_neighbours(rows, edges)) + self.own(rows[: edges.num_destinations])
+        return out
+
+
+class SAGE(LayeredNetwork):
+    """Layers of GraphSAGE with ReLU and dropout between them.
+
+    Args:
+        width: Of the input rows; another one than ``config.dim`` passes through a linear map.
+        out_dim: Width of the last layer.
+        config: Sizes and dropout.
+
+    Example:
+        >>> from graph_emb.graph.typed import HeteroGraph
+        >>> from graph_emb.models.gnn.config import SAGEConfig
+        >>> from graph_emb.models.gnn.networks import SAGE
+        >>> from graph_emb.sampling.blocks import whole_graph
+        >>> graph = HeteroGraph({"node": 3}, {("node", "to", "node"): (np.array([0, 1]), np.array([1, 2]))})
+        >>> network = SAGE(4, 5, SAGEConfig(dim=4, hidden_dim=4, num_layers=2))
+        >>> network(whole_graph(graph, 2).blocks, {"node": torch.randn(3, 4)})["node"].shape
+        torch.Size([3, 5])
+    """
+
+    def __init__(self, width: int, out_dim: int, config: SAGEConfig) -> None:
+        super().__init__({"": width}, out_dim, config, SAGELayer)
+
+    def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of the last block's destinations, (T, ``out_dim``), by the name of the only node type."""
+        ((ntype, given),) = rows.items()
+        return {ntype: super().forward(blocks, {"": given})[""]}
+
+    def _round(self, layer: nn.Module, block: Block, hidden: dict[str, Tensor]) -> dict[str, Tensor]:
+        (edges,) = block.edges.values()
+        return {"": layer(edges, hidden[""])}
