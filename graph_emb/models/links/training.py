@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.core.errors import DataError, ShapeError
-from graph_emb.evaluate.link_prediction import LinkSplit, link_part, metric_values, pairs_of
+from graph_emb.evaluate.link_prediction import LinkPart, LinkSplit, link_part, metric_values, pairs_of
 from graph_emb.models.epochs import TrainingResult, run_epochs
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.kernels import dropped_relu_, pair_products
@@ -223,9 +223,7 @@ def train_link_predictor(
     history, seconds = run_epochs(
         config,
         lambda number: _train_epoch(predictor, optimizer, rows, edges, draw, config, generator),
-        lambda part: metric_values(
-            parts[part].ranks(lambda pairs: score_links(predictor, rows, pairs)), config.metrics
-        ),
+        lambda part: _evaluate(predictor, rows, parts[part], config),
         select=config.select,
         description="link predictor",
         progress=progress,
@@ -282,3 +280,9 @@ def _train_epoch(
         optimizer.step()
         rows.step(row_grads)
     return total / len(edges)
+
+
+def _evaluate(
+    predictor: LinkPredictor, rows: EmbeddingSource, part: LinkPart, config: LinkPredictorConfig
+) -> dict[str, float]:
+    return metric_values(part.ranks(lambda pairs: score_links(predictor, rows, pairs)), config.metrics)
