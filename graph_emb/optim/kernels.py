@@ -34,8 +34,12 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
     return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
 
 
+# numba compiles a form for each type of the state and drops the branches that are for the others: None (no state), and
+# per element (two dimensions) or per row (one).
+
+
 @_fused
-def _sgd(weight, distinct, first, following, grads, mean, parts, lr):
+def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, lr, momentum):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
@@ -43,28 +47,18 @@ def _sgd(weight, distinct, first, following, grads, mean, parts, lr):
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
+                if buffer is not None:
+                    prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
             merged(grads, first[k], following, mean, g)
-            for d in range(width):
-                weight[r, d] -= lr * g[d]
-
-
-@_fused
-def _momentum(weight, buffer, distinct, first, following, grads, mean, parts, lr, momentum):
-    width = weight.shape[1]
-    for part in prange(parts):
-        low, high = share(part, parts, len(distinct))
-        g = np.empty(width, np.float32)
-        for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, distinct[k + AHEAD])
-                prefetch(buffer, distinct[k + AHEAD])
-            r = distinct[k]
-            merged(grads, first[k], following, mean, g)
-            for d in range(width):
-                b = momentum * buffer[r, d] + g[d]
-                buffer[r, d] = b
-                weight[r, d] -= lr * b
+            if buffer is None:
+                for d in range(width):
+                    weight[r, d] -= lr * g[d]
+            else:
+                for d in range(width):
+                    b = momentum * buffer[r, d] + g[d]
+                    buffer[r, d] = b
+                    weight[r, d] -= lr * b
 
 
 @_fused
@@ -76,34 +70,24 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, 
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
-                prefetch(total, distinct[k + AHEAD])
+                if total.ndim == 2:
+                    prefetch(total, distinct[k + AHEAD])
             r = distinct[k]
             merged(grads, first[k], following, mean, g)
-            for d in range(width):
-                s = total[r, d] + g[d] * g[d]
-                total[r, d] = s
-                weight[r, d] -= lr * g[d] / (np.sqrt(s) + eps)
-
-
-@_fused
-def _row_adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, eps):
-    width = weight.shape[1]
-    for part in prange(parts):
-        low, high = share(part, parts, len(distinct))
-        g = np.empty(width, np.float32)
-        for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, distinct[k + AHEAD])
-            r = distinct[k]
-            merged(grads, first[k], following, mean, g)
-            square = np.float32(0.0)
-            for d in range(width):
-                square += g[d] * g[d]
-            s = total[r] + square / np.float32(width)
-            total[r] = s
-            scale = lr / (np.sqrt(s) + eps)
-            for d in range(width):
-                weight[r, d] -= scale * g[d]
+            if total.ndim == 2:
+                for d in range(width):
+                    s = total[r, d] + g[d] * g[d]
+                    total[r, d] = s
+                    weight[r, d] -= lr * g[d] / (np.sqrt(s) + eps)
+            else:
+                square = np.float32(0.0)
+                for d in range(width):
+                    square += g[d] * g[d]
+                s = total[r] + square / np.float32(width)
+                total[r] = s
+                scale = lr / (np.sqrt(s) + eps)
+                for d in range(width):
+                    weight[r, d] -= scale * g[d]
 
 
 @njit(inline="always")
@@ -129,71 +113,48 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(first_moment, distinct[k + AHEAD])
-                prefetch(second_moment, distinct[k + AHEAD])
+                if second_moment.ndim == 2:
+                    prefetch(second_moment, distinct[k + AHEAD])
             r = distinct[k]
             if row_clock:
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
             merged(grads, first[k], following, mean, g)
-            for d in range(width):
-                m = b1 * first_moment[r, d] + a1 * g[d]
-                v = b2 * second_moment[r, d] + a2 * g[d] * g[d]
-                first_moment[r, d] = m
-                second_moment[r, d] = v
-                weight[r, d] = weight[r, d] * decay - lr * (m * i1) / (np.sqrt(v) * i2 + e)
-
-
-@_fused
-def _row_adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, lr, beta1,
-              beta2, eps, decay, row_clock, raw):  # fmt: skip
-    width = weight.shape[1]
-    b1, b2 = np.float32(beta1), np.float32(beta2)
-    a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
-    for part in prange(parts):
-        low, high = share(part, parts, len(distinct))
-        g = np.empty(width, np.float32)
-        i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
-        for k in range(low, high):
-            if k + AHEAD < high:
-                prefetch(weight, distinct[k + AHEAD])
-                prefetch(first_moment, distinct[k + AHEAD])
-            r = distinct[k]
-            if row_clock:
-                step[r] += 1
-                i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
-            merged(grads, first[k], following, mean, g)
-            square = np.float32(0.0)
-            for d in range(width):
-                square += g[d] * g[d]
-            v = b2 * second_moment[r] + a2 * (square / np.float32(width))
-            second_moment[r] = v
-            scale = lr * i1 / (np.sqrt(v) * i2 + e)
-            for d in range(width):
-                m = b1 * first_moment[r, d] + a1 * g[d]
-                first_moment[r, d] = m
-                weight[r, d] = weight[r, d] * decay - scale * m
+            if second_moment.ndim == 2:
+                for d in range(width):
+                    m = b1 * first_moment[r, d] + a1 * g[d]
+                    v = b2 * second_moment[r, d] + a2 * g[d] * g[d]
+                    first_moment[r, d] = m
+                    second_moment[r, d] = v
+                    weight[r, d] = weight[r, d] * decay - lr * (m * i1) / (np.sqrt(v) * i2 + e)
+            else:
+                square = np.float32(0.0)
+                for d in range(width):
+                    square += g[d] * g[d]
+                v = b2 * second_moment[r] + a2 * (square / np.float32(width))
+                second_moment[r] = v
+                scale = lr * i1 / (np.sqrt(v) * i2 + e)
+                for d in range(width):
+                    m = b1 * first_moment[r, d] + a1 * g[d]
+                    first_moment[r, d] = m
+                    weight[r, d] = weight[r, d] * decay - scale * m
 
 
 f32 = np.float32
 
 
 def _run_sgd(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    if rule.momentum:
-        _momentum(weight, state["momentum_buffer"], *batch, f32(rule.lr), f32(rule.momentum))
-    else:
-        _sgd(weight, *batch, f32(rule.lr))
+    _sgd(weight, state.get("momentum_buffer"), *batch, f32(rule.lr), f32(rule.momentum))
 
 
 def _run_adagrad(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    kernel = _adagrad if type(rule) is Adagrad else _row_adagrad
-    kernel(weight, state["sum"], *batch, f32(rule.lr), f32(rule.eps))
+    _adagrad(weight, state["sum"], *batch, f32(rule.lr), f32(rule.eps))
 
 
 def _run_adam(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
     if rule.clock == "global":
         state["step"] += 1
-    kernel = _adam if type(rule) is Adam else _row_adam
-    kernel(
+    _adam(
         weight, state["exp_avg"], state["exp_avg_sq"], state["step"], *batch, f32(rule.lr), float(rule.beta1),
         float(rule.beta2), float(rule.eps), f32(1.0 - rule.lr * rule.weight_decay), rule.clock == "row",
         rule.eps_placement == "raw",
