@@ -216,7 +216,6 @@ class DistEmbedding:
 
     @property
     def name(self) -> str:
-        """The table's name."""
         return self._name
 
     @property
@@ -256,7 +255,6 @@ class DistEmbedding:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the stored rows."""
         return self._spec.dtype
 
     @property
@@ -304,17 +302,14 @@ class Weight:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the stored rows."""
         return self._table._spec.dtype
 
     @property
     def name(self) -> str:
-        """The table's name."""
         return self._table.name
 
     @property
     def part_policy(self) -> Any:
-        """The table's partition policy."""
         return self._table.part_policy
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from graph_emb.optim.apply import check_gradient
 from graph_emb.optim.presets import Convention, convention
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
-from graph_emb.optimizer_tables import as_groups, attach_all, common_transport, detach_all
+from graph_emb.optimizer_state import as_groups, attach_all, common_transport, detach_all
 from graph_emb.transport.base import Push
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]

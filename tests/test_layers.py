@@ -16,7 +16,7 @@ LAYERS = [
     {"graph"},
     {"table", "optim"},
     {"transport"},
-    {"embedding", "optimizer", "optimizer_state", "optimizer_tables"},
+    {"embedding", "optimizer", "optimizer_state"},
     {"checkpoint", "formats", "sampling", "initializers"},
     {"models", "evaluate"},
     {"config"},

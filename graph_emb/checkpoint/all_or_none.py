@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from graph_emb.core.errors import ConfigError, DataError, ModeError
+from graph_emb import optimizer_state
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
@@ -54,7 +55,4 @@ def common_transport(tables: Sequence[DistEmbedding]) -> Transport:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"table {twice[0]!r} is given twice")
-    transports = {id(table.transport): table.transport for table in tables}
-    if len(transports) > 1:
-        raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
-    return next(iter(transports.values()), None) or runtime.current()
+    return optimizer_state.common_transport(tables) if tables else runtime.current()

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from graph_emb.checkpoint.reader import IDS, WEIGHT, Checkpoint, TableReader
-from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFiles
 from graph_emb.formats.embedding_files import checked_ids, open_embeddings, write_rows
 from graph_emb.formats.row_readers import Ids, read_array
@@ -111,11 +111,9 @@ def original_ids(reader: TableReader) -> Ids:
 
 def _table_name(checkpoint: Checkpoint, table: str | None) -> str:
     known = list(checkpoint.manifest.tables)
-    if table is not None and table not in known:
-        raise unknown_name(f"table of checkpoint {checkpoint.path}", table, known)
     if table is None and len(known) != 1:
         raise ConfigError(f"checkpoint {checkpoint.path} has the tables {', '.join(known) or 'none'}; name one")
-    return table if table is not None else known[0]
+    return known[0] if table is None else table
 
 
 def _names(checkpoint: Checkpoint, table: str, ids: str | Path | ArrayLike | None) -> Ids | None:

@@ -12,13 +12,13 @@ from torch import Tensor, nn, optim
 from graph_emb import optimizer_state
 from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.dense import DenseObjects, Restorer
-from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
+from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, TableEntry
 from graph_emb.checkpoint.reader import Checkpoint
-from graph_emb.checkpoint.restore_plan import RestorePlan, plan_restore
 from graph_emb.checkpoint.restore_rows import TableRestorer, restore_clocks
-from graph_emb.checkpoint.safetensors_file import PieceReader
+from graph_emb.checkpoint.safetensors_file import PieceReader, dtype_name
 from graph_emb.checkpoint.saving import wait_for_running
-from graph_emb.core.errors import GraphEmbError
+from graph_emb.checkpoint.snapshot import state_dtypes, trained_by
+from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
 from graph_emb.core.json_codec import decode
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
@@ -38,14 +38,6 @@ class LoadedCheckpoint:
     step: int
     extra: dict[str, Any]
     report: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    rows: list[TableRestorer]
-    groups: list[tuple[SparseOptimizer, list[dict[str, Any]]]]
-    dense: Restorer
-    extra: dict[str, Any]
 
 
 def load_checkpoint(
@@ -110,14 +102,16 @@ def load_checkpoint(
 
     checkpoint, matched = agree(transport, begin, what)
     _verify(checkpoint, transport, what)
-    plan = agree(transport, lambda: _prepare(checkpoint, matched, transport, allow_new_rows), what)
+    rows, groups, restore_dense, extra = agree(
+        transport, lambda: _prepare(checkpoint, matched, transport, allow_new_rows), what
+    )
 
     def change() -> None:
-        plan.dense()
-        for optimizer, groups in plan.groups:
-            optimizer_state.set_groups(optimizer, groups)
-        for rows in plan.rows:
-            rows.load()
+        restore_dense()
+        for (optimizer, _), fresh in zip(matched.optimizers, groups, strict=True):
+            optimizer_state.set_groups(optimizer, fresh)
+        for restorer in rows:
+            restorer.load()
         for table, with_state in matched.tables:
             table.reset_trace()
             if with_state:
@@ -125,8 +119,9 @@ def load_checkpoint(
 
     agree(transport, change, what)
     manifest = checkpoint.manifest
-    report = (*matched.report, *_new_rows(manifest, matched))
-    return LoadedCheckpoint(manifest.step, plan.extra, report)
+    grown = {table.name: table.num_embeddings - manifest.tables[table.name].num_rows for table, _ in matched.tables}
+    new = [f"table {name!r}: {more} new rows begin with their first values" for name, more in grown.items() if more]
+    return LoadedCheckpoint(manifest.step, extra, (*matched.report, *new))
 
 
 def _verify(checkpoint: Checkpoint, transport: Transport, what: str) -> None:
@@ -140,36 +135,175 @@ def _verify(checkpoint: Checkpoint, transport: Transport, what: str) -> None:
         raise
 
 
-def _prepare(checkpoint: Checkpoint, matched: RestorePlan, transport: Transport, allow_new_rows: bool) -> _Prepared:
+def _prepare(
+    checkpoint: Checkpoint, matched: RestorePlan, transport: Transport, allow_new_rows: bool
+) -> tuple[list[TableRestorer], list[list[dict[str, Any]]], Restorer, dict[str, Any]]:
+    """Rows, numbers of the optimizers, other objects and extra values, all checked."""
     manifest, where = checkpoint.manifest, str(checkpoint.path / NAME)
     rows = []
     for table, with_state in matched.tables:
         back = TableRestorer(table, checkpoint.table(table.name), with_state)
         back.check(allow_new_rows)
         rows.append(back)
-    groups = [
-        (optimizer, optimizer_state.checked_groups(optimizer, header, where))
-        for optimizer, header in matched.optimizers
-    ]
+    groups = [optimizer_state.checked_groups(optimizer, header, where) for optimizer, header in matched.optimizers]
     tensors: dict[str, Tensor] = {}
     if manifest.dense is not None:
         with PieceReader(checkpoint.path / manifest.dense.name) as reader:
             tensors = {name: reader.whole(name) for name in reader.columns}
     restorer = matched.dense.restorer(where, manifest, tensors, transport.rank, transport.world_size)
-    return _Prepared(rows, groups, restorer, _extra(manifest, transport))
+    extras, rank = manifest.extras, transport.rank
+    own = extras[rank] if extras is not None and len(extras) == transport.world_size else manifest.extra
+    return rows, groups, restorer, decode(own)
 
 
-def _extra(manifest: CheckpointManifest, transport: Transport) -> dict[str, Any]:
-    extras = manifest.extras
-    own = extras[transport.rank] if extras is not None and len(extras) == transport.world_size else manifest.extra
-    found: dict[str, Any] = decode(own)
+ASK = "pass it, or only=[names of tables] for a part of the checkpoint"
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """The objects that a load restores.
+
+    Attributes:
+        tables: Each table with whether its state is loaded.
+        optimizers: Each optimizer with its saved header.
+        dense: The objects that are restored.
+        report: A line for each thing, and for each that is left out.
+    """
+
+    tables: list[tuple[DistEmbedding, bool]]
+    optimizers: list[tuple[SparseOptimizer, dict[str, Any]]]
+    dense: DenseObjects
+    report: list[str]
+
+
+def plan_restore(
+    where: str,
+    manifest: CheckpointManifest,
+    tables: Sequence[DistEmbedding],
+    optimizers: Sequence[SparseOptimizer],
+    dense: DenseObjects,
+    only: Collection[str] | None,
+    weights_only: bool,
+) -> RestorePlan:
+    """Compare names, shapes and rules; arguments as ``load_checkpoint``, ``where`` is the manifest's path.
+
+    Raises:
+        ConfigError: something does not fit.
+    """
+    if isinstance(only, str):
+        raise ConfigError(f"only={only!r} is a text; pass names of tables, such as [{only!r}]")
+    trained = trained_by(tables, optimizers)
+    if weights_only and (optimizers or dense.torch_optimizers or dense.schedulers or dense.generators):
+        raise ConfigError("weights_only=True restores tables and model alone; leave optimizers and the rest out")
+    chosen = _chosen_tables(where, manifest, tables, only)
+    report = [f"table {name!r}: left out" for name in manifest.tables if name not in {table.name for table in chosen}]
+    by_optimizer = {} if weights_only else _chosen_optimizers(where, manifest, optimizers, chosen, only)
+    matched = []
+    for table in chosen:
+        entry = manifest.tables[table.name]
+        with_state = trained.get(table.name) in by_optimizer and entry.rule is not None
+        _check_table(where, table, entry, with_state, weights_only or only is not None)
+        state = ", ".join(["weight", *(entry.state if with_state else ())])
+        left = "" if with_state or entry.rule is None else f"; state of {entry.rule} left out"
+        report.append(f"table {table.name!r}: {entry.num_rows} rows of {state}{left}")
+        matched.append((table, with_state))
+    report += _check_dense(where, manifest, dense, only, weights_only)
+    return RestorePlan(matched, [(optimizers[k], header) for k, header in by_optimizer.items()], dense, report)
+
+
+def _chosen_tables(
+    where: str, manifest: CheckpointManifest, tables: Sequence[DistEmbedding], only: Collection[str] | None
+) -> list[DistEmbedding]:
+    given = {table.name: table for table in tables}
+    for name in given if only is None else only:
+        if name not in manifest.tables:
+            raise unknown_name(f"table of {where}", name, manifest.tables)
+    if only is None:
+        if left := sorted(set(manifest.tables) - set(given)):
+            raise ConfigError(f"{where}: has table {left[0]!r}, which is not among tables {sorted(given)}; {ASK}")
+        return list(tables)
+    for name in only:
+        if name not in given:
+            raise unknown_name("table in only=", name, given)
+    return [table for table in tables if table.name in only]
+
+
+def _chosen_optimizers(
+    where: str,
+    manifest: CheckpointManifest,
+    optimizers: Sequence[SparseOptimizer],
+    chosen: Sequence[DistEmbedding],
+    only: Collection[str] | None,
+) -> dict[int, dict[str, Any]]:
+    """The saved header of each optimizer that is restored, by its position."""
+    names = {table.name for table in chosen}
+    saved = {frozenset(name for group in e.groups for name in group.tables): e for e in manifest.optimizers}
+    found: dict[int, dict[str, Any]] = {}
+    for k, optimizer in enumerate(optimizers):
+        own = frozenset(optimizer.tables)
+        if not own <= names:
+            if own & names:
+                raise ConfigError(
+                    f"only={sorted(names)}: optimizers[{k}] trains {sorted(own)} and cannot be restored in part; "
+                    "name all its tables, or leave it out"
+                )
+            continue
+        if own not in saved:
+            raise ConfigError(
+                f"{where}: has optimizers of tables {[sorted(tables) for tables in saved]}, optimizers[{k}] trains "
+                f"{sorted(own)}; weights_only=True loads the tables without state"
+            )
+        entry = saved.pop(own)
+        groups = [{"tables": group.tables, **group.numbers} for group in entry.groups]
+        found[k] = {"rule": entry.rule, "options": entry.options, "param_groups": groups}
+    if only is None and saved:
+        raise ConfigError(f"{where}: has the optimizer of tables {sorted(next(iter(saved)))}, which is not given; "
+                          "pass it in optimizers, or weights_only=True")  # fmt: skip
     return found
 
 
-def _new_rows(manifest: CheckpointManifest, matched: RestorePlan) -> list[str]:
+def _check_table(where: str, table: DistEmbedding, entry: TableEntry, with_state: bool, in_part: bool) -> None:
+    """Raise a ConfigError unless shape and state fit; ``in_part``: state without an optimizer was asked to be left."""
+    for word, value, own in (
+        ("width", entry.dim, table.embedding_dim),
+        ("dtype", entry.dtype, dtype_name(table.dtype)),
+    ):
+        if value != own:
+            raise ConfigError(f"{where}: table {table.name!r} has {word} {value}, the one here {own}")
+    if with_state:
+        held = {name: (spec.kind, dtype) for name, (spec, dtype) in state_dtypes(table).items()}
+        found = {name: (state.kind, state.dtype) for name, state in entry.state.items()}
+        if held != found:
+            raise ConfigError(
+                f"{where}: table {table.name!r} has state {found} of {entry.rule}, the one here keeps {held}"
+            )
+    elif entry.rule is not None and not in_part:
+        raise ConfigError(
+            f"{where}: table {table.name!r} has state of {entry.rule}, and no optimizer is given for it; "
+            "pass it in optimizers, or weights_only=True"
+        )
+
+
+def _check_dense(
+    where: str, manifest: CheckpointManifest, dense: DenseObjects, only: Collection[str] | None, weights_only: bool
+) -> list[str]:
+    """A line for each of the other objects; everything saved must be given unless a part was asked for."""
     lines = []
-    for table, _ in matched.tables:
-        grown = table.num_embeddings - manifest.tables[table.name].num_rows
-        if grown:
-            lines.append(f"table {table.name!r}: {grown} new rows begin with their first values")
+    counts = {
+        "model": (int(manifest.model is not None), int(dense.model is not None)),
+        "torch_optimizers": (len(manifest.torch_optimizers), len(dense.torch_optimizers)),
+        "schedulers": (len(manifest.schedulers), len(dense.schedulers)),
+    }
+    for kind, (saved, given) in counts.items():
+        left_out = given == 0 and (only is not None or (weights_only and kind != "model"))
+        if saved != given and not left_out:
+            raise ConfigError(f"{where}: holds {saved} of {kind}, {given} given; {ASK}")
+        if saved:
+            lines.append(f"{kind}: {'left out' if saved != given else 'restored'}")
+    left = sorted(set(manifest.generators) ^ set(dense.generators))
+    strange = [name for name in left if name in dense.generators]
+    if strange or (left and only is None and not weights_only):
+        held = sorted(manifest.generators)
+        raise ConfigError(f"{where}: holds generators {held}, {sorted(dense.generators)} given; {ASK}")
+    lines += [f"generator {name!r}: {'left out' if name in left else 'restored'}" for name in manifest.generators]
     return lines

@@ -20,7 +20,7 @@ from graph_emb.core.errors import DataError, PartitionError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
-from graph_emb.transport.rows import TableRows
+from graph_emb.transport.base import TableRows
 
 IDS_AT_A_TIME = 1 << 17
 

@@ -1,7 +1,8 @@
-"""Check and fix the content of a checkpoint before the first byte is written."""
+"""A checkpoint before and while it is written: checked and fixed, each rank's part, and the manifest over all parts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -13,15 +14,24 @@ from torch import Tensor
 
 from graph_emb import optimizer_state
 from graph_emb.checkpoint.dense import DenseObjects
-from graph_emb.checkpoint.manifest import GroupEntry, OptimizerEntry, WorldEntry
-from graph_emb.checkpoint.retention import Retention
-from graph_emb.checkpoint.safetensors_file import dtype_name
-from graph_emb.checkpoint.table_writer import TableShare
-from graph_emb.core.errors import ConfigError
+from graph_emb.checkpoint.manifest import (
+    NAME,
+    CheckpointManifest,
+    FileEntry,
+    GroupEntry,
+    OptimizerEntry,
+    TableEntry,
+    WorldEntry,
+)
+from graph_emb.checkpoint.retention import Retention, hidden
+from graph_emb.checkpoint.safetensors_file import dtype_name, write_tensors
+from graph_emb.checkpoint.table_writer import TableShare, write_shares
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.json_codec import encode
+from graph_emb.core.storage import PendingFolder, write_file
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
-from graph_emb.table.spec import accumulation_dtype
+from graph_emb.table.spec import StateSpec, accumulation_dtype
 from graph_emb.transport.base import Transport
 
 
@@ -82,7 +92,16 @@ def take(
         "created": datetime.now(timezone.utc).isoformat(timespec="microseconds"),
         "world": WorldEntry(mode=transport.mode, ranks=transport.world_size, library=version("graph_emb")),
         "metric": None if retention.metric is None else float(retention.metric),
-        "optimizers": [_optimizer_entry(header) for header in headers],
+        "optimizers": [
+            OptimizerEntry(
+                rule=header["rule"],
+                options=header["options"],
+                groups=[
+                    GroupEntry(tables=group["tables"], numbers=_numbers(group)) for group in header["param_groups"]
+                ],
+            )
+            for header in headers
+        ],
         **entries,
     }
     described = {table.name: _describe(table, headers, trained.get(table.name)) for table in tables}
@@ -119,12 +138,14 @@ def trained_by(tables: Sequence[DistEmbedding], optimizers: Sequence[SparseOptim
     return found
 
 
-def _optimizer_entry(header: dict[str, Any]) -> OptimizerEntry:
-    groups = [
-        GroupEntry(tables=group["tables"], numbers={key: value for key, value in group.items() if key != "tables"})
-        for group in header["param_groups"]
-    ]
-    return OptimizerEntry(rule=header["rule"], options=header["options"], groups=groups)
+def state_dtypes(table: DistEmbedding) -> dict[str, tuple[StateSpec, str]]:
+    """Each piece of a table's optimizer state with the name of its dtype."""
+    specs = table.shard.state_specs
+    return {n: (spec, dtype_name(spec.dtype or accumulation_dtype(table.dtype))) for n, spec in specs.items()}
+
+
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "tables"}
 
 
 def _describe(table: DistEmbedding, headers: list[dict[str, Any]], optimizer: int | None) -> dict[str, Any]:
@@ -138,9 +159,100 @@ def _describe(table: DistEmbedding, headers: list[dict[str, Any]], optimizer: in
         header = headers[optimizer]
         numbers = next(group for group in header["param_groups"] if table.name in group["tables"])
         entry["rule"], entry["options"] = header["rule"], header["options"]
-        entry["numbers"] = {key: value for key, value in numbers.items() if key != "tables"}
+        entry["numbers"] = _numbers(numbers)
         entry["state"] = {
-            name: {"kind": spec.kind, "dtype": dtype_name(spec.dtype or accumulation_dtype(table.dtype))}
-            for name, spec in table.shard.state_specs.items()
+            name: {"kind": spec.kind, "dtype": dtype} for name, (spec, dtype) in state_dtypes(table).items()
         }
     return entry
+
+
+DENSE = "dense.safetensors"
+PARTS = "ranks"
+"""Folder in the hidden folder: what each rank wrote, until the first rank has put it into the manifest."""
+
+
+def part_file(place: Path, rank: int) -> Path:
+    """The file that appears when a rank has written everything."""
+    return hidden(place) / PARTS / f"{rank}.json"
+
+
+def write_part(snapshot: Snapshot) -> None:
+    """Write this rank's files, then the list of them.
+
+    Raises:
+        OSError: the disk is full.
+        DataError: the folder that the first rank made is not here.
+    """
+    folder = hidden(snapshot.place)
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder}: rank {snapshot.rank} does not see it; a checkpoint needs a folder that all ranks share"
+        )
+    files = write_shares(folder, snapshot.shares, snapshot.rank)
+    dense = None
+    if snapshot.tensors:
+        num_bytes, checksum = write_tensors(folder / DENSE, snapshot.tensors)
+        dense = FileEntry(name=DENSE, bytes=num_bytes, xxh64=checksum).model_dump()
+    part = {
+        "files": {name: [entry.model_dump() for entry in entries] for name, entries in files.items()},
+        "clocks": {share.name: share.clocks for share in snapshot.shares},
+        "dense": dense,
+        "generators": snapshot.generators,
+        "extra": snapshot.extra,
+    }
+    target = part_file(snapshot.place, snapshot.rank)
+    target.parent.mkdir(exist_ok=True)
+    _write_text(target.with_suffix(".new"), json.dumps(part))
+    target.with_suffix(".new").rename(target)
+
+
+def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
+    """Write the manifest from all ranks' parts, give the checkpoint its name, remove older ones; the first rank's.
+
+    Raises:
+        DataError: a rank's part is not here.
+        OSError: the disk is full.
+    """
+    parts = [_read_part(snapshot.place, rank) for rank in range(snapshot.ranks)]
+    tables = {name: _table(name, entry, parts) for name, entry in snapshot.tables.items()}
+    extras = [part["extra"] for part in parts]
+    manifest = CheckpointManifest(
+        **snapshot.about,
+        tables=tables,
+        dense=parts[0]["dense"],
+        generators={name: _once([part["generators"][name] for part in parts]) for name in snapshot.generators},
+        extra=extras[0],
+        extras=extras if len(_once(extras)) > 1 else None,
+    )
+    for rank in range(snapshot.ranks):
+        part_file(snapshot.place, rank).unlink()
+    (folder.path / PARTS).rmdir()
+    _write_text(folder.path / NAME, manifest.to_json())
+    folder.publish()
+    snapshot.retention.apply(snapshot.place)
+
+
+def _read_part(place: Path, rank: int) -> dict[str, Any]:
+    file = part_file(place, rank)
+    if not file.is_file():
+        raise DataError(f"{file}: rank {rank} wrote elsewhere; a checkpoint needs a folder that all ranks share")
+    part: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return part
+
+
+def _table(name: str, entry: dict[str, Any], parts: list[dict[str, Any]]) -> TableEntry:
+    state = {}
+    for key, about in entry["state"].items():
+        clocks = [part["clocks"][name][key] for part in parts] if about["kind"] == "table" else None
+        state[key] = {**about, "values": clocks}
+    files = [file for part in parts for file in part["files"][name]]
+    return TableEntry(**{**entry, "state": state, "files": files})
+
+
+def _once(values: list[Any]) -> list[Any]:
+    """One value where all are equal."""
+    return values[:1] if all(value == values[0] for value in values) else values
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_file(path, lambda stream: stream.write(text.encode()))

@@ -25,7 +25,7 @@ from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, SCATTERED_BYTES, 
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds
 from graph_emb.table.spec import StateSpec, accumulation_dtype
-from graph_emb.transport.rows import TableRows
+from graph_emb.transport.base import TableRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class TableShare:
 
 
 class CopiedRows:
-    """A copy of rows; see ``graph_emb.transport.rows.TableRows``."""
+    """A copy of rows; see ``graph_emb.transport.base.TableRows``."""
 
     def __init__(self, rows: TableRows, columns: Sequence[str]) -> None:
         self.first_id, self.num_rows = rows.first_id, rows.num_rows
@@ -100,15 +100,12 @@ class CopiedRows:
                 self._held[column][start:stop] = rows.read(column, start, stop)
 
     def read(self, column: str, start: int, stop: int) -> Tensor:
-        """As ``TableRows.read``."""
         return self._held[column][start:stop]
 
     def write(self, column: str, rows: Tensor, values: Tensor) -> None:
-        """As ``TableRows.write``."""
         self._held[column].index_copy_(0, rows, values)
 
     def memory(self, column: str) -> Tensor | None:
-        """As ``TableRows.memory``."""
         return self._held[column]
 
 

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
 from graph_emb.core.errors import ConfigError, unknown_name
 
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, T], Generic[T]):
-    """A read-only mapping for users that implementations fill by decoration.
+class Registry(dict[str, T]):
+    """Implementations by name, which they take by decoration.
 
     Args:
         kind: The word that errors use for an entry, such as ``"rule"``.
     """
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self.kind = kind
-        self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator that files an implementation under ``name``; a name is given once."""
 
         def file(entry: T) -> T:
-            if name in self._entries:
+            if name in self:
                 raise ConfigError(f"{self.kind} {name!r} is registered already; choose another name")
-            self._entries[name] = entry
+            self[name] = entry
             return entry
 
         return file
 
-    def __getitem__(self, name: str) -> T:
-        try:
-            return self._entries[name]
-        except KeyError:
-            raise unknown_name(self.kind, name, self._entries) from None
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __missing__(self, name: str) -> NoReturn:
+        raise unknown_name(self.kind, name, self)

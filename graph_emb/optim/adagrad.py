@@ -27,11 +27,9 @@ class Adagrad(Rule):
     limits: ClassVar = {**Rule.limits, "eps": (0.0, math.inf), "initial_accumulator_value": (0.0, math.inf)}
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """``sum`` per element."""
         return (StateSpec("sum", "element", initial=self.initial_accumulator_value),)
 
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
-        """New rows and state; weight and grad have shape (R, D)."""
         total = state["sum"] + grad.square()
         return weight - self.lr * grad / (total.sqrt() + self.eps), {"sum": total}
 
@@ -50,11 +48,9 @@ class RowAdagrad(Rule):
     limits: ClassVar = Adagrad.limits
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """``sum`` per row."""
         return (StateSpec("sum", "row", initial=self.initial_accumulator_value),)
 
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
-        """New rows and state; weight and grad have shape (R, D)."""
         total = state["sum"] + mean_square(grad)
         scale = self.lr / (total.sqrt() + self.eps)
         return weight - scale.unsqueeze(1) * grad, {"sum": total}

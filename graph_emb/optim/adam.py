@@ -56,7 +56,6 @@ class Adam(Rule):
                 raise unknown_name(name, getattr(self, name), known)
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """``exp_avg`` and ``exp_avg_sq`` per element, ``step`` per row or per table."""
         return (
             StateSpec("exp_avg", "element"),
             StateSpec("exp_avg_sq", "element"),
@@ -69,7 +68,6 @@ class Adam(Rule):
         return new, new
 
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
-        """New rows and state; weight and grad have shape (R, D)."""
         step = state["step"] + 1
         first = self.beta1 * state["exp_avg"] + (1.0 - self.beta1) * grad
         second, divisor = self.second_moment(grad, state["exp_avg_sq"])
@@ -87,7 +85,6 @@ class RowAdam(Adam):
     """Adam with one second moment per row, ``v <- b2 v + (1 - b2) mean(g * g)``: FBGEMM's partial row-wise Adam."""
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """``exp_avg`` per element, ``exp_avg_sq`` per row, ``step`` per row or per table."""
         first, second, step = super().state_specs()
         return first, StateSpec(second.name, "row"), step
 

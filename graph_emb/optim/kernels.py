@@ -20,11 +20,58 @@ from graph_emb.core.distinct import group
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
-from graph_emb.optim.grouping import merged, share
 from graph_emb.optim.merge import Merge, check_merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.sgd import SGD
 from graph_emb.table.shard import EmbeddingShard, prefetch
+
+
+@njit(inline="always")
+def merged(grads, start, following, mean, out):
+    """Sum (or average) the gradients of one row's occurrences into out, first to last."""
+    width = out.shape[0]
+    for d in range(width):
+        out[d] = grads[start, d]
+    i = following[start]
+    if i < 0:
+        return
+    count = 1
+    while i >= 0:
+        for d in range(width):
+            out[d] += grads[i, d]
+        count += 1
+        i = following[i]
+    if mean:
+        scale = np.float32(1.0) / np.float32(count)
+        for d in range(width):
+            out[d] *= scale
+
+
+@njit(inline="always")
+def share(part, parts, num):
+    """The rows [low, high) of one of several equal shares."""
+    return part * num // parts, (part + 1) * num // parts
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _sum_groups(grads, first, following, parts, out):
+    for part in prange(parts):
+        low, high = share(part, parts, len(first))
+        for k in range(low, high):
+            merged(grads, first[k], following, False, out[k])
+
+
+def sum_groups(grads: Tensor, first: np.ndarray, following: np.ndarray, out: Tensor) -> None:
+    """Sum the gradients of each group, first to last.
+
+    Args:
+        grads: Shape (B, D), float32 on the CPU.
+        first, following: The groups, as ``group`` returns them.
+        out: Contiguous memory for the sums, shape (R, D).
+    """
+    with threads_for(len(first)) as parts:
+        _sum_groups(grads.contiguous().numpy(), first, following, parts, out.numpy())
+
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
 AHEAD = 4  # rows whose lines are asked for before they are needed

@@ -40,10 +40,7 @@ def merge(rows: Tensor, grads: Tensor, how: Merge = "sum") -> tuple[Tensor, Tens
     if grads.dtype is torch.float64:
         distinct, counts, merged, _ = exact_sums(rows, grads)
     else:
-        distinct, counts, ordered = _by_row(rows, grads)
-        merged = ordered
-        if len(distinct) < len(rows):
-            merged = torch.segment_reduce(ordered, "sum", lengths=counts)
+        distinct, counts, merged = _sums(rows, grads)
     if how == "mean":
         merged = merged / counts.unsqueeze(1).to(merged.dtype)
     return distinct, merged
@@ -87,10 +84,8 @@ def presum(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         second row.
     """
     if grads.dtype is not torch.float64:
-        distinct, counts, ordered = _by_row(rows, grads)
-        if len(distinct) < len(rows):
-            ordered = torch.segment_reduce(ordered, "sum", lengths=counts)
-        return distinct, ordered, counts
+        distinct, counts, sums = _sums(rows, grads)
+        return distinct, sums, counts
     distinct, counts, high, low = exact_sums(rows, grads)
     rest = (high.isfinite().all(dim=1) & (low != 0).any(dim=1)).nonzero().flatten()
     rows = torch.cat([distinct, distinct[rest]])
@@ -102,3 +97,10 @@ def _by_row(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     sorted_rows, order = torch.sort(rows, stable=True)
     distinct, counts = torch.unique_consecutive(sorted_rows, return_counts=True)
     return distinct, counts, grads.index_select(0, order)
+
+
+def _sums(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct rows, their counts, and the sums of their gradients in the order of position."""
+    distinct, counts, ordered = _by_row(rows, grads)
+    merged = ordered if len(distinct) == len(rows) else torch.segment_reduce(ordered, "sum", lengths=counts)
+    return distinct, counts, merged

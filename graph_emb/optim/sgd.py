@@ -25,11 +25,9 @@ class SGD(Rule):
     limits: ClassVar = {**Rule.limits, "momentum": (0.0, 1.0)}
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """``momentum_buffer`` per element, only with momentum."""
         return (StateSpec("momentum_buffer", "element"),) if self.momentum else ()
 
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
-        """New rows and state; weight and grad have shape (R, D)."""
         if not self.momentum:
             return weight - self.lr * grad, {}
         buffer = self.momentum * state["momentum_buffer"] + grad

@@ -56,20 +56,23 @@ class OwnerInitializer(Protocol):
     def for_owner(self, low: int, high: int) -> Initializer: ...
 
 
+@njit(inline="always")
+def _row_key(seed, id):
+    return mix64(mix64(np.uint64(seed) + GOLDEN) ^ mix64(np.uint64(id) * GOLDEN + np.uint64(1)))
+
+
 @njit(cache=True, nogil=True)
 def _fill_uniform(out, ids, seed, low, high):
-    key = mix64(np.uint64(seed) + GOLDEN)
     for r in range(out.shape[0]):
-        row_key = mix64(key ^ mix64(np.uint64(ids[r]) * GOLDEN + np.uint64(1)))
+        row_key = _row_key(seed, ids[r])
         for d in range(out.shape[1]):
             out[r, d] = low + (high - low) * unit_draw(row_key, d + 1)
 
 
 @njit(cache=True, nogil=True)
 def _fill_normal(out, ids, seed, mean, std):
-    key = mix64(np.uint64(seed) + GOLDEN)
     for r in range(out.shape[0]):
-        row_key = mix64(key ^ mix64(np.uint64(ids[r]) * GOLDEN + np.uint64(1)))
+        row_key = _row_key(seed, ids[r])
         for d in range(out.shape[1]):
             # Box and Muller 1958, one value per column so that the width does not change the columns before it.
             a = mix64(row_key + np.uint64(2 * d + 1) * GOLDEN)
@@ -130,7 +133,6 @@ class Zeros:
     """All zeros, as DGL's default."""
 
     def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Set every row to zero."""
         weight.zero_()
 
 
@@ -170,7 +172,6 @@ class Uniform(_Seeded):
             raise ConfigError(f"Uniform low {self.low} is above high {self.high}")
 
     def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
-        """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
         bound = 1.0 / math.sqrt(max(1, weight.shape[1]))
         low = -bound if self.low is None else float(self.low)
         high = bound if self.high is None else float(self.high)
@@ -193,7 +194,6 @@ class Normal(_Seeded):
             raise ConfigError(f"Normal mean {self.mean}, std {self.std}: both finite, std not negative")
 
     def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
-        """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
         _run(weight, ids, _fill_normal, self.seed, float(self.mean), float(self.std))
 
 
@@ -219,7 +219,6 @@ class XavierUniform(_Seeded):
             )
 
     def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
-        """Write the rows of ids, (R,) int64, into weight, shape (R, D)."""
         bound = self.gain * math.sqrt(6.0 / (self.num_embeddings + weight.shape[1]))
         _run(weight, ids, _fill_uniform, self.seed, -bound, bound)
 
@@ -240,7 +239,6 @@ class FromArray:
             )
 
     def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Copy rows first_id, first_id + 1, ... of the array into weight, shape (R, D)."""
         end = first_id + weight.shape[0]
         if self.array.shape[1] != weight.shape[1] or end > self.array.shape[0]:
             raise ShapeError(
@@ -250,7 +248,6 @@ class FromArray:
         weight.copy_(self.array[first_id:end])
 
     def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
-        """Copy the rows of ids, (R,) int64, into weight, shape (R, D)."""
         weight.copy_(self.rows_of(ids, weight.shape[1]))
 
     def rows_of(self, ids: np.ndarray, width: int) -> Tensor:
@@ -285,10 +282,11 @@ def as_initializer(init_func: object) -> Initializer | TableInitializer:
     """The initializer that an ``init_func`` argument stands for: None (zeros), an initializer, or DGL's function."""
     if init_func is None:
         return Zeros()
-    if isinstance(init_func, (Initializer, TableInitializer)) and not isinstance(init_func, type):
-        return init_func
-    if callable(init_func) and not isinstance(init_func, type):
-        return FromFunction(init_func)
+    if not isinstance(init_func, type):
+        if isinstance(init_func, (Initializer, TableInitializer)):
+            return init_func
+        if callable(init_func):
+            return FromFunction(init_func)
     raise ConfigError(
         f"init_func is {init_func!r}; pass None, an object of graph_emb.initializers or f(shape, dtype) -> tensor"
     )

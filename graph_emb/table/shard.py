@@ -40,9 +40,13 @@ class EmbeddingShard:
     Attributes:
         weight: Shape (num_rows, D), the table's dtype.
         state: Name to tensor: (num_rows, D) per element, (num_rows,) per row, (1,) per table.
+        attached: Whether an optimizer trains the table.
         frozen: Which rows no optimizer may change, (num_rows,) bool; None: none, and no update looks for them.
     """
 
+    state_specs: dict[str, StateSpec]
+    state: dict[str, Tensor]
+    attached: bool
     frozen: Tensor | None = None
 
     def __init__(self, spec: TableSpec, first_id: int, num_rows: int, weight: Tensor | None = None) -> None:
@@ -51,8 +55,7 @@ class EmbeddingShard:
         shape = (num_rows, spec.dim)
         self.weight = allocate(shape, spec.dtype, spec.device, spec.name) if weight is None else weight
         spec.fill_(self.weight, first_id)
-        self.state_specs: dict[str, StateSpec] = {}
-        self.state: dict[str, Tensor] = {}
+        self.free_state()
 
     @property
     def num_rows(self) -> int:
@@ -89,11 +92,11 @@ class EmbeddingShard:
         """Allocate the state of a rule, each entry at its initial value.
 
         Raises:
-            ModeError: state of another rule is here already.
+            ModeError: another optimizer trains the table.
             ConfigError: there is no memory for it.
         """
-        if self.state:
-            raise ModeError(f"table {self.spec.name!r} holds state {sorted(self.state)} already; free it first")
+        if self.attached:
+            raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
         wanted = {spec.name: spec for spec in specs}
         shapes = {"element": tuple(self.weight.shape), "row": (self.num_rows,), "table": (1,)}
         fresh: dict[str, Tensor] = {}
@@ -101,11 +104,15 @@ class EmbeddingShard:
             dtype = spec.dtype or accumulation_dtype(self.weight.dtype)
             fresh[name] = allocate(shapes[spec.kind], dtype, self.spec.device, f"{self.spec.name}.{name}")
             fresh[name].fill_(spec.initial)
-        self.state, self.state_specs = fresh, wanted
+        self.hold_state(wanted, fresh)
+
+    def hold_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
+        """Take the state of an optimizer, which trains the table from here on."""
+        self.state_specs, self.state, self.attached = dict(specs), dict(state), True
 
     def free_state(self) -> None:
         """Drop all optimizer state."""
-        self.state, self.state_specs = {}, {}
+        self.state_specs, self.state, self.attached = {}, {}, False
 
     def read_state(self, rows: Tensor) -> dict[str, Tensor]:
         """Copies of the state of rows by name: (B, D) per element, (B,) per row; a per-table entry whole, (1,)."""

@@ -1,22 +1,26 @@
 """The contract of a transport, which decides where (ids, gradients) meet the shard that owns them.
 
-Legend: B ids of a call, R rows in reach, D width.
+Legend: B ids of a call or rows of a piece, R rows in reach, D width.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.names import Rank
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport.rows import TableRows
+
+WEIGHT = "weight"
+T = TypeVar("T")
 
 
 class Push(NamedTuple):
@@ -79,7 +83,83 @@ class Traffic:
         return self.local / self.distinct if self.distinct else 1.0
 
 
-class Transport(Protocol):
+class TableRows(Protocol):
+    """Rows [first_id, first_id + num_rows) of a table, in partition order, with their state.
+
+    A column is ``weight`` or the name of a piece of state that has rows. The shares of all processes together are
+    the table, and no row is in two of them.
+    """
+
+    first_id: int
+    num_rows: int
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        """Rows [start, stop) of a column, on the CPU; may share the table's memory."""
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite distinct rows, shape (B,), of a column with values, shape (B, D) or (B,)."""
+
+    def memory(self, column: str) -> Tensor | None:
+        """The whole column where it lies in this process's reach on the CPU, contiguous; None elsewhere."""
+
+
+class ShardRows:
+    """Rows of a shard in this process's reach.
+
+    Args:
+        shard: Weight and state.
+    """
+
+    def __init__(self, shard: EmbeddingShard) -> None:
+        self.first_id, self.num_rows = shard.first_id, shard.num_rows
+        self._shard = shard
+
+    def _column(self, column: str) -> Tensor:
+        return self._shard.weight if column == WEIGHT else self._shard.state[column]
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        return self._column(column)[start:stop].cpu()
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        target = self._column(column)
+        target.index_copy_(0, rows.to(target.device), values.to(target.device))
+
+    def memory(self, column: str) -> Tensor | None:
+        target = self._column(column)
+        return target if target.device.type == "cpu" and target.is_contiguous() else None
+
+
+class LiveTables(dict[str, T]):
+    """The live tables of a transport by name; asking for another one raises a ModeError."""
+
+    closed = False
+
+    def __missing__(self, name: str) -> T:
+        self.check_open()
+        raise ModeError(f"no table {name!r} here; live tables: {', '.join(sorted(self)) or 'none'}")
+
+    def check_open(self) -> None:
+        """Raise a ModeError after ``close``."""
+        if self.closed:
+            raise ModeError("graph_emb was shut down; call graph_emb.init() and create the tables again")
+
+    def check_free(self, name: str) -> None:
+        """Raise a ConfigError where a live table has the name, a ModeError after ``close``."""
+        self.check_open()
+        if name in self:
+            table: Any = self[name]
+            raise ConfigError(
+                f"a table {name!r} of shape ({table.spec.num_rows}, {table.spec.dim}) is alive already; "
+                "choose another name or drop the old DistEmbedding first"
+            )
+
+    def close(self) -> None:
+        """Free every table."""
+        self.clear()
+        self.closed = True
+
+
+class Transport(ABC):
     """The way of one process to the tables of its job: creates them, pulls rows, pushes gradients to the owners.
 
     ``graph_emb.init`` makes it; ``DistEmbedding`` and the optimizers are its callers, by the name of a table and with
@@ -101,7 +181,9 @@ class Transport(Protocol):
     rank: Rank
     world_size: int
     lockstep: bool
+    _tables: LiveTables[Any]
 
+    @abstractmethod
     def create(self, spec: TableSpec) -> None:
         """Allocate the rows of a table that this process owns and give them their first values. Joint.
 
@@ -114,7 +196,9 @@ class Transport(Protocol):
 
     def destroy(self, table: str) -> None:
         """Free a table; nothing where it is gone. Waits for no process, because the garbage collector may call it."""
+        self._tables.pop(table, None)
 
+    @abstractmethod
     def attach(self, table: str, rule: SparseRule) -> None:
         """Allocate the rule's state for the rows, at its first values: an optimizer is made. One at a time.
 
@@ -122,6 +206,7 @@ class Transport(Protocol):
             ModeError: another optimizer trains the table.
         """
 
+    @abstractmethod
     def detach(self, table: str) -> None:
         """Free the optimizer's state; nothing where there is none. Waits for no process, as ``destroy``."""
 
@@ -133,13 +218,16 @@ class Transport(Protocol):
         Raises:
             ModeError: the rows of an earlier prefetch were not pulled.
         """
+        self.shard(table)
 
+    @abstractmethod
     def pull(self, table: str, ids: Tensor) -> Tensor:
         """Copies of rows, shape (B, D), in request order, duplicates kept, where the table's rows lie. Joint.
 
         All pushes of this process that came before are in them, but for the staleness that the mode allows.
         """
 
+    @abstractmethod
     def push(self, pushes: Sequence[Push]) -> None:
         """Apply the gradients of one step, at most one ``Push`` a table, each distinct row once. Joint.
 
@@ -149,12 +237,14 @@ class Transport(Protocol):
             ModeError: a rule with state, and no ``attach``.
         """
 
+    @abstractmethod
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite the rows of distinct ids with values, (B, D); they are there when it returns. Joint.
 
         Optimizer state stays as it is. Where ranks write one id at once the highest rank wins.
         """
 
+    @abstractmethod
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         """Keep rows and their state from every later push, or give them back; ``write`` still changes them. Joint.
 
@@ -164,6 +254,7 @@ class Transport(Protocol):
             ModeError: processes update rows without asking their owner (kvstore mode with Hogwild).
         """
 
+    @abstractmethod
     def votes(self, yes: bool) -> int:
         """The number of processes that say yes; a barrier in every mode: all processes call it."""
 
@@ -173,19 +264,24 @@ class Transport(Protocol):
         Raises:
             GraphEmbError: an earlier push failed at its owner.
         """
+        self._tables.check_open()
 
     def barrier(self) -> None:
         """Return when every process has come here; pushes still on their way need ``flush`` before."""
+        self._tables.check_open()
 
+    @abstractmethod
     def shard(self, table: str) -> EmbeddingShard:
         """The rows that this process stores, not copied; all processes' shards together are the table.
 
         For reading state and for tests: writing to it goes past the single writer of a row.
         """
 
+    @abstractmethod
     def in_reach(self, table: str) -> Reach:
         """The rows that models may change in place, without ``push``; none where handlers must see the changes."""
 
+    @abstractmethod
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         """The pieces that this process saves, or with ``overwrite`` loads: disjoint, and over all processes the table.
 
@@ -195,6 +291,7 @@ class Transport(Protocol):
             ModeError: ``overwrite`` while prefetched rows would be out of date.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """Free every table and leave the job. May be repeated.
 

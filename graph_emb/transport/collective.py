@@ -1,24 +1,26 @@
 """Tables over many processes in lockstep: ids travel to the ranks that own them, rows come back, gradients follow.
 
-Legend: B asked ids, R distinct ids, D width, W ranks, T tables of a step.
+Legend: B asked ids, R distinct ids, S sent rows, D width, W ranks, T tables of a step.
 """
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.errors import ConfigError, ModeError, PeerError
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, gather, gather_two
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport import lockstep
-from graph_emb.transport.base import Push, Reach, Traffic
-from graph_emb.transport.collective_table import Prefetch, RankTable
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Traffic, Transport
 from graph_emb.transport.lockstep import (
     BARRIER,
     CREATE,
@@ -30,17 +32,17 @@ from graph_emb.transport.lockstep import (
     REPAIR,
     VOTES,
     WRITE,
+    Prefetch,
+    RankTable,
     identity,
 )
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.push_exchange import exchange
 from graph_emb.transport.push_packing import Packed, pack_share, settle
 from graph_emb.transport.routing import layout
-from graph_emb.transport.rows import ShardRows, TableRows
-from graph_emb.transport.shared_table import shared_rows
+from graph_emb.transport.shm_all_to_all import map_memory, new_memory
 
 
-class CollectiveTransport:
+class CollectiveTransport(Transport):
     """Every rank stores a part of each table and takes part in every pull and push, with no rows if need be.
 
     Args:
@@ -69,27 +71,15 @@ class CollectiveTransport:
         self.world_size = group.world_size
         self.local_rank = group.local_rank
         self.traffic = Traffic()
-        self._tables: dict[str, RankTable] = {}
+        self._tables: LiveTables[RankTable] = LiveTables()
         self._created = 0
-        self._closed = False
         parts = group.gather_objects(part, "init")
         if any(p is None for p in parts) and any(p is not None for p in parts):
             raise ConfigError(f"init(part=...): the ranks gave {parts}; give a part on every rank or on none")
         self._parts_of_ranks: list[int] | None = None if part is None else parts
 
     def create(self, spec: TableSpec) -> None:
-        """Allocate and initialise the rows of this rank. Every rank must create the same tables in the same order.
-
-        Raises:
-            ConfigError: a live table has the name already, or the partition does not fit the ranks.
-        """
-        self._check_open()
-        if spec.name in self._tables:
-            old = self._tables[spec.name].spec
-            raise ConfigError(
-                f"a table {spec.name!r} of shape ({old.num_rows}, {old.dim}) is alive already; "
-                "choose another name or drop the old DistEmbedding first"
-            )
+        self._tables.check_free(spec.name)
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
         rows = shared_rows(self.group, spec) if self._hogwild else None
@@ -102,11 +92,11 @@ class CollectiveTransport:
 
     def layout_of(self, table: str) -> RankRanges:
         """Which rank stores which rows of a live table."""
-        return self._table(table).ranges
+        return self._tables[table].ranges
 
     def mark_changed(self, table: str, rows: Tensor) -> None:
         """Note that rows of this rank's shard change, for those who have fetched them before they ask for them."""
-        early = self._table(table).early
+        early = self._tables[table].early
         if early is not None and early.changed is not None:
             early.changed[rows] = True
 
@@ -114,37 +104,16 @@ class CollectiveTransport:
         """Which rank stores which rows of a table with this book."""
         return layout(book, self.world_size, self._parts_of_ranks, table)
 
-    def destroy(self, table: str) -> None:
-        """Free this rank's rows of a table. Waits for no rank, so that a garbage collector may call it."""
-        self._tables.pop(table, None)
-
     def attach(self, table: str, rule: SparseRule) -> None:
-        """Allocate the rule's state for this rank's rows.
-
-        Raises:
-            ModeError: another optimizer trains the table.
-        """
-        found = self._table(table)
-        if found.attached:
-            raise ModeError(f"table {table!r} is trained by another optimizer; close() that one first")
-        found.shard.allocate_state(rule.state_specs())
-        found.attached = True
+        self._tables[table].shard.allocate_state(rule.state_specs())
 
     def detach(self, table: str) -> None:
-        """Free the optimizer state of a table; a table that is gone already is fine."""
-        if table in self._tables and self._tables[table].attached:
+        if table in self._tables:
             self._tables[table].shard.free_state()
-            self._tables[table].attached = False
 
     def pull(self, table: str, ids: Tensor) -> Tensor:
-        """Rows of checked ids, shape (B, D), in request order, duplicates kept. Every rank must call it.
-
-        Each distinct id is asked for once; rows that this rank owns do not travel.
-
-        Raises:
-            PeerError: a process is gone, or is in another call.
-        """
-        found = self._table(table)
+        """As ``Transport.pull``. Each distinct id is asked for once; rows that this rank owns do not travel."""
+        found = self._tables[table]
         if found.early is not None:
             rows, route = self._finish(found, ids), found.early.route
             found.early = None
@@ -172,14 +141,8 @@ class CollectiveTransport:
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
 
     def prefetch(self, table: str, ids: Tensor) -> None:
-        """Start to fetch the rows of checked ids, while this process goes on; the next pull of the table takes them.
-
-        Every rank must call it. With staleness 0 the rows that a push changes in between are sent again by the pull.
-
-        Raises:
-            ModeError: the rows of an earlier prefetch were not pulled.
-        """
-        found = self._table(table)
+        """As ``Transport.prefetch``. With staleness 0 the pull sends again the rows that a push changes in between."""
+        found = self._tables[table]
         if found.early is not None:
             raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
         route = found.ranges.route(ids, self.rank)
@@ -226,14 +189,11 @@ class CollectiveTransport:
         self.traffic.bytes_sent += len(places) * 8 + fresh.numel() * fresh.element_size()
 
     def push(self, pushes: Sequence[Push]) -> None:
-        """Merge, send to the owners, merge there in the order (id, source rank, position), apply. Every rank calls it.
+        """Merge, send to the owners, merge there in the order (id, source rank, position), apply.
 
         One exchange carries the gradients of all tables. A table that no rank touched is left alone.
-
-        Raises:
-            PeerError: a process is gone, or is in another call.
         """
-        both = [(push, self._table(push.table)) for push in pushes]
+        both = [(push, self._tables[push.table]) for push in pushes]
         packed = [pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device) for p, t in both]
         touched = [push.touched for push in pushes]
         if self.world_size > 1:
@@ -259,7 +219,7 @@ class CollectiveTransport:
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""
-        return lockstep.signature([self._table(name).identity for name in tables])
+        return lockstep.signature([self._tables[name].identity for name in tables])
 
     def agree(self, call: int, number: int, per_rank: Tensor, what: str) -> Tensor:
         """Exchange one row of K numbers with every rank, and check that all are in the same call. Every rank calls it.
@@ -297,8 +257,7 @@ class CollectiveTransport:
         return int(self.agree(call, number, torch.full((self.world_size, 1), said), what).sum())
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
-        """Overwrite rows of checked distinct ids. Every rank must call it; the highest rank wins where ids overlap."""
-        found = self._table(table)
+        found = self._tables[table]
         shard, what = found.shard, f"write of table {table!r}"
         route = found.ranges.route(ids, self.rank)
         sent = values.to(shard.weight.device, shard.weight.dtype).index_select(0, torch.from_numpy(route.first))
@@ -319,8 +278,7 @@ class CollectiveTransport:
             self.mark_changed(table, rows)
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
-        """Keep rows of checked ids from updates, or give them back. Every rank must call it; the ids of all count."""
-        found = self._table(table)
+        found = self._tables[table]
         what = f"freeze of table {table!r}"
         route = found.ranges.route(ids, self.rank)
         remote = len(route.ids) - route.counts[self.rank]
@@ -336,42 +294,26 @@ class CollectiveTransport:
             found.shard.freeze(rows - found.shard.first_id, frozen)
 
     def votes(self, yes: bool) -> int:
-        """How many ranks say yes. Every rank must call it."""
-        self._check_open()
+        self._tables.check_open()
         return self._tell(VOTES, 0, int(yes), "votes")
 
-    def flush(self) -> None:
-        """Nothing is ever pending: a push returns when this rank's rows are updated."""
-        self._check_open()
-
     def barrier(self) -> None:
-        """Return when every rank has come here."""
-        self._check_open()
+        self._tables.check_open()
         self._tell(BARRIER, 0, 0, "barrier")
 
     def shard(self, table: str) -> EmbeddingShard:
-        """The rows that this rank stores.
-
-        Raises:
-            ModeError: no such table, or the transport was closed.
-        """
-        return self._table(table).shard
+        return self._tables[table].shard
 
     def in_reach(self, table: str) -> Reach:
-        """The rows that this rank may change in place: its own, in Hogwild all."""
-        found = self._table(table)
+        """As ``Transport.in_reach``: the rows of this rank, in Hogwild all."""
+        found = self._tables[table]
         frozen = found.shard.frozen is not None  # on every rank, where rows of any are
         if found.shared is not None:
             return Reach(0, found.shared, frozen)
         return Reach(found.shard.first_id, found.shard.weight, frozen)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
-        """This rank's rows of a table, to be saved or, with ``overwrite``, loaded.
-
-        Raises:
-            ModeError: rows that were prefetched would be out of date by more than a step.
-        """
-        found = self._table(table)
+        found = self._tables[table]
         if overwrite and found.early is not None:
             if found.early.changed is not None:
                 found.early.changed[:] = True
@@ -380,23 +322,100 @@ class CollectiveTransport:
         return [ShardRows(found.shard)]
 
     def close(self) -> None:
-        """Free every table and leave the group; later calls raise."""
-        if not self._closed:
-            self._tables.clear()
-            self._closed = True
+        if not self._tables.closed:
+            self._tables.close()
             self.group.close()
-
-    def _table(self, table: str) -> RankTable:
-        self._check_open()
-        if table not in self._tables:
-            raise ModeError(f"no table {table!r} here; live tables: {', '.join(sorted(self._tables)) or 'none'}")
-        return self._tables[table]
 
     def _count(self, route: Route, asked: int, spec: TableSpec) -> None:
         self.traffic.asked += asked
         self.traffic.distinct += len(route.ids)
         self.traffic.local += route.counts[self.rank]
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ModeError("graph_emb was shut down; call graph_emb.init() and create the tables again")
+
+def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]], what: str) -> list[Packed]:
+    """Send the pieces of every table to their owners and receive those for this rank, in the order of the senders.
+
+    Args:
+        group: The processes.
+        packed: One for each table, (T,), the same tables on every rank.
+        incoming: Rows that come from each rank for each table, (T, W).
+        what: The words with which an error names the call.
+    """
+    ids = _exchange(group, [p.ids for p in packed], packed, incoming, what)
+    grads = _exchange(group, [p.grads for p in packed], packed, incoming, what)
+    occurrences: list[Tensor | None] = [None] * len(packed)
+    averaged = [k for k, p in enumerate(packed) if p.occurrences is not None]
+    if averaged:
+        some = [packed[k] for k in averaged]
+        columns = [p.occurrences for p in some if p.occurrences is not None]
+        found = _exchange(group, columns, some, [incoming[k] for k in averaged], what)
+        for k, column in zip(averaged, found, strict=True):
+            occurrences[k] = column
+    came = zip(ids, grads, incoming, occurrences, strict=True)
+    return [Packed(i, g, counts, occurrences=o) for i, g, counts, o in came]
+
+
+def _exchange(
+    group: ProcessGroup, columns: list[Tensor], packed: list[Packed], incoming: list[list[int]], what: str
+) -> list[Tensor]:
+    """One column of every table by one all_to_all: bytes, destination after destination, table after table."""
+    if len(columns) == 1:  # nothing to interleave: no copy
+        return [group.exchange(columns[0], packed[0].counts, incoming[0], what)]
+    widths = [math.prod(column.shape[1:]) * column.element_size() for column in columns]
+    pieces = [column.split(p.counts) for column, p in zip(columns, packed, strict=True)]
+    ranks = range(group.world_size)
+    flat = [piece[rank].contiguous().view(-1).view(torch.uint8) for rank in ranks for piece in pieces]
+    to_send = [sum(p.counts[rank] * w for p, w in zip(packed, widths, strict=True)) for rank in ranks]
+    to_receive = [sum(c[rank] * w for c, w in zip(incoming, widths, strict=True)) for rank in ranks]
+    came = group.exchange(torch.cat(flat), to_send, to_receive, what)
+    found: list[list[Tensor]] = [[] for _ in columns]
+    start = 0
+    for rank in ranks:
+        for k, width in enumerate(widths):
+            end = start + incoming[k][rank] * width
+            found[k].append(came[start:end])
+            start = end
+    return [
+        torch.cat(parts).view(column.dtype).view(-1, *column.shape[1:])
+        for parts, column in zip(found, columns, strict=True)
+    ]
+
+
+def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
+    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it.
+
+    Raises:
+        ConfigError: the table is not in host memory, there is no room, or the ranks give it other shapes.
+        PeerError: the rank that made it is gone.
+    """
+    if spec.device.type != "cpu":
+        raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
+    size = spec.num_rows * spec.dim * spec.dtype.itemsize
+    what, descriptor, memory, failed = f"create of table {spec.name!r}", -1, None, ""
+    if group.rank == 0:
+        try:
+            descriptor, memory = new_memory(max(1, size))
+        except OSError as error:
+            failed = (
+                f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; "
+                "use fewer rows, or a container with more memory"
+            )
+    try:
+        shape = f"({spec.num_rows}, {spec.dim}) of {spec.dtype}"
+        told = group.gather_objects((os.getpid(), descriptor, failed, shape), what)
+        shapes = [entry[3] for entry in told]
+        if len(set(shapes)) > 1:
+            raise ConfigError(f"table {spec.name!r}: the ranks make it {shapes}; make the same tables on every rank")
+        pid, file, reason, _ = told[0]
+        if reason:
+            raise ConfigError(reason)
+        try:
+            found = memory if memory is not None else map_memory(pid, file, max(1, size))
+        except OSError as error:
+            raise PeerError(f"{what}: rank 0 (process {pid}) is gone ({error})") from error
+        group.gather_objects(None, what)  # every rank has mapped it
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    values = torch.from_numpy(np.frombuffer(found, np.uint8))
+    return values[:size].view(spec.dtype).view(spec.num_rows, spec.dim)

@@ -15,7 +15,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.apply import apply_update
-from graph_emb.optim.grouping import share
+from graph_emb.optim.kernels import share
 from graph_emb.optim.sgd import SGD
 from graph_emb.table.shard import EmbeddingShard, gather
 from graph_emb.transport.collective import CollectiveTransport

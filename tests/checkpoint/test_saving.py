@@ -15,10 +15,10 @@ import torch
 from safetensors import safe_open
 
 import graph_emb as ge
-from graph_emb.checkpoint import table_writer, writing
-from graph_emb.checkpoint.background import PendingCheckpoint
+from graph_emb.checkpoint import snapshot, table_writer
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.checkpoint.retention import Retention, pending_checkpoint
+from graph_emb.checkpoint.saving import PendingCheckpoint
 from graph_emb.core.errors import ConfigError, DataError
 from tests.checkpoint.tiny import NUM, Tiny, same
 
@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", "somewhere")
 
-    monkeypatch.setattr(writing, "write_shares", full)
+    monkeypatch.setattr(snapshot, "write_shares", full)
     with pytest.raises(OSError, match="No space left"):
         finished(tiny.save(tmp_path / "last", step=2, background=background))
     monkeypatch.undo()
@@ -159,8 +159,8 @@ def test_a_background_save_holds_the_numbers_of_its_moment(tmp_path: Path, monke
     tiny, go = Tiny(), threading.Event()
     tiny.run(2)
     before = tiny.look()
-    write = writing.write_shares
-    monkeypatch.setattr(writing, "write_shares", lambda *args: (go.wait(30), write(*args))[1])
+    write = snapshot.write_shares
+    monkeypatch.setattr(snapshot, "write_shares", lambda *args: (go.wait(30), write(*args))[1])
     made = tiny.save(tmp_path / "2", step=2, background=True)
     assert isinstance(made, PendingCheckpoint)
     tiny.run(3)
@@ -176,7 +176,7 @@ def test_a_background_save_holds_the_numbers_of_its_moment(tmp_path: Path, monke
 
 def test_the_next_save_raises_what_a_background_save_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = Tiny()
-    monkeypatch.setattr(writing, "write_shares", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    monkeypatch.setattr(snapshot, "write_shares", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
     tiny.save(tmp_path / "1", background=True)._thread.join()
     monkeypatch.undo()
     with pytest.raises(OSError, match="I/O error"):
@@ -188,17 +188,17 @@ def test_the_next_save_raises_what_a_background_save_met(tmp_path: Path, monkeyp
 ENDS = """
 import sys
 import graph_emb as ge
-from graph_emb.checkpoint import background
+from graph_emb.checkpoint import saving
 
-write = background.write_part
+write = saving.write_part
 
 
 def late(snapshot):
-    background.threading.main_thread().join()
+    saving.threading.main_thread().join()
     write(snapshot)
 
 
-background.write_part = late
+saving.write_part = late
 emb = ge.DistEmbedding(5, 2, "t", ge.initializers.Uniform(seed=0))
 ge.save_checkpoint(sys.argv[1], tables=[emb], step=1, background=True)
 """
@@ -218,7 +218,7 @@ def test_an_error_that_nobody_waits_for_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tiny = Tiny()
-    monkeypatch.setattr(writing, "write_shares", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
+    monkeypatch.setattr(snapshot, "write_shares", lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")))
     made = tiny.save(tmp_path / "1", background=True)
     made._thread.join()
     (line,) = caplog.messages
@@ -231,8 +231,8 @@ def test_an_error_that_nobody_waits_for_is_logged(
 def test_a_wait_that_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counted as a wait before it had waited, so that the next one returned while nothing was there."""
     tiny, go = Tiny(), threading.Event()
-    write = writing.write_shares
-    monkeypatch.setattr(writing, "write_shares", lambda *args: (go.wait(30), write(*args))[1])
+    write = snapshot.write_shares
+    monkeypatch.setattr(snapshot, "write_shares", lambda *args: (go.wait(30), write(*args))[1])
     made = tiny.save(tmp_path / "1", background=True)
     with monkeypatch.context() as patch:
         patch.setattr(made._written, "wait", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -294,14 +294,14 @@ def some_ranks(folder: Path) -> list[str]:
         found += [str(loaded.extra["at"]), str(own.random() == expected)]
         for background in (False, True):
             if transport.rank == 1:
-                writing.write_shares = lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
+                snapshot.write_shares = lambda *_: (_ for _ in ()).throw(OSError(28, "No space left"))
             try:
                 failed = ge.save_checkpoint(folder / "2", **everything, background=background)
                 failed.wait()
             except (OSError, DataError) as error:
                 found.append(f"{type(error).__name__}: {error}")
             finally:
-                writing.write_shares = table_writer.write_shares
+                snapshot.write_shares = table_writer.write_shares
         if transport.rank == 1:  # damage that one rank finds is an error of all
             file = folder / "1" / Checkpoint(folder / "1").manifest.tables["t"].files[1].name
             data = bytearray(file.read_bytes())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import select
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -22,7 +23,7 @@ class Call(rpc.Request):
     """Do one thing at a server.
 
     Args:
-        method: A name of ``tables.METHODS``.
+        method: Of ``tables.Tables``, among those it lists.
         sender: The trainer's rank.
         arguments: Whatever pickles.
         tensors: Sent without pickling.
@@ -106,7 +107,7 @@ def receive(timeout_ms: int = SLICE_MS) -> tuple[int, Any] | None:
     return message.msg_seq, rpc.deserialize_from_payload(response, message.data, message.tensors)
 
 
-class Session(Protocol):
+class Session(ABC):
     """One trainer's way to the servers.
 
     Attributes:
@@ -119,23 +120,19 @@ class Session(Protocol):
         news: Ready while a peer has said something, or is gone: ``check`` looks what it is.
     """
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def machine(self) -> int: ...
-    @property
-    def machines(self) -> Sequence[int]: ...
-    @property
-    def hosts(self) -> Hosts: ...
-    @property
-    def answer_timeout(self) -> float: ...
-    @property
-    def barrier_timeout(self) -> float | None: ...
-    @property
-    def news(self) -> select.poll: ...
+    rank: int
+    machine: int
+    machines: Sequence[int]
+    hosts: Hosts
+    answer_timeout: float
+    barrier_timeout: float | None
+    news: select.poll
+
+    @abstractmethod
     def check(self) -> None:
         """Raise a PeerError that names the process when a peer is gone."""
 
+    @abstractmethod
     def close(self, broken: bool) -> None:
         """Say goodbye; ``broken`` after an error: end the connections only."""
 

@@ -15,19 +15,18 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
 from graph_emb.core.names import Rank
-from graph_emb.graph.partition_book import RangeBook, RankRanges, cut
+from graph_emb.graph.partition_book import RankRanges, cut
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import gather
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
-from graph_emb.transport.base import Push, Reach, Traffic
+from graph_emb.transport.base import LiveTables, Push, Reach, TableRows, Traffic, Transport
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Exchange, Session, check_picklable
 from graph_emb.transport.kvstore.layout import server_book
 from graph_emb.transport.kvstore.push_buffer import PushBuffer
 from graph_emb.transport.kvstore.standalone import checked_values
-from graph_emb.transport.kvstore.trainer_table import TrainerTable, for_server, shares
+from graph_emb.transport.kvstore.trainer_table import TrainerTable, for_server, own_share, shares
 from graph_emb.transport.push_packing import pack
-from graph_emb.transport.rows import TableRows
 
 MOST_PENDING = 16
 """Pushes that may wait at the servers: a faster trainer is held back instead of filling the queues."""
@@ -36,7 +35,7 @@ Calls = Callable[[Sequence[int], Callable[[int], Any]], list[Any]]
 """From servers, and a function that gives the segments that a server shall map (None: allocate), to calls."""
 
 
-class KVStoreTransport:
+class KVStoreTransport(Transport):
     """Tables in DGL's servers; each row is written by the server that owns it.
 
     ``push`` sends merged gradients and returns; ``flush`` returns when they are applied. A pull sees all of this
@@ -59,31 +58,18 @@ class KVStoreTransport:
         self._session, self._exchange = session, Exchange(session)
         self._staleness, self._hogwild, self._hosts = staleness, hogwild, session.hosts
         self._servers = self._hosts.servers_of(session.machine)
-        self._locals = {rank for rank, machine in enumerate(session.machines) if machine == session.machine}
         self._everyone = set(range(self.world_size))
-        self._tables: dict[str, TrainerTable] = {}
+        self._tables: LiveTables[TrainerTable] = LiveTables()
         self._made: dict[str, int] = {}
         self._unflushed: set[int] = set()
         self._failures: list[GraphEmbError] = []
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
         self._push_buffer: PushBuffer | None = None
-        self._closed = False
         self.traffic = Traffic()
 
     def create(self, spec: TableSpec) -> None:
-        """Make the table at every server, with initial values that depend on seed and id alone; waits for no trainer.
-
-        Raises:
-            ConfigError: a live table has the name, the device is no CPU, or the initializer cannot be sent.
-            PartitionError: the book's parts do not fit the hosts.
-        """
-        self._check_open()
-        if spec.name in self._tables:
-            old = self._tables[spec.name].spec
-            raise ConfigError(
-                f"a table {spec.name!r} of shape ({old.num_rows}, {old.dim}) is alive already; "
-                "choose another name or drop the old DistEmbedding first"
-            )
+        """Make the table at every server, with values that depend on seed and id alone; waits for no trainer."""
+        self._tables.check_free(spec.name)
         if spec.device.type != "cpu":
             raise ConfigError(f"table {spec.name!r}: device {spec.device}; servers keep rows in host memory, use 'cpu'")
         check_picklable(spec.initializer, f"table {spec.name!r}: init_func")
@@ -143,18 +129,13 @@ class KVStoreTransport:
         of it with the next create, flush, barrier or close, and free the memory when every trainer forgot it."""
         found = self._tables.pop(table, None)
         if found is not None:
-            if found.attached:
+            if found.shard.attached:
                 self._garbage.append((found.key, found.optimizers))
             self._garbage.append((found.key, 0))
 
     def attach(self, table: str, rule: SparseRule) -> None:
-        """Allocate the rule's state at the servers that hold the rows.
-
-        Raises:
-            ModeError: another optimizer trains the table.
-        """
-        found = self._table(table)
-        if found.attached:
+        found = self._tables[table]
+        if found.shard.attached:
             raise ModeError(f"table {table!r} is trained by another optimizer; close() that one first")
         check_picklable(rule, f"table {table!r}: rule")
         specs, number = tuple(rule.state_specs()), found.optimizers + 1
@@ -171,27 +152,21 @@ class KVStoreTransport:
         state = {spec.name: found.open_state(spec, names) for spec in specs}
         self._tell_mapped(found.key, number)
         found.shard.hold_state({spec.name: spec for spec in specs}, state)
-        found.optimizers, found.attached = number, True
+        found.optimizers = number
 
     def detach(self, table: str) -> None:
-        """Forget the optimizer state of a table; the servers hear of it as in ``destroy``."""
         found = self._tables.get(table)
-        if found is not None and found.attached:
+        if found is not None and found.shard.attached:
             self._garbage.append((found.key, found.optimizers))
-            found.attached = False
-            found.shard.hold_state({}, {})
-
-    def prefetch(self, table: str, ids: Tensor) -> None:
-        """Nothing is fetched early: DGL's samplers in this process would take the answer for theirs."""
-        self._table(table)
+            found.shard.free_state()
 
     def pull(self, table: str, ids: Tensor) -> Tensor:
-        """Rows of checked ids, shape (B, D), in request order, duplicates kept.
+        """As ``Transport.pull``.
 
         Rows of this machine are read from shared memory; of the others each distinct id is asked for once, at its
         owner.
         """
-        found = self._table(table)
+        found = self._tables[table]
         if found.pending > self._staleness:
             self.flush()
         self._exchange.check()
@@ -234,18 +209,18 @@ class KVStoreTransport:
         self.traffic.steps += 1
         for push in pushes:
             if push.touched:
-                self._push(self._table(push.table), push)
+                self._push(self._tables[push.table], push)
         if any(self._tables[push.table].pending >= max(MOST_PENDING, self._staleness) for push in pushes):
             self._drain()
         self._raise_failure()
 
     def _push(self, table: TrainerTable, push: Push) -> None:
-        if not table.attached and push.rule.state_specs():
+        if not table.shard.attached and push.rule.state_specs():
             raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
         packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), CPU, self._lend)
         assert self._push_buffer is not None  # pack() has laid the rows there
         clocks = table.clocks()
-        optimizer = table.optimizers if table.attached else 0
+        optimizer = table.optimizers if table.shard.attached else 0
         pieces = cut(packed.counts)
         if clocks:  # an empty batch still counts as a step of the table
             pieces = pieces + [(s, 0, 0) for s in range(self._hosts.num_servers) if s not in {p[0] for p in pieces}]
@@ -254,7 +229,7 @@ class KVStoreTransport:
             if server in self._servers and self._hogwild and not table.push_handler:
                 table.apply(push.rule, ids, grads, packed.how)
                 continue
-            arguments = (table.key, optimizer, push.rule, packed.how, packed.distinct, clocks)
+            arguments = (table.key, (optimizer, push.rule, packed.how, packed.distinct, clocks))
             if server in self._servers:
                 self._exchange.tell(server, "push_placed", *arguments, self._push_buffer.last, start, end)
             else:
@@ -289,7 +264,7 @@ class KVStoreTransport:
             PartitionError: an id is out of range.
             ShapeError: ids are no integer tensor, or values do not fit them.
         """
-        found = self._table(table)
+        found = self._tables[table]
         ids, values = checked_values(found.spec, ids, values, found.push_handler)
         order = torch.argsort(ids, stable=True)
         ids, values = ids[order], values[order]
@@ -299,16 +274,14 @@ class KVStoreTransport:
         found.pending += 1
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
-        """Overwrite rows of checked distinct ids; they are there when it returns."""
-        found = self._table(table)
+        found = self._tables[table]
         ids, order = torch.sort(ids.to("cpu"))
         values = values.to("cpu", found.spec.dtype)[order]
         pieces = found.book.pieces(ids)
         self._exchange.ask([(s, "write", (found.key,), (ids[i:j], values[i:j])) for s, i, j in pieces])
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
-        """Keep rows of checked ids from all trainers' updates, or give them back; it holds when this returns."""
-        found = self._table(table)
+        found = self._tables[table]
         if self._hogwild:
             raise ModeError(f"table {table!r}: hogwild trainers update rows that others froze; init(hogwild=False)")
         ids = ids.to("cpu").unique()
@@ -333,23 +306,18 @@ class KVStoreTransport:
         self._register(table, "pull", func)
 
     def _register(self, table: str, kind: str, func: Callable[..., Any] | None) -> None:
-        found = self._table(table)
+        found = self._tables[table]
         check_picklable(func, f"table {table!r}: {kind} handler")
         self._exchange.ask([(s, "register", (found.key, kind, func), ()) for s in range(self._hosts.num_servers)])
         setattr(found, f"{kind}_handler", func is not None)
 
     def flush(self) -> None:
-        """Return when everything that this trainer pushed is applied.
-
-        Raises:
-            PeerError: a push failed at a server, or a server is gone.
-        """
         self._drain()
         self._raise_failure()
 
     def _drain(self) -> None:
         """Wait until everything that this trainer pushed is applied, or failed."""
-        self._check_open()
+        self._tables.check_open()
         self._exchange.check()
         self._collect_garbage()
         self._failures += self._exchange.flush(sorted(self._unflushed))
@@ -366,47 +334,37 @@ class KVStoreTransport:
 
     def barrier(self) -> None:
         """Wait until every trainer is here; ends with an error that names the dead when one is."""
-        self._check_open()
+        self._tables.check_open()
         self._collect_garbage()
         self._exchange.barrier()
 
     def votes(self, yes: bool) -> int:
-        """How many trainers say yes. Every trainer must call it."""
-        self._check_open()
+        self._tables.check_open()
         return self._exchange.barrier(int(yes))
 
     def shard(self, table: str) -> shared.SharedShard:
-        """This trainer's share of its machine's rows; with a trainer on every machine, all shares make the table.
-
-        Raises:
-            ModeError: no such table, or the transport was closed.
-        """
-        found = self._table(table)
-        shares = RangeBook.even(found.high - found.low, len(self._locals))
-        low, high = shares.bounds[sorted(self._locals).index(self.rank) :][:2].tolist()
-        return found.shard.narrow(low, high)
+        """This trainer's share of its machine's rows; with a trainer on every machine, all shares make the table."""
+        return own_share(self._tables[table], self._session)
 
     def in_reach(self, table: str) -> Reach:
         """The rows that this trainer may change in place: in Hogwild those of its machine, unless handlers see them."""
-        found = self._table(table)
+        found = self._tables[table]
         end = found.high - found.low if self._hogwild and not (found.push_handler or found.pull_handler) else 0
         return Reach(found.low, found.shard.weight[:end], found.shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
-        """The pieces that this trainer saves or loads: ``flush`` and ``barrier`` before, ``barrier`` after a load."""
-        return shares(self._table(table), self._exchange, self._session)
+        return shares(self._tables[table], self._exchange, self._session)
 
     def close(self) -> None:
-        """Leave the job; the servers end when every trainer has left. Later calls raise. May be repeated."""
-        if self._closed:
+        """As ``Transport.close``; the servers end when every trainer has left."""
+        if self._tables.closed:
             return
         try:
             if not self._exchange.broken:
                 self._unflushed.update(range(self._hosts.num_servers))  # a goodbye must not overtake a push
                 self.flush()
         finally:
-            self._closed = True
-            self._tables.clear()
+            self._tables.close()
             self._session.close(self._exchange.broken)
 
     def _collect_garbage(self) -> None:
@@ -414,13 +372,3 @@ class KVStoreTransport:
             key, optimizer = self._garbage.popleft()
             for server in range(self._hosts.num_servers):
                 self._exchange.tell(server, "release", key, optimizer)
-
-    def _table(self, name: str) -> TrainerTable:
-        self._check_open()
-        if name not in self._tables:
-            raise ModeError(f"no table {name!r} here; live tables: {', '.join(sorted(self._tables)) or 'none'}")
-        return self._tables[name]
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ModeError("graph_emb was shut down; call graph_emb.init() and create the tables again")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Sequence
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.transport import guard
 from graph_emb.transport.channel import Channel, SignsOfLife, news_of
 from graph_emb.transport.kvstore import rpc
+from graph_emb.transport.kvstore.calls import Session
 from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
@@ -19,7 +19,7 @@ from graph_emb.transport.kvstore.tables import Announce
 from graph_emb.transport.kvstore.terminate_handler import hold_threads_when
 
 
-class GuardedSession:
+class GuardedSession(Session):
     """Meets the servers of ``serve`` through the guard, then connects DGL's RPC, and keeps watching.
 
     Args:
@@ -69,9 +69,9 @@ class GuardedSession:
 
     def _connect(self) -> None:
         rpc.start()
-        hold_threads_when(lambda: any(channel.is_lost() for channel in self._channels))
+        hold_threads_when(self._any_lost)
         welcome = [self._expect(channel, "listen") for channel in self._channels]
-        self.machines: Sequence[int] = welcome[0]["machines"]
+        self.machines = welcome[0]["machines"]
         dgl_rpc.set_rank(self.rank)
         dgl_rpc.set_machine_id(self.machine)
         dgl_rpc.set_group_id(0)
@@ -86,12 +86,15 @@ class GuardedSession:
         opening = rpc.Opening(self.hosts.addresses[self.machine][0], len(self._channels))
         for channel, address in zip(self._channels, addresses, strict=True):
             channel.send({"from": sorted(guard.connections_from(address)), "listen": opening.address})
-        opening.join(self.check_alive, self._timeout, "the servers")
+        opening.join(lambda: self.check() if self._any_lost() else None, self._timeout, "the servers")
         opened = [self._expect(channel, "from")["from"] for channel in self._channels]
         guard.check_accepted(opening.address[1], {(host, port) for ends in opened for host, port in ends})
         self._signs = SignsOfLife(self._channels, self.answer_timeout)
         if welcome[0]["graph"]:
             self._context = DGLContext(self.rank, self.machines, self.hosts, self.check)
+
+    def _any_lost(self) -> bool:
+        return any(channel.is_lost() for channel in self._channels)
 
     def _expect(self, channel: Channel, key: str) -> dict[str, Any]:
         message = channel.receive(self._start_timeout)
@@ -100,21 +103,22 @@ class GuardedSession:
         assert key in message, f"{channel.name} sent {message}; expected {key!r}"
         return message
 
-    def check_alive(self) -> None:
-        """Raise a PeerError when a server is gone; leaves messages where they are."""
-        for channel in self._channels:
-            if channel.is_lost():
-                self.check()
-
     def check(self) -> None:
         """Raise a PeerError that names the process when a server is gone or reports a dead trainer."""
         for channel in self._channels:
-            for message in channel.poll():
-                if "dead" in message:
-                    raise PeerError(message["dead"])
-            if channel.ended:
-                raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
-            channel.check_life(self.answer_timeout)
+            self._hear(channel)
+
+    def _hear(self, channel: Channel) -> bool:
+        """Whether the server said goodbye; raises as ``check``."""
+        for message in channel.poll():
+            if "dead" in message:
+                raise PeerError(message["dead"])
+            if "bye" in message:
+                return True
+        if channel.ended:
+            raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
+        channel.check_life(self.answer_timeout)
+        return False
 
     def close(self, broken: bool) -> None:
         """Say goodbye; the servers end when every trainer did. After an error, only the connections are closed."""
@@ -145,16 +149,9 @@ class GuardedSession:
         while waiting:
             self.news.poll(rpc.SLICE_MS)
             for channel in list(waiting):
-                for message in channel.poll():
-                    if "dead" in message:
-                        raise PeerError(message["dead"])
-                    if "bye" in message:
-                        waiting.remove(channel)
-                        self.news.unregister(channel)
-                if channel in waiting and channel.ended:
-                    raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
-                if channel in waiting:
-                    channel.check_life(self.answer_timeout)
+                if self._hear(channel):
+                    waiting.remove(channel)
+                    self.news.unregister(channel)
 
     def _end_channels(self) -> None:
         if self._signs is not None:
@@ -163,7 +160,7 @@ class GuardedSession:
             channel.close()
 
 
-class AttachedSession:
+class AttachedSession(Session):
     """The connection that ``dgl.distributed.initialize`` made.
 
     DGL's servers watch no process, so only silence shows a death.
@@ -187,7 +184,7 @@ class AttachedSession:
         self.hosts = Hosts(addresses, per_machine)
         members = _role_members()
         ranks = role.PER_ROLE_RANK["default"]
-        self.machines: Sequence[int] = [machine for _, machine in sorted((ranks[c], m) for c, m in members)]
+        self.machines = [machine for _, machine in sorted((ranks[c], m) for c, m in members)]
 
     def check(self) -> None:
         """Nothing tells before an answer is late."""

@@ -10,7 +10,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -101,19 +101,12 @@ class SharedShard(EmbeddingShard):
     """
 
     def __init__(self, spec: TableSpec, first_id: int, weight: Tensor) -> None:
-        self.spec = spec
-        self.first_id = first_id
-        self.weight = weight
-        self.state_specs: dict[str, StateSpec] = {}
-        self.state: dict[str, Tensor] = {}
+        self.spec, self.first_id, self.weight = spec, first_id, weight
+        self.free_state()
 
     def allocate_state(self, specs: Iterable[StateSpec]) -> None:
         """Refused: the server allocates (``Transport.attach``)."""
         raise ModeError(f"table {self.spec.name!r}: state in kvstore mode is made by attach(), on the servers")
-
-    def hold_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
-        """Take state that lies in shared memory; empty mappings drop it."""
-        self.state_specs, self.state = dict(specs), dict(state)
 
     def narrow(self, low: int, high: int) -> SharedShard:
         """The rows [low, high) with their state, sharing memory; per-table state is shared whole."""
@@ -122,6 +115,7 @@ class SharedShard(EmbeddingShard):
             name: tensor if self.state_specs[name].kind == "table" else tensor[low:high]
             for name, tensor in self.state.items()
         }
-        part.hold_state(self.state_specs, state)
+        if self.attached:
+            part.hold_state(self.state_specs, state)
         part.frozen = None if self.frozen is None else self.frozen[low:high]
         return part

@@ -28,20 +28,24 @@ class StandaloneTransport(LocalTransport):
         self._pull_handlers: dict[str, Callable[..., Tensor]] = {}
 
     def destroy(self, table: str) -> None:
-        """Free a table with its state and handlers."""
         super().destroy(table)
         self._push_handlers.pop(table, None)
         self._pull_handlers.pop(table, None)
 
     def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
         """As ``KVStoreTransport.register_push_handler``."""
-        self.shard(table)
-        _set(self._push_handlers, table, func)
+        self._register(self._push_handlers, table, func)
 
     def register_pull_handler(self, table: str, func: Callable[..., Tensor] | None) -> None:
         """As ``KVStoreTransport.register_pull_handler``."""
+        self._register(self._pull_handlers, table, func)
+
+    def _register(self, handlers: dict[str, Handler], table: str, func: Handler | None) -> None:
         self.shard(table)
-        _set(self._pull_handlers, table, func)
+        if func is None:
+            handlers.pop(table, None)
+        else:
+            handlers[table] = func
 
     def in_reach(self, table: str) -> Reach:
         """The rows that this process may change in place: all, or none where handlers see them."""
@@ -50,14 +54,12 @@ class StandaloneTransport(LocalTransport):
         return found._replace(weight=found.weight[:0]) if handled else found
 
     def pull(self, table: str, ids: Tensor) -> Tensor:
-        """Rows of checked ids, shape (B, D), in request order, duplicates kept; through the pull handler."""
         if table not in self._pull_handlers:
             return super().pull(table, ids)
         distinct, inverse = ids.unique(return_inverse=True)
         return self._pull_handlers[table](self._data(), table, distinct)[inverse]
 
     def push(self, pushes: Sequence[Push]) -> None:
-        """Apply the gradients of one step at once, by the rule or by the push handler."""
         for push in pushes:
             if push.table not in self._push_handlers:
                 super().push([push])
@@ -76,17 +78,10 @@ class StandaloneTransport(LocalTransport):
 
     def _data(self) -> dict[str, Tensor]:
         named: dict[str, Tensor] = {}
-        for table, shard in self._shards.items():
+        for table, shard in self._tables.items():
             named[table] = shard.weight
             named.update({f"{table}_{name}": tensor for name, tensor in shard.state.items()})
         return named
-
-
-def _set(handlers: dict[str, Handler], table: str, func: Handler | None) -> None:
-    if func is None:
-        handlers.pop(table, None)
-    else:
-        handlers[table] = func
 
 
 def checked_values(spec: TableSpec, ids: Tensor, values: Tensor, handled: bool) -> tuple[Tensor, Tensor]:

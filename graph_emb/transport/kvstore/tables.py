@@ -23,16 +23,19 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.transport.base import WEIGHT
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import SERVICE, Answer, Call, describe
 from graph_emb.transport.kvstore.push_buffer import Place, at
 from graph_emb.transport.kvstore.rpc import rpc
-from graph_emb.transport.rows import WEIGHT
 
 _log = get_logger("kvstore")
 
 Key = tuple[str, int]
 """A table's name and how many tables of that name each trainer made before."""
+
+Terms = tuple[int, SparseRule, Merge, bool, Mapping[str, float]]
+"""Of a push: the number of the optimizer, its rule, what is left to merge, whether ids are distinct, and the clocks."""
 
 
 class Segments(NamedTuple):
@@ -100,9 +103,11 @@ class Tables:
 
     def handle(self, call: Call) -> Any:
         """Run a call; errors of calls without an answer wait for the sender's next flush."""
-        method, answered = METHODS[call.method]
+        answered = call.method in ANSWERED
+        if not answered and call.method not in UNANSWERED:
+            raise KeyError(call.method)
         try:
-            answer = method(self, call.sender, *call.arguments, *call.tensors)
+            answer = getattr(self, call.method)(call.sender, *call.arguments, *call.tensors)
         except Exception as error:
             if answered:
                 return Answer(error=describe(error))
@@ -204,20 +209,9 @@ class Tables:
             else:
                 del self._tables[key]
 
-    def push(
-        self,
-        sender: int,
-        key: Key,
-        optimizer: int,
-        rule: SparseRule,
-        how: Merge,
-        distinct: bool,
-        clocks: Mapping[str, float],
-        ids: Tensor,
-        grads: Tensor,
-    ) -> None:
+    def push(self, sender: int, key: Key, terms: Terms, ids: Tensor, grads: Tensor) -> None:
         """Apply gradients of rows that this server owns, by the rule or by the user's handler."""
-        table = self._table(key)
+        table, (optimizer, rule, how, distinct, clocks) = self._table(key), terms
         rows, shard = table.rows(ids), table.shards[optimizer]
         if table.push_handler is not None:
             table.push_handler(self._data(), table.spec.name, *shard.without_frozen(rows, grads))
@@ -226,22 +220,10 @@ class Tables:
             shard.state[name].fill_(clock)
         apply_update(rule, shard, rows, grads, how, distinct=distinct)
 
-    def push_placed(
-        self,
-        sender: int,
-        key: Key,
-        optimizer: int,
-        rule: SparseRule,
-        how: Merge,
-        distinct: bool,
-        clocks: Mapping[str, float],
-        place: Place,
-        start: int,
-        end: int,
-    ) -> None:
+    def push_placed(self, sender: int, key: Key, terms: Terms, place: Place, start: int, end: int) -> None:
         """``push`` of rows [start, end) that lie in the sender's push buffer."""
         ids, grads = at(self._push_buffers[sender], place)
-        self.push(sender, key, optimizer, rule, how, distinct, clocks, ids[start:end], grads[start:end])
+        self.push(sender, key, terms, ids[start:end], grads[start:end])
 
     def push_buffer(self, sender: int, name: str, num_bytes: int) -> Answer:
         """Map the memory in which a trainer of this machine leaves its gradients."""
@@ -335,25 +317,12 @@ class Tables:
         return self._tables[key]
 
 
-METHODS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "create": (Tables.create, True),
-    "attach": (Tables.attach, True),
-    "mapped": (Tables.mapped, False),
-    "release": (Tables.release, False),
-    "push": (Tables.push, False),
-    "push_placed": (Tables.push_placed, False),
-    "push_buffer": (Tables.push_buffer, True),
-    "push_data": (Tables.push_data, False),
-    "write": (Tables.write, True),
-    "freeze": (Tables.freeze, True),
-    "pull": (Tables.pull, True),
-    "read_column": (Tables.read_column, True),
-    "write_column": (Tables.write_column, True),
-    "register": (Tables.register, True),
-    "flush": (Tables.flush, True),
-    "barrier": (Tables.barrier, True),
+ANSWERED = {
+    *("create", "attach", "push_buffer", "write", "freeze", "pull", "read_column", "write_column", "register"),
+    *("flush", "barrier"),
 }
-"""The calls of trainers, and whether an answer goes back."""
+UNANSWERED = {"mapped", "release", "push", "push_placed", "push_data"}
+"""The calls of trainers: methods of ``Tables``, and whether an answer goes back."""
 
 
 def tables_of(kv_store: Any) -> Tables:

@@ -17,9 +17,9 @@ from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.initializers import FromArray, OwnerInitializer
 from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.transport.base import ShardRows, TableRows
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Exchange, Session
-from graph_emb.transport.rows import ShardRows, TableRows
 
 
 @dataclass
@@ -31,7 +31,6 @@ class TrainerTable:
         low, high: The ids of this machine.
         shard: Their rows.
         optimizers: How many were attached so far.
-        attached: Whether one is now.
         push_handler, pull_handler: Whether a user's handler is registered.
         pending: Pushes since the last flush.
     """
@@ -44,7 +43,6 @@ class TrainerTable:
     high: int
     shard: shared.SharedShard
     optimizers: int = 0
-    attached: bool = False
     push_handler: bool = False
     pull_handler: bool = False
     pending: int = 0
@@ -119,29 +117,32 @@ class FarRows:
         bounds = table.book.bounds.tolist()
         self.first_id, self.num_rows = bounds[server], bounds[server + 1] - bounds[server]
         self._exchange, self._server = exchange, server
-        self._named = (table.key, table.optimizers if table.attached else 0)
+        self._named = (table.key, table.optimizers if table.shard.attached else 0)
 
     def read(self, column: str, start: int, stop: int) -> Tensor:
-        """Copies of rows [start, stop) of a column."""
         wanted = (*self._named, column, self.first_id + start, self.first_id + stop)
         return self._exchange.ask([(self._server, "read_column", wanted, ())])[0].tensors[0]
 
     def write(self, column: str, rows: Tensor, values: Tensor) -> None:
-        """Overwrite distinct rows of a column."""
         call = (self._server, "write_column", (*self._named, column), (rows + self.first_id, values))
         self._exchange.ask([call])
 
     def memory(self, column: str) -> Tensor | None:
-        """None: the rows are elsewhere."""
-        return None
+        return None  # the rows are elsewhere
+
+
+def own_share(table: TrainerTable, session: Session) -> shared.SharedShard:
+    """A trainer's share of its machine's rows."""
+    here = [trainer for trainer, machine in enumerate(session.machines) if machine == session.machine]
+    bounds = RangeBook.even(table.high - table.low, len(here)).bounds
+    low, high = bounds[here.index(session.rank) :][:2].tolist()
+    return table.shard.narrow(low, high)
 
 
 def shares(table: TrainerTable, exchange: Exchange, session: Session) -> list[TableRows]:
     """The pieces that a trainer saves and loads: its share of its machine's rows; machines without trainers in turn."""
     rank, machines = session.rank, list(session.machines)
-    here = [trainer for trainer, machine in enumerate(machines) if machine == session.machine]
-    low, high = RangeBook.even(table.high - table.low, len(here)).bounds[here.index(rank) :][:2].tolist()
-    found: list[TableRows] = [ShardRows(table.shard.narrow(low, high))]
+    found: list[TableRows] = [ShardRows(own_share(table, session))]
     for machine in sorted(set(range(session.hosts.num_machines)) - set(machines)):
         if machine % len(machines) == rank:
             found += [FarRows(exchange, server, table) for server in session.hosts.servers_of(machine)]
