@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from graph_emb import compat
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 compat.prepare()
+logging.getLogger("graph_emb").addHandler(logging.NullHandler())  # silent until an application configures logging
 
 # Found on first use: torch and numba take a second to import, and `graph-emb --help` needs neither.
 _LAZY = {

@@ -44,7 +44,6 @@ def _as_group(entry: Any) -> dict[str, Any]:
 
 
 def common_transport(tables: Iterable[DistEmbedding]) -> Transport:
-    """The transport of all tables."""
     transports = {id(table.transport): table.transport for table in tables}
     if len(transports) > 1:
         raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
@@ -64,7 +63,6 @@ def attach_all(transport: Transport, rules: dict[str, Rule]) -> None:
 
 
 def detach_all(transport: Transport, names: Iterable[str]) -> None:
-    """Give tables back."""
     for name in names:
         transport.detach(name)
 
@@ -127,12 +125,8 @@ def restore(optimizer: StatefulOptimizer, saved: dict[str, Any]) -> None:
 
 
 def checked_groups(optimizer: StatefulOptimizer, saved: dict[str, Any], where: str) -> list[dict[str, Any]]:
-    """The optimizer's groups with the numbers of a saved header; changes nothing.
+    """The optimizer's groups with the numbers of a saved ``header``; changes nothing.
 
-    Args:
-        optimizer: Of the same rule, options and tables.
-        saved: A result of ``header``.
-        where: The words with which an error begins.
     Raises:
         ConfigError: it belongs to another rule, other options or other tables, or a number is out of its limits.
     """

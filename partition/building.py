@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import time
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.log import get_logger
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
@@ -33,7 +33,7 @@ from partition.writer import (
     write_relation_names,
 )
 
-log = get_logger("partition.building")
+log = logging.getLogger("graph_emb.partition.building")
 
 
 @with_options

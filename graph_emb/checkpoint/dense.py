@@ -58,13 +58,8 @@ class DenseObjects:
     def restorer(
         self, where: str, manifest: CheckpointManifest, tensors: Mapping[str, Tensor], rank: int, ranks: int
     ) -> Restorer:
-        """Everything checked; call what it returns to change the objects.
+        """Everything checked; call what it returns to change the objects. Each rank takes its own generators.
 
-        Args:
-            where: The manifest's path, with which errors begin.
-            manifest: The checkpoint.
-            tensors: Those of its dense file.
-            rank, ranks: This process and how many there are: each rank takes its own generators.
         Raises:
             ConfigError: an object does not fit what was saved.
         """

@@ -10,13 +10,12 @@ from typing import Any
 from torch import Tensor, nn, optim
 
 from graph_emb import optimizer_state
-from graph_emb.checkpoint.all_or_none import agree, common_transport
 from graph_emb.checkpoint.dense import DenseObjects, Restorer
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, TableEntry
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.checkpoint.restore_rows import TableRestorer, restore_clocks
 from graph_emb.checkpoint.safetensors_file import PieceReader, dtype_name
-from graph_emb.checkpoint.saving import wait_for_running
+from graph_emb.checkpoint.saving import agree, common_transport, wait_for_running
 from graph_emb.checkpoint.snapshot import state_dtypes, trained_by
 from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
 from graph_emb.core.json_codec import decode

@@ -72,13 +72,7 @@ class Checkpoint:
 
 
 class TableReader:
-    """The rows of one table of a checkpoint, by original id.
-
-    Args:
-        folder: The checkpoint.
-        name: The table.
-        entry: What the manifest says of it.
-    """
+    """The rows of one table of a checkpoint, by original id."""
 
     def __init__(self, folder: Path, name: str, entry: TableEntry) -> None:
         self.folder, self.name, self.entry = folder, name, entry
@@ -173,7 +167,6 @@ class TableReader:
                 yield rows
 
     def row_bytes(self, column: str) -> int:
-        """Bytes of one row of a column."""
         like = self._empty(column)
         return like.element_size() * (self.entry.dim if like.dim() == 2 else 1)
 

@@ -51,7 +51,6 @@ class Column(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the tensor."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -92,7 +91,6 @@ class PieceWriter:
         self._file.write(len(text).to_bytes(8, "little") + text)
 
     def write(self, rows: Tensor) -> None:
-        """Append the next rows of the current tensor."""
         self._file.write(raw(rows.contiguous()).data)
 
     def close(self) -> str:
@@ -102,15 +100,12 @@ class PieceWriter:
         return self._file.close()
 
     def abandon(self) -> None:
-        """Close a file that is going to be removed."""
         self._file.abandon()
 
 
 class PieceReader:
     """Reads row ranges of the tensors of a safetensors file. A context manager.
 
-    Args:
-        path: The file.
     Attributes:
         columns: Every tensor by name.
     Raises:

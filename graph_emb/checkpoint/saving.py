@@ -2,27 +2,75 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn, optim
 
-from graph_emb.checkpoint.all_or_none import agree, common_transport
+from graph_emb import optimizer_state
 from graph_emb.checkpoint.dense import DenseObjects
 from graph_emb.checkpoint.retention import Best, Retention, pending_checkpoint
 from graph_emb.checkpoint.snapshot import Snapshot, finish, part_file, take, write_part
-from graph_emb.core.errors import DataError
-from graph_emb.core.log import get_logger
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
+from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 
-log = get_logger("checkpoint")
+T = TypeVar("T")
+
+
+def agree(transport: Transport, step: Callable[[], T], what: str, undo: Callable[[T], object] | None = None) -> T:
+    """Run a step on every rank and return its result here once it succeeded on all.
+
+    Args:
+        transport: The ranks.
+        step: This rank's work; it calls no other rank.
+        what: The words with which an error begins.
+        undo: Called with this rank's result where another one failed.
+    Raises:
+        DataError: another rank failed; its own error is raised there.
+    """
+    result, error = None, None
+    try:
+        result = step()
+    except Exception as raised:  # told to the others first: they would wait for ever
+        error = raised
+    try:
+        num_fine = transport.votes(error is None)
+        if error is not None:
+            raise error
+        if num_fine < transport.world_size:
+            failed = transport.world_size - num_fine
+            raise DataError(f"{what}: {failed} of {transport.world_size} ranks failed; their errors say why")
+    except BaseException:
+        if error is None and undo is not None:
+            undo(result)  # type: ignore[arg-type]
+        raise
+    return result  # type: ignore[return-value]
+
+
+def common_transport(tables: Sequence[DistEmbedding]) -> Transport:
+    """The transport of the tables; the active one where there are none.
+
+    Raises:
+        ConfigError: two tables have one name.
+        ModeError: the tables were made in different modes.
+    """
+    names = [table.name for table in tables]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"table {twice[0]!r} is given twice")
+    return optimizer_state.common_transport(tables) if tables else runtime.current()
+
+
+log = logging.getLogger("graph_emb.checkpoint")
 
 POLL, GRACE = 0.02, 60.0
 """Seconds between looks for the other ranks' parts, and that they get after the program's end."""

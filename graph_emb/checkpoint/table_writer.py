@@ -38,16 +38,7 @@ FILE_ROWS = 1 << 20
 
 @dataclass
 class TableShare:
-    """A rank's rows of a table.
-
-    Attributes:
-        name: The table.
-        dim, dtype: Its width and storage.
-        specs: Its optimizer state.
-        ids: Its original ids.
-        rows: The rows.
-        clocks: This rank's value of each per-table state.
-    """
+    """A rank's rows of a table, with the table's original ids, and this rank's value of each per-table state."""
 
     name: str
     dim: int

@@ -31,11 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_line(error: BaseException, when_out_of_memory: str) -> str:
-    """The error as one line for a person.
-
-    Args:
-        when_out_of_memory: The next step that follows a MemoryError.
-    """
+    """The error as one line for a person; after a MemoryError ``when_out_of_memory`` is the next step."""
     if isinstance(error, MemoryError):
         detail = f" ({' '.join(str(error).split())})" if str(error) else ""
         return f"out of memory{detail}; {when_out_of_memory}"

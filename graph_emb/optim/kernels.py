@@ -223,13 +223,7 @@ def run(
 ) -> bool:
     """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
 
-    Args:
-        rule: The arithmetic.
-        shard: Mutated; its weight must be float32 on the CPU for the fused form.
-        rows: Positions in the shard, shape (B,), int64, inside the shard, repeats allowed.
-        grads: Shape (B, D), any floating dtype.
-        how: The treatment of duplicates.
-        distinct: Whether the caller knows that there are none.
+    Arguments as ``apply_update``; the weight must be float32 on the CPU for the fused form.
     """
     check_merge(how)
     fused = FUSED.get(type(rule))

@@ -29,8 +29,8 @@ from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 from graph_emb.transport.collective import CollectiveTransport
+from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import layout
 from partition import PartitionedGraph
 
 WEIGHT = "weight"

@@ -104,11 +104,7 @@ class TableRows(Protocol):
 
 
 class ShardRows:
-    """Rows of a shard in this process's reach.
-
-    Args:
-        shard: Weight and state.
-    """
+    """Rows of a shard in this process's reach."""
 
     def __init__(self, shard: EmbeddingShard) -> None:
         self.first_id, self.num_rows = shard.first_id, shard.num_rows

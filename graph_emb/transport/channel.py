@@ -148,7 +148,6 @@ class Channel:
         return bool(waiting.poll(1000 * timeout))
 
     def fileno(self) -> int:
-        """The descriptor of the connection."""
         return self._sock.fileno()
 
     @property
@@ -173,9 +172,7 @@ def news_of(channels: Collection[Channel]) -> select.poll:
 class SignsOfLife:
     """A thread that tells peers that this process runs, however busy its main thread is.
 
-    Args:
-        channels: To the peers.
-        patience: Seconds of silence after which the least patient of them takes this process for stopped.
+    ``patience``: seconds of silence after which the least patient of them takes this process for stopped.
     """
 
     def __init__(self, channels: Collection[Channel], patience: float) -> None:

@@ -35,10 +35,10 @@ from graph_emb.transport.lockstep import (
     Prefetch,
     RankTable,
     identity,
+    layout,
 )
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, pack_share, settle
-from graph_emb.transport.routing import layout
 from graph_emb.transport.shm_all_to_all import map_memory, new_memory
 
 
@@ -333,13 +333,9 @@ class CollectiveTransport(Transport):
 
 
 def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]], what: str) -> list[Packed]:
-    """Send the pieces of every table to their owners and receive those for this rank, in the order of the senders.
+    """Send the pieces of every table, (T,), to their owners and receive this rank's, in the order of the senders.
 
-    Args:
-        group: The processes.
-        packed: One for each table, (T,), the same tables on every rank.
-        incoming: Rows that come from each rank for each table, (T, W).
-        what: The words with which an error names the call.
+    ``incoming`` are the rows that come from each rank for each table, (T, W).
     """
     ids = _exchange(group, [p.ids for p in packed], packed, incoming, what)
     grads = _exchange(group, [p.grads for p in packed], packed, incoming, what)

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import hmac
 import ipaddress
+import logging
 import math
 import os
 import secrets
@@ -26,7 +27,6 @@ from dataclasses import dataclass
 import psutil
 
 from graph_emb.core.errors import ConfigError, PeerError
-from graph_emb.core.log import get_logger
 from graph_emb.transport.channel import Address, Channel
 
 MAGIC = b"graph_emb guard 1"
@@ -46,7 +46,7 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 TOKEN_VARIABLE = "GRAPH_EMB_TOKEN"
 SHORTEST_TOKEN = 16
 
-_log = get_logger("guard")
+_log = logging.getLogger("graph_emb.guard")
 
 
 def new_token() -> str:
@@ -108,7 +108,6 @@ class Newcomer:
     answer: bytes = b""
 
     def fileno(self) -> int:
-        """The descriptor of the connection."""
         return self.sock.fileno()
 
 
@@ -259,13 +258,8 @@ class Listener:
 
 
 def dial(address: Address, token: str, timeout: float, patience: float) -> Channel:
-    """A channel to a listener, tried again until a process listens and has room.
+    """A channel to a listener, tried again for ``patience`` seconds until a process listens and has room.
 
-    Args:
-        address: Of the listener.
-        token: The job's token.
-        timeout: Of the channel.
-        patience: Seconds until giving up.
     Raises:
         PeerError: no process listens there, or it does not hold the same token.
     """

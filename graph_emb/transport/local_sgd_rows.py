@@ -43,7 +43,9 @@ class LocalSGDRows:
         if not fit or len({spec.dim for spec in specs}) > 1:
             found = ", ".join(f"{spec.name!r} {spec.dim} of {spec.dtype} on {spec.device}" for spec in specs)
             raise ConfigError(f"copies of rows need float32 tables of one width on the CPU; these have {found}")
-        self._dim = specs[0].dim
+        self._dim, self._row_bytes = specs[0].dim, specs[0].dim * torch.float32.itemsize
+        self._tables_said = f"table {', '.join(map(repr, self._names))}"
+        self._signature = transport.signature(self._names)
         self._memory: dict[str, Tensor] = {}
         self._asks = np.zeros((transport.world_size, len(tables)), np.int64)
         self._wanted = self._asks.copy()
@@ -127,18 +129,6 @@ class LocalSGDRows:
         if known is None or len(known) < num_rows:
             known = self._memory[use] = torch.empty(num_rows + num_rows // 4, self._dim)
         return known[:num_rows]
-
-    @property
-    def _row_bytes(self) -> int:
-        return self._dim * torch.float32.itemsize
-
-    @property
-    def _tables_said(self) -> str:
-        return f"table {', '.join(map(repr, self._names))}"
-
-    @property
-    def _signature(self) -> int:
-        return self._transport.signature(self._names)
 
 
 @njit(parallel=True, cache=True, nogil=True)

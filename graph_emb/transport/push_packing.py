@@ -45,13 +45,7 @@ class PushMemory(Protocol):
 def pack(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device, memory: PushMemory) -> Packed:
     """Merge a push that its owners apply by itself (kvstore mode).
 
-    A rule that wants every occurrence gets every occurrence.
-
-    Args:
-        push: Ids and gradients on any device.
-        owners: Who owns which id.
-        dtype, device: Where gradients are summed, and in which precision.
-        memory: Lends the memory in which the rows travel.
+    A rule that wants every occurrence gets every occurrence. Gradients are summed on ``device`` in ``dtype``.
     """
     ids, grads = _checked(push, dtype, device)
     if _has_kernel(push, grads):

@@ -50,13 +50,7 @@ class SharedExchange:
 
     @classmethod
     def open(cls, rank: int, world_size: int, gather: Any, timeout: float) -> SharedExchange | None:
-        """The exchange, or None where a rank cannot see the memory of another: other machines or containers.
-
-        Args:
-            rank, world_size: This process among all.
-            gather: Collects one small value of every rank.
-            timeout: Seconds until a silent rank is an error.
-        """
+        """The exchange, or None where a rank cannot see the memory of another: other machines or containers."""
         if not hasattr(os, "memfd_create"):
             return None
         size = 8 * (_HEAD + 2 * world_size)
@@ -192,13 +186,7 @@ class SharedExchange:
 
 
 class SharedAllToAll:
-    """The exchange of ``graph_emb.transport.process_group.ProcessGroup`` by shared memory.
-
-    Args:
-        memory: Of all ranks.
-        elsewhere: ``ProcessGroup.exchange_into`` for tensors that are not on the CPU.
-        failed: Makes the error of a failed call and the words that name it.
-    """
+    """The exchange of ``ProcessGroup`` by shared memory; ``elsewhere`` is its own for tensors of other devices."""
 
     def __init__(
         self,
@@ -209,7 +197,6 @@ class SharedAllToAll:
         self._memory, self._elsewhere, self._failed = memory, elsewhere, failed
 
     def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
-        """As ``ProcessGroup.exchange``."""
         out = send.new_empty((sum(to_receive), *send.shape[1:]))
         self.exchange_into(out, send, to_send, to_receive, what)
         return out
@@ -217,7 +204,6 @@ class SharedAllToAll:
     def exchange_into(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
     ) -> None:
-        """As ``ProcessGroup.exchange_into``."""
         if send.device.type != "cpu":
             self._elsewhere(out, send, to_send, to_receive, what)
             return
@@ -227,7 +213,6 @@ class SharedAllToAll:
             raise self._failed(error, what) from error
 
     def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
-        """As ``ProcessGroup.outgoing``."""
         shape = (num_rows, *like.shape[1:])
         num_bytes = math.prod(shape) * like.element_size()
         if like.device.type != "cpu" or not num_bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -18,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.log import get_logger
 from graph_emb.core.storage import foreign_file, remove_folder, replace_json
 from partition.manifest import read_json
 
-log = get_logger("partition.streaming")
+log = logging.getLogger("graph_emb.partition.streaming")
 
 PLAN = "plan.json"
 POLL_S = 0.05

@@ -11,8 +11,8 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import layout
 from tests.ranks import Ranks
 
 EDGES = np.array([[0, 1], [1, 2], [2, 3], [3, 3], [0, 4], [4, 2]])

@@ -22,8 +22,8 @@ from graph_emb.sampling.negatives import (
 )
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.walkers import alias_rows
+from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import layout
 from tests.ranks import Ranks
 
 DEGREES = np.array([1.0, 16.0, 0.0, 81.0, 3.0])

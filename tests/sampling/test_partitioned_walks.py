@@ -18,8 +18,8 @@ from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walkers import WALKER
 from graph_emb.sampling.walks import WalkSampler
+from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import layout
 from tests.ranks import Ranks
 from tests.sampling.test_walks import dense, misfit, second_order
 

@@ -63,7 +63,7 @@ def test_state_is_read_and_written_by_row_and_by_table() -> None:
 
 def test_state_is_never_shared_silently() -> None:
     made = shard()
-    with pytest.raises(ModeError, match="holds state"):
+    with pytest.raises(ModeError, match="is trained by another optimizer"):
         made.allocate_state(SPECS)
     made.free_state()
     made.allocate_state(SPECS[:1])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import secrets
@@ -21,10 +22,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graph_emb.core.log import get_logger
 from graph_emb.core.storage.output import named
 
-log = get_logger("graph_emb.core.storage")
+log = logging.getLogger("graph_emb.core.storage")
 
 MARK = ".graph_emb"
 MARK_FORMAT = "graph_emb files under construction"

@@ -20,14 +20,7 @@ SERVICE = 7_340_611  # DGL's lie at 22_4xx, 700_xxx, 80x_xxx and 901_2xx; DGL's 
 
 
 class Call(rpc.Request):
-    """Do one thing at a server.
-
-    Args:
-        method: Of ``tables.Tables``, among those it lists.
-        sender: The trainer's rank.
-        arguments: Whatever pickles.
-        tensors: Sent without pickling.
-    """
+    """Run a method of ``tables.Tables`` at a server for a trainer; tensors travel without pickling."""
 
     def __init__(self, method: str, sender: int, arguments: tuple[Any, ...] = (), *tensors: Tensor) -> None:
         self.method, self.sender, self.arguments, self.tensors = method, sender, arguments, tensors
@@ -151,7 +144,6 @@ class Exchange:
 
     @property
     def broken(self) -> bool:
-        """Whether a peer is gone."""
         return self._broken is not None
 
     def tell(self, server: int, method: str, *arguments: Any, tensors: Sequence[Any] = ()) -> int:

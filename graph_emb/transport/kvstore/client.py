@@ -23,7 +23,7 @@ from graph_emb.transport.base import LiveTables, Push, Reach, TableRows, Traffic
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Exchange, Session, check_picklable
 from graph_emb.transport.kvstore.layout import server_book
-from graph_emb.transport.kvstore.push_buffer import PushBuffer
+from graph_emb.transport.kvstore.shared import PushBuffer
 from graph_emb.transport.kvstore.standalone import checked_values
 from graph_emb.transport.kvstore.trainer_table import TrainerTable, for_server, own_share, shares
 from graph_emb.transport.push_packing import pack
@@ -168,7 +168,8 @@ class KVStoreTransport(Transport):
         """
         found = self._tables[table]
         if found.pending > self._staleness:
-            self.flush()
+            self._drain()
+            self._raise_failure()
         self._exchange.check()
         ids = ids.to("cpu")
         if not found.pull_handler:
@@ -312,12 +313,12 @@ class KVStoreTransport(Transport):
         setattr(found, f"{kind}_handler", func is not None)
 
     def flush(self) -> None:
+        self._tables.check_open()
         self._drain()
         self._raise_failure()
 
     def _drain(self) -> None:
         """Wait until everything that this trainer pushed is applied, or failed."""
-        self._tables.check_open()
         self._exchange.check()
         self._collect_garbage()
         self._failures += self._exchange.flush(sorted(self._unflushed))

@@ -24,14 +24,7 @@ MODE = "DGL_DIST_MODE"
 
 
 class DGLContext:
-    """Makes this process a client of ``dgl.distributed`` until ``leave``.
-
-    Args:
-        rank: This trainer.
-        machines: The machine of each trainer.
-        hosts: The servers.
-        check: Raises when a peer is gone; called while DGL waits.
-    """
+    """Makes this process a client of ``dgl.distributed`` until ``leave``; ``check`` is called while DGL waits."""
 
     def __init__(self, rank: int, machines: Sequence[int], hosts: Hosts, check: Callable[[], None]) -> None:
         from dgl.distributed import dist_context, kvstore, role
@@ -52,7 +45,6 @@ class DGLContext:
         dist_context.set_initialized(True)
 
     def leave(self) -> None:
-        """Undo everything."""
         from dgl.distributed import dist_context, kvstore
 
         dist_context.set_initialized(False)

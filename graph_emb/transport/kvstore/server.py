@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graph_emb.core.errors import ConfigError, PeerError
-from graph_emb.core.log import get_logger
 from graph_emb.transport import guard
 from graph_emb.transport.channel import Channel, SignsOfLife
 from graph_emb.transport.kvstore import rpc
@@ -17,9 +17,8 @@ from graph_emb.transport.kvstore.calls import Answer
 from graph_emb.transport.kvstore.layout import Hosts, read_hosts
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import tables_of
-from graph_emb.transport.kvstore.terminate_handler import hold_threads_when
 
-_log = get_logger("kvstore.server")
+_log = logging.getLogger("graph_emb.kvstore.server")
 
 
 class ConnectedTrainer(NamedTuple):
@@ -131,11 +130,13 @@ def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: 
 def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeout: float) -> None:
     """DGL's connections in both directions, each checked before its first message is read."""
     rpc.start()
-    hold_threads_when(lambda: any(trainer.channel.is_lost() for trainer in trainers.values()))
+    rpc.hold_threads_when(lambda: any(trainer.channel.is_lost() for trainer in trainers.values()))
     dgl_rpc.set_rank(server_id)
     dgl_rpc.set_machine_id(hosts.machine_of(server_id))
     dgl_rpc.set_num_client(len(trainers))
-    _set_roles(trainers, state)
+    # The roles that DGL's ``init_role`` would ask every trainer for; they are known already.
+    state.roles[0] = {"default": {(rank, trainer.machine) for rank, trainer in trainers.items()}}
+    state.kv_store.barrier_count[0] = {"default": 0}
     opening = rpc.Opening(hosts.address(server_id)[0], len(trainers))
     machines = [trainer.machine for trainer in trainers.values()]
     for trainer in trainers.values():
@@ -158,12 +159,6 @@ def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeo
         trainer.channel.send({"from": sorted(guard.connections_from(addresses[rank]))})
 
 
-def _set_roles(trainers: Trainers, state: Any) -> None:
-    """Set the roles that DGL's ``init_role`` would ask every trainer for; they are known already."""
-    state.roles[0] = {"default": {(rank, trainer.machine) for rank, trainer in trainers.items()}}
-    state.kv_store.barrier_count[0] = {"default": 0}
-
-
 def _loop(trainers: Trainers, state: Any) -> None:
     """Handle requests until every trainer said goodbye."""
     gone: set[int] = set()
@@ -174,7 +169,11 @@ def _loop(trainers: Trainers, state: Any) -> None:
             request, client, group = dgl_rpc.recv_request(rpc.SLICE_MS)
             if request is None or time.monotonic() - looked > rpc.SLICE_MS / 1000:
                 _check(trainers, gone)
-                _check_barrier(gone, tables.arrived)
+                if gone and (arrived := tables.arrived):  # as behind a script that raised
+                    raise PeerError(
+                        f"trainers {sorted(arrived)} wait at a barrier, but trainers {sorted(gone)} said goodbye; "
+                        "did one of them raise, or call barrier() less often?"
+                    )
                 looked = time.monotonic()
             if request is None:
                 if len(gone) == len(trainers):
@@ -211,15 +210,6 @@ def _check(trainers: Trainers, gone: set[int]) -> None:
             raise PeerError(f"{channel.name} {channel.ended} without a goodbye; see its log for the cause")
         else:
             channel.check_life(patience)
-
-
-def _check_barrier(gone: set[int], arrived: set[int]) -> None:
-    """Raise when trainers wait for one that said goodbye, as a script does that raised."""
-    if gone and arrived:
-        raise PeerError(
-            f"trainers {sorted(arrived)} wait at a barrier, but trainers {sorted(gone)} said goodbye; "
-            "did one of them raise, or call barrier() less often?"
-        )
 
 
 def _check_alive(trainers: Trainers) -> None:

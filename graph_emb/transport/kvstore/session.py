@@ -16,21 +16,12 @@ from graph_emb.transport.kvstore.dgl_context import DGLContext
 from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import Announce
-from graph_emb.transport.kvstore.terminate_handler import hold_threads_when
 
 
 class GuardedSession(Session):
     """Meets the servers of ``serve`` through the guard, then connects DGL's RPC, and keeps watching.
 
-    Args:
-        hosts: The servers.
-        machine: The machine that this trainer runs on.
-        rank: This trainer, from 0.
-        token: The job's token; None reads $GRAPH_EMB_TOKEN.
-        timeout: Seconds until an unreachable peer counts as dead.
-        start_timeout: Seconds that the other processes may take to come up.
-        answer_timeout: Seconds that a living server may take for an answer, and a server or trainer that is connected
-            may give no sign of life.
+    Arguments as ``graph_emb.transport.kvstore.connect``.
     """
 
     barrier_timeout = None  # the servers notice a trainer that does not live
@@ -69,7 +60,7 @@ class GuardedSession(Session):
 
     def _connect(self) -> None:
         rpc.start()
-        hold_threads_when(self._any_lost)
+        rpc.hold_threads_when(self._any_lost)
         welcome = [self._expect(channel, "listen") for channel in self._channels]
         self.machines = welcome[0]["machines"]
         dgl_rpc.set_rank(self.rank)
@@ -164,10 +155,6 @@ class AttachedSession(Session):
     """The connection that ``dgl.distributed.initialize`` made.
 
     DGL's servers watch no process, so only silence shows a death.
-
-    Args:
-        timeout: Seconds that a server may take for an answer.
-        barrier_timeout: Seconds that a barrier may take.
     """
 
     def __init__(self, timeout: float, barrier_timeout: float) -> None:

@@ -9,6 +9,7 @@ the service from the first message.
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
-from graph_emb.core.log import get_logger
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merge import Merge
@@ -26,10 +26,10 @@ from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport.base import WEIGHT
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import SERVICE, Answer, Call, describe
-from graph_emb.transport.kvstore.push_buffer import Place, at
 from graph_emb.transport.kvstore.rpc import rpc
+from graph_emb.transport.kvstore.shared import Place, at
 
-_log = get_logger("kvstore")
+_log = logging.getLogger("graph_emb.kvstore")
 
 Key = tuple[str, int]
 """A table's name and how many tables of that name each trainer made before."""
@@ -46,13 +46,7 @@ class Segments(NamedTuple):
 
 
 class ServerTable:
-    """One table at one server.
-
-    Args:
-        spec: Its book gives each server a range.
-        server: This server.
-        machine: The servers of this machine.
-    """
+    """One table at one server, of whose book each server has a range; ``machine``: the servers of this machine."""
 
     def __init__(self, spec: TableSpec, server: int, machine: range) -> None:
         assert isinstance(spec.book, RangeBook)
@@ -86,13 +80,7 @@ class ServerTable:
 
 
 class Tables:
-    """All tables of a server.
-
-    Args:
-        server: This server.
-        machine: The servers of its machine.
-        more: Tensors that users' handlers see in addition to our tables: DGL's own data.
-    """
+    """All tables of a server; ``more``: tensors that users' handlers see in addition, DGL's own data."""
 
     def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
         self._server, self._machine, self._more = server, machine, more
@@ -297,7 +285,6 @@ class Tables:
 
     @property
     def arrived(self) -> set[int]:
-        """The trainers that wait at a barrier."""
         return set(self._arrived)
 
     def close(self) -> None:

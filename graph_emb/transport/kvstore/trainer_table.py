@@ -58,7 +58,6 @@ class TrainerTable:
         )
 
     def clocks(self) -> dict[str, float]:
-        """The per-table clocks as they stand."""
         kinds = self.shard.state_specs
         return {name: value.item() for name, value in self.shard.state.items() if kinds[name].kind == "table"}
 
@@ -78,18 +77,13 @@ class ServerArray(FromArray):
         self._first_id = first_id
 
     def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Copy the rows of ids first_id, first_id + 1, ... into weight."""
         super().fill_(weight, first_id - self._first_id)
 
 
 def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool = False) -> TableSpec:
     """The spec with ranges per server, and of an array, a file's ids or original ids only the server's own rows.
 
-    Args:
-        spec: The table.
-        book: A range per server.
-        server: The server.
-        send_ids: Send the original ids that lie in files too: the server cannot read those.
+    With ``send_ids`` the original ids that lie in files are sent too: the server cannot read those.
     """
     low, high = book.bounds[server : server + 2].tolist()
     ids = spec.original_ids
@@ -105,13 +99,7 @@ def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool 
 
 
 class FarRows:
-    """Rows of a machine where no trainer runs: their server reads and writes them (``TableRows``).
-
-    Args:
-        exchange: The way to the servers.
-        server: Who owns the rows.
-        table: The table.
-    """
+    """Rows of a machine where no trainer runs: the server that owns them reads and writes them (``TableRows``)."""
 
     def __init__(self, exchange: Exchange, server: int, table: TrainerTable) -> None:
         bounds = table.book.bounds.tolist()

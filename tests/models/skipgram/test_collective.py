@@ -27,7 +27,7 @@ from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import WalkSampler
-from graph_emb.transport.routing import layout
+from graph_emb.transport.lockstep import layout
 from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, exchanged, fill, graph_of_groups
 from tests.ranks import Ranks
 

@@ -19,8 +19,8 @@ from graph_emb.sampling.negatives import NegativeSampler, node_degrees
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import WalkSampler
+from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import layout
 from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, fill, graph_of_groups
 from tests.models.skipgram.test_collective import GROUPS, PLANTED, accuracy, planted
 from tests.models.skipgram.test_kvstore import as_a_rank

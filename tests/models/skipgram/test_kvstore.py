@@ -17,8 +17,8 @@ from graph_emb.models.skipgram.steps import PacedSteps, WalkBatch
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, train_skipgram
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.routing import layout
 from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, exchanged, fill, graph_of_groups
 from tests.transport.kvstore.cluster import Cluster, close_idle
 

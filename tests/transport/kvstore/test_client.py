@@ -10,7 +10,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.transport.kvstore import push_buffer
+from graph_emb.transport.kvstore import shared
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 ROWS = torch.arange(24.0).view(12, 2)
@@ -104,7 +104,7 @@ def test_a_pull_misses_at_most_staleness_own_pushes(staleness: int) -> None:
 def more_than_the_push_buffer(transport: Any) -> float:
     emb = ge.DistEmbedding(2000, 4, name="wide", dtype=torch.float64)
     opt = ge.SparseSGD([emb], lr=1.0)
-    push_buffer.SMALLEST = 1 << 12  # each push is larger: the buffer grows, then is emptied many times
+    shared.SMALLEST = 1 << 12  # each push is larger: the buffer grows, then is emptied many times
     for _ in range(6):
         emb(torch.arange(2000)).sum().backward()
         opt.step()

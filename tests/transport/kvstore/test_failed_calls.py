@@ -10,7 +10,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from graph_emb.transport.kvstore import push_buffer, shared
+from graph_emb.transport.kvstore import shared
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 pytestmark = pytest.mark.dist
@@ -48,7 +48,7 @@ def test_a_step_that_hears_of_an_earlier_failure_is_applied_once() -> None:
 
 
 def fail_within_a_step(transport: Any) -> tuple[str, list[float]]:
-    push_buffer.SMALLEST = 1 << 12
+    shared.SMALLEST = 1 << 12
     first, second = ge.DistEmbedding(100, 4, name="first"), ge.DistEmbedding(1000, 4, name="second")
     opt = ge.SparseSGD([first, second], lr=1.0)
     transport.register_push_handler("first", picky)
