@@ -46,28 +46,28 @@ compat.prepare()
 logging.getLogger("graph_emb").addHandler(logging.NullHandler())  # silent until an application configures logging
 
 # Found on first use: torch and numba take a second to import, and `graph-emb --help` needs neither.
-_LAZY = {
-    "DistEmbedding": "graph_emb.embedding",
-    "PartitionBook": "graph_emb.graph.partition_book",
-    "RangeBook": "graph_emb.graph.partition_book",
-    "SparseAdagrad": "graph_emb.optimizer",
-    "SparseAdam": "graph_emb.optimizer",
-    "SparseAdamW": "graph_emb.optimizer",
-    "SparseOptimizer": "graph_emb.optimizer",
-    "SparseRowAdagrad": "graph_emb.optimizer",
-    "SparseRowAdam": "graph_emb.optimizer",
-    "SparseSGD": "graph_emb.optimizer",
-    "export_checkpoint": "graph_emb.checkpoint.export",
-    "import_dgl_state": "graph_emb.checkpoint.dgl_import",
-    "in_step": "graph_emb.transport.runtime",
-    "init": "graph_emb.transport.runtime",
-    "load_checkpoint": "graph_emb.checkpoint.loading",
-    "load_dataset": "graph_emb.graph.datasets",
-    "pipeline": "graph_emb.run.pipeline",
-    "read_graph": "graph_emb.graph.readers",
-    "save_checkpoint": "graph_emb.checkpoint.saving",
-    "shutdown": "graph_emb.transport.runtime",
+_HOMES = {
+    "graph_emb.checkpoint.dgl_import": ("import_dgl_state",),
+    "graph_emb.checkpoint.export": ("export_checkpoint",),
+    "graph_emb.checkpoint.loading": ("load_checkpoint",),
+    "graph_emb.checkpoint.saving": ("save_checkpoint",),
+    "graph_emb.embedding": ("DistEmbedding",),
+    "graph_emb.graph.datasets": ("load_dataset",),
+    "graph_emb.graph.partition_book": ("PartitionBook", "RangeBook"),
+    "graph_emb.graph.readers": ("read_graph",),
+    "graph_emb.optimizer": (
+        "SparseAdagrad",
+        "SparseAdam",
+        "SparseAdamW",
+        "SparseOptimizer",
+        "SparseRowAdagrad",
+        "SparseRowAdam",
+        "SparseSGD",
+    ),
+    "graph_emb.run.pipeline": ("pipeline",),
+    "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
 }
+_LAZY = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

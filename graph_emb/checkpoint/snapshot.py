@@ -31,7 +31,7 @@ from graph_emb.core.json_codec import encode
 from graph_emb.core.storage import PendingFolder, write_file
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
-from graph_emb.table.spec import StateSpec, accumulation_dtype
+from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import Transport
 
 
@@ -141,7 +141,7 @@ def trained_by(tables: Sequence[DistEmbedding], optimizers: Sequence[SparseOptim
 def state_dtypes(table: DistEmbedding) -> dict[str, tuple[StateSpec, str]]:
     """Each piece of a table's optimizer state with the name of its dtype."""
     specs = table.shard.state_specs
-    return {n: (spec, dtype_name(spec.dtype or accumulation_dtype(table.dtype))) for n, spec in specs.items()}
+    return {name: (spec, dtype_name(spec.dtype_beside(table.dtype))) for name, spec in specs.items()}
 
 
 def _numbers(group: dict[str, Any]) -> dict[str, Any]:

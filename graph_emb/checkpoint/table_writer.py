@@ -24,8 +24,8 @@ from graph_emb.checkpoint.reader import IDS, STATE, THREADS, WEIGHT
 from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, SCATTERED_BYTES, Column, PieceWriter, row_pieces
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds
-from graph_emb.table.spec import StateSpec, accumulation_dtype
-from graph_emb.transport.base import TableRows
+from graph_emb.table.spec import StateSpec
+from graph_emb.transport.base import ShardRows, TableRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,8 +62,7 @@ class TableShare:
         found = {WEIGHT: Column(self.dtype, (num_rows, self.dim))}
         for name, spec in self.specs.items():
             if spec.kind != "table":
-                shape = (num_rows, self.dim) if spec.kind == "element" else (num_rows,)
-                found[STATE + name] = Column(spec.dtype or accumulation_dtype(self.dtype), shape)
+                found[STATE + name] = Column(spec.dtype_beside(self.dtype), spec.shape(num_rows, self.dim))
         return found
 
     def copied(self) -> TableShare:
@@ -73,7 +72,7 @@ class TableShare:
         return TableShare(self.name, self.dim, self.dtype, self.specs, self.ids, held, self.clocks)
 
 
-class CopiedRows:
+class CopiedRows(ShardRows):
     """A copy of rows; see ``graph_emb.transport.base.TableRows``."""
 
     def __init__(self, rows: TableRows, columns: Sequence[str]) -> None:
@@ -90,13 +89,7 @@ class CopiedRows:
             for start, stop in row_pieces(rows.num_rows, row_bytes):
                 self._held[column][start:stop] = rows.read(column, start, stop)
 
-    def read(self, column: str, start: int, stop: int) -> Tensor:
-        return self._held[column][start:stop]
-
-    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
-        self._held[column].index_copy_(0, rows, values)
-
-    def memory(self, column: str) -> Tensor | None:
+    def _column(self, column: str) -> Tensor:
         return self._held[column]
 
 

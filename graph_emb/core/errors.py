@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class GraphEmbError(Exception):
@@ -41,6 +41,10 @@ class PeerError(GraphEmbError, RuntimeError):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """An error for a name that is not known, with the nearest known one as the next step."""
     options = sorted(known)
-    near = difflib.get_close_matches(str(name), options, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(options)}{hint}")
+    return ConfigError(f"unknown {kind} {name!r}; known: {', '.join(options)}{did_you_mean(name, options)}")
+
+
+def did_you_mean(name: object, known: Sequence[str]) -> str:
+    """The end of a message that names the nearest known word; empty where none is near."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

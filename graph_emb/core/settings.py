@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import Self
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, did_you_mean
 
 
 def _not_a_truth_value(value: Any) -> Any:
@@ -79,8 +78,7 @@ def limit_of(detail: ErrorDetails) -> str:
     if detail["type"] != "literal_error":
         return limit
     choices = re.findall(r"'([^']*)'", detail.get("ctx", {}).get("expected", ""))
-    near = difflib.get_close_matches(str(detail["input"]), choices, n=1)
-    return f"{limit} (did you mean {near[0]!r}?)" if near else limit
+    return limit + did_you_mean(detail["input"], choices)
 
 
 def short(value: Any) -> str:
@@ -102,8 +100,7 @@ def _refusal(settings: type[BaseModel], error: ValidationError) -> str:
         text = f"{path} is missing"
     elif first["type"] == "extra_forbidden":
         known = list(settings.model_fields)
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = did_you_mean(first["loc"][-1], known)
         text = f"{path} = {short(first['input'])}: unknown field; known: {', '.join(known)}{hint}"
     elif not first["loc"]:  # a finding about several fields names them itself
         text = f"{path}: {limit_of(first)}"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
-from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
+from graph_emb.table.spec import StateSpec, TableSpec
 
 LINE = 16  # float32 values in a cache line
 AHEAD = 6  # rows whose lines are asked for before they are needed
@@ -98,11 +98,10 @@ class EmbeddingShard:
         if self.attached:
             raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
         wanted = {spec.name: spec for spec in specs}
-        shapes = {"element": tuple(self.weight.shape), "row": (self.num_rows,), "table": (1,)}
         fresh: dict[str, Tensor] = {}
         for name, spec in wanted.items():
-            dtype = spec.dtype or accumulation_dtype(self.weight.dtype)
-            fresh[name] = allocate(shapes[spec.kind], dtype, self.spec.device, f"{self.spec.name}.{name}")
+            shape, dtype = spec.shape(self.num_rows, self.spec.dim), spec.dtype_beside(self.weight.dtype)
+            fresh[name] = allocate(shape, dtype, self.spec.device, f"{self.spec.name}.{name}")
             fresh[name].fill_(spec.initial)
         self.hold_state(wanted, fresh)
 

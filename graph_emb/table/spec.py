@@ -106,6 +106,14 @@ class StateSpec:
     dtype: torch.dtype | None = None
     initial: float = 0.0
 
+    def shape(self, num_rows: int, dim: int) -> tuple[int, ...]:
+        """Of the state of a shard's rows."""
+        return {"element": (num_rows, dim), "row": (num_rows,), "table": (1,)}[self.kind]
+
+    def dtype_beside(self, weight: torch.dtype) -> torch.dtype:
+        """Of the state of a table of this dtype."""
+        return self.dtype or accumulation_dtype(weight)
+
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which gradients and state of a table are kept: float32 for 16-bit tables, else the table's."""

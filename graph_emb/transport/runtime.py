@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from graph_emb.core.errors import ModeError, unknown_name
+from graph_emb.transport import kvstore
 from graph_emb.transport.base import Transport
 from graph_emb.transport.local import LocalTransport
 
@@ -14,19 +16,7 @@ MODES = ("local", "collective", "kvstore")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "local": (),
     "collective": ("backend", "timeout", "part", "staleness", "shared_memory", "hogwild"),
-    "kvstore": (
-        "hosts",
-        "num_servers",
-        "machine",
-        "rank",
-        "token",
-        "timeout",
-        "start_timeout",
-        "answer_timeout",
-        "barrier_timeout",
-        "staleness",
-        "hogwild",
-    ),
+    "kvstore": tuple(inspect.signature(kvstore.connect).parameters),
 }
 _active: Transport | None = None
 T = TypeVar("T")
@@ -69,8 +59,6 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
     if mode == "local":
         return LocalTransport()
     if mode == "kvstore":
-        from graph_emb.transport import kvstore
-
         return kvstore.connect(**options)
     from graph_emb.transport.collective import CollectiveTransport
     from graph_emb.transport.process_group import ProcessGroup

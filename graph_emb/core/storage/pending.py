@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
@@ -90,9 +89,7 @@ class PendingFolder:
     def __enter__(self) -> PendingFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def check_space(self, num_bytes: int) -> None:
@@ -185,9 +182,7 @@ class PendingFiles:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for stream in self._streams:
             stream.abandon()
         self._hidden.close()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
+from graph_emb.table.spec import StateSpec, TableSpec
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -80,14 +80,6 @@ def _reserve(name: str, num_bytes: int, what: str) -> None:
 def forget_name(name: str) -> None:
     """Take a segment's name out of the file system; those who mapped it keep it."""
     (SHARED_MEMORY / name).unlink(missing_ok=True)
-
-
-def state_shape(spec: StateSpec, weight: Tensor) -> tuple[int, ...]:
-    return {"element": tuple(weight.shape), "row": (weight.shape[0],), "table": (1,)}[spec.kind]
-
-
-def state_dtype(spec: StateSpec, weight: Tensor) -> torch.dtype:
-    return spec.dtype or accumulation_dtype(weight.dtype)
 
 
 class SharedShard(EmbeddingShard):

@@ -150,7 +150,7 @@ class Tables:
             state: dict[str, Tensor] = {}
             try:
                 for name, spec in wanted.items():
-                    shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
+                    shape, dtype = spec.shape(table.num_rows, table.spec.dim), spec.dtype_beside(weight.dtype)
                     if spec.kind == "table":  # the trainers' clocks; they arrive with each push
                         state[name] = torch.full(shape, spec.initial, dtype=dtype)
                         continue

@@ -49,8 +49,7 @@ class TrainerTable:
 
     def open_state(self, spec: StateSpec, names: dict[str, str]) -> Tensor:
         """A piece of the optimizer's state: mapped, or, of a per-table clock, the trainer's own."""
-        weight = self.shard.weight
-        shape, dtype = shared.state_shape(spec, weight), shared.state_dtype(spec, weight)
+        shape, dtype = spec.shape(self.shard.num_rows, self.spec.dim), spec.dtype_beside(self.spec.dtype)
         if spec.kind == "table":  # it travels with each push
             return torch.full(shape, spec.initial, dtype=dtype)
         return shared.open_segment(
