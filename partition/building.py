@@ -15,23 +15,13 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
+from partition import writer
 from partition.assignment import Assignment
 from partition.halo import PartBuilder
 from partition.manifest import TIMINGS, FileSet, PartitionManifest, facts_of, read_json
 from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.relabel import relabel, type_name
-from partition.writer import (
-    check_config_name,
-    check_names,
-    check_no_empty_features,
-    dgl_config,
-    estimated_bytes,
-    finish,
-    write_id_maps,
-    write_parts,
-    write_relation_names,
-)
 
 log = logging.getLogger("graph_emb.partition.building")
 
@@ -95,17 +85,17 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
     pending = pending_partition(options.out, overwrite=options.overwrite)
     with progress_shown(options.progress), pending as folder:
         graph = _read(source, options)
-        check_config_name(graph.name)
-        check_names(graph, graph.name)
-        folder.check_space(estimated_bytes(graph))
+        writer.check_config_name(graph.name)
+        writer.check_names(graph, graph.name)
+        folder.check_space(writer.estimated_bytes(graph))
         assignment = options.assigned(graph)
         files = FileSet(folder, _manifest(graph, assignment, options))
         made = relabel(graph, assignment, options.edge_owner, num_threads=options.num_threads)
         if not options.allow_empty:
-            check_no_empty_features(made)
+            writer.check_no_empty_features(made)
         builder = PartBuilder(made, halo=options.halo, num_hops=options.num_hops, num_threads=options.num_threads)
         _write_parts(files, builder, options.num_threads)
-        config = dgl_config(
+        config = writer.dgl_config(
             graph.ntypes, graph.etypes, made.nodes, made.edges, graph.name, assignment.method, options.num_hops
         )
         del made, builder  # the report needs memory of its own
@@ -113,7 +103,7 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
             _write_report(files, graph, assignment, options)
         if options.graphbolt:
             config = _add_graphbolt(files, config)
-        finish(files, config)
+        writer.finish(files, config)
         return load(folder.publish())
 
 
@@ -141,8 +131,10 @@ def _write_parts(files: FileSet, builder: PartBuilder, num_threads: int | None) 
     # once in the parts and once in the id maps
     with reading("writing the parts", 2 * made.edges.total + made.nodes.total, " rows") as tick:
         with ThreadPool(thread_count(num_threads)) as threads:
-            threads.run([partial(write_parts, files, builder, tick), partial(write_id_maps, files, made, tick)])
-        write_relation_names(files, made.graph.relation_names)
+            threads.run(
+                [partial(writer.write_parts, files, builder, tick), partial(writer.write_id_maps, files, made, tick)]
+            )
+        writer.write_relation_names(files, made.graph.relation_names)
 
 
 def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, options: BuildOptions) -> None:

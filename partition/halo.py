@@ -109,14 +109,11 @@ class PartBuilder:
 
     def _by_destination(self) -> tuple[np.ndarray, np.ndarray]:
         """(start of each node's in-edges, homogeneous edge ids) over the whole graph."""
-        starts = np.zeros(self.relabelled.nodes.total + 1, np.int64)
-        for part in range(self.relabelled.num_parts):
-            kernels.count_ids(self._owned_ends(part)[1], 1, starts)
-        np.cumsum(starts, out=starts)
-        filled, ids = starts[:-1].copy(), np.empty(self.relabelled.edges.total, np.int64)
-        for part in range(self.relabelled.num_parts):
-            first, _ = self.relabelled.edges.of_part(part)
-            kernels.fill_by_id(self._owned_ends(part)[1], first, filled, ids)
+        made = self.relabelled
+        dst = np.empty(made.edges.total, np.int64)
+        for part in range(made.num_parts):
+            dst[slice(*made.edges.of_part(part))] = self._owned_ends(part)[1]
+        ids, starts = kernels.group(dst, made.nodes.total)
         return starts, ids
 
     def build(self, part: int) -> PartArrays:
@@ -187,7 +184,9 @@ class PartBuilder:
         inner, owned = self.relabelled.nodes.of_part(part), self.relabelled.edges.of_part(part)
         known = frontier = _outside(sources, inner)
         for _ in range(self.num_hops - 1):
-            incoming = kernels.collect_runs(frontier, starts, ids)
+            sizes = starts[frontier + 1] - starts[frontier]
+            firsts = np.repeat(starts[frontier] - np.cumsum(sizes) + sizes, sizes)
+            incoming = ids[firsts + np.arange(len(firsts))]
             outer = np.union1d(outer, _outside(incoming, owned))
             sources, ignored = np.empty(len(incoming), np.int64), np.empty(len(incoming), np.int64)
             self._ends_of(incoming, sources, ignored)

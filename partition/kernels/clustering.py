@@ -164,18 +164,6 @@ def number(labels):
 
 
 @njit(cache=True, nogil=True)
-def bounds(order, starts, indptr):
-    """(L + 1,): where each label's row may begin, if no edge were merged."""
-    out = np.zeros(len(starts), np.int64)
-    for label in range(len(starts) - 1):
-        size = 0
-        for i in range(starts[label], starts[label + 1]):
-            size += indptr[order[i] + 1] - indptr[order[i]]
-        out[label + 1] = out[label] + size
-    return out
-
-
-@njit(cache=True, nogil=True)
 def contract(
     order, starts, low, high, begin, indptr, indices, weights, labels, ratings, seen, out_indices, out_weights, degrees
 ):

@@ -117,29 +117,6 @@ def count_ids(ids, start, counts):
 
 
 @njit(cache=True, nogil=True)
-def fill_by_id(ids, first_value, filled, out):
-    """Scatter consecutive values to the places of their ids; ``filled`` moves on."""
-    for i in range(len(ids)):
-        out[filled[ids[i]]] = first_value + i
-        filled[ids[i]] += 1
-
-
-@njit(cache=True, nogil=True)
-def collect_runs(keys, starts, values):
-    """The values of each key, one after the other: those of key k are values[starts[k] : starts[k + 1]]."""
-    total = 0
-    for key in keys:
-        total += starts[key + 1] - starts[key]
-    out = np.empty(total, np.int64)
-    filled = 0
-    for key in keys:
-        for i in range(starts[key], starts[key + 1]):
-            out[filled] = values[i]
-            filled += 1
-    return out
-
-
-@njit(cache=True, nogil=True)
 def move_to_lighter(source, destination, owner, load, held, least):
     """Give cut edges, in order, to the end's part with fewer edges: how many moved.
 

@@ -146,7 +146,7 @@ def contract(level: Level, labels: np.ndarray, threads: ThreadPool) -> Level:
     """The graph whose nodes are the clusters; ``level.labels`` is set to their numbers."""
     numbers, num_labels = kernels.number(labels)
     order, starts = group(numbers, num_labels, np.int32)
-    begins = kernels.bounds(order, starts, level.indptr)
+    begins = np.append(0, np.cumsum(np.diff(level.indptr)[order]))[starts]  # rows if no edge were merged
     # Only the pages that are written count: the arrays are as long as they could get, then cut.
     indices = np.empty(begins[-1], np.int32)
     weights = np.empty(begins[-1], level.sums)

@@ -23,13 +23,13 @@ from graph_emb.core.storage import PendingFolder
 from graph_emb.graph.dgl_format import BlockColumn
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+from partition import writer
 from partition.assignment import Assignment
 from partition.constraints import Constraints, constraints
 from partition.halo import PartArrays
 from partition.kernels import relabel as kernels
 from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of, write_listed
-from partition.methods.base import METHODS, Problem
-from partition.methods.base import finish as finish_parts
+from partition.methods.base import METHODS, Problem, finish
 from partition.methods.streaming import checked_passes
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
@@ -38,17 +38,6 @@ from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_large
 from partition.streaming.plan import Budget, Plan
 from partition.streaming.shared_stages import Removed, Workers, Workplace
 from partition.streaming.source import EdgeSource, Scan
-from partition.writer import (
-    Columns,
-    Files,
-    check_config_name,
-    check_names,
-    dgl_config,
-    finish,
-    id_map_files,
-    id_map_paths,
-    part_files,
-)
 
 TEMPORARY_VERSION = 2
 """Of the temporary files; those of another version are thrown away."""
@@ -112,7 +101,7 @@ class PartFiles:
         self.workplace, self.shuffle, self.tick = workplace, shuffle, tick
         self.layout = shuffle.layout
 
-    def _write(self, files: Files, count: int) -> Facts:
+    def _write(self, files: writer.Files, count: int) -> Facts:
         """Make files of the partition: their facts by name."""
         found = {name: write_listed(self.workplace.out, name, write) for name, write in files.items()}
         self.tick(count)
@@ -145,10 +134,10 @@ class PartFiles:
         del halo
         ids, ends = BlockColumn(shape, INT64, edge_ids), [local_ends(name) for name in ("src", "dst")]
         arrays = PartArrays(stop - start, end - first, ends[0], ends[1], nodes, owners, ids, ONE_TYPE, ONE_TYPE)
-        weights: Columns = {}
+        weights: writer.Columns = {}
         if self.layout.weight is not None:
             weights[f"{type_name(EDGE_TYPE)}/{WEIGHT}"] = self.shuffle.column(WEIGHT, part)
-        return self._write(part_files(part, arrays, {}, weights), end - first)
+        return self._write(writer.part_files(part, arrays, {}, weights), end - first)
 
     def _numbered(self, part: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """(local id by new id, new ids of halo nodes, ascending)."""
@@ -170,8 +159,8 @@ class PartFiles:
 
     def node_maps(self, order: np.ndarray) -> Facts:
         """The nodes' id maps; ``order`` is the original position of each new id."""
-        paths = id_map_paths("node", NODE_TYPE)
-        contents = id_map_files(order, inverse(order), self.layout.nodes.sizes[:, 0])
+        paths = writer.id_map_paths("node", NODE_TYPE)
+        contents = writer.id_map_files(order, inverse(order), self.layout.nodes.sizes[:, 0])
         return self._write({paths[form]: content for form, content in contents.items()}, len(order))
 
     def edge_map(self, form: str) -> Facts:
@@ -182,8 +171,8 @@ class PartFiles:
             yield from map(shuffle.new_ids, range(shuffle.num_position_ranges))
 
         back = BlockColumn((total,), number_type(total), new_ids)
-        contents = id_map_files(shuffle.column("position"), back, self.layout.edges.sizes[:, 0])
-        return self._write({id_map_paths("edge", type_name(EDGE_TYPE))[form]: contents[form]}, total)
+        contents = writer.id_map_files(shuffle.column("position"), back, self.layout.edges.sizes[:, 0])
+        return self._write({writer.id_map_paths("edge", type_name(EDGE_TYPE))[form]: contents[form]}, total)
 
 
 @dataclass
@@ -258,7 +247,7 @@ class Job:
         num_nodes = source.options.id_limit or num_nodes
         self._check_counts(num_nodes, slices)
         weight = np.dtype(slices[0]["dtype"]) if any(found["weighted"] for found in slices) else None
-        check_names(graph_without_edges(num_nodes, self.name, weight), self.name)
+        writer.check_names(graph_without_edges(num_nodes, self.name, weight), self.name)
         workplace.run("gaps", 1, lambda _: scan.check_no_gaps(num_nodes))
         self._check_plan(workplace, num_nodes, num_edges, weight)
         links = None
@@ -366,7 +355,7 @@ class Job:
         if num_parts > 1:
             parts = links.stream(wanted, num_parts, options.seed, chosen.method, chosen.passes, chosen.order, tick)
         why = AUTO_WHY if options.method == "auto" else "asked for"
-        why += finish_parts(Problem(graph, num_parts, wanted), parts, chosen.method, "destination", with_cut=False)
+        why += finish(Problem(graph, num_parts, wanted), parts, chosen.method, "destination", with_cut=False)
         return Assignment({NODE_TYPE: parts}, num_parts, chosen.method, options.seed, why)
 
     def _shuffled(self, workplace: Workplace, layout: ShuffleLayout) -> Shuffle:
@@ -413,13 +402,15 @@ class Job:
         made = facts_of(assignment, {NODE_TYPE: layout.nodes.total}, num_edges, {})
         manifest = PartitionManifest(f"{self.name}.json", "destination", self.options.halo, 1, made, files=facts)
         for kind, name in (("node", NODE_TYPE), ("edge", type_name(EDGE_TYPE))):
-            manifest.id_maps[kind] = {name: id_map_paths(kind, name)}
+            manifest.id_maps[kind] = {name: writer.id_map_paths(kind, name)}
         for name in facts:
             target = pending.path / name
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(workplace.out / name, target)
-        config = dgl_config([NODE_TYPE], [EDGE_TYPE], layout.nodes, layout.edges, self.name, assigned["method"], 1)
-        finish(FileSet(pending, manifest), config)
+        config = writer.dgl_config(
+            [NODE_TYPE], [EDGE_TYPE], layout.nodes, layout.edges, self.name, assigned["method"], 1
+        )
+        writer.finish(FileSet(pending, manifest), config)
         pending.publish()
 
 
@@ -429,8 +420,8 @@ def build_streaming(source: Any, options: BuildOptions) -> PartitionedGraph:
     assert options.memory is not None
     edges = EdgeSource(source, options.reader_options)
     name = options.name or edges.name
-    check_config_name(name)
-    check_names(graph_without_edges(1, name), name)
+    writer.check_config_name(name)
+    writer.check_names(graph_without_edges(1, name), name)
     return Job(edges, options, Budget.of(options.memory), name, streaming).run()
 
 
