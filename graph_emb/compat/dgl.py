@@ -56,7 +56,13 @@ def load() -> ModuleType:
     backend = os.environ["DGLBACKEND"]
     if backend != "pytorch":
         raise CompatError(f"DGLBACKEND is {backend!r}, but graph_emb works on 'pytorch'; unset it")
-    python, dgl_version, torch_version = _installed_versions()
+    import torch
+
+    try:
+        dgl_version = importlib.metadata.version("dgl")  # read without importing it
+    except importlib.metadata.PackageNotFoundError as error:
+        raise CompatError(f"a folder named dgl is importable but is no installed package; {WHAT_WORKS}") from error
+    python, torch_version = ".".join(map(str, sys.version_info[:3])), str(torch.__version__)
     check_versions(python=python, dgl=dgl_version, torch=torch_version)
     try:
         import dgl
@@ -65,17 +71,6 @@ def load() -> ModuleType:
         combination = _combination(python, dgl_version, torch_version)
         raise CompatError(f"{combination}: `import dgl` fails ({cause}); {WHAT_WORKS}") from error
     return dgl
-
-
-def _installed_versions() -> tuple[str, str, str]:
-    """Versions of Python, dgl and torch; dgl's is read without importing it."""
-    import torch
-
-    try:
-        dgl_version = importlib.metadata.version("dgl")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise CompatError(f"a folder named dgl is importable but is no installed package; {WHAT_WORKS}") from error
-    return ".".join(map(str, sys.version_info[:3])), dgl_version, str(torch.__version__)
 
 
 def _combination(python: str, dgl: str, torch: str) -> str:

@@ -73,19 +73,14 @@ class StubModule(ModuleType):
         return Unavailable(f"{self.__name__}.{name}", self.reason)
 
 
-class _StubLoader(importlib.abc.Loader):
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+class GraphboltFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the stand-in for `dgl.graphbolt`, and only when the real one cannot load."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return StubModule(spec.name, self.reason)
+        return StubModule(spec.name, spec.loader_state)
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to run: the module answers through __getattr__."""
-
-
-class GraphboltFinder(importlib.abc.MetaPathFinder):
-    """Finds the stand-in for `dgl.graphbolt`, and only when the real one cannot load."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -94,7 +89,7 @@ class GraphboltFinder(importlib.abc.MetaPathFinder):
             reason = why_unavailable([Path(entry) for entry in path or ()])
             if reason is None:
                 return None
-            return importlib.machinery.ModuleSpec(fullname, _StubLoader(reason), is_package=True)
+            return importlib.machinery.ModuleSpec(fullname, self, loader_state=reason, is_package=True)
         if fullname.startswith(MODULE + ".") and isinstance(sys.modules.get(MODULE), StubModule):
             raise Unavailable(fullname, sys.modules[MODULE].reason)._error()
         return None

@@ -64,11 +64,8 @@ class Graph:
         self._check("indices", np.int32, int(self.indptr[-1]))
         self._check("weights", np.float32, int(self.indptr[-1]))
         if self.node_ids is not None:
-            self._check(
-                "node_ids",
-                self.node_ids.dtype if self.node_ids.dtype.kind == "U" else np.int64,
-                self.num_nodes,
-            )
+            own = self.node_ids.dtype
+            self._check("node_ids", own if own.kind == "U" else np.int64, self.num_nodes)
 
     def _check(self, name: str, dtype: np.dtype | type, length: int) -> None:
         array = getattr(self, name)

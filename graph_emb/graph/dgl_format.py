@@ -302,15 +302,8 @@ class _Source:
     def metagraph(self) -> list[tuple[int, int]]:
         """The (source, destination) node type of each edge type, as numbers."""
         self.expect(META_MAGIC, "DGL graph")
-        self.expect(CSR_MAGIC, "DGL graph")
-        src, dst = self.ordered(*self._rows(*self.csr()))
+        src, dst = self._ends(CSR)
         return list(zip(src.tolist(), dst.tolist(), strict=True))
-
-    def csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        self.take(16)  # rows and columns
-        indptr, indices, ids = self.array(), self.array(), self.array()
-        self.take(1)  # whether the indices of each row are sorted
-        return indptr, indices, ids
 
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
         """(sources, destinations) by edge id, from whichever format comes first in the file."""
@@ -320,36 +313,27 @@ class _Source:
         stored = code & 0xFFFFFFFF if code >> 32 else {1: COO, 2: CSR, 3: CSC}.get(code, 0)
         found: tuple[np.ndarray, np.ndarray] | None = None
         for layout in (COO, CSR, CSC):
-            if not stored & layout:
-                continue
-            self.metagraph()
-            read = self._coo() if layout == COO else self._compressed(by_source=layout == CSR)
-            found = found or read
+            if stored & layout:
+                self.metagraph()
+                read = self._ends(layout)
+                found = found or read
         if found is None:
             raise DataError(f"{self.path}: unknown sparse format {code}")
         return found
 
-    def _coo(self) -> tuple[np.ndarray, np.ndarray]:
-        self.expect(COO_MAGIC, "DGL list of edges")
-        self.take(16)
+    def _ends(self, layout: int) -> tuple[np.ndarray, np.ndarray]:
+        """Both ends of each edge as one format stores them, in the order of the edge ids; no ids: as they are."""
+        self.expect(*((COO_MAGIC, "DGL list of edges") if layout == COO else (CSR_MAGIC, "DGL compressed graph")))
+        self.take(16)  # rows and columns
         src, dst, ids = self.array(), self.array(), self.array()
-        self.take(2)  # whether sorted by source, by destination
-        return self.ordered(src, dst, ids)
-
-    def _compressed(self, *, by_source: bool) -> tuple[np.ndarray, np.ndarray]:
-        self.expect(CSR_MAGIC, "DGL compressed graph")
-        far, near, ids = self._rows(*self.csr())
-        return self.ordered(far, near, ids) if by_source else self.ordered(near, far, ids)
-
-    def _rows(self, indptr: np.ndarray, indices: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Compressed rows as (row, column, edge id) of each edge."""
-        sizes: np.ndarray = np.diff(indptr.astype(np.int64))
-        if indptr.ndim != 1 or not len(indptr) or (sizes < 0).any() or sizes.sum() != len(indices):
-            raise DataError(f"{self.path}: rows of a compressed graph do not fit their {len(indices)} entries")
-        return np.repeat(np.arange(len(sizes), dtype=indices.dtype), sizes), indices, ids
-
-    def ordered(self, src: np.ndarray, dst: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Both ends in the order of the edge ids; no ids: as they are."""
+        self.take(2 if layout == COO else 1)  # whether sorted by source and by destination, or within each row
+        if layout != COO:
+            sizes: np.ndarray = np.diff(src.astype(np.int64))
+            if src.ndim != 1 or not len(src) or (sizes < 0).any() or sizes.sum() != len(dst):
+                raise DataError(f"{self.path}: rows of a compressed graph do not fit their {len(dst)} entries")
+            src = np.repeat(np.arange(len(sizes), dtype=dst.dtype), sizes)
+        if layout == CSC:
+            src, dst = dst, src
         if any(array.ndim != 1 or array.dtype.kind not in "iu" for array in (src, dst, ids)) or len(src) != len(dst):
             raise DataError(
                 f"{self.path}: edges with ends of shape {src.shape} {src.dtype} and {dst.shape} {dst.dtype}"

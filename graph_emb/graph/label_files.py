@@ -14,15 +14,8 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.arrays import labels_of_arrays, load_arrays
 from graph_emb.graph.readers.matlab import labels_of_variables, load_variables
-from graph_emb.graph.readers.source import LARGEST_ID, checked_file, split_suffix
-from graph_emb.graph.readers.tables import (
-    BLOCK_BYTES,
-    MAX_ID_LENGTH,
-    is_integer,
-    line_blocks,
-    numbered_lines,
-    separator_of,
-)
+from graph_emb.graph.readers.source import checked_file, split_suffix
+from graph_emb.graph.readers.tables import LARGEST_ID, MAX_ID_LENGTH, is_integer, lines_of, separator_of
 
 TEXT_SUFFIXES = ("csv", "tsv", "txt")
 ARRAY_SUFFIXES = ("npz", "mat")
@@ -100,14 +93,13 @@ def _read_text(file: Path, graph: Graph, header: bool | None) -> Labels:
 def _rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number (from 1) and cells of each line that is neither blank nor a comment."""
     separator: str | None = None
-    for first, block in line_blocks(file, BLOCK_BYTES):
-        for line, text in numbered_lines(file, block, first, "#%"):
-            separator = separator or separator_of(text, ",\t")
-            try:
-                cells = text.split() if separator == " " else next(csv.reader([text.strip()], delimiter=separator))
-            except csv.Error as error:
-                raise DataError(f"{file}, line {line}: {error}") from error
-            yield line, [cell.strip() for cell in cells]
+    for line, text in lines_of(file, "#%", 1 << 22):
+        separator = separator or separator_of(text, ",\t")
+        try:
+            cells = text.split() if separator == " " else next(csv.reader([text.strip()], delimiter=separator))
+        except csv.Error as error:
+            raise DataError(f"{file}, line {line}: {error}") from error
+        yield line, [cell.strip() for cell in cells]
 
 
 def _labels(nodes: NDArray[np.int64], words: NDArray[np.str_], num_nodes: int) -> Labels:

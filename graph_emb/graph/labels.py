@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from graph_emb.core.errors import DataError, ShapeError
+from graph_emb.graph.csr import frozen
 from graph_emb.graph.ids import first_outside
 from graph_emb.graph.typed import summary
 
@@ -47,9 +48,7 @@ class Labels:
                     f"labels: {name} has dtype {array.dtype}, shape {array.shape}; "
                     f"expected one dimension of {np.dtype(dtype)}"
                 )
-            view = array.view()
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
+            object.__setattr__(self, name, frozen(array))
         _check_rows(self.indptr, self.indices, self.num_classes)
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise ShapeError(f"labels: {len(self.class_names)} names for {self.num_classes} classes")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from graph_emb.core.errors import DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.ids import first_outside
 
 EdgeType = tuple[str, str, str]
@@ -142,3 +142,27 @@ def _check_lengths(owner: str, num: int, columns: dict[str, np.ndarray]) -> None
     for name, values in columns.items():
         if values.ndim < 1 or len(values) != num:
             raise DataError(f"{owner}: {name!r} has shape {values.shape}; expected {num} rows")
+
+
+def checked_edge_type(edge_type: Any) -> EdgeType:
+    """Three names; DGL joins them with colons, so none may hold one.
+
+    Raises:
+        ConfigError: another shape, or a name that DGL's files cannot hold.
+    """
+    parts = tuple(edge_type.split(":")) if isinstance(edge_type, str) else tuple(edge_type)
+    if len(parts) != 3 or not all(isinstance(part, str) and part for part in parts):
+        raise ConfigError(f"edge type {edge_type!r}: expected three names: source type, relation, destination type")
+    source, relation, destination = parts
+    for part in parts:
+        checked_type_name(part)
+    return source, relation, destination
+
+
+def checked_type_name(name: str) -> str:
+    """A node type or relation that DGL's file names and keys can hold."""
+    if not name or any(letter in name for letter in ":/\\\0"):
+        raise ConfigError(
+            f"type name {name!r}: must not be empty or hold ':', '/' or a backslash, by which DGL joins names"
+        )
+    return name

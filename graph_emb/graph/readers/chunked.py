@@ -19,16 +19,8 @@ from graph_emb.core.errors import DataError
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.description import first_fault
 from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import (
-    Contents,
-    as_path,
-    check_ids,
-    checked_edge_type,
-    checked_file,
-    parsing,
-    register,
-)
-from graph_emb.graph.typed import EdgeType, HeteroGraph
+from graph_emb.graph.readers.source import Contents, as_path, check_ids, checked_file, parsing, register
+from graph_emb.graph.typed import EdgeType, HeteroGraph, checked_edge_type
 
 METADATA = "metadata.json"
 _SHAPE = re.compile(r"\s*[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]\s*\Z")
@@ -85,15 +77,8 @@ def read_chunked(source: Any, options: ReadOptions) -> Contents:
     node_data = {ntype: _read_all(file, ntype, columns) for ntype, columns in meta.node_data.items()}
     edge_data = {checked_edge_type(key): _read_all(file, key, columns) for key, columns in meta.edge_data.items()}
     with parsing(file, "a chunked graph"):
-        graph = HeteroGraph(
-            num_nodes,
-            edges,
-            node_data,
-            edge_data,
-            node_ids=_original_ids(file, num_nodes),
-            name=meta.graph_name,
-        )
-    return Contents(graph)
+        ids = _original_ids(file, num_nodes)
+        return Contents(HeteroGraph(num_nodes, edges, node_data, edge_data, ids, name=meta.graph_name))
 
 
 def _original_ids(file: Path, num_nodes: dict[str, int]) -> dict[str, np.ndarray]:

@@ -29,7 +29,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import limit_of
 from graph_emb.core.yaml_text import parse_yaml
-from graph_emb.graph.readers.source import MASKS, checked_edge_type, checked_type_name
+from graph_emb.graph.readers.source import MASKS
+from graph_emb.graph.typed import checked_edge_type, checked_type_name
 
 MAX_BYTES = 1 << 20
 

@@ -26,11 +26,10 @@ from graph_emb.graph.readers.source import (
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 
 _ORIGINAL_IDS = "_ID"  # dgl.NID and dgl.EID: where a subgraph's nodes and edges came from
-_is_dgl = is_object_of("dgl")
 _is_file = has_suffix(".dgl", ".bin")
 
 
-@register("dgl", lambda source: _is_dgl(source) or _is_file(source), "index")
+@register("dgl", lambda source: is_object_of(source, "dgl") or _is_file(source), "index")
 def read_dgl(source: Any, options: ReadOptions) -> Contents:
     """A DGLGraph with its types and data; ``ndata['_ID']`` of a subgraph becomes the original ids.
 
@@ -44,11 +43,9 @@ def read_dgl(source: Any, options: ReadOptions) -> Contents:
         raise ConfigError(f"index={options.index} chooses a graph of a file and means nothing to a graph in memory")
     if not hasattr(source, "canonical_etypes"):
         raise ConfigError(f"a {type(source).__name__} of DGL is no DGLGraph; pass its graph")
-    edges, edge_data = {}, {}
-    for etype in source.canonical_etypes:
-        src, dst = source.edges(etype=etype, order="eid")
-        edges[etype] = src.cpu().numpy(), dst.cpu().numpy()
-        edge_data[etype] = _columns(source.edges[etype].data)
+    ends = {etype: source.edges(etype=etype, order="eid") for etype in source.canonical_etypes}
+    edges = {etype: (src.cpu().numpy(), dst.cpu().numpy()) for etype, (src, dst) in ends.items()}
+    edge_data = {etype: _columns(source.edges[etype].data) for etype in ends}
     node_data = {ntype: _columns(source.nodes[ntype].data) for ntype in source.ntypes}
     num_nodes = {ntype: source.num_nodes(ntype) for ntype in source.ntypes}
     return Contents(_typed(num_nodes, edges, node_data, edge_data, "graph"))

@@ -21,14 +21,13 @@ from graph_emb.graph.readers.source import (
     Contents,
     as_path,
     check_ids,
-    checked_edge_type,
     checked_file,
     parsing,
     register,
     split_suffix,
 )
 from graph_emb.graph.readers.text import EdgeBlock, checked_block, edge_blocks, find_columns
-from graph_emb.graph.typed import EDGE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, EdgeType, HeteroGraph, checked_edge_type
 
 TEXT = ("csv", "tsv", "txt", "edges", "edgelist")
 OPTIONS = ("ids", "num_nodes", "header", "separator", "comment", "columns", "edge_type")

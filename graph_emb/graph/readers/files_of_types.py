@@ -16,16 +16,7 @@ from graph_emb.graph.ids import first_outside, first_repeated, number_ids
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.description import Description, EdgeFiles, NodeFiles, TypeFiles, read_description
 from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import (
-    MASKS,
-    WEIGHT,
-    Contents,
-    checked_file,
-    has_suffix,
-    mask_of,
-    parsing,
-    register,
-)
+from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, checked_file, has_suffix, mask_of, parsing, register
 from graph_emb.graph.typed import HeteroGraph
 
 Ids = Any  # int64 (R,), or an Arrow string column

@@ -29,13 +29,12 @@ from graph_emb.graph.readers.tables import is_integer
 from graph_emb.graph.readers.text import fault_of_id
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
-_is_networkx = is_object_of("networkx")
 _PICKLES = ("gpickle", "pkl", "pickle")
 _is_file = has_suffix(*(f".{kind}{gz}" for kind in (*_PICKLES, "graphml", "json") for gz in ("", ".gz")))
 _OPTIONS = ("node_attributes", "edge_attributes", "ids", "trust_pickle")
 
 
-@register("networkx", lambda source: _is_networkx(source) or _is_file(source), *_OPTIONS)
+@register("networkx", lambda source: is_object_of(source, "networkx") or _is_file(source), *_OPTIONS)
 def read_networkx(source: Any, options: ReadOptions) -> Contents:
     """A graph of any of networkx's four classes; an edge of an undirected one means both directions.
 
@@ -46,7 +45,7 @@ def read_networkx(source: Any, options: ReadOptions) -> Contents:
     if path is None:
         return _contents(source, options, "graph", texts=False)
     file = checked_file(path)
-    suffix, gzipped = split_suffix(file)
+    suffix, _ = split_suffix(file)
     what = {"graphml": "GraphML", "json": "JSON node-link data"}.get(suffix, "a pickled networkx graph")
     with parsing(file, what):
         if suffix in _PICKLES and not options.trust_pickle:
@@ -54,7 +53,7 @@ def read_networkx(source: Any, options: ReadOptions) -> Contents:
                 "a pickle can run any code; save the graph as GraphML, JSON node-link or an edge list, or say "
                 "trust_pickle=True for a file of your own"
             )
-        with open_bytes(file, gzipped) as stream:
+        with open_bytes(file) as stream:
             graph = _load(stream, suffix)
         name = file.name.removesuffix(".gz").rpartition(".")[0] or file.name
         return _contents(graph, options, name, texts=suffix == "graphml")

@@ -13,14 +13,13 @@ from scipy import sparse
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import WEIGHT, Contents, checked_edge_type, is_object_of, parsing, register
-from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
+from graph_emb.graph.readers.source import WEIGHT, Contents, is_object_of, parsing, register
+from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph, checked_edge_type
 
-_is_scipy = is_object_of("scipy")
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@register("scipy", lambda source: _is_scipy(source) and hasattr(source, "tocoo"), "edge_type")
+@register("scipy", lambda source: is_object_of(source, "scipy") and hasattr(source, "tocoo"), "edge_type")
 def read_scipy(source: Any, options: ReadOptions) -> Contents:
     """A matrix whose values become ``weight``, unless all are 1. Entries of one place are parallel edges."""
     return Contents(graph_of_matrix(source, options))

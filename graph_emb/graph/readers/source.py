@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import warnings
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +12,11 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ShapeError
+from graph_emb.core.errors import DataError, GraphEmbError, ShapeError
 from graph_emb.core.registry import Registry
 from graph_emb.graph.ids import first_outside
 from graph_emb.graph.readers.options import COMMON_OPTIONS, ReadOptions
-from graph_emb.graph.typed import EdgeType, HeteroGraph
-
-LARGEST_ID = 2**63 - 1
-GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
+from graph_emb.graph.typed import HeteroGraph
 
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 """Part of a split to the column of node data that marks it, named as DGL names it."""
@@ -90,13 +86,9 @@ def has_suffix(*suffixes: str) -> Callable[[Any], bool]:
     return accepts
 
 
-def is_object_of(*modules: str) -> Callable[[Any], bool]:
-    """Whether a source's class or one of its bases is defined in these packages; imports none of them."""
-
-    def accepts(source: Any) -> bool:
-        return any(base.__module__.partition(".")[0] in modules for base in type(source).__mro__)
-
-    return accepts
+def is_object_of(source: Any, package: str) -> bool:
+    """Whether a source's class or one of its bases is defined in a package, which is not imported."""
+    return any(base.__module__.partition(".")[0] == package for base in type(source).__mro__)
 
 
 def mask_of(nodes: np.ndarray, num_nodes: int) -> np.ndarray:
@@ -104,30 +96,6 @@ def mask_of(nodes: np.ndarray, num_nodes: int) -> np.ndarray:
     mask = np.zeros(num_nodes, dtype=bool)
     mask[nodes] = True
     return mask
-
-
-def checked_edge_type(edge_type: Any) -> EdgeType:
-    """Three names; DGL joins them with colons, so none may hold one.
-
-    Raises:
-        ConfigError: another shape, or a name that DGL's files cannot hold.
-    """
-    parts = tuple(edge_type.split(":")) if isinstance(edge_type, str) else tuple(edge_type)
-    if len(parts) != 3 or not all(isinstance(part, str) and part for part in parts):
-        raise ConfigError(f"edge type {edge_type!r}: expected three names: source type, relation, destination type")
-    source, relation, destination = parts
-    for part in parts:
-        checked_type_name(part)
-    return source, relation, destination
-
-
-def checked_type_name(name: str) -> str:
-    """A node type or relation that DGL's file names and keys can hold."""
-    if not name or any(letter in name for letter in ":/\\\0"):
-        raise ConfigError(
-            f"type name {name!r}: must not be empty or hold ':', '/' or a backslash, by which DGL joins names"
-        )
-    return name
 
 
 def check_ids(file: Path, word: str, ids: np.ndarray, limit: int, *, first_row: int = 1) -> None:
@@ -186,6 +154,6 @@ def parsing(file: Path, what: str) -> Iterator[None]:
         raise DataError(f"{file}: cannot be read as {what}: {reason}; is the file whole?") from error
 
 
-def open_bytes(file: Path, gzipped: bool) -> IO[bytes]:
-    """The bytes of a file, unpacked where it is gzipped; use ``parsing`` around reads."""
-    return cast("IO[bytes]", gzip.open(file, "rb")) if gzipped else file.open("rb")
+def open_bytes(file: Path) -> IO[bytes]:
+    """The bytes of a file, unpacked where it is called ``.gz``; use ``parsing`` around reads."""
+    return cast("IO[bytes]", gzip.open(file, "rb")) if split_suffix(file)[1] else file.open("rb")

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gzip
 import re
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +18,7 @@ import numpy as np
 from graph_emb.core.errors import DataError
 from graph_emb.core.progress import reading, text_bytes
 from graph_emb.graph.ids import first_outside
-from graph_emb.graph.readers.source import (
-    GZIP_ERRORS,
-    LARGEST_ID,
-    checked_file,
-    open_bytes,
-    parsing,
-    split_suffix,
-)
+from graph_emb.graph.readers.source import checked_file, open_bytes, parsing, split_suffix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +28,9 @@ PARQUET = ("parquet", "pq")
 _ROW = re.compile(r"Row #(\d+): ")
 _PARQUET_ROWS = 1 << 20
 BLOCK_BYTES = 1 << 25
+LARGEST_ID = 2**63 - 1
 MAX_ID_LENGTH = 1024
+_GZIP_ERRORS = (EOFError, gzip.BadGzipFile, zlib.error)
 _INTEGER = re.compile(r"-?[0-9]{1,40}\Z")
 
 
@@ -58,9 +55,8 @@ def first_line(file: Path) -> tuple[int, str]:
     Raises:
         DataError: there is none.
     """
-    for first, text in line_blocks(checked_file(file), 1 << 16):
-        for numbered in numbered_lines(file, text, first, ""):
-            return numbered
+    for numbered in lines_of(checked_file(file)):
+        return numbered
     raise DataError(f"{file}: has no line of text")
 
 
@@ -87,7 +83,7 @@ def line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Number of the first line (from 1) and the bytes of each run of whole lines."""
     line, rest = 1, b""
     try:
-        with open_bytes(file, split_suffix(file)[1]) as stream:
+        with open_bytes(file) as stream:
             while True:
                 chunk = stream.read(block_bytes)
                 if line == 1 and not rest:
@@ -106,7 +102,7 @@ def line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
                     line += text.count(b"\n")
                 if not chunk:
                     return
-    except GZIP_ERRORS as error:
+    except _GZIP_ERRORS as error:
         raise DataError(f"{file}: damaged or cut off after line {line - 1}: {error}; fetch it again") from error
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror or error}") from error
@@ -128,6 +124,12 @@ def numbered_lines(file: Path, text: bytes, first_line: int, comment: str) -> It
         start, number = end + 1, number + 1
 
 
+def lines_of(file: Path, comment: str = "", block_bytes: int = 1 << 16) -> Iterator[tuple[int, str]]:
+    """``numbered_lines`` of a whole file."""
+    for first, text in line_blocks(file, block_bytes):
+        yield from numbered_lines(file, text, first, comment)
+
+
 def read_columns(
     file: Path,
     names: Sequence[str] | None = None,
@@ -147,20 +149,23 @@ def read_columns(
     Raises:
         DataError: no such column, or a row that cannot be read; names file, line and value.
     """
-    checked_file(file)
-    known = column_names(file, separator)
-    if not header and not is_parquet(file):
-        known = [str(place) for place in range(len(known))]
+    header_line = 0
+    if is_parquet(checked_file(file)):
+        known = column_names(file)
+    else:
+        number, line = first_line(file)
+        separator = separator or separator_of(line)
+        known = split_line(line, separator)
+        header_line, known = (number, known) if header else (0, [str(place) for place in range(len(known))])
     names = known if names is None else names
     for name in names:
         if name not in known:
             raise DataError(f"{file}: no column {name!r}; columns: {', '.join(known[:20])}")
         if known.count(name) > 1:
             raise DataError(f"{file}: {known.count(name)} columns are called {name!r}; expected one")
-    if is_parquet(file):
+    if separator is None or is_parquet(file):
         return _read_parquet(file, names, text)
-    number, line = first_line(file)
-    return _read_text(file, names, known, separator or separator_of(line), number if header else 0, text)
+    return _read_text(file, names, known, separator, header_line, text)
 
 
 def _read_parquet(file: Path, names: Sequence[str], text: Collection[str]) -> Table:
@@ -184,52 +189,37 @@ def _read_text(
 ) -> Table:
     """The rows below line ``header_line``, 0: all."""
     import pyarrow as pa
+    from pyarrow import csv as arrow_csv
 
     parts: list[Any] = []
     types: dict[str, Any] = {name: pa.string() for name in text}
     with reading(file.name, text_bytes(file)) as advance:
         for first, block in line_blocks(file, BLOCK_BYTES):
-            part = _parse(file, block, first, known, names, separator, header_line, types)
+            skip = min(max(header_line - first + 1, 0), block.count(b"\n") + (not block.endswith(b"\n")))
+            try:
+                part = arrow_csv.read_csv(
+                    pa.BufferReader(block),
+                    arrow_csv.ReadOptions(
+                        column_names=list(known), skip_rows=skip, use_threads=False, block_size=max(len(block), 1)
+                    ),
+                    arrow_csv.ParseOptions(
+                        delimiter=separator,
+                        quote_char='"' if separator in ",;" else False,
+                        ignore_empty_lines=not header_line or len(known) > 1,
+                    ),
+                    arrow_csv.ConvertOptions(include_columns=list(names), column_types=types),
+                )
+            except (pa.ArrowException, ValueError) as error:
+                reason = " ".join(str(error).split())
+                row = _ROW.search(reason)
+                line = first + int(row.group(1)) - 1 if row else first
+                reason = _ROW.sub("", reason).removeprefix("CSV parse error: ")
+                raise DataError(f"{file}, line {line}: {reason[:200]}") from error
             types = {field.name: field.type for field in part.schema if not pa.types.is_null(field.type)} | types
             parts.append(part)
             advance(len(block))
     whole = pa.concat_tables(parts, promote_options="permissive")
     return {name: whole.column(name) for name in names}
-
-
-def _parse(
-    file: Path,
-    block: bytes,
-    first: int,
-    known: Sequence[str],
-    names: Sequence[str],
-    separator: str,
-    header_line: int,
-    types: dict[str, Any],
-) -> Any:
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    skip = min(max(header_line - first + 1, 0), block.count(b"\n") + (not block.endswith(b"\n")))
-    try:
-        return arrow_csv.read_csv(
-            pa.BufferReader(block),
-            read_options=arrow_csv.ReadOptions(
-                column_names=list(known), skip_rows=skip, use_threads=False, block_size=max(len(block), 1)
-            ),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=separator,
-                quote_char='"' if separator in ",;" else False,
-                ignore_empty_lines=not header_line or len(known) > 1,
-            ),
-            convert_options=arrow_csv.ConvertOptions(include_columns=list(names), column_types=types),
-        )
-    except (pa.ArrowException, ValueError) as error:
-        reason = " ".join(str(error).split())
-        row = _ROW.search(reason)
-        line = first + int(row.group(1)) - 1 if row else first
-        reason = _ROW.sub("", reason).removeprefix("CSV parse error: ")
-        raise DataError(f"{file}, line {line}: {reason[:200]}") from error
 
 
 def read_npy(file: Path) -> np.ndarray:

@@ -21,16 +21,6 @@ from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import narrow_weights
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import LARGEST_ID
-from graph_emb.graph.readers.tables import (
-    BLOCK_BYTES,
-    MAX_ID_LENGTH,
-    is_integer,
-    line_blocks,
-    numbered_lines,
-    separator_of,
-    split_line,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,26 +50,7 @@ class EdgeBlock:
     weights: NDArray | None
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The form of every line of one file.
-
-    Attributes:
-        separator: One character; a blank stands for any run of blanks and tabs.
-        num_columns: Columns of every line.
-        places: Columns of source, target and, where it is read, weight.
-        ids: ``int`` or ``str``.
-        header_line: Number of the line (from 1) with the names of the columns; None: there is none.
-    """
-
-    separator: str
-    num_columns: int
-    places: tuple[int, ...]
-    ids: str
-    header_line: int | None
-
-
-def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES) -> Iterator[EdgeBlock]:
+def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = tables.BLOCK_BYTES) -> Iterator[EdgeBlock]:
     """The edges of a text file in order, in blocks of about ``block_bytes`` bytes of text.
 
     Raises:
@@ -88,8 +59,8 @@ def edge_blocks(file: Path, options: ReadOptions, block_bytes: int = BLOCK_BYTES
     layout = _layout_of(file, options, block_bytes)
     if layout is None:
         return
-    for first_line, text in line_blocks(file, block_bytes):
-        block = _Block(file, text, first_line, layout, options).parse()
+    for first_line, text in tables.line_blocks(file, block_bytes):
+        block = layout.parse(first_line, text)
         if block is not None and len(block.src):
             yield block
 
@@ -118,16 +89,14 @@ def checked_block(
     return EdgeBlock(src, dst, values)
 
 
-def _layout_of(file: Path, options: ReadOptions, block_bytes: int) -> Layout | None:
+def _layout_of(file: Path, options: ReadOptions, block_bytes: int) -> _Layout | None:
     """The layout that the first two lines show and the options allow; None: only blank lines and comments."""
-    blocks = line_blocks(file, min(block_bytes, _HEAD_BYTES))
-    lines = (line for first, text in blocks for line in numbered_lines(file, text, first, options.comment))
-    found = list(islice(lines, 2))
+    found = list(islice(tables.lines_of(file, options.comment, min(block_bytes, _HEAD_BYTES)), 2))
     if not found:
         return None
     first_line, first = found[0]
-    separator = options.separator or separator_of(first, ",\t")
-    rows = [split_line(line, separator) for _, line in found]
+    separator = options.separator or tables.separator_of(first, ",\t")
+    rows = [tables.split_line(line, separator) for _, line in found]
     header = _has_header(rows, options)
     places = find_columns(f"{file}, line {first_line}", rows[0], header, options)
     ids = options.ids
@@ -137,7 +106,7 @@ def _layout_of(file: Path, options: ReadOptions, block_bytes: int) -> Layout | N
         ids = "int" if all(is_number(body[place]) for place in known) else "str"
     if ids == "str" and options.num_nodes is not None:
         raise ConfigError(f"num_nodes={options.num_nodes} needs ids 0 .. N-1, but the ids of {file} are names")
-    return Layout(separator, len(rows[0]), places, ids, first_line if header else None)
+    return _Layout(file, options, separator, len(rows[0]), places, ids, first_line if header else 0)
 
 
 def _has_header(rows: Sequence[Sequence[str]], options: ReadOptions) -> bool:
@@ -147,13 +116,12 @@ def _has_header(rows: Sequence[Sequence[str]], options: ReadOptions) -> bool:
         return options.header
     if options.columns is not None:
         return True
-    names = [cell.lower() for cell in first]
-    if any(name in SOURCE_NAMES for name in names) and any(name in TARGET_NAMES for name in names):
+    if None not in (_position(first, SOURCE_NAMES), _position(first, TARGET_NAMES)):
         return True
     if len(rows) < 2 or len(rows[1]) != len(first) or len(first) < 2:
         return False
     second = rows[1]
-    if all(is_integer(cell) for cell in second[:2]) and not any(is_number(cell) for cell in first[:2]):
+    if all(tables.is_integer(cell) for cell in second[:2]) and not any(is_number(cell) for cell in first[:2]):
         return True
     return len(first) == 3 and is_number(second[2]) and not is_number(first[2])
 
@@ -179,8 +147,7 @@ def find_columns(where: str, names: Sequence[str], header: bool, options: ReadOp
         return src, dst, _place(where, names, options.weight)
     if told or (options.columns is not None and options.weight is None):
         return src, dst, *told
-    lower = [name.lower() for name in names]
-    named = next((lower.index(name) for name in WEIGHT_NAMES if name in lower), None) if header else None
+    named = _position(names, WEIGHT_NAMES) if header else None
     if named is not None and named not in (src, dst):
         return src, dst, named
     if options.weight is True:
@@ -203,16 +170,19 @@ def _ends(where: str, names: Sequence[str], header: bool, options: ReadOptions) 
             raise ConfigError(f"columns={list(asked)}: expected 2 or 3 different names: source, target, weight")
         return tuple(_place(where, names, name) for name in asked)
     if header:
-        lower = [name.lower() for name in names]
-        src, dst = (
-            next((lower.index(name) for name in known if name in lower), None) for known in (SOURCE_NAMES, TARGET_NAMES)
-        )
+        src, dst = _position(names, SOURCE_NAMES), _position(names, TARGET_NAMES)
         if src is not None and dst is not None:
             return src, dst
     if not 2 <= len(names) <= 3:
         next_step = "name them in a header row or with columns=" if len(names) > 3 else "give separator="
         raise DataError(f"{where}: {len(names)} column(s), expected 2 or 3 (source, target, weight); {next_step}")
     return 0, 1
+
+
+def _position(names: Sequence[str], known: Sequence[str]) -> int | None:
+    """The column with the first of the known names."""
+    lower = [name.lower() for name in names]
+    return next((lower.index(name) for name in known if name in lower), None)
 
 
 def _place(where: str, names: Sequence[str], name: str) -> int:
@@ -223,45 +193,55 @@ def _place(where: str, names: Sequence[str], name: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Block:
-    file: Path
-    text: bytes
-    first_line: int
-    layout: Layout
-    options: ReadOptions
+class _Layout:
+    """The form of every line of one file.
 
-    def parse(self) -> EdgeBlock | None:
-        """The edges; None where all lines are blank, comments or the header."""
+    Attributes:
+        separator: One character; a blank stands for any run of blanks and tabs.
+        num_columns: Columns of every line.
+        places: Columns of source, target and, where it is read, weight.
+        ids: ``int`` or ``str``.
+        header_line: Number of the line (from 1) with the names of the columns; 0: there is none.
+    """
+
+    file: Path
+    options: ReadOptions
+    separator: str
+    num_columns: int
+    places: tuple[int, ...]
+    ids: str
+    header_line: int
+
+    def parse(self, first_line: int, text: bytes) -> EdgeBlock | None:
+        """The edges of a block; None where all lines are blank, comments or the header."""
         import pyarrow as pa
 
         try:
-            text = self._cleaned()
-            if not text.strip():
+            clean = self._cleaned(first_line, text)
+            if not clean or clean.isspace():
                 return None
             try:
-                table = self._parse(text)
+                table = self._table(clean)
             except pa.ArrowInvalid:  # rare: lines of blanks; dropping them costs a pass
-                table = self._parse(_BLANK_LINE.sub(b"", text))
+                table = self._table(_BLANK_LINE.sub(b"", clean))
             columns = list(zip(table.column_names, table.columns, strict=True))
-            block = checked_block(self.file, columns, self.layout.ids, self.options.id_limit)
+            block = checked_block(self.file, columns, self.ids, self.options.id_limit)
         except (pa.ArrowException, ValueError) as error:
-            raise self._fault(str(error)) from error
+            raise self._fault(first_line, text, str(error)) from error
         weights = None if block.weights is None else block.weights.astype(np.float32)
         return EdgeBlock(block.src, block.dst, weights)
 
-    def _cleaned(self) -> bytes:
+    def _cleaned(self, first_line: int, text: bytes) -> bytes:
         """The text as Arrow expects it: no header, no comments, single blanks between cells."""
-        text = self.text
-        header = self.layout.header_line
-        if header is not None and header >= self.first_line:
-            past = header - self.first_line + 1
+        if self.header_line >= first_line:
+            past = self.header_line - first_line + 1
             lines = text.split(b"\n", past)
             text = lines[past] if len(lines) > past else b""
         marks = [mark.encode() for mark in self.options.comment if mark.encode() in text]
         if any(text.startswith(mark) or before + mark in text for mark in marks for before in _LINE_STARTS):
             any_mark = b"|".join(re.escape(mark) for mark in marks)
             text = re.sub(rb"(?m)^[ \t]*(?:" + any_mark + rb").*$", b"", text)
-        if self.layout.separator == " ":
+        if self.separator == " ":
             if b"\r" in text:
                 text = text.replace(b"\r", b"")
             if b"\t" in text or b"  " in text:
@@ -272,44 +252,47 @@ class _Block:
                 text = text.removesuffix(b" ").replace(b" \n", b"\n")
         return text
 
-    def _parse(self, text: bytes) -> Any:
+    def _table(self, text: bytes) -> Any:
         import pyarrow as pa
         from pyarrow import csv
 
-        layout = self.layout
-        names = [f"c{place}" for place in range(layout.num_columns)]
-        kind = pa.int64() if layout.ids == "int" else pa.string()
-        types: dict[str, pa.DataType] = {names[place]: kind for place in layout.places[:2]}
-        if len(layout.places) == 3:
-            types[names[layout.places[2]]] = pa.float64()
+        names = [f"c{place}" for place in range(self.num_columns)]
+        kind = pa.int64() if self.ids == "int" else pa.string()
+        types: dict[str, pa.DataType] = {names[place]: kind for place in self.places[:2]}
+        if len(self.places) == 3:
+            types[names[self.places[2]]] = pa.float64()
+        wanted = [names[place] for place in self.places]
         return csv.read_csv(
             pa.BufferReader(text),
-            read_options=csv.ReadOptions(column_names=names, block_size=1 << 22),
-            parse_options=csv.ParseOptions(
-                delimiter=layout.separator, quote_char='"' if layout.separator == "," else False
-            ),
-            convert_options=csv.ConvertOptions(
-                column_types=types,
-                include_columns=[names[place] for place in layout.places],
-                null_values=[],
-            ),
+            csv.ReadOptions(column_names=names, block_size=1 << 22),
+            csv.ParseOptions(delimiter=self.separator, quote_char='"' if self.separator == "," else False),
+            csv.ConvertOptions(column_types=types, include_columns=wanted, null_values=[]),
         )
 
-    def _fault(self, reason: str) -> DataError:
+    def _fault(self, first_line: int, text: bytes, reason: str) -> DataError:
         """The error that names the first line at fault."""
-        lines = numbered_lines(self.file, self.text, self.first_line, self.options.comment)
+        lines = tables.numbered_lines(self.file, text, first_line, self.options.comment)
         try:
             for number, line in lines:
-                if number == self.layout.header_line:
+                if number == self.header_line:
                     continue
-                fault = fault_of_line(line, self.layout, self.options.id_limit)
+                fault = self._fault_of(line)
                 if fault is not None:
                     return DataError(f"{self.file}, line {number}: {fault}")
         except DataError as error:
             return error
-        last = self.first_line + self.text.count(b"\n")
+        last = first_line + text.count(b"\n")
         short = " ".join(reason.split())[:160]
-        return DataError(f"{self.file}: lines {self.first_line} to {last} cannot be parsed: {short}")
+        return DataError(f"{self.file}: lines {first_line} to {last} cannot be parsed: {short}")
+
+    def _fault_of(self, line: str) -> str | None:
+        """The fault of a line: value, limit and next step; None when there is none."""
+        cells = tables.split_line(line, self.separator)
+        if len(cells) != self.num_columns:
+            return f"{len(cells)} column(s), expected {self.num_columns} as in the first line"
+        faults = [fault_of_id(cells[place], self.ids, self.options.id_limit) for place in self.places[:2]]
+        faults += [fault_of_weight(cells[place]) for place in self.places[2:]]
+        return next((fault for fault in faults if fault is not None), None)
 
 
 def is_number(cell: str) -> bool:
@@ -320,33 +303,21 @@ def is_number(cell: str) -> bool:
     return "_" not in cell  # Python's own spelling of thousands; no file format has it
 
 
-def fault_of_line(line: str, layout: Layout, num_nodes: int | None) -> str | None:
-    """The fault of a line: value, limit and next step; None when there is none."""
-    cells = split_line(line, layout.separator)
-    if len(cells) != layout.num_columns:
-        return f"{len(cells)} column(s), expected {layout.num_columns} as in the first line"
-    for place in layout.places[:2]:
-        fault = fault_of_id(cells[place], layout.ids, num_nodes)
-        if fault is not None:
-            return fault
-    return fault_of_weight(cells[layout.places[2]]) if len(layout.places) == 3 else None
-
-
 def fault_of_id(cell: str, ids: str, num_nodes: int | None) -> str | None:
     shown = repr(cell if len(cell) <= 60 else cell[:57] + "...")
     if ids == "str":
         if not cell:
             return "an id is missing"
-        if len(cell) > MAX_ID_LENGTH:
-            return f"id {shown} has {len(cell)} characters, expected at most {MAX_ID_LENGTH}"
+        if len(cell) > tables.MAX_ID_LENGTH:
+            return f"id {shown} has {len(cell)} characters, expected at most {tables.MAX_ID_LENGTH}"
         return None
-    if not is_integer(cell):
+    if not tables.is_integer(cell):
         return f"id {shown} is not an integer; pass ids='str' if ids are names"
     value = int(cell)
     if cell.startswith("-") and value != 0:
         return f"id {shown} is negative; ids start at 0"
-    if value > LARGEST_ID:
-        return f"id {shown} is above {LARGEST_ID}; pass ids='str' if ids are names"
+    if value > tables.LARGEST_ID:
+        return f"id {shown} is above {tables.LARGEST_ID}; pass ids='str' if ids are names"
     if num_nodes is not None and value >= num_nodes:
         return f"id {value} is outside [0, {num_nodes}); raise num_nodes"
     return None
@@ -356,8 +327,6 @@ def fault_of_weight(cell: str) -> str | None:
     shown = repr(cell if len(cell) <= 60 else cell[:57] + "...")
     if not is_number(cell):
         return f"the weight {shown} is not a number; pass weight=False to leave it out"
-    with np.errstate(over="ignore", under="ignore"):
-        value = np.float32(float(cell))
-    if not (np.isfinite(value) and value > 0):
+    if narrow_weights(np.array([float(cell)]))[1] is not None:
         return f"weight {shown} is not finite and above 0; drop the edge or rescale the weights"
     return None
