@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,16 +25,6 @@ from graph_emb.graph.ids import as_ids, find_ids
 # Bytes of float32 rows in memory at once.
 BYTES_AT_ONCE = 1 << 24
 _EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
-
-
-class Sliceable(Protocol):
-    """Anything with (N, D) rows that slices give: a tensor, an array, a memory map, ``DistEmbedding.weight``."""
-
-    @property
-    def shape(self) -> Any: ...
-    @property
-    def dtype(self) -> Any: ...
-    def __getitem__(self, key: slice, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +50,7 @@ class Embeddings:
 
 def save_embeddings(
     folder: str | Path,
-    weights: Sliceable,
+    weights: Any,
     node_ids: ArrayLike | None = None,
     formats: Sequence[str] = ("npy",),
     *,
@@ -72,7 +62,8 @@ def save_embeddings(
 
     Args:
         folder: Made when it is absent.
-        weights: Shape (N, D), float32; 16-bit rows become the float32 of the same value.
+        weights: Shape (N, D), float32; 16-bit rows become the float32 of the same value. Anything with a shape, a dtype
+            and slices of rows: a tensor, an array, a memory map, ``DistEmbedding.weight``.
         node_ids: Shape (N,), distinct integers or strings; None: 0 .. N-1.
         formats: Of "npy" (``embeddings.npy``, ``ids.npy``), "parquet" (``embeddings.parquet``, columns id and
             embedding) and "word2vec" (``embeddings.w2v.txt``).
@@ -85,7 +76,11 @@ def save_embeddings(
         DataError: an id stands twice, or a format cannot hold it.
         OSError: the disk is full or cannot be written; nothing is left.
     """
-    num_rows, dim = _checked_shape(weights)
+    shape, dtype = tuple(weights.shape), str(weights.dtype).removeprefix("torch.")
+    if len(shape) != 2 or 0 in shape or dtype not in _EXACT_IN_FLOAT32:
+        known = ", ".join(_EXACT_IN_FLOAT32)
+        raise ShapeError(f"weights have dtype {dtype}, shape {shape}; give rows (N, D) of {known}")
+    num_rows, dim = shape
     ids = np.arange(num_rows) if node_ids is None else checked_ids(node_ids, num_rows)
     step = max(1, BYTES_AT_ONCE // (4 * dim))
     pieces = (weights[begin : begin + step] for begin in range(0, num_rows, step))
@@ -168,8 +163,21 @@ def open_embeddings(path: str | Path) -> RowFile:
         DataError: nothing there, an unknown ending, or a damaged file.
         OSError: the file cannot be read.
     """
-    file, kind = _find(Path(path))
-    return kind.reader(file)
+    path = Path(path)
+    if path.is_dir():
+        for kind in FORMATS.values():
+            file = path / kind.files[-1]
+            if file.is_file():
+                return kind.reader(file)
+        names = ", ".join(kind.files[-1] for kind in FORMATS.values())
+        raise DataError(f"{path} holds no embeddings; looked for {names}")
+    if not path.exists():
+        raise DataError(f"{path} does not exist; give a file or folder that an export or a run wrote")
+    for kind in FORMATS.values():
+        if path.name.endswith(kind.suffixes):
+            return kind.reader(path)
+    endings = ", ".join(suffix for kind in FORMATS.values() for suffix in kind.suffixes)
+    raise DataError(f"{path} has no ending of embeddings; known: {endings}")
 
 
 def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floating]:
@@ -218,15 +226,6 @@ def _opened(stack: ExitStack, kind: type[Format], pending: PendingFiles, ids: Id
     return writer
 
 
-def _checked_shape(weights: Sliceable) -> tuple[int, int]:
-    shape, dtype = tuple(weights.shape), str(weights.dtype).removeprefix("torch.")
-    if len(shape) != 2 or 0 in shape or dtype not in _EXACT_IN_FLOAT32:
-        raise ShapeError(
-            f"weights have dtype {dtype}, shape {shape}; give rows (N, D) of {', '.join(_EXACT_IN_FLOAT32)}"
-        )
-    return shape[0], shape[1]
-
-
 def exact_ids(values: object, name: str) -> Ids:
     """``as_ids`` as int64 or strings: unsigned ones are compared with int64 as floats, which are equal above 2**53.
 
@@ -263,20 +262,3 @@ def _as_float32(rows: Any) -> NDArray[np.float32]:
     if rows.dtype.itemsize > 4 and (np.isinf(narrow) & np.isfinite(rows)).any():
         raise DataError(f"a number of {np.abs(rows).max():g} is beyond float32, which the formats hold")
     return narrow
-
-
-def _find(path: Path) -> tuple[Path, type[Format]]:
-    if path.is_dir():
-        for kind in FORMATS.values():
-            file = path / kind.files[-1]
-            if file.is_file():
-                return file, kind
-        names = ", ".join(kind.files[-1] for kind in FORMATS.values())
-        raise DataError(f"{path} holds no embeddings; looked for {names}")
-    if not path.exists():
-        raise DataError(f"{path} does not exist; give a file or folder that an export or a run wrote")
-    for kind in FORMATS.values():
-        if path.name.endswith(kind.suffixes):
-            return path, kind
-    endings = ", ".join(suffix for kind in FORMATS.values() for suffix in kind.suffixes)
-    raise DataError(f"{path} has no ending of embeddings; known: {endings}")

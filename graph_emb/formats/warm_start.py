@@ -16,7 +16,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.formats.embedding_files import exact_ids, open_embeddings
 from graph_emb.formats.row_readers import Ids, RowFile, Rows
-from graph_emb.graph.ids import find_ids
+from graph_emb.graph.ids import find_ids, first_repeated
 from graph_emb.graph.original_ids import ArrayIds, OriginalIds, SameIds
 from graph_emb.table.initializers import CHUNK_ELEMENTS, Initializer, TableInitializer, as_initializer, fill_rows_
 
@@ -56,11 +56,14 @@ class FromFile:
             raise unknown_name("unknown", unknown, UNKNOWN)
         self.path = Path(path).expanduser().absolute()
         self.ids = None if ids is None else exact_ids(ids, "ids")
-        self.missing = None if missing is None else _row_initializer(missing)
+        filler = None if missing is None else as_initializer(missing)
+        if isinstance(filler, TableInitializer):
+            raise ConfigError("FromFile missing: give an initializer that reads no file, such as Uniform(seed=0)")
+        self.missing: Initializer | None = filler
         self.unknown = unknown
-        if self.ids is not None and len(np.unique(self.ids)) < len(self.ids):
-            distinct, counts = np.unique(self.ids, return_counts=True)
-            raise DataError(f"FromFile ids: {distinct[np.argmax(counts > 1)].item()!r} stands for several rows")
+        twice = None if self.ids is None else first_repeated(self.ids)
+        if twice is not None:
+            raise DataError(f"FromFile ids: {twice!r} stands for several rows")
 
     def for_table(self, num_rows: int, dim: int, table: str, original_ids: OriginalIds | None) -> FileRows:
         """The rows of the file as first values of a table of shape (num_rows, dim).
@@ -124,13 +127,6 @@ class FromFile:
         if len(twice):
             raise DataError(f"{file.path}: id {found[twice[0]].item()!r} stands for several rows; ids must differ")
         return places
-
-
-def _row_initializer(missing: object) -> Initializer:
-    made = as_initializer(missing)
-    if isinstance(made, TableInitializer):
-        raise ConfigError("FromFile missing: give an initializer that reads no file, such as Uniform(seed=0)")
-    return made
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import difflib
-import gzip
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from graph_emb.graph.readers.arrays import load_arrays
 from graph_emb.graph.readers.ogb import needs_root, ogb_root
 from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import MASKS, WEIGHT, checked_file, split_suffix
-from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph
+from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph, read_names
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph, summary
 
@@ -148,7 +147,15 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
         1797
     """
     if not isinstance(source, str | Path):
-        return _of_object(source, root, download, options)
+        if root is not None or download:
+            kind = type(source).__name__
+            raise ConfigError(f"root= and download= mean nothing to a {kind} in memory; leave them out")
+        if not isinstance(source, Dataset):
+            return Dataset.of_graph(read_graph(source, **options))
+        if options:
+            name = next(iter(options))
+            raise ConfigError(f"{name}= means nothing to a Dataset, which was read already; leave it out")
+        return source
     name, place = str(source), find_dataset(source, root)
     if READERS["ogb"].accepts(source if place is None else place):
         if place is not None and place.is_dir():
@@ -222,16 +229,6 @@ def _not_found(path: Path, name: str, root: Path | None) -> Exception:
     if root is not None and not difflib.get_close_matches(name, available()):
         return DataError(f"data set {name[:80]!r}: no {name[:80]} in {root}; root= is the folder that holds it")
     return unknown_name("data set", name[:80], available())
-
-
-def _of_object(source: Any, root: str | Path | None, download: bool, options: dict[str, Any]) -> Dataset:
-    if root is not None or download:
-        raise ConfigError(f"root= and download= mean nothing to a {type(source).__name__} in memory; leave them out")
-    if not isinstance(source, Dataset):
-        return Dataset.of_graph(read_graph(source, **options))
-    if options:
-        raise ConfigError(f"{next(iter(options))}= means nothing to a Dataset, which was read already; leave it out")
-    return source
 
 
 def _of_place(place: Path, options: dict[str, Any]) -> Dataset:
@@ -361,8 +358,7 @@ def _dbis(folder: Path, options: dict[str, Any]) -> Dataset:
     missing = {"paper_author", "paper_conf", "paper_id", "author_id", "conf_id"} - arrays.keys()
     if missing:
         raise DataError(f"{file}: has no {', '.join(sorted(missing))}; is it the DBIS network?")
-    with gzip.open(name_file, "rt", encoding="utf-8") as lines:
-        names = np.array([line.rstrip("\n") for line in lines])
+    names = np.array(read_names(name_file))
     if len(names) != len(arrays["conf_id"]):
         raise DataError(f"{name_file}: {len(names)} names for {len(arrays['conf_id'])} venues")
     ids = {"author": "author_id", "paper": "paper_id", "venue": "conf_id"}

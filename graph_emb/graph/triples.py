@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -102,9 +103,8 @@ def triples_of_ogb(data: OGBLink | OGBHetero) -> KnowledgeGraph:
     """
     name, starts, counts = data.metadata.name, None, None
     if isinstance(data, OGBHetero):
-        counts = data.num_nodes
-        firsts = np.cumsum([0, *counts.values()])
-        starts, num_entities = dict(zip(counts, map(int, firsts), strict=False)), int(firsts[-1])
+        counts, num_entities = data.num_nodes, sum(data.num_nodes.values())
+        starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
     else:
         num_entities = data.num_nodes
     parts, negatives = {}, {}
@@ -130,13 +130,11 @@ def _first_ids(
     """The first entity of the type of each triple's end, shape (T,); OGB numbers each type from 0."""
     if starts is None or counts is None:
         return np.zeros(len(tables[side]), np.int64)
-    kinds = tables[f"{side}_type"]
-    unknown = set(np.unique(kinds)) - set(starts)
+    kinds, numbers = np.unique(tables[f"{side}_type"], return_inverse=True)
+    unknown = [kind for kind in kinds.tolist() if kind not in starts]
     if unknown:
-        raise DataError(f"{name}, {part}: {side} type {sorted(unknown)[0]!r} has no entities; the files do not fit")
-    first, limit = np.zeros(len(kinds), np.int64), np.zeros(len(kinds), np.int64)
-    for kind, start in starts.items():
-        first[kinds == kind], limit[kinds == kind] = start, counts[kind]
+        raise DataError(f"{name}, {part}: {side} type {unknown[0]!r} has no entities; the files do not fit")
+    first, limit = (np.array([own[kind] for kind in kinds.tolist()], np.int64)[numbers] for own in (starts, counts))
     for key in (side, f"{side}_neg"):
         local = tables.get(key)
         if local is not None and ((local < 0) | (local >= (limit if local.ndim == 1 else limit[:, None]))).any():

@@ -136,22 +136,21 @@ def _without_isolated(graph: HeteroGraph) -> HeteroGraph:
     for (source, _, destination), (src, dst) in graph.edges.items():
         keep[source][src] = True
         keep[destination][dst] = True
-    dropped = {ntype: int((~mask).sum()) for ntype, mask in keep.items()}
-    if not any(dropped.values()):
+    num_nodes = {ntype: int(mask.sum()) for ntype, mask in keep.items()}
+    if num_nodes == graph.num_nodes:
         return graph
-    if not any(mask.any() for mask in keep.values()):
+    if not any(num_nodes.values()):
         raise DataError("no node has an edge, so isolated='drop' leaves nothing; use isolated='keep'")
     number = {ntype: np.cumsum(mask, dtype=np.int64) - 1 for ntype, mask in keep.items()}
     ids = dict(graph.node_ids)
     for ntype, mask in keep.items():
-        if dropped[ntype]:
-            old = graph.node_ids.get(ntype)
-            ids[ntype] = np.flatnonzero(mask).astype(np.int64) if old is None else old[mask]
+        if num_nodes[ntype] < len(mask):
+            ids[ntype] = ids[ntype][mask] if ntype in ids else np.flatnonzero(mask)
     counts = dict(graph.counts)
-    _count(counts, "isolated nodes dropped", sum(dropped.values()))
+    _count(counts, "isolated nodes dropped", graph.total_nodes - sum(num_nodes.values()))
     return replace(
         graph,
-        num_nodes={ntype: int(mask.sum()) for ntype, mask in keep.items()},
+        num_nodes=num_nodes,
         edges={e: (number[e[0]][src], number[e[2]][dst]) for e, (src, dst) in graph.edges.items()},
         node_data={
             ntype: {name: values[keep[ntype]] for name, values in columns.items()}

@@ -13,6 +13,7 @@ from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import Contents, checked_file, has_suffix, register
 from graph_emb.graph.readers.tables import MAX_ID_LENGTH, line_blocks
 from graph_emb.graph.readers.triples import relation_graph
+from graph_emb.graph.typed import NODE_TYPE
 
 _BLOCK_BYTES = 1 << 23
 
@@ -47,16 +48,14 @@ def read_ntriples(source: Any, options: ReadOptions) -> Contents:
     (numbers,), relation_names, _ = number_ids(columns["p"])
     assert relation_names is not None  # strings are always numbered
     graph = relation_graph(
-        heads,
-        numbers,
-        tails,
+        (heads, numbers, tails),
         relation_names,
         num_nodes,
         options.relations,
-        node_ids=names,
+        short=True,
+        node_ids={} if names is None else {NODE_TYPE: names},
         counts={"literals dropped": dropped} if dropped else {},
         name=name_of(file),
-        short=True,
     )
     return Contents(graph)
 

@@ -107,14 +107,16 @@ def _held_out(split: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:
     return {f"{part} edges left out": len(split[part][key]) for part, key in tables if key in split[part]}
 
 
+def _train_triples(data: Any) -> list[np.ndarray]:
+    return [np.asarray(data.split["train"][name]).reshape(-1) for name in ("head", "relation", "tail")]
+
+
 def _knowledge_graph(data: Any, relations: Relations) -> HeteroGraph:
-    train = data.split["train"]
-    head, relation, tail = (np.asarray(train[name]).reshape(-1) for name in ("head", "relation", "tail"))
+    triples = _train_triples(data)
     num_relations = 1 + max(int(np.max(tables["relation"], initial=-1)) for tables in data.split.values())
     names = np.array([f"relation_{number}" for number in range(num_relations)])
-    return relation_graph(
-        head, relation, tail, names, data.num_nodes, relations, counts=_held_out(data.split), name=data.metadata.folder
-    )
+    more = {"counts": _held_out(data.split), "name": data.metadata.folder}
+    return relation_graph(triples, names, data.num_nodes, relations, **more)
 
 
 def _hetero_node(data: Any) -> HeteroGraph:
@@ -136,8 +138,7 @@ def _hetero_node(data: Any) -> HeteroGraph:
 
 def _hetero_link(data: Any) -> HeteroGraph:
     """Training triples by edge type; ``edge_reltype`` says which type a relation's number stands for."""
-    train = data.split["train"]
-    head, relation, tail = (np.asarray(train[name]).reshape(-1) for name in ("head", "relation", "tail"))
+    head, relation, tail = _train_triples(data)
     numbers: dict[int, EdgeType] = {}
     for etype, table in data.extra.get("edge_reltype", {}).items():
         numbers |= dict.fromkeys(np.unique(table).tolist(), etype)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,14 @@ def read_triples(source: Any, options: ReadOptions) -> Contents:
     """The training triples as edges; entities of all parts become nodes, so that what is held out can be ranked."""
     read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(Path(source), options)
     relation_names = read.relations or [f"relation_{number}" for number in range(read.num_relations)]
-    heads, numbers, tails = (np.ascontiguousarray(column) for column in read.train.T)
     graph = relation_graph(
-        heads,
-        numbers,
-        tails,
+        read.train.T,
         np.array(relation_names),
         read.num_entities,
         options.relations,
-        node_ids=None if read.entities is None else np.array(read.entities),
+        node_ids={} if read.entities is None else {NODE_TYPE: np.array(read.entities)},
         counts={f"{part} edges left out": len(own) for part, own in read.parts.items() if part != "train"},
-        name=read.name,
+        name=read.name or "graph",
     )
     return Contents(graph)
 
@@ -103,13 +101,13 @@ def _of_arrays(name: str, file: Path) -> KnowledgeGraph:
             )
     parts = {part: triples.astype(np.int64) for part, triples in parts.items()}
     largest = np.max([triples.max(axis=0) for triples in parts.values()], axis=0)
-    entities, relations = (_names(file.with_name(f"{word}.txt.gz")) for word in ("entities", "relations"))
+    entities, relations = (read_names(file.with_name(f"{word}.txt.gz")) for word in ("entities", "relations"))
     num_entities = 1 + int(max(largest[0], largest[2])) if entities is None else len(entities)
     num_relations = 1 + int(largest[1]) if relations is None else len(relations)
     return KnowledgeGraph(name, num_entities, num_relations, parts, entities, relations)
 
 
-def _names(file: Path) -> tuple[str, ...] | None:
+def read_names(file: Path) -> tuple[str, ...] | None:
     """A name a line; None where there is no such file."""
     if not file.is_file():
         return None
@@ -153,28 +151,25 @@ def _read(file: Path, options: ReadOptions) -> list[Any]:
 
 
 def relation_graph(
-    heads: np.ndarray,
-    relations: np.ndarray,
-    tails: np.ndarray,
+    triples: Iterable[np.ndarray],
     relation_names: np.ndarray,
     num_nodes: int,
     policy: Relations,
     *,
-    node_ids: np.ndarray | None = None,
-    counts: dict[str, int] | None = None,
-    name: str = "graph",
     short: bool = False,
+    **more: Any,
 ) -> HeteroGraph:
     """A graph of one node type from numbered triples.
 
     Args:
-        heads, relations, tails: Shape (T,), integers.
+        triples: Heads, relations and tails, shape (T,) each, integers.
         relation_names: Shape (relations,), strings.
         policy: As ``relations`` of ``read_triples``.
         short: Name edge types by the last part of an IRI where that is unambiguous.
+        more: Other fields of the graph.
     """
     edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]] = {}
-    heads, tails = heads.astype(np.int64, copy=False), tails.astype(np.int64, copy=False)
+    heads, relations, tails = (np.ascontiguousarray(column, np.int64) for column in triples)
     if policy == "column":
         edges[EDGE_TYPE] = (heads, tails)
     else:
@@ -187,11 +182,9 @@ def relation_graph(
     return HeteroGraph(
         {NODE_TYPE: num_nodes},
         edges,
-        edge_data={EDGE_TYPE: {RELATION: relations.astype(np.int64)}} if policy == "column" else {},
-        node_ids={} if node_ids is None else {NODE_TYPE: node_ids},
+        edge_data={EDGE_TYPE: {RELATION: relations}} if policy == "column" else {},
         relation_names=relation_names,
-        counts=counts or {},
-        name=name or "graph",
+        **more,
     )
 
 
