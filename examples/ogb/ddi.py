@@ -7,7 +7,7 @@ under OGB's mlp.py: the element-wise product of two rows, 3 layers of 256, dropo
 many random non-edges a step. ``sage`` is
 GraphSAGE of OGB's gnn.py --use_sage: rows of 256 numbers that learn with 2 layers of 256 and a predictor of 2 layers,
 every step over the whole graph; on a GPU with --device cuda. Its test value swings from one evaluation to the next;
---set sage.ema_decay=0.8 judges an average of the weights over the epochs instead.
+--set model.ema_decay=0.8 judges an average of the weights over the epochs instead.
 
 What differs from the published recipes:
 

@@ -4,7 +4,7 @@
 
 Recipe: run.py and examples.sh of OGB's examples/linkproppred/wikikg2 in its larger size: rows of 500 numbers, 200,000
 steps of 512 triples, self-adversarial loss of 128 negatives, triples weighed down by how often their pairs occur. A tie
-counts half in a rank; --set kge.dim=100 is the smaller size. What differs from the published recipe:
+counts half in a rank; --set model.dim=100 is the smaller size. What differs from the published recipe:
 
 * 6 epochs, 189,000 steps; Adam's learning rate falls linearly, where OGB divides it by 10 at half of the steps;
 * Adam is sparse: rows outside a step keep still;

@@ -1,17 +1,18 @@
-"""``graph-emb train``: flags and overrides become a configuration, the pipeline does the rest."""
+"""``graph-emb train``: a recipe, flags and overrides become a configuration, the pipeline does the rest."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from graph_emb.cli.console import WATCHED, listed, say, show_progress
-from graph_emb.cli.seeds import is_finished, parse_seeds, run_seeds
+from graph_emb.cli.seeds import is_finished, parse_seeds, run_seeds, words_of
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED
 from graph_emb.core.errors import ConfigError
@@ -38,20 +39,21 @@ VALUE_FLAGS = {
 }
 """Flags whose text is read as an override's value is."""
 
-NOT_OF_RECIPES = (
-    *(flag for flag in (*TEXT_FLAGS, *VALUE_FLAGS) if flag not in ("root", "seed", "threads")),
-    *("config", "overwrite", "resume", "formats", "download", "directed", "trust_pickle", "no_eval"),
-)
+NOT_OF_RECIPES = ("model", "dataset", "labels", "hold_out", "config", "directed", "trust_pickle", "no_eval")
 """Flags that mean nothing beside ``--recipe``."""
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, print the tables, name the run folder."""
-    if args.recipe is not None:
-        from graph_emb.cli import recipe  # here: most runs have none
-
-        return recipe.run(args, NOT_OF_RECIPES)
+    if args.seed is not None and args.seeds is not None:
+        raise ConfigError(f"--seed {args.seed} and --seeds {args.seeds}: give one of them")
+    if args.seeds is not None and any(text.partition("=")[0].strip() == "seed" for text in args.overrides):
+        raise ConfigError(
+            f"an override of seed and --seeds {args.seeds}: every run would have the same; give one of them"
+        )
     config = config_of(args)
+    if args.recipe is not None:
+        return run_recipe(args, config)
     out = args.out or default_folder(config)
     if args.seeds is not None:
         return every_seed(args, Path(out))
@@ -76,13 +78,6 @@ def every_seed(args: argparse.Namespace, out: Path) -> int:
     """This command for each of its seeds; those that it has finished before are kept."""
     from graph_emb.cli.parser import parse
 
-    if args.seed is not None:
-        raise ConfigError(f"--seed {args.seed} and --seeds {args.seeds}: give one of them")
-    if any(text.partition("=")[0].strip() == "seed" for text in args.overrides):
-        raise ConfigError(
-            f"an override of seed and --seeds {args.seeds}: every run would have the same; give one of them"
-        )
-
     def finished(words: list[str], folder: Path) -> bool:
         return not args.overwrite and is_finished(folder, config_of(parse(words)))
 
@@ -92,6 +87,39 @@ def every_seed(args: argparse.Namespace, out: Path) -> int:
         return run(again)
 
     return run_seeds(args.argv, parse_seeds(args.seeds), out, lambda text: say(args, text), one, finished)
+
+
+def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
+    """Train the seeds of a recipe that are not finished, print the table.
+
+    Run folders and records are ``<out>/<model>/seed-<n>`` and ``seed-<n>.json`` beside it.
+    """
+    from graph_emb.ogb.recipes import recipe_named
+    from graph_emb.ogb.script import RecipeRuns, table, told
+    from graph_emb.run.pipeline import PipelineResult
+    from graph_emb.run.pipeline import run as run_pipeline
+
+    dataset, model = recipe_named(args.recipe)
+    out = Path(args.out or f"runs/{dataset}")
+    launched = "RANK" in os.environ
+
+    def train(config: RunConfig, place: Path, replace: bool) -> PipelineResult | None:
+        if config.parallel.mode == "local" or launched:
+            options = {"overwrite": replace, "resume": args.resume, "progress": show_progress(args)}
+            result = run_pipeline(config, out=place, **options)
+            return None if result.dataset is None else result  # a rank that only helped
+        words = words_of(args.argv, config.seed, out)
+        launch(config, place, argparse.Namespace(**{**vars(args), "argv": words, "overwrite": replace}))
+        return None
+
+    command = shlex.join(["graph-emb", *args.argv])
+    runs = RecipeRuns(config, model, out, command, train, again=args.overwrite)
+    records = runs.each([config.seed] if args.seeds is None else parse_seeds(args.seeds))
+    if launched:  # the launcher has the table
+        list(records)
+    else:
+        print(table(dataset, {model: told(records)}))
+    return 0
 
 
 def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
@@ -149,8 +177,10 @@ def _check_trainers(config: RunConfig) -> None:
 
 
 def config_of(args: argparse.Namespace) -> RunConfig:
-    """The configuration of a command line: preset < --config < flags < key=value."""
+    """The configuration of a command line: recipe or --config < flags < key=value."""
     layers: list[dict[str, Any]] = [read_config_file(args.config)] if args.config else []
+    if args.recipe is not None:
+        layers = [_recipe(args)]
     for flag, path in TEXT_FLAGS.items():
         if getattr(args, flag) is not None:
             layers.append(place_key(path, getattr(args, flag)))
@@ -175,6 +205,20 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     if not any("model" in layer for layer in layers):
         raise ConfigError(f"no model: write graph-emb train NAME, or --config FILE; names: {', '.join(MODELS)}")
     return config_from(*layers)
+
+
+def _recipe(args: argparse.Namespace) -> dict[str, Any]:
+    from graph_emb.ogb.recipes import RECIPES, recipe_named
+
+    recipe_named(args.recipe)  # refuses an unknown one
+    for name in NOT_OF_RECIPES:
+        if getattr(args, name):
+            flag = name if name == "model" else f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{flag} {getattr(args, name)} has no effect on a recipe, whose settings change by path=value, such as "
+                "predictor.epochs=50; leave it out"
+            )
+    return RECIPES[args.recipe]
 
 
 def _implied_mode(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:

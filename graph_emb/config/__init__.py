@@ -3,7 +3,6 @@
 from graph_emb.config.merge import (
     config_from,
     config_text,
-    override,
     parse_override,
     place_key,
     read_config_file,
@@ -27,7 +26,6 @@ __all__ = [
     "TrainSection",
     "config_from",
     "config_text",
-    "override",
     "parse_override",
     "place_key",
     "read_config_file",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -14,13 +14,12 @@ from pydantic_core import ErrorDetails
 
 from graph_emb.config.schema import MODELS, RunConfig
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.core.settings import Settings, and_more, limit_of, short
+from graph_emb.core.settings import and_more, limit_of, short
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.models.settings import ModelSettings, paths_of
 
 Nested = dict[str, Any]
 SectionT = TypeVar("SectionT", bound=BaseModel)
-SettingsT = TypeVar("SettingsT", bound=Settings)
 MAX_CONFIG_BYTES = 1 << 20
 SECTIONS = {
     "dataset": "name", "model": "name", "train": "lr", "parallel": "trainers", "checkpoint": "every",
@@ -122,12 +121,9 @@ def read_config_file(path: str | Path) -> Nested:
     return content
 
 
-def parse_override(text: str, known: Collection[str] | None = None) -> Nested:
-    """The nested mapping that ``key=value`` stands for; the value is read as YAML.
+def parse_override(text: str) -> Nested:
+    """The nested mapping that ``key=value`` stands for, such as ``train.lr=0.05``; the value is read as YAML.
 
-    Args:
-        text: Such as ``train.lr=0.05``.
-        known: Dotted paths of all fields; None: those of a run's configuration.
     Raises:
         ConfigError: there is no '=', the key is unknown, or the value is not YAML.
     """
@@ -138,38 +134,22 @@ def parse_override(text: str, known: Collection[str] | None = None) -> Nested:
         parsed = parse_yaml(value)
     except ConfigError as error:
         raise ConfigError(f"{key}: {value[:60]!r} is not a YAML value ({error})") from None
-    return place_key(key.strip(), parsed, known)
-
-
-def override(settings: SettingsT, texts: Iterable[str]) -> SettingsT:
-    """Settings with ``a.b=value`` texts applied, all at once: limits that join two fields hold afterwards.
-
-    Raises:
-        ConfigError: as ``parse_override``, or a value is of the wrong type or outside its limits.
-    """
-    known = set(_paths_in(settings))
-    changes: Nested = {}
-    for text in texts:
-        _merge_into(changes, parse_override(text, known))
-    return settings.replace(**changes)
-
-
-def _paths_in(settings: Settings, prefix: str = "") -> Iterator[str]:
-    for name in type(settings).model_fields:
-        yield prefix + name
-        value = getattr(settings, name)
-        if isinstance(value, Settings):
-            yield from _paths_in(value, f"{prefix}{name}.")
+    return place_key(key.strip(), parsed)
 
 
 def place_key(key: str, value: Any, known: Collection[str] | None = None) -> Nested:
     """A value under its dotted path; a field that only one section has may be named without its section.
 
+    A section's own field goes before those of the networks inside a section: ``epochs`` is ``train.epochs``.
+
+    Args:
+        known: Dotted paths of all fields; None: those of a run's configuration.
     Raises:
         ConfigError: the key is unknown.
     """
     known = _known_paths(RunConfig) if known is None else known
     paths = [path for path in known if path == key or path.endswith(f".{key}")]
+    paths = [path for path in paths if path.count(".") == min(path.count(".") for path in paths)]
     if key in NAMED_SECTIONS and f"{key}.name" in known and not isinstance(value, Mapping):
         paths = [f"{key}.name"]
     elif key in known:
@@ -256,7 +236,9 @@ def _no_such_field(path: str, value: Any, chosen: str | None) -> str:
 
 def _unknown_key(key: str, value: Any, known: Collection[str]) -> ConfigError:
     section, _, field = key.rpartition(".")
-    siblings = sorted(p.rpartition(".")[2] for p in known if section and p.rpartition(".")[0] == section)
+    siblings = sorted(
+        p.rpartition(".")[2] for p in known if section and f".{p}".rpartition(".")[0].endswith(f".{section}")
+    )
     near = _nearest_section(key) if isinstance(value, Mapping) else None
     near = near or _nearest_path(field, section if siblings else "", siblings, known)
     hint = f" (did you mean {near!r}?)" if near else ""
@@ -271,7 +253,7 @@ def _nearest_section(key: str) -> str | None:
 
 def _nearest_path(field: str, section: str, siblings: list[str], known: Collection[str]) -> str | None:
     """The same field of another section, else the nearest of this section, else the nearest of all."""
-    paths = {path.rpartition(".")[2]: path for path in sorted(known, reverse=True)}
+    paths = {path.rpartition(".")[2]: path for path in sorted(known, key=lambda p: (p.count("."), p), reverse=True)}
     if field in paths:
         return paths[field]
     near = difflib.get_close_matches(field, siblings, n=1)

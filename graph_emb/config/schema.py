@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.interval import parse_interval
 from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
 from graph_emb.models.kge.config import (
     KGE_MODELS,
@@ -21,6 +22,7 @@ from graph_emb.models.kge.config import (
     SimplEConfig,
     TransEConfig,
 )
+from graph_emb.models.links.config import LinkPredictorConfig, MatrixFactorizationConfig
 from graph_emb.models.settings import ModelSettings, paths_of
 from graph_emb.models.skipgram.config import (
     DeepWalkConfig,
@@ -39,6 +41,9 @@ HitsAt = Annotated[Count, Field(ge=1)]
 
 IN_MEMORY = "in memory: "
 """How the name of a data set begins that describes a graph in memory."""
+
+
+NO_READ_OPTIONS = {"name", "digest", "root", "download", "labels", "hold_out", "validation_edges"}
 
 
 class DatasetSection(Settings):
@@ -70,6 +75,9 @@ class DatasetSection(Settings):
     separator: str | None = Field(default=None, description="of the columns of a text file")
     comment: str | None = Field(default=None, description="text lines that begin with one of it are skipped; null: #%")
     columns: tuple[str, ...] | None = Field(default=None, description="names of source, target [, weight]")
+    validation_edges: Literal["trained on"] | None = Field(
+        default=None, description="trained on: they join the graph and the training edges; null: held out"
+    )
     trust_pickle: Literal[True] | None = Field(default=None, description="read a pickle, which can run any code")
 
     _held: Any = PrivateAttr(default=None)
@@ -91,7 +99,7 @@ class DatasetSection(Settings):
 
     def read_options(self) -> dict[str, Any]:
         """The options of ``graph_emb.read_graph`` that are set."""
-        chosen = self.model_dump(exclude={"name", "digest", "root", "download", "labels", "hold_out"})
+        chosen = self.model_dump(exclude=NO_READ_OPTIONS)
         return {key: value for key, value in chosen.items() if value is not None}
 
 
@@ -102,6 +110,7 @@ class TrainSection(Settings):
         default=None, ge=1, le=4_096, description="null: all cores; 1 with sgd repeats a run exactly"
     )
     log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
+    device: str = Field(default="cpu", min_length=1, description="of graph networks, such as cuda:0")
 
 
 EARLIER_DEFAULTS = {"evaluate.scorer": "dot"}
@@ -181,6 +190,21 @@ class EvaluateSection(Settings):
     scorer: Literal["centred-dot", "dot", "cosine", "hadamard-logreg"] = Field(
         default="centred-dot", description="score of an edge"
     )
+    predictor: LinkPredictorConfig | None = Field(
+        default=None, description="train OGB's link predictor on the rows instead of the scorer"
+    )
+    mlp: MLPConfig | None = Field(default=None, description="train OGB's MLP on the rows instead of the regression")
+    features: Literal["none", "raw", "unit columns"] = Field(
+        default="none", description="of nodes, which predictor or mlp read before the rows; unit: of length 1"
+    )
+    seed: Count | None = Field(default=None, ge=0, le=MAX_SEED, description="of predictor or mlp; null: the run's")
+
+    @model_validator(mode="after")
+    def _networks_alone_read_features(self) -> EvaluateSection:
+        for name in ("features", "seed") if self.predictor is None and self.mlp is None else ():
+            if name not in _fields_at_default(self):
+                raise ValueError(f"{name}={getattr(self, name)!r} has no effect without predictor or mlp; leave it out")
+        return self
 
 
 class OutputSection(Settings):
@@ -203,6 +227,7 @@ Model = Annotated[
     DeepWalkConfig
     | Node2VecConfig
     | LineConfig
+    | MatrixFactorizationConfig
     | Metapath2VecConfig
     | TransEConfig
     | DistMultConfig
@@ -217,6 +242,7 @@ MODELS: dict[str, type[ModelSettings]] = {
     "deepwalk": DeepWalkConfig,
     "node2vec": Node2VecConfig,
     "line": LineConfig,
+    "mf": MatrixFactorizationConfig,
     "metapath2vec": Metapath2VecConfig,
     **KGE_MODELS,
     **GNN_MODELS,

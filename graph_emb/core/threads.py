@@ -47,6 +47,19 @@ def thread_count(num_threads: int | None) -> int:
     return num_threads
 
 
+@contextmanager
+def torch_threads(num_threads: int | None) -> Iterator[int]:
+    """Let torch, inside, use ``thread_count(num_threads)`` threads; yields their number."""
+    import torch  # here, so that a partitioner starts without it
+
+    threads, before = thread_count(num_threads), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(before)
+
+
 def counting_threads(num_threads: int, num_nodes: int, num_edges: int) -> int:
     """Threads that count ends of edges; their (num_nodes,) arrays together stay no larger than the edges."""
     return max(1, min(num_threads, num_edges // max(1, num_nodes)))

@@ -268,7 +268,8 @@ def _of_ogb(name: str, root: Path, download: bool, options: dict[str, Any]) -> D
         triples = triples_of_ogb(data)
         return Dataset(name, read_graph(data, **options), triples=triples)
     if isinstance(data, ogb.OGBHetero):
-        return Dataset.of_graph(read_graph(data, **options), name)
+        labels = {ntype: _labels(table, data.metadata.num_classes) for ntype, table in data.labels.items()}
+        return Dataset.of_graph(read_graph(data, **options), name, labels=labels)
     features = data.node_feat if data.node_feat is not None else _mean_at_nodes(data)
     graph = read_graph(replace(data, edge_feat=None), **options)
     more: dict[str, Any] = {"features": {} if features is None else {NODE_TYPE: features}}

@@ -19,7 +19,7 @@ from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.readers.triples import RELATION
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.graph.typed import NODE_TYPE, HeteroGraph, summary
+from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph, summary
 
 DROPPED, MERGED, ADDED = "self loops dropped", "duplicate edges merged", "reverse edges added"
 
@@ -211,11 +211,14 @@ class TypedNodes:
     __repr__ = summary
 
 
-def typed_nodes(dataset: Dataset) -> TypedNodes:
+def typed_nodes(dataset: Dataset, *, merge_within: bool = False) -> TypedNodes:
     """The labelled node type of a data set, and its graph with the reverse of every edge.
 
     A graph of one node and one edge type holds its distinct edges in both directions; any other one has a reverse
     type for each edge type.
+
+    Args:
+        merge_within: As in ``with_reverse``, instead of a reverse type for edge types inside one node type.
 
     Raises:
         DataError: no node type has labels and a split.
@@ -232,5 +235,21 @@ def typed_nodes(dataset: Dataset) -> TypedNodes:
         features = {NODE_TYPE: features[ntype]} if features else {}
         ntype = NODE_TYPE
     else:
-        graph = read_graph(dataset.graph, reverse_types=True)
+        graph = with_reverse(dataset.graph) if merge_within else read_graph(dataset.graph, reverse_types=True)
     return TypedNodes(dataset.name, graph, ntype, classes, split, features, labels.class_names)
+
+
+def with_reverse(graph: HeteroGraph) -> HeteroGraph:
+    """The graph with every edge in both directions, as DGL's ``AddReverse`` makes it; edges keep no data.
+
+    A relation between two types gets one from the second to the first, "rev_" before its name; a relation inside one
+    type holds both directions itself.
+    """
+    edges: dict[EdgeType, tuple[np.ndarray, np.ndarray]] = {}
+    for (head, relation, tail), (src, dst) in graph.edges.items():
+        if head == tail:
+            edges[head, relation, tail] = np.concatenate([src, dst]), np.concatenate([dst, src])
+        else:
+            edges[head, relation, tail] = src, dst
+            edges[tail, f"rev_{relation}", head] = dst, src
+    return HeteroGraph(dict(graph.num_nodes), edges, node_ids=graph.node_ids, name=graph.name)

@@ -35,7 +35,7 @@ CONVENTIONS: dict[str, tuple[str, ...]] = {
 
 PLAIN_FILES = (
     "labels", "hold_out", "directed", "weight", "duplicates", "self_loops", "num_nodes", "ids", "header", "separator",
-    "comment", "columns",
+    "comment", "columns", "validation_edges",
 )  # fmt: skip
 """Fields of the data set that are about graphs of one node type."""
 OF_FROZEN_ROWS = (
@@ -47,6 +47,10 @@ OF_FROZEN_ROWS = (
     "evaluate.shuffles",
     "evaluate.hits",
     "evaluate.scorer",
+    "evaluate.predictor",
+    "evaluate.mlp",
+    "evaluate.features",
+    "evaluate.seed",
     "output.context",
 )
 """Fields of a run that mean nothing to models with a task of their own, such as triples or node classes."""

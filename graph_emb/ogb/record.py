@@ -10,8 +10,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
+from graph_emb.compat.ogb import metadata
+from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import replace_json
+from graph_emb.run.evaluation import NetworkScores
+from graph_emb.run.pipeline import FREE_FIELDS, PipelineResult
+from graph_emb.run.seeds import SeedsResult
+from graph_emb.run.versions import peak_memory_mib
+
+OGB_WORDS = {"accuracy": "acc"}
+"""Names of metrics that OGB calls otherwise."""
 
 
 class _Facts(BaseModel):
@@ -158,6 +167,8 @@ def finished_record(path: Path, wanted: SeedRecord) -> SeedRecord | None:
     names = ("dataset", "model", "seed", "embedding_seed", "settings_selected_on", "validation_edges")
     told = {name: (getattr(found, name), getattr(wanted, name)) for name in names}
     told = {name: pair for name, pair in told.items() if pair[0] != pair[1]}
+    if "model" in wanted.settings and "model" not in found.settings:
+        raise ConfigError(f"{path}: a seed of an earlier version, whose settings had other names; choose another --out")
     told.update(differences(found.settings, wanted.settings))
     if told:
         text = ", ".join(f"{name}={there!r} there, {now!r} now" for name, (there, now) in told.items())
@@ -165,15 +176,71 @@ def finished_record(path: Path, wanted: SeedRecord) -> SeedRecord | None:
     return found if found.status == "finished" else None
 
 
-def run_recorded(path: Path, started: SeedRecord, run: Callable[[], SeedResult]) -> SeedRecord:
-    """The record of ``run``'s result, written to ``path``.
+def run_recorded(path: Path, started: SeedRecord, run: Callable[[], SeedResult | None]) -> SeedRecord:
+    """The record of ``run``'s result, written to ``path``; None means that another process has written it.
 
     While ``run`` works, and for good when it is interrupted, the file holds ``started``.
     """
     write_record(path, started)
-    record = started.model_copy(update={"status": "finished", "result": run()})
+    result = run()
+    if result is None:
+        return read_record(path)
+    record = started.model_copy(update={"status": "finished", "result": result})
     write_record(path, record)
     return record
+
+
+def result_of(run: PipelineResult) -> SeedResult:
+    """The scores of a finished run: of the network on its rows, of the graph network, or of the ranks of triples."""
+    metric, train = metadata(run.config.dataset.name).eval_metric, run.metrics["train"]
+    history, sizes = run.history, {name: table.weights.size for name, table in run.tables.items()}
+    learned, scores, epoch_seconds = train["parameters"], run.findings[0].scores, train.get("seconds_per_epoch")
+    if isinstance(scores, NetworkScores):
+        chosen, history = scores.metrics, scores.history
+        network, epoch_seconds = run.findings[0].name.replace("_", " "), scores.seconds_per_epoch
+        parameters = {"embedding": learned, network: scores.num_parameters}
+    elif isinstance(scores, SeedsResult):
+        chosen, history = scores.runs[0]["metrics"], scores.runs[0]["history"]
+        chosen = {OGB_WORDS.get(name, name): values for name, values in chosen.items()}
+        parameters = {"embedding": sum(sizes.values()), "network": learned - sum(sizes.values())}
+    else:
+        valid, test = (ogb_values(finding.scores) for finding in run.findings)
+        epoch = None if train["best_valid_mrr"] is None else train["best_epoch"]  # without validation the last one
+        chosen = {name: {"epoch": epoch, "valid": valid[name], "test": test[name]} for name in test}
+        parameters = {"entities": sizes["entity"], "relations": sizes["relation"]}
+    seconds = {part: run.metrics["seconds"][part] for part in ("train", "evaluate")}
+    seconds["all"] = sum(seconds.values())
+    if epoch_seconds is not None:
+        seconds["epoch"] = epoch_seconds
+    return SeedResult(
+        metric=metric,
+        selected_on="none" if chosen[metric]["epoch"] is None else "valid",
+        scores={name: BestScore(**values) for name, values in chosen.items()},
+        parameters=parameters,
+        seconds=seconds,
+        peak_memory_mib=peak_memory_mib(),
+        history=history,
+    )
+
+
+def ogb_values(ranks: Any) -> dict[str, float]:
+    """OGB's four numbers of ``TripleRanks``: MRR and Hits@1, 3, 10 over both sides, a tie counting half in the rank."""
+    return {"mrr": ranks.mrr().realistic, **{f"hits@{k}": ranks.hits(k).realistic for k in (1, 3, 10)}}
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """What decides a seed's scores, as ``config.yaml`` says it, without what is null: no seeds, places or threads."""
+    sections = config.sections()
+    kept: dict[str, Any] = {
+        "dataset": {**config.dataset.read_options(), "validation_edges": config.dataset.validation_edges}
+    }
+    kept["model"] = sections["model"]
+    kept["train"] = {name: value for name, value in sections["train"].items() if name not in FREE_FIELDS["train"]}
+    kept["evaluate"] = {name: sections["evaluate"][name] for name in ("predictor", "mlp", "features")}
+    kept["output"] = {"context": config.output.context}
+    if config.parallel.mode != "local":
+        kept["parallel"] = sections["parallel"]
+    return {name: {key: v for key, v in values.items() if v is not None} for name, values in kept.items()}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from tabulate import tabulate
 
-from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.config import place_key
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.ogb.published import rows_of, text_of
 from graph_emb.ogb.record import SeedRecord, flat, read_record
 from graph_emb.ogb.rules import check
@@ -189,7 +190,8 @@ def make_report(
     Args:
         runs: Folders of seed files, or the files themselves.
         partial: Accept fewer seeds than the rules ask for, or others; the report then says so.
-        tried: By setting ("predictor.lr"), the values that were compared, the chosen one among them.
+        tried: By setting, named as an override names it ("predictor.lr"), the values that were compared, the chosen one
+            among them.
         submission: Fields of the leaderboard's form.
     Raises:
         DataError: no seeds there, or a file that is no record.
@@ -197,8 +199,10 @@ def make_report(
     """
     records = sorted((read_record(path) for path in _files(runs)), key=lambda record: record.seed)
     notes = check(records, partial=partial)
-    given = dict(tried or {})
-    _check_tried(given, records[0])
+    settings = flat(records[0].settings)
+    named = [flat(place_key(path, values, settings)) for path, values in (tried or {}).items()]
+    given = {path: values for one in named for path, values in one.items()}
+    _check_tried(given, settings, records[0])
     if records[0].settings_selected_on != "none" and not any(len(values) > 1 for values in given.values()):
         notes.append("Settings were compared, and the values that were tried are not told; leaderboards ask for them.")
     return Report(tuple(records), tuple(notes), given, submission or Submission())
@@ -221,11 +225,8 @@ def _files(runs: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def _check_tried(tried: Mapping[str, Sequence[Any]], record: SeedRecord) -> None:
-    settings = flat(record.settings)
+def _check_tried(tried: Mapping[str, Sequence[Any]], settings: Mapping[str, Any], record: SeedRecord) -> None:
     for path, values in tried.items():
-        if path not in settings:
-            raise unknown_name("setting", path, settings)
         if settings[path] not in values:
             raise ConfigError(f"{path} is {settings[path]!r}, which is not among the tried values {list(values)}")
         if len(values) > 1 and record.settings_selected_on == "none":

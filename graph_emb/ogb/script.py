@@ -1,35 +1,173 @@
-"""Main program of the scripts in examples/ogb: read the command line, run the missing seeds, print the table."""
+"""Published recipes, seed by seed, for ``graph-emb train --recipe`` and the scripts of examples/ogb.
+
+A seed is a run of ``graph_emb.run.pipeline``; its record tells whether it has to run, and a table stands at the end.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numba
 import torch
 from tabulate import tabulate
 
-from graph_emb.compat.ogb import read_hetero_dataset
-from graph_emb.config import override
+from graph_emb.config import RunConfig, config_from, parse_override, place_key
 from graph_emb.config.schema import MAX_SEED
-from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
+from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.storage import replace_json
 from graph_emb.core.threads import MOST_THREADS, start_numba
-from graph_emb.graph import views
-from graph_emb.graph.datasets import data_root, load_dataset
-from graph_emb.ogb.methods import Reads, Recipe, Run
 from graph_emb.ogb.published import rows_of, text_of
-from graph_emb.ogb.recipes import recipes_of
-from graph_emb.ogb.record import SeedRecord, finished_record, run_recorded, this_hardware
+from graph_emb.ogb.recipes import Sections, recipes_of
+from graph_emb.ogb.record import (
+    SeedRecord,
+    SeedResult,
+    finished_record,
+    result_of,
+    run_recorded,
+    settings_of,
+    this_hardware,
+)
+from graph_emb.ogb.rules import TRAINING_ON_VALIDATION
+from graph_emb.run import pipeline
 from graph_emb.run.seeds import as_text, each_seed, mean_std
 from graph_emb.run.versions import versions
 
 BAD_INPUT, INTERRUPTED = 2, 130
+SHORT = {
+    "predictor": {
+        "epochs": "evaluate.predictor.epochs",
+        "patience": "evaluate.predictor.patience",
+        "batch_size": "evaluate.predictor.batch_size",
+    },
+    "mlp": {"epochs": "evaluate.mlp.epochs", "batch_size": "evaluate.mlp.batch_size"},
+    "gnn": {"epochs": "train.epochs", "patience": "model.patience", "batch_size": "train.batch_size"},
+    "kge": {"epochs": "train.epochs", "dim": "model.dim", "batch_size": "train.batch_size"},
+}
+"""Short flags of the scripts and the settings that they change, by what is judged."""
+
+Train = Callable[[RunConfig, Path, bool], "pipeline.PipelineResult | None"]
+"""Runs a configuration, given a place for its run folder and whether what is there may be replaced; None where another
+process did, and wrote the seed's record."""
+
+
+@dataclass(frozen=True)
+class RecipeRuns:
+    """A recipe with its settings, to be run with several seeds.
+
+    Attributes:
+        config: The recipe's, with whatever was changed; each run gets a seed of its own.
+        model: The recipe's name within its data set.
+        out: Folder of the models' folders.
+        command: For the records.
+        train: Trains and judges one seed.
+        frozen: The seed of the embedding below every network; None: the network's own.
+        selected_on: The part by which these settings won a comparison.
+        again: Also run seeds that are finished.
+    """
+
+    config: RunConfig
+    model: str
+    out: Path
+    command: str
+    train: Train
+    frozen: int | None = None
+    selected_on: Literal["none", "valid", "test"] = "none"
+    again: bool = False
+
+    def __post_init__(self) -> None:
+        config, dataset = self.config, self.config.dataset.name
+        if not config.evaluate.enabled:
+            raise ConfigError("evaluate.enabled = False: the scores of a recipe are its result; leave it out")
+        if self.frozen is not None and (_judged(config) not in ("predictor", "mlp") or config.model.name == "mf"):
+            raise ConfigError(
+                f"--freeze-embedding: {self.model} trains its embedding with what is judged; name other models"
+            )
+        if config.dataset.validation_edges is not None and dataset not in TRAINING_ON_VALIDATION:
+            allowed = ", ".join(TRAINING_ON_VALIDATION)
+            raise ConfigError(
+                f"dataset.validation_edges = 'trained on': the rules allow it for {allowed} only, not {dataset}"
+            )
+        if config.dataset.validation_edges is not None and config.parallel.mode != "local":
+            raise ConfigError(
+                "dataset.validation_edges = 'trained on' is two trainings of one process; set --mode local"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """Of the records and run folders of the seeds."""
+        return self.out / (self.model if self.frozen is None else f"{self.model}-frozen-{self.frozen}")
+
+    def each(self, seeds: Sequence[int]) -> Iterator[SeedRecord]:
+        """The record of every seed, in order, as they come; finished ones are kept."""
+
+        def kept(seed: int) -> SeedRecord | None:
+            return None if self.again else finished_record(self._path(seed), self._started(seed))
+
+        for _, record in each_seed(seeds, self._run, kept):
+            yield record
+
+    def _path(self, seed: int) -> Path:
+        return self.folder / f"seed-{seed}.json"
+
+    def _started(self, seed: int) -> SeedRecord:
+        return SeedRecord(
+            status="started",
+            dataset=self.config.dataset.name,
+            model=self.model,
+            seed=seed,
+            embedding_seed=seed if self.frozen is None else self.frozen,
+            settings=settings_of(self.config),
+            validation_edges=self.config.dataset.validation_edges or "held out",
+            settings_selected_on=self.selected_on,
+            command=self.command,
+            hardware=this_hardware(),
+            versions=versions(),
+        )
+
+    def _run(self, seed: int) -> SeedRecord:
+        path, started, place = self._path(seed), self._started(seed), self.folder / f"seed-{seed}"
+        replace = self.again or path.exists()  # a run folder is there of a seed that broke off
+        config = self.config.model_copy(update={"seed": started.embedding_seed})
+        if self.frozen is not None:
+            config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"seed": seed})})
+        train = self._once if config.dataset.validation_edges is None else self._twice
+        return run_recorded(path, started, lambda: train(config, place, replace))
+
+    def _once(self, config: RunConfig, place: Path, replace: bool) -> SeedResult | None:
+        run = self.train(config, place, replace)
+        if run is None:
+            return None
+        if run.interrupted:
+            raise KeyboardInterrupt
+        return result_of(run)
+
+    def _twice(self, config: RunConfig, place: Path, replace: bool) -> SeedResult:
+        """A first training finds the epoch; a second one with the validation edges lasts as long and gives the test
+        value.
+        """
+        held_out = config.replace(dataset={"validation_edges": None})
+        first = self._once(held_out, place.with_name(f"{place.name}-held-out"), replace)
+        assert first is not None  # one process
+        chosen = first.scores[first.metric]
+        as_long = {"epochs": chosen.epoch, "eval_every": chosen.epoch, "patience": None}
+        second = self._once(config.replace(evaluate={"predictor": as_long}), place, replace)
+        assert second is not None
+        score = chosen.model_copy(update={"test": second.scores[first.metric].test})
+        seconds = {name: first.seconds[name] + second.seconds[name] for name in first.seconds}
+        told = {"scores": {first.metric: score}, "seconds": seconds, "history": [*first.history, *second.history]}
+        return first.model_copy(update={**told, "peak_memory_mib": second.peak_memory_mib})
+
+
+def _judged(config: RunConfig) -> str:
+    """What is judged, a key of ``SHORT``."""
+    network = "predictor" if config.evaluate.predictor is not None else "mlp"
+    return network if getattr(config.evaluate, network) is not None else config.model.family
 
 
 @dataclass(frozen=True)
@@ -41,20 +179,17 @@ class Script:
         dataset: OGB's name.
         recipes: By the name that ``--model`` takes; the first is the default.
         description: The script's docstring.
-        load: From the root folder (None: $GRAPH_EMB_DATA) to what the recipes read.
     """
 
     file: str
     dataset: str
-    recipes: Mapping[str, Recipe]
+    recipes: Mapping[str, Sections]
     description: str
-    load: Callable[[Path | None], Any]
 
     @classmethod
     def of(cls, dataset: str, *, file: str, description: str) -> Script:
         """The script of a data set with all of its recipes."""
-        recipes = recipes_of(dataset)
-        return cls(file, dataset, recipes, description, LOADERS[next(iter(recipes.values())).reads](dataset))
+        return cls(file, dataset, recipes_of(dataset), description)
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run what is missing, print the table.
@@ -67,7 +202,7 @@ class Script:
         words = list(sys.argv[1:] if argv is None else argv)
         args = self._parser().parse_args(words)
         try:
-            self._run_args(args, shlex.join(["python", self.file, *words]))
+            self._run(args, shlex.join(["python", self.file, *words]))
         except (GraphEmbError, OSError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return BAD_INPUT
@@ -76,100 +211,39 @@ class Script:
             return INTERRUPTED
         return 0
 
-    def run(self, words: Sequence[str], command: str) -> None:
-        """As ``main``, with errors and Ctrl-C left to the caller.
-
-        Args:
-            words: As a person types them after the script's name.
-            command: For the records.
-        """
-        self._run_args(self._parser().parse_args(words), command)
-
-    def _run_args(self, args: argparse.Namespace, command: str) -> None:
+    def _run(self, args: argparse.Namespace, command: str) -> None:
         start_numba()
         torch.set_num_threads(args.threads)
         numba.set_num_threads(min(args.threads, MOST_THREADS))
-        records = self._run_all(args, command)
-        print(self._table(records))
+        frozen = args.seeds[0] if args.freeze_embedding else None
+
+        def train(config: RunConfig, place: Path, replace: bool) -> pipeline.PipelineResult:
+            return pipeline.run(config, progress=args.progress)  # a script keeps records alone
+
+        runs = [
+            RecipeRuns(self.config(m, args), m, args.out, command, train, frozen, args.settings_selected_on)
+            for m in args.model
+        ]
+        records = {run.model: told(run.each(args.seeds)) for run in runs}
+        print(table(self.dataset, records))
         if args.json is not None:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             replace_json(args.json, self._summary(records))
 
-    def _run_all(self, args: argparse.Namespace, command: str) -> dict[str, list[SeedRecord]]:
-        recipes = {model: self._recipe(model, args) for model in args.model}
-        data = self.load(args.root)
-        return {model: self._run_seeds(model, recipe, data, args, command) for model, recipe in recipes.items()}
-
-    def _recipe(self, model: str, args: argparse.Namespace) -> Recipe:
-        recipe, texts = self.recipes[model], []
+    def config(self, model: str, args: argparse.Namespace) -> RunConfig:
+        """A recipe's configuration with what the command line changes."""
+        sections = self.recipes[model]
+        layers = [sections, {"train": {"threads": args.threads, "device": args.device}}]
+        if args.root is not None:
+            layers.append(place_key("dataset.root", str(args.root)))
+        short = SHORT[_judged(config_from(sections))]
         for flag in _short_flags(self.recipes):
             value = getattr(args, flag)
             if value is not None:
-                if flag not in recipe.short:
+                if flag not in short:
                     raise ConfigError(f"--{flag.replace('_', '-')} {value} has no effect on {model}; leave it out")
-                texts.append(f"{recipe.short[flag]}={value}")
-        recipe = override(recipe, [*texts, *args.set])
-        if args.device != "cpu" and not recipe.uses_device:
-            raise ConfigError(f"--device {args.device} has no effect on {model}, which trains on the CPU; leave it out")
-        if args.freeze_embedding and not recipe.freezable:
-            raise ConfigError(
-                f"--freeze-embedding: {model} trains its embedding with what is judged; name other models"
-            )
-        return recipe
-
-    def _run_seeds(
-        self, model: str, recipe: Recipe, data: Any, args: argparse.Namespace, command: str
-    ) -> list[SeedRecord]:
-        settings, frozen = recipe.model_dump(mode="json"), args.seeds[0] if args.freeze_embedding else None
-        folder = args.out / (model if frozen is None else f"{model}-frozen-{frozen}")
-
-        def path(seed: int) -> Path:
-            return folder / f"seed-{seed}.json"
-
-        def started(seed: int) -> SeedRecord:
-            return SeedRecord(
-                status="started",
-                dataset=self.dataset,
-                model=model,
-                seed=seed,
-                embedding_seed=seed if frozen is None else frozen,
-                settings=settings,
-                validation_edges=settings.get("validation_edges", "held out"),
-                settings_selected_on=args.settings_selected_on,
-                command=command,
-                hardware=this_hardware(),
-                versions=versions(),
-            )
-
-        def train(seed: int) -> SeedRecord:
-            run = Run(seed, seed if frozen is None else frozen, args.threads, args.device, args.progress)
-            return run_recorded(path(seed), started(seed), lambda: recipe.run(data, run))
-
-        records = []
-        for _, record in each_seed(args.seeds, train, lambda seed: finished_record(path(seed), started(seed))):
-            print(_line(record), flush=True)  # a seed may take an hour
-            records.append(record)
-        return records
-
-    def _table(self, records: dict[str, list[SeedRecord]]) -> str:
-        """Ours, a row for each metric, above the published rows, which are of the data set's own metric."""
-        rows: list[list[Any]] = []
-        seconds, memory = 0.0, 0
-        for model, found in records.items():
-            results = [record.finished() for record in found]
-            for metric in results[0].scores:
-                valid, test = ([getattr(r.scores[metric], part) for r in results] for part in ("valid", "test"))
-                total = f"{sum(results[0].parameters.values()):,}"
-                rows.append([model, metric, len(found), as_text(valid), as_text(test), total])
-            seconds = max([seconds, *(result.seconds.get("all", 0.0) for result in results)])
-            memory = max([memory, *(result.peak_memory_mib for result in results)])
-            metric = results[0].metric
-        for row in rows_of(self.dataset):
-            total = "" if row.parameters is None else f"{row.parameters:,}"
-            rows.append([f"{row.method}, published", metric, "", text_of(row.valid), text_of(row.test), total])
-        headers = ["model", "metric", "seeds", "valid", "test", "parameters"]
-        spent = f"longest seed: {seconds:.0f} s; peak memory {memory} MiB"
-        return tabulate(rows, headers=headers, disable_numparse=True) + "\n" + spent
+                layers.append(place_key(short[flag], value))
+        return config_from(*layers, *map(parse_override, args.set))
 
     def _summary(self, records: dict[str, list[SeedRecord]]) -> dict[str, Any]:
         """The table as numbers, with the records behind it."""
@@ -221,32 +295,37 @@ class Script:
         return parser
 
 
-def typed_graph(dataset: str) -> Callable[[Path | None], Any]:
-    """A loader for ``Script.load`` of a data set with several node types: ``read_hetero_dataset``."""
-
-    def load(root: Path | None) -> Any:
-        found = data_root(root)
-        if found is None:
-            raise DataError(f"{dataset} needs --root, the folder that holds {dataset.replace('-', '_')}/")
-        return read_hetero_dataset(dataset, found)
-
-    return load
-
-
-LOADERS: dict[Reads, Callable[[str], Callable[[Path | None], Any]]] = {
-    "plain": lambda dataset: lambda root: views.plain_dataset(load_dataset(dataset, root)),
-    "triples": lambda dataset: lambda root: views.knowledge_graph(load_dataset(dataset, root)),
-    "typed": typed_graph,
-}
-"""By ``Recipe.reads``."""
+def told(records: Iterator[SeedRecord]) -> list[SeedRecord]:
+    """All records, each printed as it comes: a seed may take an hour."""
+    found = []
+    for record in records:
+        result = record.finished()
+        score = result.scores[result.metric]
+        values = f"{result.metric} valid {score.valid:.4f}, test {score.test:.4f}"
+        print(f"{record.model}, seed {record.seed}: {values}; {result.seconds.get('all', 0.0):.0f} s", flush=True)
+        found.append(record)
+    return found
 
 
-def _line(record: SeedRecord) -> str:
-    """A finished seed, by the data set's own metric."""
-    result = record.finished()
-    score, seconds = result.scores[result.metric], result.seconds.get("all", 0.0)
-    values = f"valid {score.valid:.4f}, test {score.test:.4f}"
-    return f"{record.model}, seed {record.seed}: {result.metric} {values}; {seconds:.0f} s"
+def table(dataset: str, records: Mapping[str, Sequence[SeedRecord]]) -> str:
+    """Ours, a row for each metric, above the published rows, which are of the data set's own metric."""
+    rows: list[list[Any]] = []
+    seconds, memory = 0.0, 0
+    for model, found in records.items():
+        results = [record.finished() for record in found]
+        for metric in results[0].scores:
+            valid, test = ([getattr(r.scores[metric], part) for r in results] for part in ("valid", "test"))
+            total = f"{sum(results[0].parameters.values()):,}"
+            rows.append([model, metric, len(found), as_text(valid), as_text(test), total])
+        seconds = max([seconds, *(result.seconds.get("all", 0.0) for result in results)])
+        memory = max([memory, *(result.peak_memory_mib for result in results)])
+        metric = results[0].metric
+    for row in rows_of(dataset):
+        total = "" if row.parameters is None else f"{row.parameters:,}"
+        rows.append([f"{row.method}, published", metric, "", text_of(row.valid), text_of(row.test), total])
+    headers = ["model", "metric", "seeds", "valid", "test", "parameters"]
+    spent = f"longest seed: {seconds:.0f} s; peak memory {memory} MiB"
+    return tabulate(rows, headers=headers, disable_numparse=True) + "\n" + spent
 
 
 def positive(text: str) -> int:
@@ -265,9 +344,9 @@ def seed_number(text: str) -> int:
     return value
 
 
-def _short_flags(recipes: Mapping[str, Recipe]) -> dict[str, str]:
+def _short_flags(recipes: Mapping[str, Sections]) -> dict[str, str]:
     """Flags of all recipes, each with the setting that it changes in the first recipe that has it."""
     found: dict[str, str] = {}
-    for recipe in recipes.values():
-        found = {**recipe.short, **found}
+    for sections in recipes.values():
+        found = {**SHORT[_judged(config_from(sections))], **found}
     return found

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import Tensor
 
 from graph_emb.config import EvaluateSection
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.settings import short
+from graph_emb.core.threads import torch_threads
+from graph_emb.evaluate.mlp import train_mlp
+from graph_emb.graph.datasets import NodeSplit
+from graph_emb.graph.labels import Labels
+from graph_emb.graph.typed import NODE_TYPE
 from graph_emb.graph.views import PlainDataset
+from graph_emb.models.links.training import FrozenRows, LinkPredictorResult, train_link_predictor
 
 SCORER_TITLES = {
     "centred-dot": "dot product of rows less their mean (scorer 'hadamard-logreg' learns from the training edges)",
@@ -50,7 +61,8 @@ def evaluate(
     """Judge embeddings by whatever the data set brings.
 
     Labels with a split of the nodes, one label each: accuracy on the split. Other labels: F1 at
-    ``section.ratios``. Held-out edges: Hits@K, MRR and ROC-AUC of ``section.scorer``.
+    ``section.ratios``. Held-out edges: Hits@K, MRR and ROC-AUC of ``section.scorer``. ``section.mlp`` and
+    ``section.predictor`` take their places where they are set.
 
     Args:
         weights: Shape (N, D), a row for each node of the data set.
@@ -60,8 +72,14 @@ def evaluate(
         threads: None: all cores.
         progress: Show bars.
     """
-    findings = []
-    if dataset.labels is not None and _is_split(dataset):
+    findings, network_seed = [], seed if section.seed is None else section.seed
+    if section.mlp is not None:
+        assert dataset.labels is not None  # check_section
+        assert dataset.node_split is not None
+        with torch_threads(threads):
+            matrix = with_features(weights, dataset.features, section.features)
+            findings.append(judge_by_mlp(matrix, dataset.labels, dataset.node_split, section, network_seed, progress))
+    elif dataset.labels is not None and _is_split(dataset):
         from graph_emb.evaluate.split_accuracy import split_accuracy
 
         assert dataset.node_split is not None
@@ -69,9 +87,73 @@ def evaluate(
         findings.append(Finding("split_accuracy", "node classification, the data set's split", accuracy))
     elif dataset.labels is not None:
         findings.append(judge_classes(weights, dataset, section, seed, threads=threads, progress=progress))
-    if dataset.link_split is not None:
+    if section.predictor is not None:
+        assert dataset.link_split is not None  # check_section
+        with torch_threads(threads):
+            rows = FrozenRows(with_features(weights, dataset.features, section.features))
+            found = train_link_predictor(
+                rows, dataset.link_split, len(weights), section.predictor, seed=network_seed, progress=progress
+            )
+        findings.append(predictor_finding(found))
+    elif dataset.link_split is not None:
         findings.append(judge_links(weights, dataset, section))
     return findings
+
+
+@dataclass(frozen=True)
+class NetworkScores:
+    """A network that was trained on rows, at the epochs that the validation part chose.
+
+    Attributes:
+        metrics: By metric ``epoch``, ``valid`` and ``test``.
+        history: Evaluations in order.
+        num_parameters: Of the network.
+        seconds_per_epoch: Wall time of training, evaluations left out; None where it was not measured.
+    """
+
+    metrics: dict[str, dict[str, Any]]
+    history: list[dict[str, Any]]
+    num_parameters: int
+    seconds_per_epoch: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for a JSON file."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        rows = [[name, *values.values()] for name, values in self.metrics.items()]
+        return tabulate(rows, ["metric", "epoch", "valid", "test"], floatfmt=".4f")
+
+
+def predictor_finding(result: LinkPredictorResult) -> Finding:
+    """The scores of OGB's link predictor."""
+    told = result.as_dict()
+    num_parameters = result.predictor.num_parameters
+    scores = NetworkScores(told["scores"], told["history"], num_parameters, result.seconds_per_epoch)
+    return Finding("link_predictor", "link prediction by OGB's network, at the best validation value", scores)
+
+
+def judge_by_mlp(
+    matrix: Tensor, labels: Labels, split: NodeSplit, section: EvaluateSection, seed: int, progress: bool
+) -> Finding:
+    """OGB's MLP, trained on the rows (N, D) of the training nodes; the epoch is the best on the validation nodes."""
+    truth = labels.to_single() if labels.is_single else labels.to_matrix().toarray().astype(np.float32)
+    parts = {part: (matrix[torch.from_numpy(nodes)], torch.from_numpy(truth[nodes])) for part, nodes in split.items()}
+    found = train_mlp(parts, labels.num_classes, section.mlp, seed=seed, progress=progress)
+    best = {"epoch": found.epoch, "valid": found.scores["valid"], "test": found.scores["test"]}
+    scores = NetworkScores({found.metric: best}, [{"epoch": found.epoch, **found.scores}], found.num_parameters)
+    return Finding("mlp", "node classification by OGB's network, at the best validation value", scores)
+
+
+def with_features(weights: NDArray[np.floating], features: NDArray[Any] | None, how: str) -> Tensor:
+    """Rows (N, D) behind the node features (N, F), as OGB's scripts put them; as they are for "none"."""
+    rows = torch.from_numpy(weights)
+    if how == "none":
+        return rows
+    given = torch.from_numpy(np.ascontiguousarray(features)).float()
+    return torch.cat([F.normalize(given, dim=0) if how == "unit columns" else given, rows], dim=1)
 
 
 def _is_split(dataset: PlainDataset) -> bool:
@@ -86,10 +168,39 @@ def check_section(section: EvaluateSection, dataset: PlainDataset) -> None:
     Raises:
         ConfigError: shares of the labelled nodes where none are drawn, or scores of edges where none are held out.
     """
-    if dataset.labels is None or _is_split(dataset):
-        refuse_set(section, ("ratios", "shuffles"), f"{dataset.name}, of whose labelled nodes no shares are drawn")
+    name, features = dataset.name, {} if dataset.features is None else {NODE_TYPE: dataset.features}
+    if dataset.labels is None or _is_split(dataset) or section.mlp is not None:
+        refuse_set(section, ("ratios", "shuffles"), f"{name}, of whose labelled nodes no shares are drawn")
     if dataset.link_split is None:
-        refuse_set(section, ("hits", "scorer"), f"{dataset.name}, which holds out no edges (dataset.hold_out)")
+        refuse_set(section, ("hits", "scorer"), f"{name}, which holds out no edges (dataset.hold_out)")
+    elif section.predictor is not None:
+        refuse_set(section, ("hits", "scorer"), "scores that the predictor gives; it has metrics of its own")
+    if not {"valid", "test"} <= (dataset.link_split or {}).keys():
+        refuse_set(section, ("predictor",), f"{name}, which holds out no edges for validation and test")
+    labelled = NODE_TYPE if dataset.labels is not None and dataset.node_split is not None else None
+    check_networks(section, name, labelled, dataset.node_split, features)
+
+
+def check_networks(
+    section: EvaluateSection,
+    name: str,
+    labelled: str | None,
+    split: NodeSplit | None,
+    features: Mapping[str, NDArray[Any]],
+) -> None:
+    """Refuse an MLP without labels and parts, and features that are not there.
+
+    Args:
+        labelled: The node type whose rows are judged; None: no type has labels and a split.
+        features: By node type.
+    Raises:
+        ConfigError, DataError: the data set lacks what the network reads.
+    """
+    if labelled is None or not {"train", "valid", "test"} <= (split or {}).keys():
+        refuse_set(section, ("mlp",), f"{name}, which has no labels with a split into train, valid and test")
+    if section.enabled and section.features != "none" and (labelled or NODE_TYPE) not in features:
+        hint = "take evaluate.features=none, or complete its files"
+        raise DataError(f"data set {name!r} has no node features here; {hint}")
 
 
 def refuse_set(section: EvaluateSection, names: tuple[str, ...], what: str) -> None:
@@ -101,7 +212,7 @@ def refuse_set(section: EvaluateSection, names: tuple[str, ...], what: str) -> N
     for name in names if section.enabled else ():
         value = getattr(section, name)
         if value != type(section).model_fields[name].default:
-            raise ConfigError(f"evaluate.{name} = {value!r} has no effect on {what}; leave it out")
+            raise ConfigError(f"evaluate.{name} = {short(value)} has no effect on {what}; leave it out")
 
 
 def judge_classes(

@@ -97,6 +97,7 @@ FAMILIES = {
     "gnn": "graph_emb.run.families.gnn:GNNFamily",
     "kge": "graph_emb.run.families.kge:KGEFamily",
     "line": "graph_emb.run.families.line:LineFamily",
+    "links": "graph_emb.run.families.links:LinkFamily",
     "metapath": "graph_emb.run.families.metapath:MetapathFamily",
     "walks": "graph_emb.run.families.walks:WalkFamily",
 }

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from graph_emb.config import DatasetSection
 from graph_emb.config.schema import IN_MEMORY
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import Settings
-from graph_emb.graph import read_graph, read_labels
+from graph_emb.graph import Graph, read_graph, read_labels
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
 from graph_emb.graph.describe import digest
@@ -31,6 +35,8 @@ def read_dataset(section: DatasetSection, *, file_format: str | None = None) -> 
         ConfigError: an option that means nothing to this data set.
     """
     options = section.read_options()
+    if section.held is not None and section.digest is None:
+        return section.held  # what an earlier seed has read
     if section.held is not None:
         return load_dataset(section.held, section.root, download=section.download, **options)
     if section.digest is not None:
@@ -75,7 +81,40 @@ def read_plain_dataset(
         dataset = replace(dataset, labels=read_labels(section.labels, dataset.graph), node_split=None)
     if section.hold_out > 0:
         dataset = _hold_out(dataset, section.hold_out, seed)
-    return dataset
+    return dataset if section.validation_edges is None else with_validation_edges(dataset)
+
+
+def with_validation_edges(data: PlainDataset) -> PlainDataset:
+    """The data set with its validation edges in the graph and among the training edges.
+
+    Weights of repeated edges add up; an edge without one counts 1.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    split, graph = data.link_split, data.graph
+    if split is None or "valid" not in split or "train" not in split:
+        raise ConfigError(f"dataset.validation_edges: {data.name} has no validation edges; leave it out")
+    held = split["valid"]
+    known = graph.edge_weights()
+    weights = [np.ones(graph.num_edges, np.float32) if known is None else known, _weights(held)]
+    ends = np.concatenate([graph.edges(), held["edge"]])
+    joined = Graph.from_edges(
+        ends[:, 0],
+        ends[:, 1],
+        graph.num_nodes,
+        np.concatenate(weights),
+        graph.directed,
+        graph.node_ids,
+        duplicates="sum",
+    )
+    train = {"edge": np.concatenate([split["train"]["edge"], held["edge"]])}
+    return replace(data, graph=joined, link_split={**split, "train": train})
+
+
+def _weights(tables: Mapping[str, Any]) -> NDArray[np.float32]:
+    given = tables.get("weight")
+    return np.ones(len(tables["edge"]), np.float32) if given is None else np.asarray(given, np.float32).reshape(-1)
 
 
 def edge_policy(model: Settings) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class PipelineResult:
         findings: Evaluations, each printable as a table.
         folder: The run folder; None when nothing was written.
         tables: Rows and ids of every table that was saved, by name, the main one first.
+        history: The lines of metrics.jsonl.
     """
 
     config: RunConfig
@@ -51,6 +52,7 @@ class PipelineResult:
     findings: list[Finding] = field(default_factory=list)
     folder: Path | None = None
     tables: dict[str, Embeddings] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def interrupted(self) -> bool:
@@ -193,7 +195,7 @@ class _Checkpoints:
 
 
 FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
-FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interval")}
+FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interval", "device")}
 """Fields that may change when a run goes on: trainers, output, evaluation, and where the data lies."""
 
 
@@ -252,6 +254,7 @@ class _Run:
         self.config = self.family.config
         self.seconds: dict[str, float] = {}
         self.findings: list[Finding] = []
+        self.history: list[dict[str, Any]] = []
         self.dataset = self._timed("load", self.family.load)
 
     def train(self, folder: RunFolder | None, add_files: AddFiles | None = None) -> PipelineResult:
@@ -276,7 +279,8 @@ class _Run:
         elif failure is not None:
             metrics["evaluation"]["error"] = str(failure)
         main = next(iter(trained.tables.values()))
-        result = PipelineResult(self.config, metrics, main, self.dataset, self.findings, tables=trained.tables)
+        tables, history = trained.tables, self.history
+        result = PipelineResult(self.config, metrics, main, self.dataset, self.findings, tables=tables, history=history)
         if folder is not None:
             if add_files is not None and metrics["status"] == FINISHED and failure is None:
                 add_files(result, folder.path)
@@ -287,7 +291,11 @@ class _Run:
         return result
 
     def _train(self, folder: RunFolder | None) -> Trained:
-        write: Log = _nowhere if folder is None else folder.append
+        def write(line: dict[str, Any]) -> None:
+            self.history.append(line)
+            if folder is not None:
+                folder.append(line)
+
         checkpoints = self.checkpoints.open(write)
 
         def log(line: dict[str, Any]) -> None:

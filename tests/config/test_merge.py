@@ -7,13 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
-from pydantic import model_validator
 
-from graph_emb.config import MODELS, config_from, config_text, override, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, config_from, config_text, parse_override, place_key, read_config_file
 from graph_emb.config.merge import SECTIONS
 from graph_emb.config.schema import RunConfig
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.settings import At, Epochs, ModelSettings, RuleName, paths_of
 
 BASE: dict[str, Any] = {"dataset": "cora", "model": "deepwalk"}
@@ -206,63 +205,55 @@ def test_options_of_checkpoints_need_an_interval(field: dict[str, Any]) -> None:
     assert config_from(plain.sections()) == plain
 
 
-class Inner(Settings):
-    size: Count = 4
-    chunk: Count = 2
-    lr: Number = 0.1
-    patience: Count | None = None
-    names: tuple[str, ...] = ("a",)
-    fanouts: tuple[Count, ...] | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> Inner:
-        if self.size % self.chunk:
-            raise ValueError(f"size {self.size} is no multiple of chunk {self.chunk}")
-        return self
+def predictor_of(*texts: str) -> Any:
+    """The network's settings of a run that overrides change: a section within a section."""
+    return config_from(BASE, *map(parse_override, texts)).evaluate.predictor
 
 
-class Outer(Settings):
-    inner: Inner = Inner()
-    word: Literal["none", "raw"] = "none"
+def test_overrides_reach_settings_inside_a_section_and_the_rest_stays() -> None:
+    made = predictor_of("evaluate.predictor.lr=1", "predictor.patience=3", "predictor.metrics=[mrr]", "select=mrr")
+    assert made == LinkPredictorConfig(lr=1.0, patience=3, metrics=("mrr",), select="mrr")
+    assert isinstance(made.lr, float)
+    assert predictor_of() is None
+    assert predictor_of("predictor.patience=3", "predictor.patience=null").patience is None
+    assert predictor_of("predictor.patience=3", "predictor=null") is None
+    assert predictor_of("predictor.lr=1e-3").lr == 0.001
+    assert predictor_of("evaluate.predictor={hidden_dim: 6}").hidden_dim == 6
 
 
-def test_overrides_change_settings_by_path_and_the_rest_stays() -> None:
-    made = override(Outer(), ["inner.lr=1", "word=raw", "inner.patience=3", "inner.names=[b, c]"])
-    assert made == Outer(inner=Inner(lr=1.0, patience=3, names=("b", "c")), word="raw")
-    assert isinstance(made.inner.lr, float)
-    assert override(Outer(), []) == Outer()
-    assert override(made, ["inner.patience=null"]).inner.patience is None
-    assert override(Outer(), ["inner.fanouts=[5, 3]"]).inner.fanouts == (5, 3)
-    assert override(Outer(), ["lr=1e-3"]).inner.lr == 0.001  # a name that one group has
-    assert override(Outer(), ["inner={size: 6}"]).inner.size == 6
+def test_a_sections_own_field_goes_before_those_of_a_network_in_it() -> None:
+    assert parse_override("epochs=3") == {"train": {"epochs": 3}}
+    assert parse_override("mlp.epochs=3") == {"evaluate": {"mlp": {"epochs": 3}}}
+    assert parse_override("seed=3") == {"seed": 3}
 
 
 def test_limits_that_join_two_values_hold_for_both_overrides_at_once() -> None:
-    assert override(Outer(), ["inner.size=9", "inner.chunk=3"]).inner.size == 9
-    with pytest.raises(ConfigError, match="size 9 is no multiple"):
-        override(Outer(), ["inner.size=9"])
+    assert predictor_of("predictor.epochs=3", "predictor.eval_every=3").epochs == 3
+    with pytest.raises(ConfigError, match="epochs = 3 ends before the first evaluation"):
+        predictor_of("predictor.epochs=3")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("inner.siez=3", r"inner.siez = 3: unknown key.*did you mean 'inner.size'"),
-        ("wrod=x", "did you mean 'word'"),
-        ("inner=3", "Outer.inner = 3: should be a valid dictionary or instance of Inner"),
-        ("word.size=3", "word.size = 3: unknown key"),
-        ("inner.size=2.5", "Inner.size = 2.5: should be a valid integer"),
-        ("inner.size=x", "Inner.size = 'x': should be a valid integer"),
-        ("inner.lr=true", "Inner.lr = True: must be a number"),
-        ("word=3", "Outer.word = 3: should be 'none' or 'raw'"),
-        ("word=null", "Outer.word = None: should be"),
-        ("inner.patience=abc", "Inner.patience = 'abc': should be a valid integer"),
-        ("inner.patience=2.5", "Inner.patience = 2.5: should be a valid integer"),
-        ("inner.patience=[3]", "Inner.patience"),
-        ("inner.fanouts=[x]", "Inner.fanouts.0 = 'x': should be a valid integer"),
-        ("inner.lr", "write key=value"),
+        ("predictor.hiden_dim=3", r"predictor.hiden_dim = 3: unknown key.*did you mean 'predictor.hidden_dim'"),
+        ("embedding.skipgram.dim=3", "unknown key.*did you mean 'model.dim'"),
+        ("sage.epochs=3", "unknown key.*did you mean 'train.epochs'"),
+        ("predictor=3", "evaluate.predictor = 3: should be a valid dictionary or instance of LinkPredictorConfig"),
+        ("evaluate.features.size=3", "evaluate.features.size = 3: unknown key"),
+        ("predictor.hidden_dim=2.5", "evaluate.predictor.hidden_dim = 2.5: should be a valid integer"),
+        ("predictor.hidden_dim=x", "evaluate.predictor.hidden_dim = 'x': should be a valid integer"),
+        ("predictor.lr=true", "evaluate.predictor.lr = True: must be a number"),
+        ("evaluate.features=rwa", r"evaluate.features = 'rwa'.*did you mean 'raw'"),
+        ("evaluate.features=null", "evaluate.features = None: should be"),
+        ("evaluate.features=raw", "features='raw' has no effect without predictor or mlp"),
+        ("evaluate.seed=3", "seed=3 has no effect without predictor or mlp"),
+        ("predictor.patience=abc", "evaluate.predictor.patience = 'abc': should be a valid integer"),
+        ("predictor.patience=[3]", "evaluate.predictor.patience"),
+        ("mlp.lr", "write key=value"),
         ("=3", "write key=value"),
     ],
 )
 def test_overrides_that_do_not_fit_are_named(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        override(Outer(), [text])
+        predictor_of(text)

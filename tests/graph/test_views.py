@@ -12,7 +12,7 @@ from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.graph import Graph, Labels, read_graph
 from graph_emb.graph.datasets import Dataset, load_dataset
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
-from graph_emb.graph.views import PlainDataset, compressed, knowledge_graph, plain_dataset, typed_nodes
+from graph_emb.graph.views import PlainDataset, compressed, knowledge_graph, plain_dataset, typed_nodes, with_reverse
 from tests.ogb_layout import write_mag
 
 
@@ -163,3 +163,30 @@ def test_typed_nodes_of_a_typed_graph_have_reverse_types(tmp_path: Path) -> None
     assert set(found.features) == {"paper"}
     assert len(found.graph.edges) == 2 * len(data.graph.edges)
     assert set(found.split) == {"train", "valid", "test"}
+
+
+def test_every_relation_has_its_reverse_and_citations_go_both_ways(tmp_path: Path) -> None:
+    write_mag(tmp_path)
+    dataset = load_dataset("ogbn-mag", tmp_path)
+    graph = with_reverse(dataset.graph)
+    assert set(graph.edges) == {
+        ("author", "affiliated_with", "institution"),
+        ("institution", "rev_affiliated_with", "author"),
+        ("author", "writes", "paper"),
+        ("paper", "rev_writes", "author"),
+        ("paper", "has_topic", "field_of_study"),
+        ("field_of_study", "rev_has_topic", "paper"),
+        ("paper", "cites", "paper"),
+    }
+    writes, written = graph.edges["author", "writes", "paper"], graph.edges["paper", "rev_writes", "author"]
+    assert np.array_equal(writes[0], written[1])
+    assert np.array_equal(writes[1], written[0])
+    once = np.stack(dataset.graph.edges["paper", "cites", "paper"])
+    cites = np.stack(graph.edges["paper", "cites", "paper"])
+    assert np.array_equal(cites, np.concatenate([once, once[::-1]], axis=1))
+    assert set(typed_nodes(dataset, merge_within=True).graph.edges) == set(graph.edges)
+
+
+def test_classes_that_no_node_has_are_counted_as_ogb_counts_them(tmp_path: Path) -> None:
+    write_mag(tmp_path)
+    assert load_dataset("ogbn-mag", tmp_path).labels["paper"].num_classes == 349

@@ -68,7 +68,8 @@ def test_tried_values_stand_in_brackets_with_the_chosen_one_marked(tmp_path: Pat
 @pytest.mark.parametrize(
     ("tried", "text"),
     [
-        ({"predictor.rl": [1]}, "unknown setting 'predictor.rl'.*did you mean 'predictor.lr'"),
+        ({"predictor.rl": [1]}, r"predictor.rl = \[1\]: unknown key; known: epochs, lr"),
+        ({"predictor.epcohs": [1]}, r"predictor.epcohs = \[1\]: unknown key.*did you mean 'predictor.epochs'"),
         ({"predictor.lr": [0.1, 0.2]}, r"predictor.lr is 0.01, which is not among the tried values \[0.1, 0.2\]"),
         ({"predictor.lr": [0.01, 0.2]}, "do not say on which part they were compared"),
     ],

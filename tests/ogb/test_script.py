@@ -1,53 +1,56 @@
-"""What every script of examples/ogb does with its command line, on a recipe that trains nothing."""
+"""What every script of examples/ogb does with its command line, on recipes of which nothing is trained."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numba
+import numpy as np
 import pytest
 import torch
 
-from graph_emb.core.errors import DataError
-from graph_emb.core.settings import Count, Number
+from graph_emb.config import RunConfig
 from graph_emb.core.threads import MOST_THREADS
-from graph_emb.ogb.methods import Recipe, Run
-from graph_emb.ogb.record import BestScore, SeedResult, read_record
-from graph_emb.ogb.script import Script, typed_graph
-from tests.ogb.records import result
+from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.ogb.record import read_record
+from graph_emb.ogb.script import Script
+from graph_emb.run import pipeline
+from graph_emb.run.evaluation import Finding, NetworkScores
+from graph_emb.run.pipeline import PipelineResult
+
+DICE: dict[str, Any] = {
+    "dataset": {"name": "ogbl-ddi"},
+    "model": {"name": "deepwalk"},
+    "train": {"lr": 0.5},
+    "evaluate": {"predictor": {"epochs": 6}},
+}
+RECIPES = {
+    "dice": DICE,
+    "card": {**DICE, "evaluate": {"mlp": {"epochs": 6}}},
+    "coin": {"dataset": {"name": "ogbl-ddi"}, "model": {"name": "mf"}, "evaluate": {"predictor": {"epochs": 6}}},
+    "toss": {"dataset": {"name": "ogbl-ddi"}, "model": {"name": "sage"}},
+}
+SCRIPT = Script("examples/ogb/x.py", "ogbl-ddi", RECIPES, "Throws.")
 
 
-class Dice(Recipe):
-    """Its result is a function of seed and settings."""
-
-    sides: Count = 6
-    rate: Number = 0.5
-    fails_at: Count | None = None
-
-    short: ClassVar[Mapping[str, str]] = {"epochs": "sides"}
-
-    @property
-    def freezable(self) -> bool:
-        return not self.uses_device
-
-    def run(self, data: Any, run: Run) -> SeedResult:
-        if run.seed == self.fails_at:
-            raise KeyboardInterrupt
-        value = run.seed / self.sides + run.embedding_seed / 100
-        return result(scores={"hits@20": BestScore(epoch=1, valid=value, test=value / 2)})
+def throw(config: RunConfig, **options: Any) -> PipelineResult:
+    """A result that is a function of seeds and settings, in 12 seconds; dim 4 is interrupted at seed 1."""
+    if config.model.dim == 4 and config.seed == 1:
+        raise KeyboardInterrupt
+    network, seed = config.evaluate.predictor or config.evaluate.mlp, config.evaluate.seed
+    assert network is not None
+    value = (config.seed if seed is None else seed) / network.epochs + config.seed / 100
+    scores = NetworkScores({"hits@20": {"epoch": 1, "valid": value, "test": value / 2}}, [], 24)
+    facts = {"status": "finished", "train": {"parameters": 1000}, "seconds": {"train": 8.0, "evaluate": 4.4}}
+    rows = Embeddings(np.zeros((1, 1)), np.arange(1))
+    return PipelineResult(config, facts, rows, None, [Finding("link_predictor", "", scores)])
 
 
-class Coin(Dice):
-    """Without the short flag, on a GPU, and in one stage."""
-
-    short: ClassVar[Mapping[str, str]] = {}
-    uses_device: ClassVar[bool] = True
-
-
-SCRIPT = Script("examples/ogb/x.py", "ogbl-ddi", {"dice": Dice(), "coin": Coin()}, "Throws.", lambda root: root)
+@pytest.fixture(autouse=True)
+def nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "run", throw)
 
 
 def run(out: Path, *words: str) -> int:
@@ -72,14 +75,29 @@ def test_finished_seeds_stay_and_other_settings_are_refused(tmp_path: Path, caps
     assert run(tmp_path, "--seeds", "3", "4") == 0
     assert record.stat().st_mtime_ns == before
     capsys.readouterr()
-    assert run(tmp_path, "--seeds", "3", "--set", "rate=0.25") == 2
+    assert run(tmp_path, "--seeds", "3", "--set", "train.lr=0.25") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "rate=0.5 there, 0.25 now" in error
+    assert "train.lr=0.5 there, 0.25 now" in error
+
+
+def test_a_seed_of_an_earlier_version_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings had other paths, `embedding.skipgram.dim` for `model.dim`: no comparison would say anything."""
+    assert run(tmp_path, "--seeds", "3") == 0
+    path = tmp_path / "dice" / "seed-3.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "settings": {"embedding": {"skipgram": {"dim": 128}}}}))
+    before = path.read_bytes()
+    assert run(tmp_path, "--seeds", "3") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "a seed of an earlier version, whose settings had other names; choose another --out" in error
+    assert path.read_bytes() == before
 
 
 def test_an_interrupted_seed_is_kept_as_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, "--seeds", "0", "1", "2", "--set", "fails_at=1") == 130
+    assert run(tmp_path, "--seeds", "0", "1", "2", "--set", "model.dim=4") == 130
     printed = capsys.readouterr()
     assert "finished seeds are kept" in printed.err
     assert printed.out == "dice, seed 0: hits@20 valid 0.0000, test 0.0000; 12 s\n"
@@ -88,12 +106,15 @@ def test_an_interrupted_seed_is_kept_as_started(tmp_path: Path, capsys: pytest.C
 
 
 def test_settings_change_by_path_and_by_short_flag(tmp_path: Path) -> None:
-    assert run(tmp_path, "--set", "rate=1", "--seeds", "0", "--epochs", "8", "--set", "fails_at=3") == 0
-    assert read_record(tmp_path / "dice" / "seed-0.json").settings == {"sides": 8, "rate": 1.0, "fails_at": 3}
+    assert run(tmp_path, "--set", "train.lr=1", "--seeds", "0", "--epochs", "8", "--set", "model.dim=3") == 0
+    settings = read_record(tmp_path / "dice" / "seed-0.json").settings
+    assert settings["evaluate"]["predictor"]["epochs"] == 8
+    assert (settings["train"]["lr"], settings["train"]["epochs"], settings["model"]["dim"]) == (1.0, 1, 3)
+    assert not {"threads", "device", "log_interval"} & settings["train"].keys()  # they decide nothing
 
 
 def test_the_record_says_what_was_typed_and_how_settings_were_chosen(tmp_path: Path) -> None:
-    words = ["--seeds", "5", "--settings-selected-on", "valid", "--set", "rate=0.3"]
+    words = ["--seeds", "5", "--settings-selected-on", "valid", "--set", "train.lr=0.3"]
     assert run(tmp_path, *words) == 0
     record = read_record(tmp_path / "dice" / "seed-5.json")
     assert record.command == f"python examples/ogb/x.py --out {tmp_path} --threads 1 {' '.join(words)}"
@@ -112,12 +133,18 @@ def test_a_frozen_embedding_is_that_of_the_first_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--model", "coin", "--epochs", "3"], "--epochs 3 has no effect on coin"),
+        (["--model", "card", "--patience", "3"], "--patience 3 has no effect on card"),
         (["--model", "coin", "--freeze-embedding"], "coin trains its embedding with what is judged"),
-        (["--model", "dice", "--device", "cuda"], "--device cuda has no effect on dice"),
-        (["--set", "sidse=3"], "did you mean 'sides'"),
-        (["--set", "sides"], "override 'sides': write key=value"),
-        (["--set", "fails_at=soon"], "Dice.fails_at = 'soon': should be a valid integer"),
+        (["--model", "toss", "--freeze-embedding"], "toss trains its embedding with what is judged"),
+        (["--model", "dice", "--device", "cuda"], "train.device = 'cuda' has no effect on deepwalk"),
+        (["--set", "predictor.epcohs=3"], "did you mean 'predictor.epochs'"),
+        (["--set", "embedding.skipgram.dim=3"], "did you mean 'model.dim'"),
+        (["--set", "predictor.lr"], "override 'predictor.lr': write key=value"),
+        (["--set", "model.dim=soon"], "model.dim = 'soon': should be a valid integer"),
+        (["--set", "evaluate.enabled=false"], "the scores of a recipe are its result"),
+        (["--model", "coin", "--set", "evaluate.features=raw"], "evaluate.features = 'raw' has no effect on mf"),
+        (["--set", "validation_edges=trained on"], "the rules allow it for ogbl-collab only, not ogbl-ddi"),
+        (["--set", "validation_edges=used"], "dataset.validation_edges = 'used'"),
     ],
 )
 def test_what_has_no_effect_is_refused_before_anything_runs(
@@ -164,9 +191,3 @@ def test_the_json_sums_up(tmp_path: Path) -> None:
     assert set(told["models"]) == {"dice", "coin"}
     assert told["models"]["coin"]["scores"]["hits@20"]["valid"]["mean"] == pytest.approx(0.53)
     assert told["models"]["dice"]["runs"][1]["seed"] == 6
-
-
-def test_a_typed_graph_needs_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GRAPH_EMB_DATA", raising=False)
-    with pytest.raises(DataError, match="ogbn-mag needs --root, the folder that holds ogbn_mag/"):
-        typed_graph("ogbn-mag")(None)

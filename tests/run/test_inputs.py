@@ -17,8 +17,11 @@ from graph_emb.compat import dgl as compat_dgl
 from graph_emb.config import config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph import Graph
+from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.describe import digest
-from graph_emb.run.inputs import in_memory
+from graph_emb.graph.views import plain_dataset
+from graph_emb.run.inputs import in_memory, with_validation_edges
+from tests import ogb_layout
 
 TINY: dict[str, Any] = {"num_walks": 2, "walk_length": 6, "dim": 4, "threads": 1, "evaluate": False}
 SRC, DST = np.array([0, 1, 2, 3, 0, 4]), np.array([1, 2, 3, 0, 2, 5])
@@ -132,3 +135,26 @@ def typed(num_nodes: Any, edges: Any, node_data: Any) -> Any:
     from graph_emb.graph.typed import HeteroGraph
 
     return HeteroGraph(num_nodes, edges, node_data=node_data)
+
+
+def test_validation_edges_join_graph_and_training_part(tmp_path: Path) -> None:
+    ogb_layout.write_collab(tmp_path)
+    data = plain_dataset(load_dataset("ogbl-collab", tmp_path))
+    joined = with_validation_edges(data)
+    assert data.link_split is not None
+    assert joined.link_split is not None
+    held = data.link_split["valid"]["edge"]
+    assert not data.graph.has_edges(*held.T).any()
+    assert joined.graph.has_edges(*held.T).all()
+    assert joined.graph.num_edges == data.graph.num_edges + len(held)
+    before, after = data.graph.edge_weights(), joined.graph.edge_weights()
+    assert before is not None
+    assert after is not None
+    assert after.sum() == before.sum() + len(held)  # the tiny set's validation edges weigh 1 each
+    assert len(joined.link_split["train"]["edge"]) == len(data.link_split["train"]["edge"]) + len(held)
+    assert joined.link_split["test"] is data.link_split["test"]
+
+
+def test_validation_edges_are_asked_for_where_there_are_none() -> None:
+    with pytest.raises(ConfigError, match=r"dataset.validation_edges: digits has no validation edges; leave it out"):
+        ge.pipeline("deepwalk", "digits", validation_edges="trained on", **TINY)

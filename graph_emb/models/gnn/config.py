@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from graph_emb.core.settings import Count, Number
-from graph_emb.models.links.config import NegativesName, PrecisionName
+from graph_emb.models.links.config import MetricName, NegativesName, PrecisionName
 from graph_emb.models.settings import OF_FROZEN_ROWS, At, Epochs, MaybeBatchSize, ModelSettings, RuleName, WeightDecay
 
 LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
@@ -88,6 +88,8 @@ class RGCNConfig(GNNConfig):
     Attributes:
         num_bases: Matrices of which each relation's is a mix; None: every relation has its own.
         self_loop: Whether a node's own row, through a matrix of its node type, joins the messages.
+        within_types: Of a run: relations inside a node type hold both directions of their edges ("both ways"), as
+            DGL's ``AddReverse`` makes them; None: such a relation has a reverse of its own, too.
     """
 
     name: Literal["rgcn"] = "rgcn"
@@ -95,6 +97,9 @@ class RGCNConfig(GNNConfig):
     hidden_dim: Count = Field(default=16, ge=1, le=65_536, description="width between layers")
     num_bases: Count | None = Field(default=None, ge=1, description="matrices that relations mix; null: each its own")
     self_loop: bool = Field(default=True, description="a node's own row joins its messages")
+    within_types: Literal["both ways"] | None = Field(
+        default=None, description="both ways: relations inside a type get no reverse of their own, but both directions"
+    )
 
 
 class SAGEConfig(GNNConfig):
@@ -106,9 +111,11 @@ class SAGEConfig(GNNConfig):
         predictor_layers: Linear layers of the link predictor, at least 2; of no effect on node classification.
         negatives: How the negatives of links are drawn; see ``LinkPredictorConfig``.
         precision: Of the link predictor's products in training.
+        metrics: Of a run: "hits@K", "mrr" or "rocauc" of links, the first one decides about early stopping; None: the
+            data set's.
     """
 
-    for_links: ClassVar[tuple[str, ...]] = ("predictor_layers", "negatives", "precision")
+    for_links: ClassVar[tuple[str, ...]] = ("predictor_layers", "negatives", "precision", "metrics")
     """Fields of the link predictor, which classes of nodes do without."""
 
     name: Literal["sage"] = "sage"
@@ -119,6 +126,9 @@ class SAGEConfig(GNNConfig):
     predictor_layers: Count = Field(default=2, ge=2, le=100, description="linear layers of the link predictor")
     negatives: NegativesName = Field(default="non_edges", description="what training edges are told from")
     precision: PrecisionName = Field(default="float32", description="of the link predictor's products")
+    metrics: tuple[MetricName, ...] | None = Field(
+        default=None, min_length=1, description="of links, the first one decides; null: the data set's"
+    )
     lr: LearningRate = Field(default=0.005, description="of tables and network")
     epochs: Epochs = 200
     batch_size: MaybeBatchSize = Field(default=64 * 1024, description="target edges of a step, of all ranks; null: all")

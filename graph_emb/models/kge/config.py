@@ -43,7 +43,7 @@ class KGEConfig(ModelSettings):
     """
 
     family: ClassVar[str] = "kge"
-    without: ClassVar[tuple[str, ...]] = OF_FROZEN_ROWS
+    without: ClassVar[tuple[str, ...]] = (*OF_FROZEN_ROWS, "train.device")
     rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
     halves: ClassVar[bool] = True
     """Whether a row is two halves, so that ``dim`` is even."""

@@ -1,12 +1,14 @@
-"""Settings of the link predictor: OGB's network on the product of two rows."""
+"""Settings of the link predictor, OGB's network on the product of two rows, and of rows that learn with it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.settings import OF_FROZEN_ROWS, At, ModelSettings, RuleName, WeightDecay
 
 NegativesName = Literal["non_edges", "targets", "given"]
 PrecisionName = Literal["float32", "bfloat16"]
@@ -17,6 +19,9 @@ def _known_metric(name: str) -> str:
 
     measure(name)
     return name
+
+
+MetricName = Annotated[str, AfterValidator(_known_metric)]
 
 
 class LinkPredictorConfig(Settings):
@@ -47,7 +52,7 @@ class LinkPredictorConfig(Settings):
     epochs: Count = Field(default=200, ge=1, le=1_000_000)
     eval_every: Count = Field(default=5, ge=1, le=1_000_000)
     patience: Count | None = Field(default=None, ge=1)
-    metrics: tuple[Annotated[str, AfterValidator(_known_metric)], ...] = (
+    metrics: tuple[MetricName, ...] = (
         "hits@10", "hits@20", "hits@30", "hits@50", "hits@100",
     )  # fmt: skip
     select: str = "hits@20"
@@ -61,3 +66,33 @@ class LinkPredictorConfig(Settings):
         if self.select not in self.metrics:
             raise ValueError(f"select = {self.select!r} is not among metrics={self.metrics}")
         return self
+
+
+class MatrixFactorizationConfig(ModelSettings):
+    """A row for each node, trained together with the link predictor; the defaults are OGB's ``mf.py`` for ogbl-ddi.
+
+    A run's ``evaluate.predictor`` is the predictor's recipe.
+
+    Attributes:
+        dim: D.
+        std: Of the initial values, which are normal with mean 0 (``nn.Embedding``'s own).
+        lr: Learning rate of the rows.
+    Raises:
+        ConfigError: a value is outside its limits.
+    """
+
+    family: ClassVar[str] = "links"
+    without: ClassVar[tuple[str, ...]] = (
+        *(path for path in OF_FROZEN_ROWS if path not in ("dataset.validation_edges", "evaluate.predictor")),
+        "train.device",
+        "parallel.mode",
+        "checkpoint.every",
+    )
+    rates: ClassVar[Mapping[str, float]] = {}  # lr has a value
+
+    name: Literal["mf"] = "mf"
+    dim: Count = Field(default=256, ge=1, le=65_536, description="width of an embedding")
+    std: Number = Field(default=1.0, gt=0, le=1e3, description="standard deviation of the first rows")
+    rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of the rows")
+    lr: Annotated[Number, At("train.lr")] = Field(default=0.01, gt=0, le=1e3, description="learning rate of the rows")
+    weight_decay: WeightDecay = None

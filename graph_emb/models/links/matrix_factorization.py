@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.embedding import DistEmbedding
-from graph_emb.models.links.config import LinkPredictorConfig
+from graph_emb.models.links.config import LinkPredictorConfig, MatrixFactorizationConfig
 from graph_emb.models.links.training import LinkPredictorResult, train_link_predictor
-from graph_emb.optimizer import SparseAdam, SparseOptimizer
+from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
 from graph_emb.table.initializers import Normal
 
 
@@ -52,22 +50,6 @@ class LearningRows:
         self.optimizer.step()  # and consumes the gradients
 
 
-class MatrixFactorizationConfig(Settings):
-    """The recipe; the defaults are those of OGB's ``examples/linkproppred/ddi/mf.py``.
-
-    Attributes:
-        dim: D.
-        std: Of the initial values, which are normal with mean 0 (``nn.Embedding``'s own).
-        lr: Learning rate of the rows.
-    Raises:
-        ConfigError: a value is outside its limits.
-    """
-
-    dim: Count = Field(default=256, ge=1)
-    std: Number = Field(default=1.0, gt=0)
-    lr: Number = Field(default=0.01, gt=0)
-
-
 def train_matrix_factorization(
     link_split: Mapping[str, Mapping[str, Any]],
     num_nodes: int,
@@ -79,7 +61,7 @@ def train_matrix_factorization(
 ) -> tuple[DistEmbedding, LinkPredictorResult]:
     """Train embeddings and predictor on the same batches.
 
-    OGB's script steps a dense Adam over all rows; here ``SparseAdam`` steps the rows that a batch touches. Both are the
+    OGB's script steps a dense Adam over all rows; here a sparse one steps the rows that a batch touches. Both are the
     same where a batch touches every row, as 65,536 edges and non-edges of ogbl-ddi's 4,267 nodes do; elsewhere dense
     Adam also moves untouched rows along their momentum, and the sparse one leaves them.
 
@@ -92,6 +74,7 @@ def train_matrix_factorization(
     """
     config = config or MatrixFactorizationConfig()
     embedding = DistEmbedding(num_nodes, config.dim, init_func=Normal(0.0, config.std, seed=seed))
-    rows = LearningRows(embedding, SparseAdam([embedding], lr=config.lr))
+    optimizer = OPTIMIZERS[config.rule]([embedding], lr=config.lr, **config.numbers())
+    rows = LearningRows(embedding, optimizer)
     result = train_link_predictor(rows, link_split, num_nodes, predictor, seed=seed, progress=progress)
     return embedding, result

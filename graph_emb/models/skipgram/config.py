@@ -21,6 +21,7 @@ class SkipGramTraining(ModelSettings):
     """Fields that skip-gram on walks and on edges share: negatives, rule, schedule, exchange between ranks."""
 
     rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
+    without: ClassVar[tuple[str, ...]] = ("train.device",)
 
     dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding")
     num_negatives: Number = Field(default=5.0, gt=0, le=1_000, description="weight of the negatives of a context pair")
@@ -202,8 +203,10 @@ class Metapath2VecConfig(WalkConfig):
     family: ClassVar[str] = "metapath"
     hidden: ClassVar[tuple[str, ...]] = ("contexts",)
     without: ClassVar[tuple[str, ...]] = (
+        "train.device",
         "evaluate.hits",
         "evaluate.scorer",
+        "evaluate.predictor",
         *(f"dataset.{field}" for field in (*PLAIN_FILES, "download")),
     )
     metapath: str | None = Field(
@@ -241,7 +244,7 @@ class LineConfig(SkipGramTraining, EdgePolicy):
 
     name: Literal["line"] = "line"
     family: ClassVar[str] = "line"
-    without: ClassVar[tuple[str, ...]] = ("output.context",)
+    without: ClassVar[tuple[str, ...]] = ("train.device", "output.context")
     rates: ClassVar[Mapping[str, float]] = LINE_LR
 
     dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding; of both: halves of it")

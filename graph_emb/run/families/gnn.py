@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.readers import read_graph
@@ -29,7 +29,6 @@ from graph_emb.run.memory import check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.run.seeds import SeedsResult, each_seed
 from graph_emb.run.versions import peak_memory_mib
-from graph_emb.sampling.walkers import thread_count
 
 LINK_METRICS = {
     "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),
@@ -74,9 +73,9 @@ class GNNFamily:
         """Graph, task and features."""
         dataset = read_dataset(self.config.dataset)
         if isinstance(self.model, SAGEConfig) and dataset.link_split is not None:
-            data = _links(plain_dataset(dataset))
+            data = _links(plain_dataset(dataset), self.model.metrics)
         else:
-            nodes = typed_nodes(dataset)
+            nodes = typed_nodes(dataset, merge_within=getattr(self.model, "within_types", None) is not None)
             data = GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
         if not self.model.features:
             data = GNNData(data.name, data.graph, data.task)
@@ -131,18 +130,14 @@ class GNNFamily:
             )
         data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph", MESSAGE_KINDS)[0]
         assert data is not None
-        threads = torch.get_num_threads()
-        torch.set_num_threads(thread_count(self.config.train.threads))
-        try:
+        with torch_threads(self.config.train.threads) as threads:
             first, runs, interrupted = self._train_all(data, ranks, log, progress, checkpoints)
-        finally:
-            torch.set_num_threads(threads)
         if not first:
             return Trained({}, interrupted, {})
         metrics = {
             "seconds_per_epoch": float(np.mean([run["seconds_per_epoch"] for run in runs.values()])),
             "parameters": runs[self.config.seed]["num_parameters"],
-            "threads": thread_count(self.config.train.threads),
+            "threads": threads,
             "peak_memory_mib": peak_memory_mib(),
         }
         finished = {seed: run for seed, run in runs.items() if not run.pop("interrupted")}
@@ -192,6 +187,7 @@ class GNNFamily:
             "features": data.features,
             "group": None if ranks is None else ranks.group,
             "seed": seed,
+            "device": self.config.train.device,
             "progress": progress,
             "on_evaluation": line if ranks is None or ranks.rank == 0 else None,
             "checkpoints": checkpoints,
@@ -216,9 +212,9 @@ class GNNFamily:
         return isinstance(dataset.task, LinkTask) or "valid" in dataset.task.nodes
 
 
-def _links(dataset: PlainDataset) -> GNNData:
+def _links(dataset: PlainDataset, metrics: tuple[str, ...] | None) -> GNNData:
     """An OGB link data set: messages along and against its training edges."""
-    metrics = LINK_METRICS.get(dataset.name, LinkTask.metrics)
+    metrics = metrics or LINK_METRICS.get(dataset.name, LinkTask.metrics)
     features = {} if dataset.features is None else {NODE_TYPE: dataset.features.astype(np.float32)}
     assert dataset.link_split is not None
     return GNNData(dataset.name, read_graph(dataset.graph), LinkTask(dataset.link_split, metrics), features)

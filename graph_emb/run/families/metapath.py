@@ -11,6 +11,7 @@ from torch import Tensor
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RankRanges
@@ -18,7 +19,7 @@ from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.models.skipgram.config import Metapath2VecConfig
 from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
 from graph_emb.run import parallel
-from graph_emb.run.evaluation import Finding, refuse_set
+from graph_emb.run.evaluation import Finding, check_networks, judge_by_mlp, refuse_set, with_features
 from graph_emb.run.families.walks import training_metrics, with_rates
 from graph_emb.run.family import Log, Trained
 from graph_emb.run.inputs import read_dataset
@@ -44,10 +45,13 @@ class MetapathFamily:
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
         dataset = read_dataset(self.config.dataset)
-        types = path_of(self.config, dataset).node_types()  # refuses a path that the graph does not have
+        section, types = self.config.evaluate, path_of(self.config, dataset).node_types()  # refuses an absent path
+        labelled = next((ntype for ntype in types if ntype in dataset.labels and ntype in dataset.node_split), None)
+        split = None if labelled is None else dataset.node_split[labelled]
+        check_networks(section, dataset.name, labelled, split, dataset.features)
         if not any(ntype in dataset.labels and ntype not in dataset.groups for ntype in types):
             what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
-            refuse_set(self.config.evaluate, ("ratios", "shuffles"), what)
+            refuse_set(section, ("ratios", "shuffles"), what)
         check_memory(dataset.graph.total_nodes, self.model.dim, self.model.tables, self.model.rule)
         return dataset
 
@@ -136,6 +140,12 @@ class MetapathFamily:
             if labels is not None and ntype in dataset.groups:
                 agreement = cluster_agreement(table.weights, labels, seed=seed)
                 found.append(Finding(f"clusters_{ntype}", f"clusters of {ntype}, k-means", agreement))
+            elif labels is not None and section.mlp is not None and ntype in dataset.node_split:
+                matrix = with_features(table.weights, dataset.features.get(ntype), section.features)
+                network_seed = seed if section.seed is None else section.seed
+                with torch_threads(self.config.train.threads):
+                    judged = judge_by_mlp(matrix, labels, dataset.node_split[ntype], section, network_seed, progress)
+                found.append(judged)
             elif labels is not None:
                 scores = node_classification(
                     table.weights, labels, section.ratios, section.shuffles, seed,

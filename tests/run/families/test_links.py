@@ -1,0 +1,55 @@
+"""Matrix factorisation as a run: rows that learn with the predictor by which they are judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graph_emb as ge
+from tests.ogb_layout import write_ddi
+
+SMALL: dict[str, Any] = {"dim": 4, "lr": 0.05, "threads": 1, "predictor.hidden_dim": 8, "predictor.epochs": 5}
+
+
+def train(root: Path, **options: Any) -> ge.run.pipeline.PipelineResult:
+    return ge.pipeline("mf", "ogbl-ddi", root=root, seed=1, **{**SMALL, **options})
+
+
+def test_a_run_keeps_rows_history_and_scores(tmp_path: Path) -> None:
+    write_ddi(tmp_path)
+    result = train(tmp_path, out=tmp_path / "run")
+    rows = np.load(tmp_path / "run" / "embeddings.npy")
+    assert rows.shape == (40, 4)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == result.history
+    judged = json.loads((tmp_path / "run" / "metrics.json").read_text())["evaluation"]["link_predictor"]
+    assert judged["history"] == result.history
+    assert judged["metrics"]["hits@20"]["epoch"] == 5
+    assert "hits@20" in str(result.findings[0])
+    np.testing.assert_array_equal(train(tmp_path).embeddings.weights, rows)
+
+
+def test_another_rule_gives_other_rows(tmp_path: Path) -> None:
+    write_ddi(tmp_path)
+    adam, adagrad = (train(tmp_path, rule=rule).embeddings.weights for rule in ("adam", "adagrad"))
+    assert not np.array_equal(adam, adagrad)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"trainers": 2, "mode": "collective"}, "parallel.mode = 'collective' has no effect on mf"),
+        ({"checkpoint": {"every": "10m"}}, "checkpoint.every = '10m' has no effect on mf"),
+        ({"features": "raw", "evaluate": {"features": "raw"}}, "which one of"),
+        ({"evaluate": {"features": "raw"}}, "evaluate.features = 'raw' has no effect on mf"),
+        ({"evaluate": {"seed": 3}}, "evaluate.seed = 3 has no effect on mf"),
+        ({"hold_out": 0.1}, "dataset.hold_out = 0.1 has no effect on mf"),
+    ],
+)
+def test_what_has_no_effect_is_refused(tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ge.ConfigError, match=text):
+        train(tmp_path, **options)
