@@ -6,18 +6,39 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramTraining
 from graph_emb.run.evaluation import Finding
+from graph_emb.run.inputs import absolute_paths
 from graph_emb.run.parallel import Trainers
 
 Log = Callable[[dict[str, Any]], None]
 """Takes a line of metrics.jsonl."""
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """How a training runs.
+
+    Attributes:
+        ranks: The trainers of a job; None: this process alone.
+        log: Takes the lines of the history; those of ranks other than the first go nowhere.
+        progress: Show a bar on stderr; False on all ranks but the first.
+        checkpoints: To be started with what is trained, and called after every step; None: none are wanted.
+    """
+
+    ranks: Trainers | None = None
+    log: Log = field(default=lambda line: None)
+    progress: bool = False
+    checkpoints: PeriodicCheckpoints | None = None
 
 
 @dataclass(frozen=True)
@@ -28,29 +49,37 @@ class Trained:
         tables: Rows by table with their original ids; the first one is the model's main table. Empty on every rank
             but the first.
         interrupted: Whether Ctrl-C ended the training; what was trained is kept.
-        metrics: The ``train`` section of metrics.json; ``parameters`` is among it.
+        metrics: The ``train`` section of metrics.json besides threads and memory; ``parameters`` is among it.
         model: What the family needs besides rows to judge them.
     """
 
     tables: dict[str, Embeddings]
     interrupted: bool
-    metrics: dict[str, Any]
+    metrics: dict[str, Any] = field(default_factory=dict)
     model: Any = field(default=None, repr=False)
 
 
-class Family(Protocol):
+class Family(ABC):
     """Models that read the same kind of data and train in the same way. Made anew for each run.
 
     Args:
         config: The run's configuration.
     Attributes:
-        config: The same with values filled in that follow from others; it is what the run folder keeps.
+        config: The same with values filled in that follow from others, and absolute paths; the run folder keeps it.
+        model: Its model's settings.
     """
 
-    config: RunConfig
+    def __init__(self, config: RunConfig) -> None:
+        model = config.model
+        filled: dict[str, Any] = {"lr": model.first_lr}
+        if isinstance(model, SkipGramTraining):
+            filled["lr_decay"] = "linear" if model.decays else "none"
+        if isinstance(model, PlainWalkConfig) and model.warm_start is not None:
+            filled["warm_start"] = str(Path(model.warm_start).expanduser().absolute())
+        self.model: Any = model.model_copy(update=filled)
+        self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
 
-    def __init__(self, config: RunConfig) -> None: ...
-
+    @abstractmethod
     def load(self) -> Any:
         """Read the data; called on the first rank, before a folder is made. It has a ``name``.
 
@@ -58,48 +87,31 @@ class Family(Protocol):
             DataError: missing, damaged or empty data, or data of another kind.
             ConfigError: an option that means nothing to the data, or tables that the memory cannot hold.
         """
-        ...
 
+    @abstractmethod
     def describe(self, dataset: Any) -> dict[str, Any]:
         """The ``dataset`` section of metrics.json: its name and counts."""
-        ...
 
+    @abstractmethod
     def num_saved(self, dataset: Any) -> int:
         """Numbers in all rows that the run will save."""
-        ...
 
-    def train(
-        self,
-        dataset: Any,
-        *,
-        ranks: Trainers | None,
-        log: Log,
-        progress: bool,
-        checkpoints: PeriodicCheckpoints | None,
-    ) -> Trained:
-        """Train. Every rank of a job calls it; ``dataset`` is None on all but the first.
+    @abstractmethod
+    def train(self, dataset: Any, job: TrainingJob) -> Trained:
+        """Train. Every rank of a job calls it; ``dataset`` is what ``load`` gave, None on all ranks but the first."""
 
-        Args:
-            dataset: What ``load`` gave.
-            ranks: The trainers of a job; None: this process alone.
-            log: Takes the lines of the history; called on the first rank only.
-            progress: Show a bar on stderr.
-            checkpoints: To be started with what is trained, and called after every step; None: none are wanted.
-        """
-        ...
-
+    @abstractmethod
     def judge(self, trained: Trained, dataset: Any, *, progress: bool) -> list[Finding]:
         """Evaluate as far as the data allows; called on the first rank after the rows were saved."""
-        ...
 
 
 FAMILIES = {
     "gnn": "graph_emb.run.families.gnn:GNNFamily",
     "kge": "graph_emb.run.families.kge:KGEFamily",
-    "line": "graph_emb.run.families.line:LineFamily",
-    "links": "graph_emb.run.families.links:LinkFamily",
+    "line": "graph_emb.run.families.plain:LineFamily",
+    "links": "graph_emb.run.families.plain:LinkFamily",
     "metapath": "graph_emb.run.families.metapath:MetapathFamily",
-    "walks": "graph_emb.run.families.walks:WalkFamily",
+    "walks": "graph_emb.run.families.plain:WalkFamily",
 }
 """Where the class of each family is, by the ``family`` of a model's section."""
 

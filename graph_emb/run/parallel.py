@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,20 +12,15 @@ import numpy as np
 import torch
 
 import partition
-from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_text
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import scratch_folder
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import PartitionBook, RankRanges
-from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
-from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
-from graph_emb.models.skipgram.training import SkipGramProgress, SkipGramResult, train_skipgram
-from graph_emb.run.warm_start import first_rows
 from graph_emb.sampling.part_graph import PartGraph
-from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 from graph_emb.transport.collective import CollectiveTransport
@@ -38,19 +33,6 @@ TABLE = "node"
 """The name of the nodes' table in a run and in its checkpoints."""
 MOST_SILENCE = 30.0
 """Seconds until a kvstore process that does not answer counts as dead, whatever an exchange may take."""
-
-
-@dataclass(frozen=True)
-class GatheredRows:
-    """Result of a training by several ranks.
-
-    Attributes:
-        result: This rank's view of the training.
-        rows: All rows in the graph's original order on the first rank, (N, D); None on the others.
-    """
-
-    result: SkipGramResult
-    rows: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -160,12 +142,12 @@ class Share:
     """A rank's part of a graph that was cut for the trainers.
 
     Attributes:
-        graph: The arcs that leave its nodes, in partition order.
+        graph: The arcs that leave its nodes, in partition order; or the states of a metapath.
         policy: Who owns which row of a table of all nodes.
         order: The original number of each node, shape (N,), on the first rank; None on the others.
     """
 
-    graph: PartGraph
+    graph: Any
     policy: Any
     order: np.ndarray | None
 
@@ -178,55 +160,16 @@ def share_of(ranks: Trainers, config: RunConfig, graph: Graph | None) -> Share:
         return Share(own_part(parts, ranks, directed), parts.policy(), order)
 
 
-def train(
-    ranks: Trainers,
-    config: RunConfig,
-    walks: PlainWalkConfig,
-    graph: Graph | None,
-    *,
-    progress: bool,
-    log: Callable[[SkipGramProgress], None] | None = None,
-    checkpoints: PeriodicCheckpoints | None = None,
-) -> GatheredRows:
-    """Cut the graph and train on its parts. Every rank calls it; the first one gives the graph and gets the rows."""
-    share = share_of(ranks, config, graph)
-    p, q = walks.bias
-    sampler = PartitionedWalkSampler(
-        share.graph,
-        ranks.group,
-        num_walks=walks.num_walks,
-        walk_length=walks.walk_length,
-        p=p,
-        q=q,
-        seed=config.seed,
-    )
-    name = None if checkpoints is None else TABLE
-    node_ids = ranks.group.gather_objects(None if graph is None else graph.node_ids, "the ids of the nodes")[0]
-    first = first_rows(walks, config.seed, node_ids)
-    model = SkipGram(
-        share.graph.num_nodes, walks, seed=config.seed, part_policy=share.policy, name=name, init_func=first
-    )
-    result = train_skipgram(
-        sampler,
-        model=model,
-        seed=config.seed,
-        num_threads=config.train.threads,
-        progress=progress and ranks.rank == 0,
-        log_interval=config.train.log_interval,
-        on_batch=log,
-        checkpoints=checkpoints,
-    )
-    return GatheredRows(result, gathered_rows(ranks, model, config.output.context, share.order))
-
-
-def gathered_rows(ranks: Trainers, model: SkipGram, context: str, order: np.ndarray | None) -> torch.Tensor | None:
-    """``SkipGram.embeddings`` in the graph's original order, on the rank that has ``order``; every rank calls it."""
+def gathered_rows(ranks: Trainers | None, model: SkipGram, context: str, share: Share | None) -> torch.Tensor | None:
+    """``SkipGram.embeddings`` in the graph's original order, on the first rank; every rank calls it."""
+    if ranks is None or share is None:
+        return model.embeddings(context)
     ranks.transport.flush()
     ranks.transport.barrier()
-    rows = _combined(model, context, order is not None)
-    if rows is not None and order is not None:
+    rows = _combined(model, context, share.order is not None)
+    if rows is not None and share.order is not None:
         original = torch.empty_like(rows)
-        original[torch.from_numpy(order)] = rows
+        original[torch.from_numpy(share.order)] = rows
         rows = original
     ranks.transport.barrier()  # every rank stays while the first one reads
     return rows
@@ -235,25 +178,31 @@ def gathered_rows(ranks: Trainers, model: SkipGram, context: str, order: np.ndar
 def own_part(parts: PartitionedGraph, ranks: Trainers, directed: bool) -> PartGraph:
     """The arcs that leave this rank's nodes, read from the parts in which they lie."""
     places = ranks.layout(parts.books[NODE_TYPE])
-    low, high = places.owned(ranks.rank)
+    src, dst, weights = own_arcs(parts, EDGE_TYPE, places, ranks.rank)
+    if not directed:  # the reverse of every arc is there too, with the same weight
+        return PartGraph.from_arcs(dst, src, places, ranks.rank, weights=weights)
+    return PartGraph.from_arcs(src, dst, places, ranks.rank, weights=weights, directed=True, group=ranks.group)
+
+
+def own_arcs(
+    parts: PartitionedGraph, etype: EdgeType, places: RankRanges, rank: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Sources, destinations and weights of the arcs of a type that arrive at this rank's nodes."""
+    low, high = places.owned(rank)
     starts = parts.nodes.typed_starts[:, 0]
-    heads, tails, weights = [], [], []
+    pieces, weights = [np.empty((2, 0), np.int64)], []
     for index in range(parts.num_parts):
         if starts[index] >= high or starts[index + 1] <= low:
             continue
         part = parts.part(index)
-        src, dst = part.ends()
-        mine = (dst >= low) & (dst < high)  # an edge lies with its destination
-        heads.append(src[mine])
-        tails.append(dst[mine])
-        column = part.edge_data().get(WEIGHT)
+        ends = np.stack(part.ends(etype))
+        mine = (ends[1] >= low) & (ends[1] < high)  # an edge lies with its destination
+        pieces.append(ends[:, mine])
+        column = part.edge_data(etype).get(WEIGHT)
         if column is not None:
             weights.append(column[mine])
-    src, dst = (np.concatenate([np.empty(0, np.int64), *pieces]) for pieces in (heads, tails))
-    values = np.concatenate(weights) if weights else None
-    if not directed:  # the reverse of every arc is there too, with the same weight
-        return PartGraph.from_arcs(dst, src, places, ranks.rank, weights=values)
-    return PartGraph.from_arcs(src, dst, places, ranks.rank, weights=values, directed=True, group=ranks.group)
+    src, dst = np.concatenate(pieces, axis=1)
+    return src, dst, np.concatenate(weights) if weights else None
 
 
 def _combined(model: SkipGram, context: str, wanted: bool) -> torch.Tensor | None:

@@ -13,13 +13,14 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.interrupts import held_interrupts
+from graph_emb.core.threads import thread_count
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
-from graph_emb.run.family import Family, Log, Trained, family_of
+from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import in_memory
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
-from graph_emb.run.versions import versions
+from graph_emb.run.versions import peak_memory_mib, versions
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 TEXT_BYTES = 12
@@ -234,7 +235,7 @@ def _help(config: RunConfig, ranks: parallel.Trainers, checkpoints: _Checkpoints
     """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
     opened = checkpoints.open(_nowhere)
     with held_interrupts():
-        trained = family_of(config).train(None, ranks=ranks, log=_nowhere, progress=False, checkpoints=opened)
+        trained = family_of(config).train(None, TrainingJob(ranks, checkpoints=opened))
     metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
     return PipelineResult(config, metrics, None, None)
 
@@ -303,9 +304,9 @@ class _Run:
             if checkpoints is not None:
                 checkpoints.record(line)
 
-        return self.family.train(
-            self.dataset, ranks=self.ranks, log=log, progress=self.progress, checkpoints=checkpoints
-        )
+        trained = self.family.train(self.dataset, TrainingJob(self.ranks, log, self.progress, checkpoints))
+        common = {"threads": thread_count(self.config.train.threads), "peak_memory_mib": peak_memory_mib()}
+        return replace(trained, metrics={**trained.metrics, **common})
 
     def _judge(self, trained: Trained) -> BaseException | None:
         """Fills ``findings``; what went wrong is returned, because the trained rows must be kept first."""

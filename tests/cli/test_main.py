@@ -149,12 +149,12 @@ def test_an_interrupt_keeps_what_was_trained(
 def test_an_interrupt_before_training_writes_nothing(
     cli: Cli, cliques: CliqueFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graph_emb.run.families import walks
+    from graph_emb.run.families import plain
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(walks, "read_plain_dataset", interrupted)
+    monkeypatch.setattr(plain, "read_plain_dataset", interrupted)
     outcome = cli("train", "deepwalk", "--dataset", cliques[0], "--out", "runs/x", *TINY)
     assert (outcome.code, outcome.err) == (130, "graph-emb: interrupted\n")
     assert not (tmp_path / "runs").exists()

@@ -14,7 +14,7 @@ from graph_emb.graph import Graph
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.views import PlainDataset
 from graph_emb.run.evaluation import check_section, with_features
-from graph_emb.run.families import walks
+from graph_emb.run.families import plain
 
 RING = Graph.from_edges(np.arange(8), (np.arange(8) + 1) % 8)
 CLASSES = Labels.from_single(np.arange(8) % 2)
@@ -93,7 +93,7 @@ def test_features_stand_before_the_embedding() -> None:
 @pytest.mark.parametrize("model", ["deepwalk", "line"])
 def test_they_are_refused_before_training(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were ignored: the run trained, judged what it could and exited with 0."""
-    monkeypatch.setattr(walks, "train_skipgram", lambda *args, **options: pytest.fail("trained"))
+    monkeypatch.setattr(plain, "train_skipgram", lambda *args, **options: pytest.fail("trained"))
     with pytest.raises(ge.ConfigError, match=r"evaluate\.hits = \(3,\) has no effect on digits"):
         ge.pipeline(model, "digits", out=tmp_path / "run", evaluate={"hits": [3]})
     assert not list(tmp_path.iterdir())

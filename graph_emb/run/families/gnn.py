@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 
 from graph_emb.checkpoint.export import save_ids
-from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
@@ -18,17 +16,14 @@ from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
-from graph_emb.models.epochs import Evaluation
-from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.run.evaluation import Finding
-from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import absolute_paths, read_dataset
+from graph_emb.run.family import Family, Trained, TrainingJob
+from graph_emb.run.inputs import read_dataset
 from graph_emb.run.memory import check_memory
-from graph_emb.run.parallel import Trainers
 from graph_emb.run.seeds import SeedsResult, each_seed
-from graph_emb.run.versions import peak_memory_mib
 
 LINK_METRICS = {
     "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),
@@ -61,13 +56,8 @@ MESSAGE_KINDS = (GNNData, HeteroGraph, NodeTask, LinkTask)
 """The classes of the data that the first rank hands to the others."""
 
 
-class GNNFamily:
+class GNNFamily(Family):
     """See ``graph_emb.run.family.Family``."""
-
-    def __init__(self, config: RunConfig) -> None:
-        assert isinstance(config.model, GNNConfig)
-        self.model = config.model
-        self.config = config.model_copy(update={"dataset": absolute_paths(config.dataset)})
 
     def load(self) -> GNNData:
         """Graph, task and features."""
@@ -114,31 +104,22 @@ class GNNFamily:
         graph = dataset.graph
         return self.model.dim * sum(n for ntype, n in graph.num_nodes.items() if ntype not in dataset.features)
 
-    def train(
-        self,
-        dataset: GNNData | None,
-        *,
-        ranks: Trainers | None,
-        log: Log,
-        progress: bool,
-        checkpoints: PeriodicCheckpoints | None,
-    ) -> Trained:
+    def train(self, dataset: GNNData | None, job: TrainingJob) -> Trained:
         """Train with each seed; the tables that are kept are the first seed's."""
-        if checkpoints is not None and self.model.num_seeds > 1:
+        if job.checkpoints is not None and self.model.num_seeds > 1:
             raise ConfigError(
                 f"model.num_seeds = {self.model.num_seeds}: checkpoints hold one training; start a run for each seed"
             )
+        ranks = job.ranks
         data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph", MESSAGE_KINDS)[0]
         assert data is not None
-        with torch_threads(self.config.train.threads) as threads:
-            first, runs, interrupted = self._train_all(data, ranks, log, progress, checkpoints)
+        with torch_threads(self.config.train.threads):
+            first, runs, interrupted = self._train_all(data, job)
         if not first:
-            return Trained({}, interrupted, {})
+            return Trained({}, interrupted)
         metrics = {
             "seconds_per_epoch": float(np.mean([run["seconds_per_epoch"] for run in runs.values()])),
             "parameters": runs[self.config.seed]["num_parameters"],
-            "threads": threads,
-            "peak_memory_mib": peak_memory_mib(),
         }
         finished = {seed: run for seed, run in runs.items() if not run.pop("interrupted")}
         found = SeedsResult(tuple(finished), tuple(finished.values()))
@@ -147,59 +128,43 @@ class GNNFamily:
         return Trained(first, interrupted, metrics, found)
 
     def _train_all(
-        self, data: GNNData, ranks: Trainers | None, log: Log, progress: bool, checkpoints: PeriodicCheckpoints | None
+        self, data: GNNData, job: TrainingJob
     ) -> tuple[dict[str, Embeddings], dict[int, dict[str, Any]], bool]:
         """The first seed's rows, on the first rank; what every seed found; and whether Ctrl-C ended the last one."""
         first: dict[str, Embeddings] = {}
         runs: dict[int, dict[str, Any]] = {}
         seeds = range(self.config.seed, self.config.seed + self.model.num_seeds)
-
-        def train(seed: int) -> GNNResult:
-            return self._train_one(data, seed, ranks, log, progress, checkpoints)
-
         try:
-            for seed, result in each_seed(seeds, train):
+            for seed, result in each_seed(seeds, lambda seed: self._train_one(data, seed, job)):
                 if seed == self.config.seed:
-                    first = _tables(data.graph, result, wanted=ranks is None or ranks.rank == 0)
+                    first = _tables(data.graph, result, wanted=job.ranks is None or job.ranks.rank == 0)
                 runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
                 if result.interrupted:
                     return first, runs, True
                 del result  # frees its tables
         except KeyboardInterrupt:  # before a seed's first epoch, or among several ranks
-            if ranks is not None or not first:
+            if job.ranks is not None or not first:
                 raise
             return first, runs, True
         return first, runs, False
 
-    def _train_one(
-        self,
-        data: GNNData,
-        seed: int,
-        ranks: Trainers | None,
-        log: Log,
-        progress: bool,
-        checkpoints: PeriodicCheckpoints | None,
-    ) -> GNNResult:
-        def line(found: Evaluation) -> None:
-            log({"seed": seed, **found.as_dict()})
-
+    def _train_one(self, data: GNNData, seed: int, job: TrainingJob) -> GNNResult:
+        ranks, checkpoints = job.ranks, job.checkpoints
         options: dict[str, Any] = {
             "features": data.features,
             "group": None if ranks is None else ranks.group,
             "seed": seed,
             "device": self.config.train.device,
-            "progress": progress,
-            "on_evaluation": line if ranks is None or ranks.rank == 0 else None,
+            "progress": job.progress,
+            "on_evaluation": lambda found: job.log({"seed": seed, **found.as_dict()}),
             "checkpoints": checkpoints,
             "table_prefix": None if checkpoints is None else "",
         }
         if checkpoints is not None and (ranks is None or ranks.rank == 0):
             for ntype, ids in data.graph.node_ids.items():
                 save_ids(checkpoints.folder, ntype, ids)
-        if isinstance(self.model, RGCNConfig):
-            assert isinstance(data.task, NodeTask)
+        if isinstance(data.task, NodeTask) and isinstance(self.model, RGCNConfig):
             return train_rgcn(data.graph, data.task, self.model, **options)
-        assert isinstance(self.model, SAGEConfig)
         return train_sage(data.graph, data.task, self.model, **options)
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:

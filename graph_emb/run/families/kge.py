@@ -9,34 +9,24 @@ import numpy as np
 import torch
 
 from graph_emb.checkpoint.export import save_ids
-from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.views import knowledge_graph
-from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import KGEProgress, KGEResult, train_kge
+from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.run.evaluation import Finding
-from graph_emb.run.family import Log, Trained
-from graph_emb.run.inputs import absolute_paths, read_dataset
+from graph_emb.run.family import Family, Trained, TrainingJob
+from graph_emb.run.inputs import read_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.run.parallel import Trainers
-from graph_emb.run.versions import peak_memory_mib
-from graph_emb.sampling.walkers import thread_count
 
 ENTITY, RELATION = "entity", "relation"
 JUDGED = ("valid", "test")
 
 
-class KGEFamily:
+class KGEFamily(Family):
     """See ``graph_emb.run.family.Family``."""
-
-    def __init__(self, config: RunConfig) -> None:
-        assert isinstance(config.model, KGEConfig)
-        self.model = config.model.model_copy(update={"lr": config.model.first_lr})
-        self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
 
     def load(self) -> KnowledgeGraph:
         """Triples with their splits."""
@@ -61,36 +51,24 @@ class KGEFamily:
         width = SCORERS[self.model.name](self.model).relation_dim
         return dataset.num_entities * self.model.dim + dataset.num_relations * width
 
-    def train(
-        self,
-        dataset: KnowledgeGraph | None,
-        *,
-        ranks: Trainers | None,
-        log: Log,
-        progress: bool,
-        checkpoints: PeriodicCheckpoints | None,
-    ) -> Trained:
+    def train(self, dataset: KnowledgeGraph | None, job: TrainingJob) -> Trained:
         """Train in this process or with other ranks; each of them gets the training triples from the first."""
-
-        def line(entry: KGEProgress) -> None:
-            log(entry.as_dict())
-
-        graph = dataset if ranks is None else _shared(ranks, dataset)
+        graph = dataset if job.ranks is None else _shared(job.ranks, dataset)
         assert graph is not None
-        if checkpoints is not None and dataset is not None:
-            save_ids(checkpoints.folder, ENTITY, _ids(graph.entities, graph.num_entities))
-            save_ids(checkpoints.folder, RELATION, _ids(graph.relations, graph.num_relations))
+        if job.checkpoints is not None and dataset is not None:
+            save_ids(job.checkpoints.folder, ENTITY, _ids(graph.entities, graph.num_entities))
+            save_ids(job.checkpoints.folder, RELATION, _ids(graph.relations, graph.num_relations))
         result = train_kge(
             graph,
             self.model,
             seed=self.config.seed,
             num_threads=self.config.train.threads,
-            progress=progress,
-            on_epoch=line,
-            checkpoints=checkpoints,
+            progress=job.progress,
+            on_epoch=lambda entry: job.log(entry.as_dict()),
+            checkpoints=job.checkpoints,
         )
         if result.entities is None or result.relations is None:
-            return Trained({}, result.interrupted, {})
+            return Trained({}, result.interrupted)
         tables = {
             ENTITY: Embeddings(result.entities.numpy(), _ids(graph.entities, graph.num_entities)),
             RELATION: Embeddings(result.relations.numpy(), _ids(graph.relations, graph.num_relations)),
@@ -123,9 +101,7 @@ class KGEFamily:
             "best_epoch": result.best_epoch,
             "best_valid_mrr": max(validated, default=None),
             "triples_per_second": round(last.triples / last.seconds) if last and last.seconds else None,
-            "threads": thread_count(self.config.train.threads),
             "parameters": result.model.num_parameters,
-            "peak_memory_mib": peak_memory_mib(),
         }
 
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RankRanges
-from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
-from graph_emb.models.skipgram.config import Metapath2VecConfig
-from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
+from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, check_networks, judge_by_mlp, refuse_set, with_features
-from graph_emb.run.families.walks import training_metrics, with_rates
-from graph_emb.run.family import Log, Trained
+from graph_emb.run.families.plain import fit_skipgram, saved_width, training_metrics
+from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.memory import check_memory
 from graph_emb.sampling.metapath_walks import (
@@ -35,17 +30,13 @@ from graph_emb.sampling.metapath_walks import (
 )
 
 
-class MetapathFamily:
+class MetapathFamily(Family):
     """See ``graph_emb.run.family.Family``."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self.config = with_rates(config)
-        self.model = settings_of(self.config)
 
     def load(self) -> Dataset:
         """The graph with what its embeddings are judged by."""
         dataset = read_dataset(self.config.dataset)
-        section, types = self.config.evaluate, path_of(self.config, dataset).node_types()  # refuses an absent path
+        section, types = self.config.evaluate, self._path(dataset).node_types()  # refuses an absent path
         labelled = next((ntype for ntype in types if ntype in dataset.labels and ntype in dataset.node_split), None)
         split = None if labelled is None else dataset.node_split[labelled]
         check_networks(section, dataset.name, labelled, split, dataset.features)
@@ -63,70 +54,31 @@ class MetapathFamily:
             "nodes": graph.total_nodes,
             "edges": graph.total_edges,
             "node_types": dict(graph.num_nodes),
-            "metapath": str(path_of(self.config, dataset)),
+            "metapath": str(self._path(dataset)),
         }
 
     def num_saved(self, dataset: Dataset) -> int:
         """A row for each node of a type on the path."""
-        width = self.model.dim * (2 if self.config.output.context == "concat" else 1)
-        types = path_of(self.config, dataset).node_types()
-        return sum(dataset.graph.num_nodes[ntype] for ntype in types) * width
+        types = self._path(dataset).node_types()
+        return sum(dataset.graph.num_nodes[ntype] for ntype in types) * saved_width(self.config)
 
-    def train(
-        self,
-        dataset: Dataset | None,
-        *,
-        ranks: parallel.Trainers | None,
-        log: Log,
-        progress: bool,
-        checkpoints: PeriodicCheckpoints | None,
-    ) -> Trained:
+    def train(self, dataset: Dataset | None, job: TrainingJob) -> Trained:
         """Walk and train, in this process or with other ranks."""
-        config, model = self.config, self.model
-        first = dataset is not None
-        share = None if ranks is None else _share_of(ranks, config, dataset)
-        if share is None:
+        config, model, ranks = self.config, self.model, job.ranks
+        walks = {"num_walks": model.num_walks, "walk_length": model.walk_length, "seed": config.seed}
+        if ranks is None:
             assert dataset is not None
-            states = whole_graph(dataset.graph, path_of(config, dataset))
+            share, states, group = None, whole_graph(dataset.graph, self._path(dataset)), None
         else:
-            states = share.states
-
-        def line(entry: SkipGramProgress) -> None:
-            if first:
-                log(entry.as_dict())
-
-        sampler = MetapathSampler(
-            states,
-            None if ranks is None else ranks.group,
-            num_walks=model.num_walks,
-            walk_length=model.walk_length,
-            seed=config.seed,
-        )
-        tables = SkipGram(
-            states.num_nodes,
-            self.model,
-            seed=config.seed,
-            part_policy=None if share is None else share.policy,
-            name=None if checkpoints is None else parallel.TABLE,
-        )
-        result = train_skipgram(
-            sampler,
-            model=tables,
-            seed=config.seed,
-            num_threads=config.train.threads,
-            progress=progress and first,
-            log_interval=config.train.log_interval,
-            on_batch=line,
-            checkpoints=checkpoints,
-        )
-        if ranks is None or share is None:
-            rows: Tensor | None = tables.embeddings(config.output.context)
-        else:
-            rows = parallel.gathered_rows(ranks, tables, config.output.context, share.order)
+            share = self._share(ranks, dataset)
+            states, group = share.graph, ranks.group
+        policy = None if share is None else share.policy
+        tables, result = fit_skipgram(config, MetapathSampler(states, group, **walks), job, policy)
+        rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
-            return Trained({}, result.interrupted, {})
-        split = rows_by_type(rows, dataset.graph, path_of(config, dataset))
-        return Trained(split, result.interrupted, training_metrics(result, config.train.threads))
+            return Trained({}, result.interrupted)
+        split = rows_by_type(rows, dataset.graph, self._path(dataset))
+        return Trained(split, result.interrupted, training_metrics(result))
 
     def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
         """Classes or clusters of labelled types, and the neighbours of nodes that have names."""
@@ -158,33 +110,37 @@ class MetapathFamily:
                 found.append(Finding(f"nearest_{ntype}", f"nearest of {ntype}, cosine", nearest))
         return found
 
+    def _path(self, dataset: Dataset) -> Metapath:
+        """The configured metapath, or the data set's own.
 
-@dataclass(frozen=True)
-class _Share:
-    """A rank's part of a graph with node types that was cut for the trainers."""
+        Raises:
+            ConfigError: there is neither, or the graph has no such path.
+        """
+        text = self.model.metapath or dataset.metapath
+        if text is None:
+            types = ", ".join(dataset.graph.ntypes)
+            raise ConfigError(f"model.metapath is missing; join node types by '-'; {dataset.name} has: {types}")
+        return Metapath.parse(text, dataset.graph)
 
-    states: MetapathGraph
-    policy: Any
-    order: np.ndarray | None
+    def _share(self, ranks: parallel.Trainers, dataset: Dataset | None) -> parallel.Share:
+        """Cut the arcs of the path and take this rank's share. Every rank calls it; the first one gives the graph.
 
-
-def settings_of(config: RunConfig) -> Metapath2VecConfig:
-    """The model's settings; the family is chosen by their class."""
-    assert isinstance(config.model, Metapath2VecConfig)
-    return config.model
-
-
-def path_of(config: RunConfig, dataset: Dataset) -> Metapath:
-    """The configured metapath, or the data set's own.
-
-    Raises:
-        ConfigError: there is neither, or the graph has no such path.
-    """
-    text = settings_of(config).metapath or dataset.metapath
-    if text is None:
-        types = ", ".join(dataset.graph.ntypes)
-        raise ConfigError(f"model.metapath is missing; join node types by '-'; {dataset.name} has: {types}")
-    return Metapath.parse(text, dataset.graph)
+        All nodes are cut as one type, so that one table has all rows; each distinct step is an edge type of its own.
+        """
+        whole, facts = None, None
+        if dataset is not None:
+            path = self._path(dataset)
+            distinct = list(dict.fromkeys(path.steps))
+            whole = _as_one_node_type(dataset.graph, [step_arcs(dataset.graph, step) for step in distinct])
+            types = [dataset.graph.ntypes.index(ntype) for ntype in path.types]
+            facts = (types, [distinct.index(step) for step in path.steps], list(dataset.graph.num_nodes.values()))
+        with parallel.parts_for(ranks, self.config, whole, facts) as (parts, (types, steps, counts)):
+            order = np.array(parts.node_map())
+            kinds = np.repeat(np.arange(len(counts), dtype=np.int8), counts)[order]
+            places = ranks.layout(parts.books[NODE_TYPE])
+            arcs = [parallel.own_arcs(parts, _arc_type(number), places, ranks.rank) for number in range(max(steps) + 1)]
+            states = MetapathGraph.build(types, kinds, [arcs[step] for step in steps], places, ranks.rank, ranks.group)
+            return parallel.Share(states, parts.policy(), order if ranks.rank == 0 else None)
 
 
 def whole_graph(graph: HeteroGraph, path: Metapath) -> MetapathGraph:
@@ -204,50 +160,11 @@ def rows_by_type(rows: Tensor, graph: HeteroGraph, path: Metapath) -> dict[str, 
     return tables
 
 
-def _share_of(ranks: parallel.Trainers, config: RunConfig, dataset: Dataset | None) -> _Share:
-    """Cut the arcs of the path and take this rank's share. Every rank calls it; the first one gives the graph.
-
-    All nodes are cut as one type, so that one table has all rows; each distinct step is an edge type of its own.
-    """
-    whole, facts = None, None
-    if dataset is not None:
-        path = path_of(config, dataset)
-        distinct = list(dict.fromkeys(path.steps))
-        whole = _as_one_node_type(dataset.graph, [step_arcs(dataset.graph, step) for step in distinct])
-        types = [dataset.graph.ntypes.index(ntype) for ntype in path.types]
-        facts = (types, [distinct.index(step) for step in path.steps], list(dataset.graph.num_nodes.values()))
-    with parallel.parts_for(ranks, config, whole, facts) as (parts, (types, steps, counts)):
-        order = np.array(parts.node_map())
-        kinds = np.repeat(np.arange(len(counts), dtype=np.int8), counts)[order]
-        places = ranks.layout(parts.books[NODE_TYPE])
-        arcs = [_own_arcs(parts, number, places, ranks.rank) for number in range(max(steps) + 1)]
-        states = MetapathGraph.build(types, kinds, [arcs[step] for step in steps], places, ranks.rank, ranks.group)
-        return _Share(states, parts.policy(), order if ranks.rank == 0 else None)
-
-
 def _as_one_node_type(graph: HeteroGraph, steps: list[StepArcs]) -> HeteroGraph:
     edges = {_arc_type(number): (src, dst) for number, (src, dst, _) in enumerate(steps)}
     data = {_arc_type(number): {WEIGHT: w} for number, (_, _, w) in enumerate(steps) if w is not None}
     return HeteroGraph({NODE_TYPE: graph.total_nodes}, edges, edge_data=data, name="graph")
 
 
-def _arc_type(number: int) -> tuple[str, str, str]:
+def _arc_type(number: int) -> EdgeType:
     return NODE_TYPE, f"step{number}", NODE_TYPE
-
-
-def _own_arcs(parts: parallel.PartitionedGraph, number: int, places: RankRanges, rank: int) -> StepArcs:
-    """The arcs of a step that arrive at this rank's nodes, read from the parts in which they lie."""
-    low, high = places.owned(rank)
-    starts, pieces, weights = parts.nodes.typed_starts[:, 0], [], []
-    for index in range(parts.num_parts):
-        if starts[index] >= high or starts[index + 1] <= low:
-            continue
-        part = parts.part(index)
-        ends = np.stack(part.ends(_arc_type(number)))
-        mine = (ends[1] >= low) & (ends[1] < high)
-        pieces.append(ends[:, mine])
-        column = part.edge_data(_arc_type(number)).get(WEIGHT)
-        if column is not None:
-            weights.append(column[mine])
-    src, dst = np.concatenate([np.empty((2, 0), np.int64), *pieces], axis=1)
-    return src, dst, np.concatenate(weights) if weights else None

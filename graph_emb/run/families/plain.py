@@ -1,0 +1,240 @@
+"""Models of graphs with one node type: skip-gram on walks, LINE on edges, rows that learn with OGB's link predictor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graph_emb.checkpoint.export import save_ids
+from graph_emb.config import RunConfig
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.threads import torch_threads
+from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.formats.warm_start import FromFile
+from graph_emb.graph.views import PlainDataset
+from graph_emb.models.links.config import LinkPredictorConfig
+from graph_emb.models.links.matrix_factorization import train_matrix_factorization
+from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.models.skipgram.line import side_by_side, train_line
+from graph_emb.models.skipgram.model import usual_rows
+from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
+from graph_emb.run import parallel
+from graph_emb.run.evaluation import Finding, check_section, evaluate, predictor_finding
+from graph_emb.run.family import Family, Trained, TrainingJob
+from graph_emb.run.inputs import edge_policy, read_plain_dataset
+from graph_emb.run.memory import check_memory
+from graph_emb.sampling.edge_sampler import EdgeSampler
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.sampling.walks import WalkSampler
+
+
+class PlainFamily(Family):
+    """One table of rows, judged by node classes and held-out edges."""
+
+    def load(self) -> PlainDataset:
+        """The graph with what its embeddings are judged by."""
+        config = self.config
+        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(self.model))
+        self._check(dataset)
+        check_memory(dataset.graph.num_nodes, self.model.dim, self._num_tables(), self.model.rule)
+        return dataset
+
+    def _check(self, dataset: PlainDataset) -> None:
+        check_section(self.config.evaluate, dataset)
+
+    def _num_tables(self) -> int:
+        return self.model.tables
+
+    def describe(self, dataset: PlainDataset) -> dict[str, Any]:
+        """Name and size of the graph, and the edges that its view merged and added."""
+        graph = dataset.graph
+        sizes = {"name": dataset.name, "nodes": graph.num_nodes, "edges": graph.num_edges, "directed": graph.directed}
+        return {**sizes, "counts": dict(dataset.counts)} if dataset.counts else sizes
+
+    def num_saved(self, dataset: PlainDataset) -> int:
+        """A row for each node."""
+        return dataset.graph.num_nodes * saved_width(self.config)
+
+    def judge(self, trained: Trained, dataset: PlainDataset, *, progress: bool) -> list[Finding]:
+        """Node classes and held-out edges."""
+        config, weights = self.config, trained.tables[parallel.TABLE].weights
+        return evaluate(weights, dataset, config.evaluate, config.seed, threads=config.train.threads, progress=progress)
+
+    def _save_ids(self, dataset: PlainDataset | None, job: TrainingJob) -> None:
+        if job.checkpoints is not None and dataset is not None and dataset.graph.node_ids is not None:
+            save_ids(job.checkpoints.folder, parallel.TABLE, dataset.graph.node_ids)
+
+
+class WalkFamily(PlainFamily):
+    """DeepWalk and node2vec; see ``graph_emb.run.family.Family``."""
+
+    def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
+        """Walk and train, in this process or with other ranks."""
+        config, model, ranks = self.config, self.model, job.ranks
+        graph = None if dataset is None else dataset.graph
+        self._save_ids(dataset, job)
+        p, q = model.bias
+        walks = {"num_walks": model.num_walks, "walk_length": model.walk_length, "p": p, "q": q, "seed": config.seed}
+        sampler: Sampler
+        if ranks is None:
+            assert graph is not None
+            share, node_ids, sampler = None, graph.node_ids, WalkSampler(graph, **walks)
+        else:
+            share = parallel.share_of(ranks, config, graph)
+            sampler = PartitionedWalkSampler(share.graph, ranks.group, **walks)
+            told = None if graph is None else graph.node_ids
+            node_ids = ranks.group.gather_objects(told, "the ids of the nodes")[0]
+        first = first_rows(model, config.seed, node_ids)
+        tables, result = fit_skipgram(config, sampler, job, None if share is None else share.policy, init_func=first)
+        rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
+        if dataset is None or rows is None:
+            return Trained({}, result.interrupted)
+        ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
+        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, training_metrics(result))
+
+
+class LineFamily(PlainFamily):
+    """LINE; see ``graph_emb.run.family.Family``."""
+
+    def _check(self, dataset: PlainDataset) -> None:
+        super()._check(dataset)
+        for order in self.model.orders:
+            self.model.skipgram(order, directed=dataset.graph.directed)  # refuses what has no meaning on the graph
+
+    def _num_tables(self) -> int:
+        return 2
+
+    def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
+        """Draw and train, in this process or with other ranks."""
+        config, model, ranks = self.config, self.model, job.ranks
+        graph = None if dataset is None else dataset.graph
+        self._save_ids(dataset, job)
+        draws = {"draws_per_edge": model.draws_per_edge, "seed": config.seed}
+        share = None if ranks is None else parallel.share_of(ranks, config, graph)
+        if ranks is None or share is None:
+            assert graph is not None
+            sampler = EdgeSampler.of_graph(graph, **draws)
+        else:
+            sampler = EdgeSampler(share.graph, ranks.group, **draws)
+        result = train_line(
+            sampler,
+            model,
+            part_policy=None if share is None else share.policy,
+            seed=config.seed,
+            num_threads=config.train.threads,
+            progress=job.progress,
+            log_interval=config.train.log_interval,
+            on_batch=lambda order, entry: job.log({"order": order, **entry.as_dict()}),
+            checkpoints=job.checkpoints,
+            name=None if job.checkpoints is None else parallel.TABLE,
+        )
+        orders = [parallel.gathered_rows(ranks, made, "none", share) for made in result.models.values()]
+        if dataset is None:
+            return Trained({}, result.interrupted)
+        rows = side_by_side([order for order in orders if order is not None], model.normalize)
+        ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
+        metrics = {
+            "orders": {order: lines[-1].as_dict() for order, lines in result.history.items() if lines},
+            "seconds": result.seconds,
+            "edges": result.num_draws,
+            "edges_per_second": round(result.num_draws / result.seconds) if result.seconds else None,
+            "parameters": result.num_parameters,
+        }
+        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
+
+
+class LinkFamily(PlainFamily):
+    """Matrix factorisation; see ``graph_emb.run.family.Family``."""
+
+    def _check(self, dataset: PlainDataset) -> None:
+        if not {"train", "valid", "test"} <= (dataset.link_split or {}).keys():
+            raise ConfigError(f"{dataset.name} holds out no edges for validation and test, by which mf is trained")
+
+    def _num_tables(self) -> int:
+        return 1
+
+    def train(self, dataset: PlainDataset | None, job: TrainingJob) -> Trained:
+        """Train rows and predictor in this process; nothing is saved on the way."""
+        assert dataset is not None
+        assert dataset.link_split is not None
+        config, nodes = self.config, np.arange(dataset.graph.num_nodes)
+        predictor = config.evaluate.predictor or LinkPredictorConfig()
+        with torch_threads(config.train.threads):
+            table, result = train_matrix_factorization(
+                dataset.link_split, len(nodes), self.model, predictor, seed=config.seed, progress=job.progress
+            )
+            rows = table.weight[torch.from_numpy(nodes)]
+        for evaluation in result.history:
+            job.log(evaluation.as_dict())
+        metrics = {"seconds_per_epoch": result.seconds_per_epoch, "parameters": rows.numel()}
+        embeddings = Embeddings(rows.numpy(), dataset.graph.ids_of(nodes))
+        return Trained({parallel.TABLE: embeddings}, False, metrics, result)
+
+    def judge(self, trained: Trained, dataset: PlainDataset, *, progress: bool) -> list[Finding]:
+        """The predictor's scores."""
+        return [predictor_finding(trained.model)]
+
+
+def saved_width(config: RunConfig) -> int:
+    """Numbers of a saved row."""
+    return config.model.dim * (2 if config.output.context == "concat" else 1)
+
+
+def fit_skipgram(
+    config: RunConfig, sampler: Sampler, job: TrainingJob, policy: Any, init_func: FromFile | None = None
+) -> tuple[SkipGram, SkipGramResult]:
+    """Train tables of all nodes of a sampler's walks.
+
+    Args:
+        policy: Who owns which row; None: this process all of them.
+        init_func: First token rows; None: the model's own.
+    """
+    model: Any = config.model
+    tables = SkipGram(
+        sampler.num_nodes,
+        model,
+        seed=config.seed,
+        part_policy=policy,
+        name=None if job.checkpoints is None else parallel.TABLE,
+        init_func=init_func,
+    )
+    result = train_skipgram(
+        sampler,
+        model=tables,
+        seed=config.seed,
+        num_threads=config.train.threads,
+        progress=job.progress,
+        log_interval=config.train.log_interval,
+        on_batch=lambda entry: job.log(entry.as_dict()),
+        checkpoints=job.checkpoints,
+    )
+    return tables, result
+
+
+def training_metrics(result: SkipGramResult) -> dict[str, Any]:
+    """The last line of the history, speed, parameters."""
+    last = result.history[-1] if result.history else None
+    seconds = last.seconds if last else 0.0
+    return {
+        **(last.as_dict() if last else {}),
+        "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
+        "parameters": result.model.num_parameters,
+    }
+
+
+def first_rows(model: PlainWalkConfig, seed: int, node_ids: NDArray[Any] | None) -> FromFile | None:
+    """The initializer of the token table that ``model.warm_start`` asks for; None: the model's own.
+
+    Args:
+        model: Names the file; its usual rows take the places of ids that the file lacks, where that is allowed.
+        seed: Of the usual rows.
+        node_ids: The id of each node, shape (N,); None: 0 .. N-1.
+    """
+    if model.warm_start is None:
+        return None
+    if not model.warm_start_partial:
+        return FromFile(model.warm_start, node_ids)
+    return FromFile(model.warm_start, node_ids, missing=usual_rows(model, seed), unknown="ignore")
