@@ -194,14 +194,14 @@ class EvaluateSection(Settings):
         default=None, description="train OGB's link predictor on the rows instead of the scorer"
     )
     mlp: MLPConfig | None = Field(default=None, description="train OGB's MLP on the rows instead of the regression")
-    features: Literal["none", "raw", "unit columns"] = Field(
-        default="none", description="of nodes, which predictor or mlp read before the rows; unit: of length 1"
+    node_features: Literal["none", "raw", "unit columns"] = Field(
+        default="none", description="which predictor or mlp read before the rows; unit columns: of length 1"
     )
     seed: Count | None = Field(default=None, ge=0, le=MAX_SEED, description="of predictor or mlp; null: the run's")
 
     @model_validator(mode="after")
     def _networks_alone_read_features(self) -> EvaluateSection:
-        for name in ("features", "seed") if self.predictor is None and self.mlp is None else ():
+        for name in ("node_features", "seed") if self.predictor is None and self.mlp is None else ():
             if name not in _fields_at_default(self):
                 raise ValueError(f"{name}={getattr(self, name)!r} has no effect without predictor or mlp; leave it out")
         return self

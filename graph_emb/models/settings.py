@@ -49,7 +49,7 @@ OF_FROZEN_ROWS = (
     "evaluate.scorer",
     "evaluate.predictor",
     "evaluate.mlp",
-    "evaluate.features",
+    "evaluate.node_features",
     "evaluate.seed",
     "output.context",
 )

@@ -38,7 +38,7 @@ def _mf(dim: int, lr: float = 0.01, **model: Any) -> Sections:
 
 def _judged(rows: Sections, network: str, settings: Mapping[str, Any], features: str = "none") -> Sections:
     """Rows under OGB's network, "predictor" of links or "mlp" of nodes, which may read features before the rows."""
-    return {**rows, "evaluate": {network: dict(settings), "features": features}}
+    return {**rows, "evaluate": {network: dict(settings), "node_features": features}}
 
 
 def _links(predictor: Mapping[str, Any], features: str = "raw", **models: Sections) -> dict[str, Sections]:

@@ -236,7 +236,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
     }
     kept["model"] = sections["model"]
     kept["train"] = {name: value for name, value in sections["train"].items() if name not in FREE_FIELDS["train"]}
-    kept["evaluate"] = {name: sections["evaluate"][name] for name in ("predictor", "mlp", "features")}
+    kept["evaluate"] = {name: sections["evaluate"][name] for name in ("predictor", "mlp", "node_features")}
     kept["output"] = {"context": config.output.context}
     if config.parallel.mode != "local":
         kept["parallel"] = sections["parallel"]

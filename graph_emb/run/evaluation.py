@@ -77,7 +77,7 @@ def evaluate(
         assert dataset.labels is not None  # check_section
         assert dataset.node_split is not None
         with torch_threads(threads):
-            matrix = with_features(weights, dataset.features, section.features)
+            matrix = with_features(weights, dataset.features, section.node_features)
             findings.append(judge_by_mlp(matrix, dataset.labels, dataset.node_split, section, network_seed, progress))
     elif dataset.labels is not None and _is_split(dataset):
         from graph_emb.evaluate.split_accuracy import split_accuracy
@@ -90,7 +90,7 @@ def evaluate(
     if section.predictor is not None:
         assert dataset.link_split is not None  # check_section
         with torch_threads(threads):
-            rows = FrozenRows(with_features(weights, dataset.features, section.features))
+            rows = FrozenRows(with_features(weights, dataset.features, section.node_features))
             found = train_link_predictor(
                 rows, dataset.link_split, len(weights), section.predictor, seed=network_seed, progress=progress
             )
@@ -198,8 +198,8 @@ def check_networks(
     """
     if labelled is None or not {"train", "valid", "test"} <= (split or {}).keys():
         refuse_set(section, ("mlp",), f"{name}, which has no labels with a split into train, valid and test")
-    if section.enabled and section.features != "none" and (labelled or NODE_TYPE) not in features:
-        hint = "take evaluate.features=none, or complete its files"
+    if section.enabled and section.node_features != "none" and (labelled or NODE_TYPE) not in features:
+        hint = "take evaluate.node_features=none, or complete its files"
         raise DataError(f"data set {name!r} has no node features here; {hint}")
 
 

@@ -235,7 +235,7 @@ def test_a_recipe_on_data_of_another_kind_is_refused(root: Path) -> None:
     with pytest.raises(ConfigError, match="ogbn-arxiv holds out no edges for validation and test, by which mf is"):
         ran("ogbl-ddi/mf", root, {"dataset": {"name": "ogbn-arxiv"}})
     with pytest.raises(DataError, match="'ogbl-ddi' has no node features here"):
-        walked(root, features="raw")
+        walked(root, node_features="raw")
 
 
 def test_an_interrupted_training_is_no_result(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

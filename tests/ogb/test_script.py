@@ -142,7 +142,10 @@ def test_a_frozen_embedding_is_that_of_the_first_seed(tmp_path: Path) -> None:
         (["--set", "predictor.lr"], "override 'predictor.lr': write key=value"),
         (["--set", "model.dim=soon"], "model.dim = 'soon': should be a valid integer"),
         (["--set", "evaluate.enabled=false"], "the scores of a recipe are its result"),
-        (["--model", "coin", "--set", "evaluate.features=raw"], "evaluate.features = 'raw' has no effect on mf"),
+        (
+            ["--model", "coin", "--set", "evaluate.node_features=raw"],
+            "evaluate.node_features = 'raw' has no effect on mf",
+        ),
         (["--set", "validation_edges=trained on"], "the rules allow it for ogbl-collab only, not ogbl-ddi"),
         (["--set", "validation_edges=used"], "dataset.validation_edges = 'used'"),
     ],

@@ -55,7 +55,7 @@ THREE_PARTS = PlainDataset("ring", RING, CLASSES, node_split={**SPLIT, "train": 
         (LABELLED, {"mlp": {}}, r"evaluate\.mlp = .* has no effect on ring"),
         (THREE_PARTS, {"mlp": {}, "shuffles": 7}, r"evaluate\.shuffles = 7 has no effect on ring"),
         (THREE_PARTS, {"mlp": {}}, None),
-        (HELD_OUT, {"predictor": {}, "enabled": False, "features": "raw"}, None),
+        (HELD_OUT, {"predictor": {}, "enabled": False, "node_features": "raw"}, None),
         (HELD_OUT, {"predictor": {}}, None),
         (LABELLED, {"ratios": (0.3,), "shuffles": 7}, None),
         (LINKED, {"hits": (3,), "scorer": "cosine"}, None),
@@ -76,8 +76,8 @@ def test_fields_that_are_set_mean_something_to_the_data(
 
 
 def test_features_that_are_not_there_are_asked_for() -> None:
-    with pytest.raises(ge.DataError, match=r"'ring' has no node features here; take evaluate\.features=none"):
-        check_section(EvaluateSection(predictor={}, features="raw"), HELD_OUT)
+    with pytest.raises(ge.DataError, match=r"'ring' has no node features here; take evaluate\.node_features=none"):
+        check_section(EvaluateSection(predictor={}, node_features="raw"), HELD_OUT)
 
 
 def test_features_stand_before_the_embedding() -> None:

@@ -18,7 +18,7 @@ from graph_emb.models.settings import CONVENTIONS, NUMBERS, RuleName, paths_of
 from graph_emb.models.skipgram.config import DeepWalkConfig, SkipGramConfig
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.evaluation import SCORER_TITLES
-from graph_emb.run.families import plain
+from graph_emb.run.families import plain as family
 from graph_emb.run.inputs import absolute_paths, read_plain_dataset
 from graph_emb.run.memory import STATE_SHARE
 
@@ -113,13 +113,13 @@ def test_one_seed_reaches_data_walks_rows_and_splits(monkeypatch: pytest.MonkeyP
     seeds: dict[str, int] = {}
 
     def recorded(name: str, place: int | str) -> None:
-        original = getattr(plain, name)
+        original = getattr(family, name)
 
         def call(*args: Any, **options: Any) -> Any:
             seeds[name] = options[place] if isinstance(place, str) else args[place]
             return original(*args, **options)
 
-        monkeypatch.setattr(plain, name, call)
+        monkeypatch.setattr(family, name, call)
 
     recorded("read_plain_dataset", 1)
     recorded("WalkSampler", "seed")
@@ -133,7 +133,7 @@ def test_an_interrupt_while_evaluating_keeps_the_run(tmp_path: Path, monkeypatch
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plain, "evaluate", interrupted)
+    monkeypatch.setattr(family, "evaluate", interrupted)
     result = ge.pipeline("deepwalk", "digits", out=tmp_path / "run", **tiny("evaluate"))
     assert result.interrupted
     assert (tmp_path / "run" / "embeddings.npy").is_file()

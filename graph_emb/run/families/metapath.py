@@ -93,7 +93,7 @@ class MetapathFamily(Family):
                 agreement = cluster_agreement(table.weights, labels, seed=seed)
                 found.append(Finding(f"clusters_{ntype}", f"clusters of {ntype}, k-means", agreement))
             elif labels is not None and section.mlp is not None and ntype in dataset.node_split:
-                matrix = with_features(table.weights, dataset.features.get(ntype), section.features)
+                matrix = with_features(table.weights, dataset.features.get(ntype), section.node_features)
                 network_seed = seed if section.seed is None else section.seed
                 with torch_threads(self.config.train.threads):
                     judged = judge_by_mlp(matrix, labels, dataset.node_split[ntype], section, network_seed, progress)

@@ -44,8 +44,7 @@ def test_another_rule_gives_other_rows(tmp_path: Path) -> None:
     [
         ({"trainers": 2, "mode": "collective"}, "parallel.mode = 'collective' has no effect on mf"),
         ({"checkpoint": {"every": "10m"}}, "checkpoint.every = '10m' has no effect on mf"),
-        ({"features": "raw", "evaluate": {"features": "raw"}}, "which one of"),
-        ({"evaluate": {"features": "raw"}}, "evaluate.features = 'raw' has no effect on mf"),
+        ({"node_features": "raw"}, "evaluate.node_features = 'raw' has no effect on mf"),
         ({"evaluate": {"seed": 3}}, "evaluate.seed = 3 has no effect on mf"),
         ({"hold_out": 0.1}, "dataset.hold_out = 0.1 has no effect on mf"),
     ],
