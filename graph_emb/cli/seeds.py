@@ -49,34 +49,34 @@ def words_of(words: Sequence[str], seed: int, out: Path) -> list[str]:
 
 
 def run_seeds(
-    words: Sequence[str],
     seeds: Sequence[int],
     out: Path,
     say: Callable[[str], None],
-    run: Callable[[list[str]], int],
-    finished: Callable[[list[str], Path], bool],
+    run: Callable[[int, Path], int],
+    finished: Callable[[int, Path], bool],
 ) -> int:
     """Run every seed into ``out/seed-<n>``, print the table, write ``out/seeds.json``; stops at the first failure.
 
     Args:
-        words: Of the command line.
         seeds: At least two.
         out: Folder of the runs.
         say: Prints unless the user wants silence.
-        run: Runs a command line and returns its exit code.
-        finished: Whether a folder already holds the finished run of a command line, which is then kept.
+        run: Runs a seed into a folder and returns the exit code.
+        finished: Whether a folder already holds the finished run of a seed, which is then kept.
     """
     from tabulate import tabulate
 
     from graph_emb.run.seeds import each_seed, summary  # here: the room imports torch
 
+    def folder(seed: int) -> Path:
+        return out / f"seed-{seed}"
+
     def one(seed: int) -> int:
         say(f"\n== seed {seed}")
-        return run(words_of(words, seed, out / f"seed-{seed}"))
+        return run(seed, folder(seed))
 
     def kept(seed: int) -> int | None:
-        folder = out / f"seed-{seed}"
-        if not finished(words_of(words, seed, folder), folder):
+        if not finished(seed, folder(seed)):
             return None
         say(f"\n== seed {seed} is finished")
         return 0
@@ -85,8 +85,7 @@ def run_seeds(
     for seed, code in each_seed(seeds, one, kept):
         if code != 0:
             return code
-        folder = out / f"seed-{seed}"
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        metrics = json.loads((folder(seed) / "metrics.json").read_text(encoding="utf-8"))
         found.append(dict(measured(metrics["evaluation"])))
     common = [name for name in found[0] if all(name in one for one in found)]
     rows = {name: [one[name] for one in found] for name in common}

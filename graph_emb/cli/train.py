@@ -44,7 +44,7 @@ NOT_OF_RECIPES = ("model", "dataset", "labels", "hold_out", "config", "directed"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, print the tables, name the run folder."""
+    """Train every seed, print the tables, name the run folders."""
     if args.seed is not None and args.seeds is not None:
         raise ConfigError(f"--seed {args.seed} and --seeds {args.seeds}: give one of them")
     if args.seeds is not None and any(text.partition("=")[0].strip() == "seed" for text in args.overrides):
@@ -54,9 +54,21 @@ def run(args: argparse.Namespace) -> int:
     config = config_of(args)
     if args.recipe is not None:
         return run_recipe(args, config)
-    out = args.out or default_folder(config)
-    if args.seeds is not None:
-        return every_seed(args, Path(out))
+    out = Path(args.out or default_folder(config))
+    if args.seeds is None:
+        return run_one(args, config, out)
+
+    def one(seed: int, place: Path) -> int:
+        return run_one(_with(args, argv=words_of(args.argv, seed, place)), config.replace(seed=seed), place)
+
+    def finished(seed: int, place: Path) -> bool:
+        return not args.overwrite and is_finished(place, config.replace(seed=seed))
+
+    return run_seeds(parse_seeds(args.seeds), out, lambda text: say(args, text), one, finished)
+
+
+def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
+    """Train with one seed, in this process or in those that it starts."""
     if config.parallel.mode != "local" and "RANK" not in os.environ:
         return launch(config, out, args)
     from graph_emb.run.pipeline import run as run_pipeline  # after the configuration: torch takes a second
@@ -74,19 +86,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def every_seed(args: argparse.Namespace, out: Path) -> int:
-    """This command for each of its seeds; those that it has finished before are kept."""
-    from graph_emb.cli.parser import parse
-
-    def finished(words: list[str], folder: Path) -> bool:
-        return not args.overwrite and is_finished(folder, config_of(parse(words)))
-
-    def one(words: list[str]) -> int:
-        again = parse(words)
-        again.argv, again.quiet = words, args.quiet
-        return run(again)
-
-    return run_seeds(args.argv, parse_seeds(args.seeds), out, lambda text: say(args, text), one, finished)
+def _with(args: argparse.Namespace, **changes: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(args), **changes})
 
 
 def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
@@ -108,8 +109,7 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
             options = {"overwrite": replace, "resume": args.resume, "progress": show_progress(args)}
             result = run_pipeline(config, out=place, **options)
             return None if result.dataset is None else result  # a rank that only helped
-        words = words_of(args.argv, config.seed, out)
-        launch(config, place, argparse.Namespace(**{**vars(args), "argv": words, "overwrite": replace}))
+        launch(config, place, _with(args, argv=words_of(args.argv, config.seed, out), overwrite=replace))
         return None
 
     command = shlex.join(["graph-emb", *args.argv])
@@ -122,14 +122,14 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
     return 0
 
 
-def launch(config: RunConfig, out: str | Path, args: argparse.Namespace) -> int:
+def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
     from graph_emb.run.launch.job import run_local
     from graph_emb.run.launch.output import log_folder
     from graph_emb.run.launch.watch import ProcessFailure
     from graph_emb.run.run_folder import check_place
 
-    place = Path(out).expanduser()
+    place = out.expanduser()
     check_place(place.resolve(), args.overwrite)
     _check_trainers(config)
     command = [sys.executable, "-m", "graph_emb", *args.argv]

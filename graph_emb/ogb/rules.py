@@ -41,18 +41,30 @@ def check(records: Sequence[SeedRecord], *, partial: bool = False) -> list[str]:
     """
     if not records:
         raise ConfigError("no records; give the folder that a script of examples/ogb wrote its seeds to")
-    _check_finished(records)
+    results = [record.finished() for record in records]
     _check_alike(records)
-    _check_metric(records)
-    _check_selection(records)
-    _check_validation_edges(records[0])
-    _check_ogb(records)
+    name, said = records[0].dataset, {record.settings_selected_on for record in records}
+    wanted = metadata(name).eval_metric
+    least = max(LEAST_OGB.get(name, (0,)), MRR_OGB if wanted == "mrr" else (0,))
+    for record, result in zip(records, results, strict=True):
+        seed, used = f"seed {record.seed}", record.versions.get("ogb", "not installed")
+        if result.metric != wanted:
+            raise ConfigError(f"{seed} reports {result.metric}; {name} is judged by {wanted}")
+        if result.selected_on == "test":
+            raise ConfigError(f"{seed}: its epoch was chosen by test values; OGB asks for validation values")
+        if record.settings_selected_on == "test":
+            raise ConfigError(
+                f"{seed}: its settings were chosen by test values; choose them on validation and run again"
+            )
+        if least > (0,) and _numbers(used) < least:
+            text = ".".join(map(str, least))
+            raise ConfigError(f"{seed} was judged under ogb {used}; {name} needs {text} or later")
+    if len(said) > 1:
+        raise ConfigError(f"the seeds disagree on how settings were chosen: {', '.join(sorted(said))}")
+    if records[0].validation_edges == "trained on" and name not in TRAINING_ON_VALIDATION:
+        allowed = ", ".join(TRAINING_ON_VALIDATION)
+        raise ConfigError(f"{name}: validation edges were trained on; the rules allow that for {allowed} only")
     return [*_check_seeds(records, partial), *_notes(records)]
-
-
-def _check_finished(records: Sequence[SeedRecord]) -> None:
-    for record in records:
-        record.finished()
 
 
 def _check_alike(records: Sequence[SeedRecord]) -> None:
@@ -77,47 +89,6 @@ def _check_alike(records: Sequence[SeedRecord]) -> None:
     counts = {tuple(sorted(record.finished().parameters.items())) for record in records}
     if len(counts) > 1:
         raise ConfigError("the seeds have different numbers of parameters; they are not one method")
-
-
-def _check_metric(records: Sequence[SeedRecord]) -> None:
-    name = records[0].dataset
-    wanted = metadata(name).eval_metric
-    for record in records:
-        if record.finished().metric != wanted:
-            raise ConfigError(f"seed {record.seed} reports {record.finished().metric}; {name} is judged by {wanted}")
-
-
-def _check_selection(records: Sequence[SeedRecord]) -> None:
-    for record in records:
-        if record.finished().selected_on == "test":
-            raise ConfigError(
-                f"seed {record.seed}: its epoch was chosen by test values; OGB asks for validation values"
-            )
-        if record.settings_selected_on == "test":
-            raise ConfigError(
-                f"seed {record.seed}: its settings were chosen by test values; choose them on validation and run again"
-            )
-    said = {record.settings_selected_on for record in records}
-    if len(said) > 1:
-        raise ConfigError(f"the seeds disagree on how settings were chosen: {', '.join(sorted(said))}")
-
-
-def _check_validation_edges(record: SeedRecord) -> None:
-    if record.validation_edges == "trained on" and record.dataset not in TRAINING_ON_VALIDATION:
-        allowed = ", ".join(TRAINING_ON_VALIDATION)
-        raise ConfigError(
-            f"{record.dataset}: validation edges were trained on; the rules allow that for {allowed} only"
-        )
-
-
-def _check_ogb(records: Sequence[SeedRecord]) -> None:
-    name = records[0].dataset
-    least = max(LEAST_OGB.get(name, (0,)), MRR_OGB if metadata(name).eval_metric == "mrr" else (0,))
-    for record in records:
-        used = record.versions.get("ogb", "not installed")
-        if least > (0,) and _numbers(used) < least:
-            wanted = ".".join(map(str, least))
-            raise ConfigError(f"seed {record.seed} was judged under ogb {used}; {name} needs {wanted} or later")
 
 
 def _check_seeds(records: Sequence[SeedRecord], partial: bool) -> list[str]:

@@ -285,7 +285,7 @@ class _Run:
         if folder is not None:
             if add_files is not None and metrics["status"] == FINISHED and failure is None:
                 add_files(result, folder.path)
-            result = replace(result, folder=folder.publish(metrics))
+            result = replace(result, folder=folder.publish_run(metrics))
         if failure is not None and not isinstance(failure, KeyboardInterrupt):
             kept = "" if result.folder is None else f"; the embeddings are in {result.folder}"
             raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
@@ -15,8 +14,8 @@ from graph_emb.core.storage import MARK, OutputFile, PendingFolder, foreign_file
 CONFIG, METRICS, LOG = "config.yaml", "metrics.json", "metrics.jsonl"
 
 
-class RunFolder:
-    """A run under construction in a hidden folder that takes its name on ``publish``; see ``PendingFolder``.
+class RunFolder(PendingFolder):
+    """A run under construction in a hidden folder that takes its name on ``publish_run``; see ``PendingFolder``.
 
     Args:
         place: Where the run will be.
@@ -28,40 +27,18 @@ class RunFolder:
     """
 
     def __init__(self, place: str | Path, *, overwrite: bool = False) -> None:
-        self._pending = PendingFolder(place, lambda taken: _check_taken(taken, overwrite), what="run")
+        super().__init__(place, lambda taken: _check_taken(taken, overwrite), what="run")
         self._log: OutputFile | None = None
 
-    @property
-    def place(self) -> Path:
-        """Where the run will be."""
-        return self._pending.place
-
-    @property
-    def path(self) -> Path:
-        """Where it is now."""
-        return self._pending.path
-
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """As in ``PendingFolder``."""
         if self._log is not None:
             self._log.abandon()
-        self._pending.close()
-
-    def check_space(self, num_bytes: int) -> None:
-        """Raise an OSError now when the disk has no room for ``num_bytes``, not after hours of training."""
-        self._pending.check_space(num_bytes)
+        super().close()
 
     def write_text(self, name: str, text: str) -> None:
         """Put a small text file into the run."""
         replace_text(self.path / name, text)
-
-    def write_json(self, name: str, content: Any) -> None:
-        """Put JSON into the run; numbers that JSON lacks (NaN, infinities) become null."""
-        replace_json(self.path / name, content)
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl; readers see it when this returns."""
@@ -70,7 +47,7 @@ class RunFolder:
         self._log.write((json.dumps(plain(record), allow_nan=False) + "\n").encode())
         self._log.flush()
 
-    def publish(self, metrics: dict[str, Any]) -> Path:
+    def publish_run(self, metrics: dict[str, Any]) -> Path:
         """Write metrics.json with the list of files and move the run to its place.
 
         Returns:
@@ -81,10 +58,10 @@ class RunFolder:
         log = self._log or OutputFile(self.path / LOG)
         log.close()
         names = {p.relative_to(self.path).as_posix() for p in self.path.rglob("*") if p.is_file()}
-        self.write_json(METRICS, {**metrics, "files": sorted(names - {MARK} | {METRICS})})
-        self._pending.keep()
+        replace_json(self.path / METRICS, {**metrics, "files": sorted(names - {MARK} | {METRICS})})
+        self.keep()
         try:
-            return self._pending.publish()
+            return self.publish()
         except (ConfigError, OSError) as error:
             raise ConfigError(f"{error}; the complete run is in {self.path}") from error
 

@@ -19,7 +19,7 @@ from graph_emb.run.run_folder import RunFolder, is_run, read_metrics
 def write_run(place: Path, value: int, overwrite: bool = False) -> None:
     with RunFolder(place, overwrite=overwrite) as run:
         run.write_text("config.yaml", "seed: 0\n")
-        run.publish({"value": value})
+        run.publish_run({"value": value})
 
 
 def fail_in(place: Path, error: Exception, overwrite: bool = False) -> None:
@@ -39,7 +39,7 @@ def test_a_published_run_holds_its_files_and_lists_them(tmp_path: Path) -> None:
         run.append({"loss": 1.5})
         run.append({"loss": float("nan")})
         assert not (tmp_path / "a" / "run").exists()
-        run.publish({"loss": np.float32(0.5), "bad": float("inf"), "counts": np.arange(2)})
+        run.publish_run({"loss": np.float32(0.5), "bad": float("inf"), "counts": np.arange(2)})
     place = tmp_path / "a" / "run"
     assert names(place) == ["config.yaml", "metrics.json", "metrics.jsonl"]
     assert read_metrics(place) == {"loss": 0.5, "bad": None, "counts": [0, 1], "files": names(place)}
@@ -122,7 +122,7 @@ def test_a_place_taken_meanwhile_keeps_both_runs(tmp_path: Path) -> None:
         slow.write_text("config.yaml", "")
         write_run(place, 1)
         with pytest.raises(ConfigError, match=r"the complete run is in .*\.run\.partial-") as caught:
-            slow.publish({"value": 2})
+            slow.publish_run({"value": 2})
     assert read_metrics(place)["value"] == 1
     assert read_metrics(Path(str(caught.value).rpartition(" ")[2]))["value"] == 2
 
@@ -142,7 +142,7 @@ def test_a_rename_that_fails_brings_the_old_run_back(tmp_path: Path, monkeypatch
     with RunFolder(place, overwrite=True) as run:
         run.write_text("config.yaml", "")
         with pytest.raises(ConfigError, match="complete run is in"):
-            run.publish({"value": 2})
+            run.publish_run({"value": 2})
     assert read_metrics(place)["value"] == 1
 
 

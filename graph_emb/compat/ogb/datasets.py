@@ -17,12 +17,7 @@ Root = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OGBLink(raw.RawGraph):
-    """A link data set. `split[part]` holds `edge` (E, 2) and, for ranking, `edge_neg`; knowledge graphs
-    hold `head`, `relation`, `tail` and, outside of training, `head_neg`, `tail_neg`.
-    """
-
-    split: dict[str, dict[str, np.ndarray]]
+class _OneType(raw.RawGraph):
     metadata: Metadata
 
     @property
@@ -32,19 +27,22 @@ class OGBLink(raw.RawGraph):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OGBNode(raw.RawGraph):
+class OGBLink(_OneType):
+    """A link data set. `split[part]` holds `edge` (E, 2) and, for ranking, `edge_neg`; knowledge graphs
+    hold `head`, `relation`, `tail` and, outside of training, `head_neg`, `tail_neg`.
+    """
+
+    split: dict[str, dict[str, np.ndarray]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OGBNode(_OneType):
     """A node data set. `labels` is (N,) int64 with -1 for a node without one, or (N, tasks) for several tasks;
     `split` holds the node ids of train, valid and test.
     """
 
     labels: np.ndarray
     split: dict[str, np.ndarray]
-    metadata: Metadata
-
-    @property
-    def is_directed(self) -> bool:
-        """False when an edge of `edge_index` means both directions."""
-        return self.metadata.is_directed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +95,7 @@ def read_node_dataset(name: str, root: Root, download: bool = False) -> OGBNode:
     labels = class_labels(meta, read_labels(meta, folder), graph.num_nodes, folder)
     split = splits.read_node_split(meta, folder)
     for part, ids in split.items():
-        _check_nodes(ids, graph.num_nodes, folder / "split" / meta.split / part)
+        raw.check_ids(ids, graph.num_nodes, folder / "split" / meta.split / part)
     return OGBNode(**vars(graph), labels=labels, split=split, metadata=meta)
 
 
@@ -115,7 +113,7 @@ def read_hetero_dataset(name: str, root: Root, download: bool = False) -> OGBHet
     split = splits.read_hetero_node_split(meta, folder)
     for part, by_kind in split.items():
         for kind, ids in by_kind.items():
-            _check_nodes(ids, graph.num_nodes[kind], folder / "split" / meta.split / kind / part)
+            raw.check_ids(ids, graph.num_nodes[kind], folder / "split" / meta.split / kind / part)
     return OGBHetero(**vars(graph), labels=labels, split=split, metadata=meta)
 
 
@@ -186,9 +184,3 @@ def _expect(name: str, kind: str | None, is_hetero: bool) -> Metadata:
         types = "several node types" if meta.is_hetero else "one node type"
         raise ConfigError(f"{meta.name} has {types}; read it with {reader}")
     return meta
-
-
-def _check_nodes(ids: np.ndarray, num_nodes: int, path: Path) -> None:
-    if len(ids) and not 0 <= ids.min() <= ids.max() < num_nodes:
-        worst = ids.min() if ids.min() < 0 else ids.max()
-        raise DataError(f"{path}: node id {worst} is outside [0, {num_nodes}); the files do not fit together")

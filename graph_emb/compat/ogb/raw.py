@@ -180,9 +180,14 @@ def check_edges(edge_index: np.ndarray, num_sources: int, num_targets: int, path
     if edge_index.ndim != 2 or len(edge_index) != 2 or edge_index.dtype.kind != "i":
         raise DataError(f"{path}: edges must be two columns of integers, got {edge_index.shape[0]} columns")
     for ids, limit in zip(edge_index, (num_sources, num_targets), strict=True):
-        if len(ids) and not 0 <= ids.min() <= ids.max() < limit:
-            worst = ids.min() if ids.min() < 0 else ids.max()
-            raise DataError(f"{path}: node id {worst} is outside [0, {limit}); the files do not fit together")
+        check_ids(ids, limit, path)
+
+
+def check_ids(ids: np.ndarray, num_nodes: int, path: Path) -> None:
+    """Refuse ids that are no nodes of the graph."""
+    if len(ids) and not 0 <= ids.min() <= ids.max() < num_nodes:
+        worst = ids.min() if ids.min() < 0 else ids.max()
+        raise DataError(f"{path}: node id {worst} is outside [0, {num_nodes}); the files do not fit together")
 
 
 def _check_count(path: Path, edges: np.ndarray, expected: int) -> None:

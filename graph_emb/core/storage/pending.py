@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Self
+
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.json_text import json_text
 from graph_emb.core.storage.hidden import HiddenFolder, left_behind, remove_left_behind, remove_marked
@@ -86,7 +88,7 @@ class PendingFolder:
             raise
         self.path = self._hidden.path
 
-    def __enter__(self) -> PendingFolder:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
