@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.interval import parse_interval
-from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.core.settings import Count, Number, Settings, short
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
 from graph_emb.models.kge.config import (
@@ -279,7 +279,7 @@ class RunConfig(Settings):
                 continue
             if field in section.model_fields_set:
                 raise ValueError(
-                    f"{path} = {getattr(section, field)!r} has no effect on {self.model.name}; leave it out"
+                    f"{path} = {short(getattr(section, field))} has no effect on {self.model.name}; leave it out"
                 )
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,10 +180,21 @@ def finished_record(path: Path, wanted: SeedRecord) -> SeedRecord | None:
 def run_recorded(path: Path, started: SeedRecord, run: Callable[[], SeedResult | None]) -> SeedRecord:
     """The record of ``run``'s result, written to ``path``; None means that another process has written it.
 
-    While ``run`` works, and for good when it is interrupted, the file holds ``started``.
+    While ``run`` works, and for good when it is interrupted, the file holds ``started``. Data or settings that ``run``
+    refuses leave nothing.
     """
+    made = [folder for folder in path.parents if not folder.exists()]
+    fresh = not path.exists()
     write_record(path, started)
-    result = run()
+    try:
+        result = run()
+    except (ConfigError, DataError):
+        with suppress(OSError):  # a folder in which something else lies stays
+            if fresh:
+                path.unlink()
+            for folder in made:
+                folder.rmdir()
+        raise
     if result is None:
         return read_record(path)
     record = started.model_copy(update={"status": "finished", "result": result})

@@ -130,69 +130,51 @@ def run(
     Args:
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
     """
-    checkpoints = _Checkpoints(config, out, overwrite, resume)
-    if config.parallel.mode == "local":
-        return _run(config, out, overwrite, progress, add_files, None, checkpoints)
-    ranks = parallel.start(config)
+    checkpoints = _checkpoints(config, out, overwrite, resume)
+    ranks = None if config.parallel.mode == "local" else parallel.start(config)
     try:
-        if ranks.rank == 0:
-            return _run(config, out, overwrite, progress, add_files, ranks, checkpoints)
-        return _help(config, ranks, checkpoints)
+        if ranks is not None and ranks.rank > 0:
+            return _help(config, ranks, checkpoints)
+        if out is not None:
+            check_place(_place(out), overwrite)
+        started = _Run(config, progress, ranks, checkpoints)  # reads the data first: bad data makes no folder
+        if out is None:
+            return started.train(None)
+        with RunFolder(out, overwrite=overwrite) as folder:
+            return started.train(folder, add_files)
     finally:
-        ranks.close()
-
-
-def _run(
-    config: RunConfig,
-    out: str | Path | None,
-    overwrite: bool,
-    progress: bool,
-    add_files: AddFiles | None,
-    ranks: parallel.Trainers | None,
-    checkpoints: _Checkpoints,
-) -> PipelineResult:
-    if out is None:
-        return _Run(config, progress, ranks, checkpoints).train(None)
-    check_place(_place(out), overwrite)
-    started = _Run(config, progress, ranks, checkpoints)  # reads the data first: bad data makes no folder
-    with RunFolder(out, overwrite=overwrite) as folder:
-        return started.train(folder, add_files)
+        if ranks is not None:
+            ranks.close()
 
 
 AddFiles = Callable[[PipelineResult, Path], None]
+Checkpoints = Callable[[Log], PeriodicCheckpoints | None]
+"""Opens the checkpoints of one training, given what takes the lines of the history so far; None: none are wanted."""
 
 
-class _Checkpoints:
+def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, resume: bool) -> Checkpoints:
     """Where and when a run is saved, as its configuration says.
 
     Raises:
         ConfigError: there is no run folder, which their place is named after.
     """
-
-    def __init__(self, config: RunConfig, out: str | Path | None, overwrite: bool, resume: bool) -> None:
-        self.section, self._about = config.checkpoint, about(config)
-        self._overwrite, self._resume = overwrite, resume
-        self.wanted = resume or self.section.every is not None
-        if self.wanted and out is None:
-            what = "resume" if resume else f"checkpoint.every = {self.section.every!r}"
-            raise ConfigError(f"{what} needs out, the run folder beside which the checkpoints lie")
-        self._folder = None if out is None else _place(out).with_name(f"{_place(out).name}-checkpoints")
-
-    def open(self, replay: Log) -> PeriodicCheckpoints | None:
-        """For one training; None where none are wanted."""
-        if not self.wanted or self._folder is None:
-            return None
-        return PeriodicCheckpoints(
-            self._folder,
-            self.section.every,
-            keep_last=self.section.keep_last,
-            background=self.section.background,
-            resume=self._resume,
-            overwrite=self._overwrite,
-            about=self._about,
-            read_about=about_now,
-            replay=replay,
-        )
+    section = config.checkpoint
+    if not resume and section.every is None:
+        return lambda replay: None
+    if out is None:
+        what = "resume" if resume else f"checkpoint.every = {section.every!r}"
+        raise ConfigError(f"{what} needs out, the run folder beside which the checkpoints lie")
+    return lambda replay: PeriodicCheckpoints(
+        _place(out).with_name(f"{_place(out).name}-checkpoints"),
+        section.every,
+        keep_last=section.keep_last,
+        background=section.background,
+        resume=resume,
+        overwrite=overwrite,
+        about=about(config),
+        read_about=about_now,
+        replay=replay,
+    )
 
 
 FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
@@ -231,24 +213,20 @@ def _place(out: str | Path) -> Path:
     return Path(os.path.realpath(Path(out).expanduser()))
 
 
-def _help(config: RunConfig, ranks: parallel.Trainers, checkpoints: _Checkpoints) -> PipelineResult:
+def _help(config: RunConfig, ranks: parallel.Trainers, checkpoints: Checkpoints) -> PipelineResult:
     """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
-    opened = checkpoints.open(_nowhere)
+    job = TrainingJob(ranks)
     with held_interrupts():
-        trained = family_of(config).train(None, TrainingJob(ranks, checkpoints=opened))
+        trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log)))
     metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
     return PipelineResult(config, metrics, None, None)
-
-
-def _nowhere(line: dict[str, Any]) -> None:
-    pass
 
 
 class _Run:
     """The state of one run: data, clock, metrics."""
 
     def __init__(
-        self, config: RunConfig, progress: bool, ranks: parallel.Trainers | None, checkpoints: _Checkpoints
+        self, config: RunConfig, progress: bool, ranks: parallel.Trainers | None, checkpoints: Checkpoints
     ) -> None:
         self.progress, self.ranks, self.checkpoints = progress, ranks, checkpoints
         self.family: Family = family_of(config)
@@ -297,7 +275,7 @@ class _Run:
             if folder is not None:
                 folder.append(line)
 
-        checkpoints = self.checkpoints.open(write)
+        checkpoints = self.checkpoints(write)
 
         def log(line: dict[str, Any]) -> None:
             write(line)

@@ -122,6 +122,24 @@ def test_a_broken_off_seed_stays_started_and_is_run_again(tmp_path: Path, error:
     assert finished_or_run(path, started(), result).status == "finished"
 
 
+def test_refused_data_leave_nothing_but_what_was_there(tmp_path: Path) -> None:
+    def refuse() -> SeedResult:
+        raise DataError("no such file")
+
+    path = tmp_path / "out" / "deepwalk" / "seed-0.json"
+    with pytest.raises(DataError):
+        finished_or_run(path, started(), refuse)
+    assert list(tmp_path.iterdir()) == []
+    path.parent.mkdir(parents=True)
+    with pytest.raises(DataError):
+        finished_or_run(path, started(), refuse)
+    assert list(path.parent.iterdir()) == []
+    write_record(path, started())
+    with pytest.raises(DataError):
+        finished_or_run(path, started(), refuse)
+    assert read_record(path).status == "started"
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [

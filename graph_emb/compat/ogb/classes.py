@@ -24,6 +24,9 @@ from graph_emb.compat.ogb.datasets import find_folder, read_hetero_labels, read_
 from graph_emb.compat.ogb.splits import allow_numpy_arrays
 from graph_emb.core.errors import CompatError, ConfigError, DataError
 
+NODE_TYPE, EDGE_TYPE = "_N", ("_N", "_E", "_N")
+"""DGL's names in a graph without types."""
+
 
 def load() -> ModuleType:
     """The `ogb` package with `ogb.linkproppred` and `ogb.nodeproppred`, patched as this module says.
@@ -107,7 +110,7 @@ def _pre_process(dataset: Any, meta: Metadata) -> None:
 def _pre_process_dgl(dataset: Any, meta: Metadata) -> None:
     folder = _folder_of(dataset, meta)
     graph = _ogb_graph(meta, folder)
-    dataset.graph = [_dgl_hetero_graph(graph, meta) if meta.is_hetero else _dgl_graph(graph, meta)]
+    dataset.graph = [_dgl_graph(graph, meta)]
     if meta.kind == "node" and meta.is_hetero:
         dataset.labels = {kind: _label_tensor(table) for kind, table in read_hetero_labels(folder).items()}
     elif meta.kind == "node":
@@ -154,29 +157,24 @@ def _dgl_graph(graph: dict[str, Any], meta: Metadata) -> Any:
     """ogb's dict as a DGLGraph; node_year becomes ndata["year"], the features "feat", as in ogb."""
     import torch
 
-    dgl = load_dgl()
-    built = dgl.graph(tuple(torch.from_numpy(graph["edge_index"])), num_nodes=graph["num_nodes"])
-    for name in ("node_feat", *meta.node_files):
-        if graph[name] is not None:
-            built.ndata[name.removeprefix("node_")] = torch.from_numpy(graph[name])
-    for name in ("edge_feat", *meta.edge_files):
-        if graph[name] is not None:
-            built.edata[name.removeprefix("edge_")] = torch.from_numpy(graph[name])
-    return built
+    suffix = "_dict" if meta.is_hetero else ""
 
+    def by_type(name: str, only: Any) -> dict[Any, Any]:
+        return (graph[name] or {}) if meta.is_hetero else {only: graph[name]}
 
-def _dgl_hetero_graph(graph: dict[str, Any], meta: Metadata) -> Any:
-    import torch
-
-    dgl = load_dgl()
-    edges = {triplet: tuple(torch.from_numpy(index)) for triplet, index in graph["edge_index_dict"].items()}
-    built = dgl.heterograph(edges, num_nodes_dict=graph["num_nodes_dict"])
-    for name, key in (("node_feat_dict", "feat"), *((n, n.removeprefix("node_")) for n in meta.node_files)):
-        for kind, table in (graph[name] or {}).items():
-            built.nodes[kind].data[key] = torch.from_numpy(table)
-    for name, key in (("edge_feat_dict", "feat"), *((n, n.removeprefix("edge_")) for n in meta.edge_files)):
-        for triplet, table in (graph[name] or {}).items():
-            built.edges[triplet].data[key] = torch.from_numpy(table)
+    edges = by_type(f"edge_index{suffix}", EDGE_TYPE)
+    built = load_dgl().heterograph(
+        {triplet: tuple(torch.from_numpy(index)) for triplet, index in edges.items()},
+        num_nodes_dict=by_type(f"num_nodes{suffix}", NODE_TYPE),
+    )
+    for prefix, frames, only, more in (
+        ("node_", built.nodes, NODE_TYPE, meta.node_files),
+        ("edge_", built.edges, EDGE_TYPE, meta.edge_files),
+    ):
+        for name in (f"{prefix}feat{suffix}", *more):
+            for kind, table in by_type(name, only).items():
+                if table is not None:
+                    frames[kind].data[name.removeprefix(prefix).removesuffix("_dict")] = torch.from_numpy(table)
     return built
 
 

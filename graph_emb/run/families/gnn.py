@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.core.errors import ConfigError
@@ -75,6 +76,11 @@ class GNNFamily(Family):
         return data
 
     def _check(self, data: GNNData) -> None:
+        try:
+            torch.empty(0, device=self.config.train.device)
+        except (RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"train.device = {self.config.train.device!r}: {reason}") from error
         if isinstance(self.model, SAGEConfig) and len(data.graph.edges) > 1:
             raise ConfigError(f"{data.name} has {len(data.graph.edges)} edge types, and sage takes one; take rgcn")
         if isinstance(self.model, SAGEConfig) and isinstance(data.task, NodeTask):
@@ -170,11 +176,9 @@ class GNNFamily(Family):
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""
         kind = "node classes" if isinstance(dataset.task, NodeTask) else "link prediction"
-        chosen = "at the best validation value" if self._has_valid(dataset) else "after the last epoch"
+        has_valid = isinstance(dataset.task, LinkTask) or "valid" in dataset.task.nodes
+        chosen = "at the best validation value" if has_valid else "after the last epoch"
         return [Finding("graph_network", f"{kind}, {chosen}", trained.model)]
-
-    def _has_valid(self, dataset: GNNData) -> bool:
-        return isinstance(dataset.task, LinkTask) or "valid" in dataset.task.nodes
 
 
 def _links(dataset: PlainDataset, metrics: tuple[str, ...] | None) -> GNNData:

@@ -208,6 +208,12 @@ def test_what_means_nothing_is_refused(entities: Path, model: str, options: dict
         ge.pipeline(model, entities, **options)
 
 
+@pytest.mark.parametrize("device", ["cuda:77", "gpu"])
+def test_a_device_that_is_not_there_is_named_before_training(entities: Path, device: str) -> None:
+    with pytest.raises(ge.ConfigError, match=rf"^train\.device = '{device}': [^\n]+$"):
+        ge.pipeline("rgcn", entities, device=device, **TINY)
+
+
 def test_features_of_all_nodes_leave_nothing_to_learn(tmp_path: Path) -> None:
     from tests.ogb_layout import write_arxiv
 
