@@ -49,7 +49,9 @@ def thread_count(num_threads: int | None) -> int:
 
 @contextmanager
 def torch_threads(num_threads: int | None) -> Iterator[int]:
-    """Let torch, inside, use ``thread_count(num_threads)`` threads; yields their number."""
+    """Run torch on ``thread_count(num_threads)`` threads inside, and with it every loop under ``threads_for``; yields
+    their number.
+    """
     import torch  # here, so that a partitioner starts without it
 
     threads, before = thread_count(num_threads), torch.get_num_threads()
@@ -86,19 +88,6 @@ def threads_for(num_rows: int) -> Iterator[int]:
         yield threads
     finally:
         numba.set_num_threads(before)
-
-
-@contextmanager
-def torch_threads(num_threads: int) -> Iterator[int]:
-    """Run torch on so many threads inside, and with it every loop under ``threads_for``; yields their number."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield num_threads
-    finally:
-        torch.set_num_threads(before)
 
 
 class ThreadPool:

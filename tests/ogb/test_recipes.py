@@ -17,7 +17,7 @@ from graph_emb.evaluate.mlp import MLPConfig, train_mlp
 from graph_emb.evaluate.triple_ranks import rank_part, score_given
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import knowledge_graph, plain_dataset
-from graph_emb.models.gnn.objectives import NodeClassTraining
+from graph_emb.models.gnn.train import NodeClassTraining
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import train_kge
