@@ -17,7 +17,7 @@ from graph_emb.checkpoint.restore_rows import TableRestorer, restore_clocks
 from graph_emb.checkpoint.safetensors_file import PieceReader, dtype_name
 from graph_emb.checkpoint.saving import agree, common_transport, wait_for_running
 from graph_emb.checkpoint.snapshot import state_dtypes, trained_by
-from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, unknown_name
 from graph_emb.core.json_codec import decode
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
@@ -69,7 +69,8 @@ def load_checkpoint(
         allow_new_rows: The tables may have ids that the checkpoint has not (the graph grew): these rows begin with
             their first values.
     Raises:
-        DataError: the checkpoint is missing, incomplete, damaged or of an unknown version; or another rank failed.
+        DataError: the checkpoint is missing, incomplete, damaged or of an unknown version; or another rank failed. A
+            file that can no longer be read after the checks leaves rows restored in part; the message says so.
         ConfigError: another rule, option, dimension or dtype; or something is given that the checkpoint has not, or
             the other way round.
         PartitionError: it has ids that the graph has not, or, without ``allow_new_rows``, the other way round.
@@ -109,8 +110,11 @@ def load_checkpoint(
         restore_dense()
         for (optimizer, _), fresh in zip(matched.optimizers, groups, strict=True):
             optimizer_state.set_groups(optimizer, fresh)
-        for restorer in rows:
-            restorer.load()
+        try:
+            for restorer in rows:
+                restorer.load()
+        except (OSError, DataError) as error:
+            raise DataError(f"{error}; rows are restored in part: load a checkpoint before you go on") from error
         for table, with_state in matched.tables:
             table.reset_trace()
             if with_state:

@@ -83,6 +83,7 @@ def remove_folder(place: Path) -> None:
     Raises:
         OSError: it cannot be renamed; it is untouched then.
     """
+    remove_left_behind(left_behind(place))
     hidden = place.with_name(hidden_name(place))
     place.rename(hidden)  # a kill from here on leaves no half of it under a name
     remove_marked(hidden)

@@ -207,16 +207,25 @@ class PendingFiles:
 
         Returns:
             The paths, in the order of the names.
+        Raises:
+            OSError: a name could not be given; the old files have theirs again.
         """
         for stream in self._streams:
             stream.close()
         for name in self.names:
             _sync(self.path(name))
         self._check_names()
-        if len(self.names) > 1:
-            (self.folder / self.names[-1]).unlink(missing_ok=True)
-        for name in self.names:
-            os.replace(self.path(name), self.folder / name)
+        old = [name for name in reversed(self.names) if os.path.lexists(self.folder / name) and len(self.names) > 1]
+        try:
+            for name in old:
+                os.replace(self.folder / name, self.path(f"{name}.old"))
+            for name in self.names:
+                os.replace(self.path(name), self.folder / name)
+        except OSError:
+            for name in reversed(old):
+                if os.path.lexists(self.path(f"{name}.old")):
+                    os.replace(self.path(f"{name}.old"), self.folder / name)
+            raise
         _sync(self.folder)
         return [self.folder / name for name in self.names]
 
