@@ -11,7 +11,7 @@ WORKERS ?= 2
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)
 
-.PHONY: demo test test-dgl2 lint format bench docs clean
+.PHONY: demo test test-dgl2 fuzz faults lint format bench docs clean
 
 $(VENV)/.core: setup.py requirements/tested.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 found; set PYTHON=/path/to/python"; exit 2; }
@@ -36,6 +36,14 @@ test: $(VENV)/.test test-dgl2
 # The same claims about DGL, on its other version (Python 3.11 installs both).
 test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done
 	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q -m "not slow" $(DGL_TESTS)
+
+# Damaged inputs that no run has tried before; `make test` tries 2,000, the same ones each time.
+fuzz: $(VENV)/.test
+	FUZZ_INPUTS=$${FUZZ_INPUTS:-100000} $(BIN)/python -m pytest -q tests/fuzz
+
+# Every call of the system that a build makes fails once; `make test` takes one in twelve.
+faults: $(VENV)/.test
+	FAULTS_STEP=1 $(BIN)/python -m pytest -q tests/faults
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

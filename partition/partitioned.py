@@ -16,6 +16,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
 from graph_emb.core.storage import PendingFolder, foreign_file
 from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
+from graph_emb.graph.readers.tables import read_npy
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.manifest import FORMS, UNLISTED, PartitionManifest, read_json
@@ -236,7 +237,7 @@ class PartitionedGraph:
         name = self._names[kind][self._type_id(kind, given)]
         if self.manifest is not None:
             paths = self.manifest.id_maps[kind][name]
-            return np.load(self.path / paths["to_partition" if inverted else "to_original"], mmap_mode="r")
+            return read_npy(self.path / paths["to_partition" if inverted else "to_original"])
         if not self.has_id_map(kind):
             raise DataError(
                 f"{self.path}: DGL wrote this partition without original ids of its {kind}s; use "

@@ -88,6 +88,12 @@ class StateEntry(_Strict):
     dtype: str
     values: list[int] | list[float] | None = None
 
+    @model_validator(mode="after")
+    def _fits(self) -> StateEntry:
+        if self.dtype == "int64" and any(not isinstance(v, int) or not 0 <= v < 2**63 for v in self.values or ()):
+            raise ValueError(f"values {self.values} are outside [0, 2**63)")
+        return self
+
 
 class TableEntry(_Strict):
     """One table.

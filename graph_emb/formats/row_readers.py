@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import tokenize
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -80,7 +81,7 @@ def _npy_header(path: Path) -> tuple[tuple[int, ...], bool, np.dtype, int]:
         needed = start + math.prod(shape) * dtype.itemsize
         if path.stat().st_size < needed:
             raise ValueError(f"it has {path.stat().st_size} bytes, its header promises {needed}")
-    except (ValueError, EOFError, AttributeError) as error:
+    except (ValueError, EOFError, AttributeError, tokenize.TokenError) as error:  # the header is Python text
         archive = ValueError("it is an archive of arrays") if zipfile.is_zipfile(path) else None
         raise damaged(path, "npy", archive or error) from error
     return shape, by_column, dtype, start

@@ -169,6 +169,11 @@ class _Pickler(pickle.Pickler):
         return obj.reference if isinstance(obj, _Storage) else None
 
 
+class _Archive(zipfile.ZipFile):
+    def __del__(self) -> None:
+        """Not finished here: after an error its stream is gone."""
+
+
 @FORMATS.register("pt")
 class Pt(Format):
     """``embeddings.pt``: ``{"embeddings": (N, D) float32, "ids": (N,) int64 or a list of strings}``.
@@ -184,7 +189,7 @@ class Pt(Format):
 
     def __init__(self, streams: Mapping[str, OutputFile], ids: Ids, dim: int) -> None:
         self._stream = stream = streams[self.files[0]]
-        self._zip = zipfile.ZipFile(cast(IO[bytes], stream), "w", zipfile.ZIP_STORED, allowZip64=True)
+        self._zip = _Archive(cast(IO[bytes], stream), "w", zipfile.ZIP_STORED, allowZip64=True)
         numbers = ids.dtype.kind != "U"
         content: dict[str, Any] = {
             "embeddings": _Tensor(_Storage(torch.FloatStorage, "0", len(ids) * dim), (len(ids), dim))

@@ -6,6 +6,7 @@ Legend: N rows of a table, B asked ids.
 
 from __future__ import annotations
 
+import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,7 +59,7 @@ class FileIds:
     def _map(path: Path) -> np.ndarray:
         try:
             return np.load(path, mmap_mode="r")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, tokenize.TokenError) as error:
             raise DataError(f"{path}: cannot be read ({error}); the partition's id maps must be on this host") from None
 
 

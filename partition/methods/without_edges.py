@@ -9,6 +9,7 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.splitmix import GOLDEN, mix64
+from graph_emb.graph.readers.tables import read_npy
 from partition.methods.base import Problem, method, node_counts_only
 
 SUFFIXES = (".npy", ".txt")
@@ -132,10 +133,7 @@ def read_parts(path: Path, num_nodes: int, num_parts: int) -> np.ndarray:
 
 
 def _npy(path: Path) -> np.ndarray:
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a readable .npy file ({error})") from error
+    values = read_npy(path)
     if values.ndim not in (1, 2) or values.dtype.kind not in "iu" or (values.ndim == 2 and values.shape[1] != 2):
         raise DataError(f"{path}: {values.dtype} of shape {values.shape}; expected integers, (nodes,) or (nodes, 2)")
     return values

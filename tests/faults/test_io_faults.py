@@ -1,6 +1,6 @@
 """Every call of the system that a save, a load, an export or a build makes fails once: one error, nothing torn.
 
-All calls of a save, a load and an export, every fifth of a build; ``make faults`` lets each of a build fail too.
+All calls of a save, a load and an export, one in twelve of a build; ``make faults`` lets each of a build fail too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
 from tests.checkpoint.tiny import Tiny, same
 from tests.faults.shim import Faults, code_for, every_call
 
-STEP = int(os.environ.get("FAULTS_STEP", "5"))
+STEP = int(os.environ.get("FAULTS_STEP", "12"))
 """Of builds, which make many calls."""
 
 
