@@ -112,7 +112,7 @@ def test_an_export_that_fails_keeps_the_rows_before_it(form: str, tmp_path: Path
     assert not hidden(tmp_path / "rows")
 
 
-@pytest.mark.parametrize("memory", [None, "1GB"], ids=["in memory", "streaming"])
+@pytest.mark.parametrize("memory", [None, "4GB"], ids=["in memory", "streaming"])
 def test_a_build_that_fails_leaves_no_partition_or_a_whole_one(memory: str | None, tmp_path: Path) -> None:
     file, place = tmp_path / "cycle.txt", tmp_path / "out" / "parts"
     file.write_text("".join(f"{i} {(i + 1) % 12}\n" for i in range(12)))

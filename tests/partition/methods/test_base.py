@@ -69,6 +69,6 @@ def test_a_repair_keeps_the_cut_low_and_the_limits() -> None:
     try:
         made = assign(graph, 4, "lopsided", tolerance=0.3)
     finally:
-        del METHODS._entries["lopsided"]
+        del METHODS["lopsided"]
     assert made.parts["shop"].tolist() == [0, 1, 2, 3]
     assert made.parts["user"].tolist() == (np.arange(40) // 10).tolist()
