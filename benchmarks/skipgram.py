@@ -16,7 +16,6 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +234,7 @@ def main() -> None:
     summary = report(curves, args.target)
     if args.json:
         options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-        configs = {name: {**walks, **asdict(config)} for name, (walks, config) in wanted.items()}
+        configs = {name: {**walks, **config.model_dump(mode="json")} for name, (walks, config) in wanted.items()}
         record = {
             "options": options,
             "settings": {**configs, **({} if args.skip_gensim else {name: GENSIM[name] for name in args.gensim})},
