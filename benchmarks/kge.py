@@ -61,7 +61,7 @@ def time_peer(graph: KnowledgeGraph, config: KGEConfig, args: argparse.Namespace
         file = Path(folder) / "triples.npy"
         np.save(file, part_of(graph, args.peer_batches * args.batch_size).train)
         options = {
-            "model": config.model,
+            "model": config.name,
             "triples": str(file),
             "num_entities": graph.num_entities,
             "num_relations": graph.num_relations,
