@@ -195,8 +195,8 @@ def write_id_maps(files: FileSet, made: Relabelled, tick: Advance) -> None:
         small = order.astype(np.int32) if len(order) <= np.iinfo(np.int32).max else order
         contents = id_map_files(small, inverse(small), sizes, original_ids)
         files.manifest.id_maps.setdefault(kind, {})[name] = paths = id_map_paths(kind, name)
-        for form, content in contents.items():
-            files.write(paths[form], content)
+        for form in FORMS:
+            files.write(paths[form], contents.pop(form))  # lets go of the way back before the Parquet file
         tick(len(order))
 
     with _in_background() as submit:
