@@ -19,10 +19,9 @@ from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_na
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
-from graph_emb.graph.readers.arrays import load_arrays
+from graph_emb.graph.readers.matrices import load_arrays
 from graph_emb.graph.readers.ogb import needs_root, ogb_root
-from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import MASKS, WEIGHT, checked_file, split_suffix
+from graph_emb.graph.readers.source import MASKS, WEIGHT, ReadOptions, checked_file, split_suffix
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph, read_names
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph, summary

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.labels import Labels
-from graph_emb.graph.readers.arrays import labels_of_arrays, load_arrays
-from graph_emb.graph.readers.matlab import labels_of_variables, load_variables
+from graph_emb.graph.readers.matrices import labels_of_arrays, labels_of_variables, load_arrays, load_variables
 from graph_emb.graph.readers.source import checked_file, split_suffix
 from graph_emb.graph.readers.tables import LARGEST_ID, MAX_ID_LENGTH, is_integer, lines_of, separator_of
 

@@ -1,4 +1,4 @@
-"""Readers of every source of a graph, one small file for each kind, behind one function."""
+"""Readers of every source of a graph behind one function."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import progress_shown
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.readers import (  # they register
-    arrays,  # noqa: F401
-    chunked,  # noqa: F401
-    dgl_graph,  # noqa: F401
-    edge_list,  # noqa: F401
-    files_of_types,  # noqa: F401
-    matlab,  # noqa: F401
-    networkx_graph,  # noqa: F401
-    ntriples,  # noqa: F401
-    ogb,  # noqa: F401
-    scipy_matrix,  # noqa: F401
-    triples,  # noqa: F401
+from graph_emb.graph.readers import (  # noqa: F401 - they register
+    dgl_graph,
+    edge_list,
+    files_of_types,
+    matrices,
+    networkx_graph,
+    ogb,
+    triples,
 )
 from graph_emb.graph.readers.clean import cleaned
-from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import READERS, WEIGHT, Contents, Reader, as_path, checked_file, register
+from graph_emb.graph.readers.source import (
+    READERS,
+    WEIGHT,
+    Contents,
+    Reader,
+    ReadOptions,
+    as_path,
+    checked_file,
+    register,
+)
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 __all__ = ["READERS", "Contents", "ReadOptions", "Reader", "read_graph"]

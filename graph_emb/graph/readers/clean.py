@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers.options import ReadOptions
-from graph_emb.graph.readers.source import WEIGHT, Contents
+from graph_emb.graph.readers.source import WEIGHT, Contents, ReadOptions
 from graph_emb.graph.typed import DUPLICATES_KEPT, EdgeType, HeteroGraph
 
 Columns = dict[str, np.ndarray]

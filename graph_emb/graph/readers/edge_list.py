@@ -15,10 +15,10 @@ from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.progress import reading, text_bytes
 from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import (
     WEIGHT,
     Contents,
+    ReadOptions,
     as_path,
     check_ids,
     checked_file,

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.ids import first_repeated
-from graph_emb.graph.readers.options import ReadOptions
 from graph_emb.graph.readers.source import (
     WEIGHT,
     Contents,
+    ReadOptions,
     as_path,
     checked_file,
     has_suffix,

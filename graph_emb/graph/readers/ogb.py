@@ -11,8 +11,7 @@ import numpy as np
 
 from graph_emb.compat.ogb import OGBHetero, OGBLink, OGBNode, read_dataset
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers.options import ReadOptions, Relations
-from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, as_path, mask_of, register
+from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, ReadOptions, Relations, as_path, mask_of, register
 from graph_emb.graph.readers.triples import relation_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import narrow_weights
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.options import ReadOptions
+from graph_emb.graph.readers.source import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

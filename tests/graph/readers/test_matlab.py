@@ -14,7 +14,7 @@ from scipy import sparse
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.readers import read_graph
-from graph_emb.graph.readers.matlab import check_elements
+from graph_emb.graph.readers.matrices import check_elements
 from tests.graph.readers.compressed import read_csr, read_plain
 from tests.graph.readers.samples import WRITERS, symmetric
 

@@ -11,7 +11,7 @@ import pytest
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.readers import READERS, read_graph
-from graph_emb.graph.readers.options import KINDS, WORDS, ReadOptions
+from graph_emb.graph.readers.source import KINDS, WORDS, ReadOptions
 from graph_emb.graph.typed import NODE_TYPE
 from partition.cli import main
 
