@@ -19,8 +19,7 @@ from graph_emb.core.errors import ModeError, ShapeError
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
 from graph_emb.table.initializers import initializer_for
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import TableSpec, checked_shape
+from graph_emb.table.shard import EmbeddingShard, TableSpec, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 

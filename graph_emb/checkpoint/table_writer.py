@@ -24,7 +24,7 @@ from graph_emb.checkpoint.reader import IDS, STATE, THREADS, WEIGHT
 from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, SCATTERED_BYTES, Column, PieceWriter, row_pieces
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds
-from graph_emb.table.spec import StateSpec
+from graph_emb.table.shard import StateSpec
 from graph_emb.transport.base import ShardRows, TableRows
 
 P = ParamSpec("P")

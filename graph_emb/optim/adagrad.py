@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.optim.rule import RULES, Rule, State, mean_square
-from graph_emb.table.spec import StateSpec
+from graph_emb.table.shard import StateSpec
 
 
 @RULES.register("adagrad")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import unknown_name
 from graph_emb.optim.rule import RULES, Rule, State, bias_correction, mean_square
-from graph_emb.table.spec import StateSpec
+from graph_emb.table.shard import StateSpec
 
 Clock = Literal["row", "global"]
 EpsPlacement = Literal["corrected", "raw"]

@@ -8,8 +8,7 @@ from graph_emb.core.errors import ShapeError
 from graph_emb.optim import kernels
 from graph_emb.optim.merge import Merge, merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import accumulation_dtype
+from graph_emb.table.shard import EmbeddingShard, accumulation_dtype
 
 
 def check_gradient(table: str, ids: Tensor, grads: Tensor, dim: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.registry import Registry
-from graph_emb.table.spec import StateSpec
+from graph_emb.table.shard import StateSpec
 
 State = dict[str, Tensor]
 

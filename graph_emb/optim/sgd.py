@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from graph_emb.optim.rule import RULES, Rule, State
-from graph_emb.table.spec import StateSpec
+from graph_emb.table.shard import StateSpec
 
 
 @RULES.register("sgd")

@@ -16,8 +16,7 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.names import Rank
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import TableSpec
+from graph_emb.table.shard import EmbeddingShard, TableSpec
 
 WEIGHT = "weight"
 T = TypeVar("T")

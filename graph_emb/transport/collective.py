@@ -17,8 +17,7 @@ from graph_emb.core.errors import ConfigError, ModeError, PeerError
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard, gather, gather_two
-from graph_emb.table.spec import TableSpec, accumulation_dtype
+from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather, gather_two
 from graph_emb.transport import lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Traffic, Transport
 from graph_emb.transport.lockstep import (

@@ -9,8 +9,7 @@ from torch import Tensor
 from graph_emb.core.names import Rank
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import TableSpec
+from graph_emb.table.shard import EmbeddingShard, TableSpec
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.core.names import Part
 from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges, Route
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import TableSpec
+from graph_emb.table.shard import EmbeddingShard, TableSpec
 
 PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE = range(1, 14)
 """Numbers of the joint calls of ranks, the walkers' included."""

@@ -17,8 +17,7 @@ from graph_emb.optim import kernels
 from graph_emb.optim.apply import apply_reference, apply_update
 from graph_emb.optim.rule import RULES
 from graph_emb.table.initializers import FromArray
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import TableSpec
+from graph_emb.table.shard import EmbeddingShard, TableSpec
 from tests.optim.oracles import CASES, batches, occurrences
 
 ROWS, DIM = 13, 5

@@ -11,7 +11,7 @@ from graph_emb.optim.adagrad import OccurrenceRowAdagrad
 from graph_emb.optim.merge import Merge, merge
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
-from graph_emb.table.spec import CPU
+from graph_emb.table.shard import CPU
 from graph_emb.transport.base import Push
 from graph_emb.transport.push_packing import pack, pack_share, settle
 

@@ -17,8 +17,7 @@ from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeErr
 from graph_emb.core.names import Rank
 from graph_emb.graph.partition_book import RankRanges, cut
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import gather
-from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
+from graph_emb.table.shard import CPU, TableSpec, accumulation_dtype, gather
 from graph_emb.transport.base import LiveTables, Push, Reach, TableRows, Traffic, Transport
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Exchange, Session, check_picklable

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
-from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.table.shard import EmbeddingShard, StateSpec, TableSpec
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -16,7 +16,7 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.initializers import FromArray, OwnerInitializer
-from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.table.shard import StateSpec, TableSpec
 from graph_emb.transport.base import ShardRows, TableRows
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.calls import Exchange, Session
