@@ -49,7 +49,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("optim/kernels.py", "weight[r, d] * decay - scale * m", "weight[r, d] - scale * m"),
     ("optim/kernels.py", "out[d] += grads[i, d]", "out[d] = grads[i, d]"),
     ("optim/kernels.py", "if mean:", "if not mean:"),
-    ("core/distinct.py", "following[last[k]] = i", "following[i] = last[k]"),
+    ("core/compiled.py", "following[last[k]] = i", "following[i] = last[k]"),
     ("optim/kernels.py", "(part + 1) * num // parts", "(part + 1) * num // parts - 1"),
     ("optim/presets.py", 'Convention("mean", "row", "corrected")', 'Convention("sum", "row", "corrected")'),
     ("table/shard.py", "return gather(self.weight, rows)", "return gather(self.weight, rows.sort()[0])"),

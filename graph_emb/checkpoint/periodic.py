@@ -16,9 +16,10 @@ from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
 from graph_emb.checkpoint.retention import check_replaceable
 from graph_emb.checkpoint.saving import PendingCheckpoint, agree, save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.interval import parse_interval
+from graph_emb.core.hidden import remove_folder
 from graph_emb.core.json_codec import decode
-from graph_emb.core.storage import remove_folder, replace_text
+from graph_emb.core.settings import parse_interval
+from graph_emb.core.storage import replace_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 

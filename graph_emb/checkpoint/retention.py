@@ -12,7 +12,8 @@ from typing import Literal
 
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.storage import PendingFolder, foreign_file, remove_folder, remove_left_behind
+from graph_emb.core.hidden import remove_folder, remove_left_behind
+from graph_emb.core.storage import PendingFolder, foreign_file
 
 Best = Literal["max", "min"]
 

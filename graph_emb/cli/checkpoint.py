@@ -11,8 +11,7 @@ from graph_emb.checkpoint.periodic import newest
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.cli.console import say
 from graph_emb.core.errors import DataError
-from graph_emb.core.json_text import json_text
-from graph_emb.core.storage import replace_json
+from graph_emb.core.storage import json_text, replace_json
 
 STDOUT = "-"
 

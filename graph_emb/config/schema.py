@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.interval import parse_interval
-from graph_emb.core.settings import Count, Number, Settings, short
+from graph_emb.core.settings import Count, Number, Settings, parse_interval, short
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
 from graph_emb.models.kge.config import (

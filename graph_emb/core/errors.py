@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T")
 
 
 class GraphEmbError(Exception):
@@ -48,3 +51,29 @@ def did_you_mean(name: object, known: Sequence[str]) -> str:
     """The end of a message that names the nearest known word; empty where none is near."""
     near = difflib.get_close_matches(str(name), known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+class Registry(dict[str, T]):
+    """Implementations by name, which they take by decoration.
+
+    Args:
+        kind: The word that errors use for an entry, such as ``"rule"``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator that files an implementation under ``name``; a name is given once."""
+
+        def file(entry: T) -> T:
+            if name in self:
+                raise ConfigError(f"{self.kind} {name!r} is registered already; choose another name")
+            self[name] = entry
+            return entry
+
+        return file
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise unknown_name(self.kind, name, self)

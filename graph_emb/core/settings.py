@@ -12,6 +12,8 @@ from typing_extensions import Self
 
 from graph_emb.core.errors import ConfigError, did_you_mean
 
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
 
 def _not_a_truth_value(value: Any) -> Any:
     # YAML reads yes/no/on/off as booleans and pydantic would take True for 1
@@ -107,3 +109,15 @@ def _refusal(settings: type[BaseModel], error: ValidationError) -> str:
     else:
         text = f"{path} = {short(first['input'])}: {limit_of(first)}"
     return text + and_more(details)
+
+
+def parse_interval(every: int | str) -> tuple[int | None, float | None]:
+    """Steps, or seconds, of ``500``, ``"500"``, ``"90s"``, ``"10m"`` or ``"1.5h"``; the other one is None.
+
+    Raises:
+        ConfigError: neither, or not above zero.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(every).strip())
+    if found is None or float(found[1]) == 0 or (not found[2] and "." in found[1]):
+        raise ConfigError(f"interval {every!r}: write a number of steps (500) or a time (90s, 10m, 2h), above zero")
+    return (None, float(found[1]) * _SECONDS[found[2]]) if found[2] else (int(found[1]), None)

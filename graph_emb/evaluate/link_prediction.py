@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graph_emb.compat.ogb import evaluator
-from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
-from graph_emb.core.registry import Registry
+from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError, unknown_name
 from graph_emb.evaluate.arrays import as_embeddings, as_scores
 from graph_emb.evaluate.ranks import Ranks, TiedValue, rank, warn_of_ties
 from graph_emb.sampling.negatives import NonEdges

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import DataError
-from graph_emb.core.registry import Registry
+from graph_emb.core.errors import DataError, Registry
 from graph_emb.core.storage import OutputFile
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 

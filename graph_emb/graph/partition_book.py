@@ -11,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NewType, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
 
-from graph_emb.core.distinct import group
+from graph_emb.core.compiled import group
 from graph_emb.core.errors import PartitionError, ShapeError
-from graph_emb.core.names import Part
+
+Rank = NewType("Rank", int)
+"""A process of the job, 0 .. world_size - 1; never taken for a part."""
+Part = NewType("Part", int)
+"""A piece of a table, 0 .. num_parts - 1."""
 
 
 @runtime_checkable
@@ -151,7 +155,7 @@ class Route:
         ids: Distinct ids, shape (R,), rank after rank.
         counts: How many of them each rank stores, (W,).
         place: For each asked position the index of its id in ``ids``, shape (B,).
-        first, following: Chains of equal positions, as ``graph_emb.core.distinct.group`` returns them.
+        first, following: Chains of equal positions, as ``graph_emb.core.compiled.group`` returns them.
     """
 
     ids: Tensor

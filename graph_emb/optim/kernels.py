@@ -16,7 +16,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from graph_emb.core.distinct import group
+from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam

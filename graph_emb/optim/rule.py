@@ -13,8 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError
-from graph_emb.core.registry import Registry
+from graph_emb.core.errors import ConfigError, Registry
 from graph_emb.table.shard import StateSpec
 
 State = dict[str, Tensor]

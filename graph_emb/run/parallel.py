@@ -14,7 +14,7 @@ import torch
 import partition
 from graph_emb.config import RunConfig, config_text
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import scratch_folder
+from graph_emb.core.hidden import scratch_folder
 from graph_emb.formats.gather_table import all_rows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import PartitionBook, RankRanges

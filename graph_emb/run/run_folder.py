@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.json_text import plain
-from graph_emb.core.storage import MARK, OutputFile, PendingFolder, foreign_file, replace_json, replace_text
+from graph_emb.core.hidden import MARK
+from graph_emb.core.storage import OutputFile, PendingFolder, foreign_file, plain, replace_json, replace_text
 
 CONFIG, METRICS, LOG = "config.yaml", "metrics.json", "metrics.jsonl"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graph_emb.core.splitmix import GOLDEN, mix64, unit_draw
+from graph_emb.core.compiled import GOLDEN, mix64, unit_draw
 
 PAD = np.int32(-1)
 INTERLEAVED = 16  # walkers advanced together, so that their cache misses overlap

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.splitmix import GOLDEN, mix64
 from graph_emb.graph.csr import frozen
 from graph_emb.sampling import walk_kernels
 

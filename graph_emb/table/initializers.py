@@ -19,8 +19,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from graph_emb.core.compiled import GOLDEN, UNIT, mix64, unit_draw
 from graph_emb.core.errors import ConfigError, ShapeError
-from graph_emb.core.splitmix import GOLDEN, UNIT, mix64, unit_draw
 from graph_emb.graph.original_ids import OriginalIds
 
 CHUNK_ELEMENTS = 1 << 22

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
-from graph_emb.core.names import Rank
+from graph_emb.graph.partition_book import Rank
 from graph_emb.optim.merge import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec

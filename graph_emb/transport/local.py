@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from graph_emb.core.names import Rank
+from graph_emb.graph.partition_book import Rank
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec

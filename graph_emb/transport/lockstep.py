@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PeerError
-from graph_emb.core.names import Part
-from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges, Route
+from graph_emb.graph.partition_book import Part, PartitionBook, RangeBook, RankRanges, Route
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 
 PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE = range(1, 14)

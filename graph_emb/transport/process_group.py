@@ -24,7 +24,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerError, unknown_name
 from graph_emb.core.json_codec import pack, unpack
-from graph_emb.core.names import Rank
+from graph_emb.graph.partition_book import Rank
 from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, check_address, token_proof
 from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graph_emb.core.splitmix import mix64
+from graph_emb.core.compiled import mix64
 
 TAIL, HEAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 """Odd factors of the two ends of an edge in its hash."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graph_emb.core.splitmix import mix64
+from graph_emb.core.compiled import mix64
 from partition.kernels.refinement import move
 
 

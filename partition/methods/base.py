@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from graph_emb.core.errors import ConfigError, PartitionError, unknown_name
-from graph_emb.core.registry import Registry
+from graph_emb.core.errors import ConfigError, PartitionError, Registry, unknown_name
 from graph_emb.core.threads import thread_count
 from graph_emb.graph.typed import HeteroGraph
 from partition.adjacency import RelationWeights, SymmetricAdjacency, symmetric

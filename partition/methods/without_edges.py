@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.splitmix import GOLDEN, mix64
 from graph_emb.graph.readers.tables import read_npy
 from partition.methods.base import Problem, method, node_counts_only
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graph_emb.core.storage import named
+from graph_emb.core.hidden import named
 from partition.kernels import relabel as kernels
 
 

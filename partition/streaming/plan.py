@@ -12,7 +12,8 @@ import psutil
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import check_space, size_text
+from graph_emb.core.hidden import size_text
+from graph_emb.core.storage import check_space
 
 MIB = 1 << 20
 RUNTIME_BYTES = 230 * MIB

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.storage import foreign_file, remove_folder, replace_json
+from graph_emb.core.hidden import remove_folder
+from graph_emb.core.storage import foreign_file, replace_json
 from partition.manifest import read_json
 
 log = logging.getLogger("graph_emb.partition.streaming")

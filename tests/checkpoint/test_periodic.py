@@ -12,7 +12,7 @@ import torch
 import graph_emb as ge
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints, newest
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.interval import parse_interval
+from graph_emb.core.settings import parse_interval
 
 
 def table() -> tuple[ge.DistEmbedding, ge.SparseAdagrad]:

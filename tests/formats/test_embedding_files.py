@@ -227,7 +227,7 @@ def test_a_kill_between_renames_never_pairs_old_ids_with_new_rows(
         os.rename(source, target)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graph_emb.core.storage.pending.os.replace", killed)
+    monkeypatch.setattr("graph_emb.core.storage.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         save_embeddings(tmp_path, np.float32([[2]]), [8], overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["ids.npy"]

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from graph_emb.core.distinct import group
+from graph_emb.core.compiled import group
 from graph_emb.core.errors import ConfigError
 from graph_emb.optim.merge import merge, presum
 

@@ -16,7 +16,7 @@ KILLED_AT_EVERY_STEP = """
 import json, os, shutil, signal, sys, pathlib
 import partition
 from graph_emb.core.errors import GraphEmbError
-from graph_emb.core.storage import output, pending as module
+from graph_emb.core import storage as module
 from tests.partition.made_graphs import heterogeneous, random_parts
 
 place, overwrite, stride = pathlib.Path(sys.argv[1]), sys.argv[2] == "overwrite", int(sys.argv[3])
@@ -39,7 +39,7 @@ def counted(function, last):
 
 
 def arm(last):
-    for owner, name in ((output.OutputFile, "write"), (output.OutputFile, "close"), (module.Path, "rename"),
+    for owner, name in ((module.OutputFile, "write"), (module.OutputFile, "close"), (module.Path, "rename"),
                         (module.Path, "mkdir"), (module.Path, "write_text"), (module, "swap_names"),
                         (module, "_sync"), (shutil, "rmtree")):
         setattr(owner, name, counted(getattr(owner, name), last))

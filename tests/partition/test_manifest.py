@@ -11,7 +11,7 @@ import pytest
 from graph_emb.core.errors import DataError
 from graph_emb.core.storage import sha256_of
 from partition.manifest import NAME, FileSet, PartitionManifest, read_json, write_listed
-from tests.core.storage.test_pending import PendingFolder, refuse
+from tests.core.test_storage import PendingFolder, refuse
 
 
 def a_manifest() -> PartitionManifest:

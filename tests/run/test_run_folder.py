@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from graph_emb.core import storage
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import pending
 from graph_emb.formats.embedding_files import load_embeddings
 from graph_emb.run.run_folder import RunFolder, is_run, read_metrics
 
@@ -137,7 +137,7 @@ def test_a_rename_that_fails_brings_the_old_run_back(tmp_path: Path, monkeypatch
             raise OSError(errno.EIO, "Input/output error")
         return rename(self, target)
 
-    monkeypatch.setattr(pending, "swap_names", lambda first, second: False)
+    monkeypatch.setattr(storage, "swap_names", lambda first, second: False)
     monkeypatch.setattr(Path, "rename", failing)
     with RunFolder(place, overwrite=True) as run:
         run.write_text("config.yaml", "")

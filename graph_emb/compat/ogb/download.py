@@ -12,7 +12,7 @@ from pathlib import Path
 
 from graph_emb.compat.ogb.catalog import Metadata
 from graph_emb.core.errors import DataError
-from graph_emb.core.storage import scratch_folder
+from graph_emb.core.hidden import scratch_folder
 
 CHUNK = 1 << 20
 TIMEOUT_S = 60

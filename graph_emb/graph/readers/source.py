@@ -14,8 +14,7 @@ from typing import IO, Annotated, Any, Literal, cast, get_args
 import numpy as np
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ShapeError, unknown_name
-from graph_emb.core.registry import Registry
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, Registry, ShapeError, unknown_name
 from graph_emb.graph.ids import first_outside
 from graph_emb.graph.typed import HeteroGraph
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
-from graph_emb.core.names import Rank
-from graph_emb.graph.partition_book import RankRanges, cut
+from graph_emb.graph.partition_book import Rank, RankRanges, cut
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import CPU, TableSpec, accumulation_dtype, gather
 from graph_emb.transport.base import LiveTables, Push, Reach, TableRows, Traffic, Transport

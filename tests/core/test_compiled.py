@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from graph_emb.core.splitmix import GOLDEN, UNIT, mix64, unit, unit_draw
+from graph_emb.core.compiled import GOLDEN, UNIT, mix64, unit, unit_draw
 
 # The first outputs of the authors' generator, started at 0.
 PUBLISHED = np.array([0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F], np.uint64)

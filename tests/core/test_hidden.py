@@ -13,18 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from graph_emb.core.storage import (
-    MARK,
-    HiddenFolder,
-    PendingFiles,
-    PendingFolder,
-    hidden,
-    left_behind,
-    remove_folder,
-    remove_left_behind,
-    replace_text,
-    scratch_folder,
-)
+from graph_emb.core import hidden
+from graph_emb.core.hidden import MARK, HiddenFolder, left_behind, remove_folder, remove_left_behind, scratch_folder
+from graph_emb.core.storage import PendingFiles, PendingFolder, replace_text
 
 
 def names(folder: Path) -> list[str]:
@@ -181,7 +172,8 @@ def test_a_folder_of_ours_leaves_its_name_at_once(tmp_path: Path, monkeypatch: p
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from graph_emb.core.storage import PendingFiles, PendingFolder, replacing, scratch_folder
+from graph_emb.core.hidden import scratch_folder
+from graph_emb.core.storage import PendingFiles, PendingFolder, replacing
 
 place = Path(sys.argv[1])
 with scratch_folder(place / "parts") as scratch, PendingFiles(place, ["a", "b"]) as files:

@@ -10,6 +10,7 @@ one writes. It removes a folder that is unlocked and marked, by MARK or by a com
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -22,12 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from graph_emb.core.storage.output import named
-
 log = logging.getLogger("graph_emb.core.storage")
 
 MARK = ".graph_emb"
 MARK_FORMAT = "graph_emb files under construction"
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _HIDDEN_NAME = re.compile(r"\..+\.partial-[0-9a-f]{8}")
 _LOCAL_LOCKS = re.compile(r"\b(local_lock=(flock|all)|localflock)\b")
 
@@ -220,3 +220,22 @@ def _locks_reach_all_hosts(descriptor: int) -> bool:
     number = f"{os.major(device)}:{os.minor(device)}"
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     return not any(line.split()[2] == number and _LOCAL_LOCKS.search(line) for line in mounts.splitlines())
+
+
+def size_text(num_bytes: float) -> str:
+    """Bytes for a person, such as ``1.50 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.2f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.2f} TiB"
+
+
+def named(error: OSError, path: Path, num_bytes: int = 0) -> OSError:
+    """The same error with the file's name and, on a full disk, the bytes that it needs and that are free."""
+    text = error.strerror or str(error)
+    if error.errno in FULL_DISK:
+        with suppress(OSError):
+            free = size_text(shutil.disk_usage(path.parent).free)
+            text += f"; {size_text(num_bytes)} more are needed, {free} are free"
+    return OSError(error.errno, text, str(path))

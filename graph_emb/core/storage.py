@@ -1,24 +1,160 @@
-"""Files and folders that take their names when they are complete."""
+"""The one way to the disk: files hashed on their way, files and folders that take their names when complete."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import hashlib
+import json
+import math
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import xxhash
 from typing_extensions import Self
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.json_text import json_text
-from graph_emb.core.storage.hidden import HiddenFolder, left_behind, remove_left_behind, remove_marked
-from graph_emb.core.storage.output import OutputFile, check_space, named, write_file
+from graph_emb.core.hidden import HiddenFolder, left_behind, named, remove_left_behind, remove_marked, size_text
 
+FREE_BYTES_MARGIN = 1 << 20
+CACHED_BYTES = 1 << 20
+"""Bytes hashed at a time: small enough that hash and copy share them in the processor's cache."""
 EXCHANGE = 2
 """RENAME_EXCHANGE of renameat2(2): two names swap in one step."""
+
+
+def check_space(folder: Path, num_bytes: int, what: str) -> None:
+    """Raise an OSError when the disk of ``folder`` has no room for ``num_bytes``; ``what`` needs them."""
+    free = shutil.disk_usage(folder).free
+    if num_bytes + FREE_BYTES_MARGIN > free:
+        text = f"{what} needs about {size_text(num_bytes)}, the disk has {size_text(free)} free; give another --out"
+        raise OSError(errno.ENOSPC, text, str(folder))
+
+
+class Digest(Protocol):
+    """A checksum of bytes that come piece by piece: ``hashlib.sha256()``, ``xxhash.xxh64()``."""
+
+    def update(self, data: Any, /) -> object: ...
+    def hexdigest(self) -> str: ...
+
+
+class OutputFile:
+    """A new file whose bytes are counted, and hashed on their way to it.
+
+    Args:
+        path: A name that is free.
+        digest: Receives all bytes.
+        expected: Bytes of the finished file where they are known; an error on a full disk tells them.
+    Attributes:
+        num_bytes: Written so far.
+    """
+
+    def __init__(self, path: Path, digest: Digest | None = None, expected: int = 0) -> None:
+        self.path, self.num_bytes = path, 0
+        self._digest, self._expected = digest, expected
+        try:
+            self._stream = path.open("xb")
+        except OSError as error:
+            raise named(error, path, expected) from error
+
+    def write(self, data: Any) -> int:
+        """Append bytes; an OSError names the file."""
+        view = memoryview(data)
+        if not view.nbytes:
+            return 0
+        view = view.cast("B")
+        for start in range(0, len(view), CACHED_BYTES):
+            piece = view[start : start + CACHED_BYTES]
+            try:
+                self._stream.write(piece)
+            except OSError as error:
+                raise self._named(error, len(view) - start) from error
+            if self._digest is not None:
+                self._digest.update(piece)
+            self.num_bytes += len(piece)
+        return len(view)
+
+    def close(self) -> str:
+        """Put the file on the disk and return its checksum, "" without a digest; may be repeated."""
+        if not self.closed:
+            try:
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+                self._stream.close()
+            except OSError as error:
+                self.abandon()
+                raise self._named(error, 0) from error
+        return "" if self._digest is None else self._digest.hexdigest()
+
+    def abandon(self) -> None:
+        """Close a file that is going to be removed."""
+        with suppress(OSError):  # the disk that was full is full for the last buffer too
+            self._stream.close()
+
+    def _named(self, error: OSError, waiting: int) -> OSError:
+        return named(error, self.path, max(self._expected - self.num_bytes, waiting))
+
+    def flush(self) -> None:
+        """Let readers see all bytes; ``close`` puts them on the disk."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise self._named(error, 0) from error
+
+    # For pyarrow and zipfile.
+    def tell(self) -> int:
+        """The position of the next byte."""
+        return self._stream.tell()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go back to write over something; only without a digest."""
+        assert self._digest is None, f"{self.path} is hashed from its first byte to its last"
+        return self._stream.seek(offset, whence)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file was closed."""
+        return self._stream.closed
+
+
+def write_file(path: Path, write: Callable[[OutputFile], object]) -> tuple[int, str]:
+    """Make a file by ``write(stream)`` and put it on the disk.
+
+    Returns:
+        Its size in bytes and its sha256.
+    Raises:
+        OSError: it cannot be written; the error names it.
+    """
+    stream = OutputFile(path, hashlib.sha256())
+    try:
+        write(stream)
+        return stream.num_bytes, stream.close()
+    finally:
+        stream.abandon()
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file."""
+    return _digest_of(path, hashlib.sha256())
+
+
+def xxh64_of(path: Path) -> str:
+    """The XXH64 of a file: finds damage, as fast as memory. ``xxhsum -H64 FILE`` prints the same digits."""
+    return _digest_of(path, xxhash.xxh64())
+
+
+def _digest_of(path: Path, digest: Digest) -> str:
+    buffer = memoryview(bytearray(CACHED_BYTES))
+    with path.open("rb", buffering=0) as stream:
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)  # the kernel reads further ahead
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 class _Parents:
@@ -294,3 +430,21 @@ def _sync(path: Path) -> None:
         raise named(error, path) from error
     finally:
         os.close(descriptor)
+
+
+def json_text(content: Any) -> str:
+    """JSON with null for the numbers that JSON lacks (NaN, infinities); numpy numbers and arrays are fine."""
+    return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it, see ``json_text``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch numbers and arrays
+        return plain(value.tolist())
+    return value
