@@ -16,7 +16,7 @@ LAYERS = [
     {"graph"},
     {"table", "optim"},
     {"transport"},
-    {"embedding", "optimizer", "optimizer_state"},
+    {"embedding", "optimizer", "sparse_optimizer"},
     {"checkpoint", "formats", "sampling", "initializers"},
     {"models", "evaluate"},
     {"config"},

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor, nn, optim
 
-from graph_emb import optimizer_state
 from graph_emb.checkpoint.dense import DenseObjects, Restorer
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, TableEntry
 from graph_emb.checkpoint.reader import Checkpoint
@@ -109,7 +108,7 @@ def load_checkpoint(
     def change() -> None:
         restore_dense()
         for (optimizer, _), fresh in zip(matched.optimizers, groups, strict=True):
-            optimizer_state.set_groups(optimizer, fresh)
+            optimizer.set_groups(fresh)
         try:
             for restorer in rows:
                 restorer.load()
@@ -148,7 +147,7 @@ def _prepare(
         back = TableRestorer(table, checkpoint.table(table.name), with_state)
         back.check(allow_new_rows)
         rows.append(back)
-    groups = [optimizer_state.checked_groups(optimizer, header, where) for optimizer, header in matched.optimizers]
+    groups = [optimizer.checked_groups(header, where) for optimizer, header in matched.optimizers]
     tensors: dict[str, Tensor] = {}
     if manifest.dense is not None:
         with PieceReader(checkpoint.path / manifest.dense.name) as reader:

@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 
 from torch import nn, optim
 
-from graph_emb import optimizer_state
 from graph_emb.checkpoint.dense import DenseObjects
 from graph_emb.checkpoint.retention import Best, Retention, pending_checkpoint
 from graph_emb.checkpoint.snapshot import Snapshot, finish, part_file, take, write_part
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
-from graph_emb.optimizer import SparseOptimizer
+from graph_emb.sparse_optimizer import SparseOptimizer, transport_of
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 
@@ -67,7 +66,7 @@ def common_transport(tables: Sequence[DistEmbedding]) -> Transport:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"table {twice[0]!r} is given twice")
-    return optimizer_state.common_transport(tables) if tables else runtime.current()
+    return transport_of(tables) if tables else runtime.current()
 
 
 log = logging.getLogger("graph_emb.checkpoint")

@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-from graph_emb import optimizer_state
 from graph_emb.checkpoint.dense import DenseObjects
 from graph_emb.checkpoint.manifest import (
     NAME,
@@ -85,7 +84,7 @@ def take(
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ConfigError(f"step={step!r} must be an integer of at least 0")
     trained = trained_by(tables, optimizers)
-    headers = [optimizer_state.header(optimizer) for optimizer in optimizers]
+    headers = [optimizer.header() for optimizer in optimizers]
     entries, tensors = dense.encoded()
     about = {
         "step": step,

@@ -31,7 +31,7 @@ CONVENTIONS: dict[str, tuple[str, ...]] = {
     "adamw": ("torch", "dgl-1.x", "fbgemm"),
     "row_adam": ("torch", "dgl-1.x", "fbgemm"),
 }
-"""The conventions in which a rule differs; see ``graph_emb.optim.presets``."""
+"""The conventions in which a rule differs; see ``graph_emb.optimizer.PRESETS``."""
 
 PLAIN_FILES = (
     "labels", "hold_out", "directed", "weight", "duplicates", "self_loops", "num_nodes", "ids", "header", "separator",

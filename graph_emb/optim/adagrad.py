@@ -9,11 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from graph_emb.optim.rule import RULES, Rule, State, mean_square
+from graph_emb.optim.rule import Rule, State, mean_square
 from graph_emb.table.shard import StateSpec
 
 
-@RULES.register("adagrad")
 @dataclass(frozen=True)
 class Adagrad(Rule):
     """``s <- s + g * g;  w <- w - lr * g / (sqrt(s) + eps)``, element by element, as ``torch.optim.Adagrad``.
@@ -34,7 +33,6 @@ class Adagrad(Rule):
         return weight - self.lr * grad / (total.sqrt() + self.eps), {"sum": total}
 
 
-@RULES.register("row_adagrad")
 @dataclass(frozen=True)
 class RowAdagrad(Rule):
     """``s <- s + mean(g * g);  w <- w - lr * g / (sqrt(s) + eps)`` with one scalar s per row.
@@ -56,7 +54,6 @@ class RowAdagrad(Rule):
         return weight - scale.unsqueeze(1) * grad, {"sum": total}
 
 
-@RULES.register("occurrence_row_adagrad")
 @dataclass(frozen=True)
 class OccurrenceRowAdagrad(RowAdagrad):
     """Row-wise Adagrad of DGL 0.5's push handler, which does not merge duplicates before squaring.

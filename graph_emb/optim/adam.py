@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import unknown_name
-from graph_emb.optim.rule import RULES, Rule, State, bias_correction, mean_square
+from graph_emb.optim.rule import Rule, State, bias_correction, mean_square
 from graph_emb.table.shard import StateSpec
 
 Clock = Literal["row", "global"]
@@ -18,7 +18,6 @@ EpsPlacement = Literal["corrected", "raw"]
 CHOICES = {"clock": ("row", "global"), "eps_placement": ("corrected", "raw")}
 
 
-@RULES.register("adam")
 @dataclass(frozen=True)
 class Adam(Rule):
     """Adam (Kingma and Ba 2015) on touched rows; the moments of a row do not decay while it is untouched.
@@ -79,7 +78,6 @@ class Adam(Rule):
         return decayed - self.lr * delta, {"exp_avg": first, "exp_avg_sq": second, "step": step}
 
 
-@RULES.register("row_adam")
 @dataclass(frozen=True)
 class RowAdam(Adam):
     """Adam with one second moment per row, ``v <- b2 v + (1 - b2) mean(g * g)``: FBGEMM's partial row-wise Adam."""

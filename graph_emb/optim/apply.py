@@ -1,14 +1,22 @@
-"""The only place where rows leave a shard, meet a rule and return."""
+"""The only place where rows leave a shard, meet a rule and return; and the merging of duplicates of one step before.
+
+Legend: B pushed rows, R distinct rows, D width.
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ShapeError
+from graph_emb.core.errors import ShapeError, unknown_name
 from graph_emb.optim import kernels
-from graph_emb.optim.merge import Merge, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, accumulation_dtype
+
+Merge = Literal["sum", "mean"]
+MERGES = ("sum", "mean")
 
 
 def check_gradient(table: str, ids: Tensor, grads: Tensor, dim: int) -> None:
@@ -47,21 +55,16 @@ def apply_update(
     """
     if not prepared:
         check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
+    check_merge(how)
     if shard.frozen is not None:
         rows, grads = shard.without_frozen(rows, grads)
-    if kernels.run(rule, shard, rows, grads, how, distinct):
+    if kernels.run(rule, shard, rows, grads, how == "mean", distinct):
         return
     apply_reference(rule, shard, rows, grads, how, prepared=prepared)
 
 
 def apply_reference(
-    rule: SparseRule,
-    shard: EmbeddingShard,
-    rows: Tensor,
-    grads: Tensor,
-    how: Merge = "sum",
-    *,
-    prepared: bool = False,
+    rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, how: Merge = "sum", *, prepared: bool = False
 ) -> None:
     """``apply_update`` by torch operations alone: any device and floating dtype, and the oracle of the kernels."""
     dtype = accumulation_dtype(shard.weight.dtype)
@@ -70,3 +73,93 @@ def apply_reference(
     weight, state = rule.update(shard.read(distinct).to(dtype), merged, shard.read_state(distinct))
     shard.write(distinct, weight)
     shard.write_state(distinct, state)
+
+
+def check_merge(how: str) -> None:
+    """Raise a ConfigError unless ``how`` names a known treatment of duplicates."""
+    if how not in MERGES:
+        raise unknown_name("merge", how, MERGES)
+
+
+def merge(rows: Tensor, grads: Tensor, how: Merge = "sum") -> tuple[Tensor, Tensor]:
+    """Distinct rows, ascending, with their gradients summed (or averaged).
+
+    Float64 sums carry their rounding errors along (``exact_sums``), so that the result does not depend on how the
+    occurrences were grouped on the way: any number of processes gives the same bits. Other dtypes add in the order
+    of position: the same input gives the same bits on every run.
+
+    Args:
+        rows: Shape (B,), int64, repeats allowed.
+        grads: Shape (B, D).
+        how: ``"sum"`` is the true gradient of the loss; ``"mean"`` divides by the number of occurrences (DGL 1.x).
+    Returns:
+        Shapes (R,) and (R, D).
+    """
+    check_merge(how)
+    if grads.dtype is torch.float64:
+        distinct, counts, merged, _ = exact_sums(rows, grads)
+    else:
+        distinct, counts, merged = _sums(rows, grads)
+    if how == "mean":
+        merged = merged / counts.unsqueeze(1).to(merged.dtype)
+    return distinct, merged
+
+
+def exact_sums(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Distinct rows, ascending, with unevaluated sums: the total of a row is ``high + low``.
+
+    Each addition keeps what it rounds away (two-sum: Knuth, TAOCP 4.2.2). For terms of one row whose magnitudes
+    span less than about 2^40, high + low is the exact total whatever the order, and its rounding is unique.
+
+    Args:
+        rows: Shape (B,), int64.
+        grads: Shape (B, D), float64.
+    Returns:
+        Distinct rows (R,), occurrences (R,), high (R, D) and low (R, D), normalised: high is the rounded total.
+        Where high is not finite, low is meaningless.
+    """
+    distinct, counts, ordered = _by_row(rows, grads)
+    starts = counts.cumsum(0) - counts
+    high = ordered.index_select(0, starts) if len(starts) else ordered[:0]
+    low = torch.zeros_like(high)
+    for k in range(1, int(counts.max()) if len(counts) else 0):
+        more = (counts > k).nonzero().flatten()
+        a, x = high.index_select(0, more), ordered.index_select(0, starts[more] + k)
+        total = a + x
+        part = total - a
+        high[more] = total
+        low[more] += (a - (total - part)) + (x - part)
+    rounded = torch.where(high.isfinite(), high + low, high)
+    return distinct, counts, rounded, low - (rounded - high)
+
+
+def presum(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Fewer rows with the same total: what a sender may merge without changing the owner's result.
+
+    Float64 totals that do not fit one number travel as two rows, the second one holding what the first rounds away.
+
+    Returns:
+        rows (S,), repeated at most once; grads (S, D); and the occurrences that each row stands for (S,), 0 for a
+        second row.
+    """
+    if grads.dtype is not torch.float64:
+        distinct, counts, sums = _sums(rows, grads)
+        return distinct, sums, counts
+    distinct, counts, high, low = exact_sums(rows, grads)
+    rest = (high.isfinite().all(dim=1) & (low != 0).any(dim=1)).nonzero().flatten()
+    rows = torch.cat([distinct, distinct[rest]])
+    return rows, torch.cat([high, low[rest]]), torch.cat([counts, torch.zeros_like(rest)])
+
+
+def _by_row(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct rows, their counts, and the gradients in the order (row, position)."""
+    sorted_rows, order = torch.sort(rows, stable=True)
+    distinct, counts = torch.unique_consecutive(sorted_rows, return_counts=True)
+    return distinct, counts, grads.index_select(0, order)
+
+
+def _sums(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct rows, their counts, and the sums of their gradients in the order of position."""
+    distinct, counts, ordered = _by_row(rows, grads)
+    merged = ordered if len(distinct) == len(rows) else torch.segment_reduce(ordered, "sum", lengths=counts)
+    return distinct, counts, merged

@@ -20,7 +20,6 @@ from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.adagrad import Adagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
-from graph_emb.optim.merge import Merge, check_merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.optim.sgd import SGD
 from graph_emb.table.shard import EmbeddingShard, prefetch
@@ -219,13 +218,12 @@ FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None
 
 
 def run(
-    rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, how: Merge, distinct: bool = False
+    rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, mean: bool, distinct: bool = False
 ) -> bool:
     """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
 
     Arguments as ``apply_update``; the weight must be float32 on the CPU for the fused form.
     """
-    check_merge(how)
     fused = FUSED.get(type(rule))
     weight = shard.weight
     if fused is None or weight.dtype is not torch.float32 or weight.device.type != "cpu":
@@ -238,5 +236,5 @@ def run(
         touched, first, following = group(places)
     state = {name: tensor.numpy() for name, tensor in shard.state.items()}
     with threads_for(len(touched)) as parts:
-        fused(rule, weight.numpy(), state, (touched, first, following, grads.numpy(), how == "mean", parts))
+        fused(rule, weight.numpy(), state, (touched, first, following, grads.numpy(), mean, parts))
     return True

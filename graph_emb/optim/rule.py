@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, Registry
+from graph_emb.core.errors import ConfigError
 from graph_emb.table.shard import StateSpec
 
 State = dict[str, Tensor]
@@ -50,10 +50,6 @@ class SparseRule(Protocol):
         """
 
 
-RULES: Registry[type] = Registry("rule")
-"""Every rule by name; a meta test fails when one has no row in the oracle tables."""
-
-
 @dataclass(frozen=True)
 class Rule(ABC):
     """Base of the rules: a learning rate, limits on every number, no state, no preparation."""
@@ -67,7 +63,10 @@ class Rule(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name in self.limits:
-                check_number(type(self).__name__, field.name, getattr(self, field.name), self.limits[field.name])
+                (low, high), value = self.limits[field.name], getattr(self, field.name)
+                ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+                if not ok or not low <= value < high:
+                    raise ConfigError(f"{type(self).__name__}: {field.name}={value!r} is outside [{low:g}, {high:g})")
 
     def state_specs(self) -> tuple[StateSpec, ...]:
         """The state that the rule keeps for each row."""
@@ -80,14 +79,6 @@ class Rule(ABC):
     def prepare(self, grads: Tensor) -> Tensor:
         """The columns that are summed over the duplicates of an id: the gradients, shape (B, D)."""
         return grads
-
-
-def check_number(owner: str, name: str, value: object, limits: tuple[float, float]) -> None:
-    """Raise a ConfigError unless value is a number in [low, high)."""
-    low, high = limits
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not ok or not math.isfinite(value) or not low <= value < high:  # type: ignore[operator,arg-type]
-        raise ConfigError(f"{owner}: {name}={value!r} is outside [{low:g}, {high:g})")
 
 
 def mean_square(grad: Tensor) -> Tensor:

@@ -7,11 +7,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from graph_emb.optim.rule import RULES, Rule, State
+from graph_emb.optim.rule import Rule, State
 from graph_emb.table.shard import StateSpec
 
 
-@RULES.register("sgd")
 @dataclass(frozen=True)
 class SGD(Rule):
     """``b <- momentum * b + g;  w <- w - lr * b`` on touched rows, as ``torch.optim.SGD`` with dampening 0.

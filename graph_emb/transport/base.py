@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import Rank
-from graph_emb.optim.merge import Merge
+from graph_emb.optim.apply import Merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 

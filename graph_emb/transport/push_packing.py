@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graph_emb.graph.partition_book import RankRanges
+from graph_emb.optim.apply import Merge, check_merge, merge, presum
 from graph_emb.optim.kernels import FUSED, sum_groups
-from graph_emb.optim.merge import Merge, check_merge, merge, presum
 from graph_emb.transport.base import Push
 
 

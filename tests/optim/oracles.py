@@ -11,10 +11,20 @@ import numpy as np
 
 from graph_emb.optim.adagrad import Adagrad, OccurrenceRowAdagrad, RowAdagrad
 from graph_emb.optim.adam import Adam, RowAdam
+from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
 
 EPS = 0.01  # large enough that its place beside or inside the root shows
 Occurrences = dict[int, list[np.ndarray]]
+
+
+def rules_below(base: type[Rule]) -> list[type[Rule]]:
+    """Every rule of the library; those of tests are left out."""
+    found = [rule for rule in base.__subclasses__() if rule.__module__.startswith("graph_emb.")]
+    return [*found, *(rule for one in found for rule in rules_below(one))]
+
+
+RULES = rules_below(Rule)
 
 
 def sgd(w: np.ndarray, memory: dict, touched: Occurrences, lr: float = 0.1, momentum: float = 0.0) -> None:

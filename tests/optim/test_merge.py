@@ -9,7 +9,7 @@ import torch
 
 from graph_emb.core.compiled import group
 from graph_emb.core.errors import ConfigError
-from graph_emb.optim.merge import merge, presum
+from graph_emb.optim.apply import merge, presum
 
 IDS = torch.tensor([5, 2, 5, 9, 2, 5])
 GRADS = torch.tensor([[1.0, 0.0], [2.0, 1.0], [4.0, 0.0], [8.0, 2.0], [16.0, 1.0], [32.0, 3.0]])

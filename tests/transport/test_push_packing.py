@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graph_emb.graph.partition_book import RankRanges, cut
 from graph_emb.optim.adagrad import OccurrenceRowAdagrad
-from graph_emb.optim.merge import Merge, merge
+from graph_emb.optim.apply import Merge, merge
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.sgd import SGD
 from graph_emb.table.shard import CPU

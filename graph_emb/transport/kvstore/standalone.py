@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ShapeError
 from graph_emb.graph.partition_book import check_ids
-from graph_emb.optim.merge import merge
+from graph_emb.optim.apply import merge
 from graph_emb.table.shard import TableSpec
 from graph_emb.transport.base import Push, Reach
 from graph_emb.transport.local import LocalTransport

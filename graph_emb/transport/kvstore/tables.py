@@ -19,8 +19,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.optim.apply import apply_update
-from graph_emb.optim.merge import Merge
+from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import StateSpec, TableSpec
 from graph_emb.transport.base import WEIGHT

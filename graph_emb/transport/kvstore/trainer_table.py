@@ -12,8 +12,7 @@ from torch import Tensor
 
 from graph_emb.graph.original_ids import ArrayIds, FileIds
 from graph_emb.graph.partition_book import RangeBook, RankRanges
-from graph_emb.optim.apply import apply_update
-from graph_emb.optim.merge import Merge
+from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.initializers import FromArray, OwnerInitializer
 from graph_emb.table.shard import StateSpec, TableSpec

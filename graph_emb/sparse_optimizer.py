@@ -1,0 +1,407 @@
+"""The base of the sparse optimizers: its tables, its step, and its state as dicts and as safetensors files.
+
+State of rows is copied whole; ids are the table's (partition order). Files hold no pickle and are replaced atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, DataError, ModeError
+from graph_emb.core.storage import replacing
+from graph_emb.embedding import DistEmbedding
+from graph_emb.optim.apply import Merge, check_gradient
+from graph_emb.optim.rule import Rule
+from graph_emb.transport.base import Push, Transport
+
+Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
+FORMAT = 1
+
+
+class SparseOptimizer(torch.optim.Optimizer):
+    """Applies the gradients of touched rows by one rule. Base of the named optimizers.
+
+    A ``torch.optim.Optimizer``, so that torch's learning-rate schedulers drive ``param_groups``; numbers are
+    read at ``step()``. A group's ``params`` are the scalar anchors of its ``tables``.
+
+    Args:
+        params: Tables, or dicts with ``params`` (tables) and numbers of their own.
+        rule: The rule's class.
+        numbers: The default of each number in a group.
+        options: The choices that fix the rule's state: equal for all groups.
+        merge: The treatment of duplicates.
+    Attributes:
+        rule_type: The rule's class.
+        transport: Of all tables.
+    """
+
+    def __init__(
+        self, params: Params, rule: type[Rule], numbers: dict[str, Any], options: dict[str, Any], merge: Merge
+    ) -> None:
+        self.rule_type = rule
+        self._options = options
+        self._merge = merge
+        self._tables: dict[str, DistEmbedding] = {}
+        self._turns = 1
+        groups: list[dict[str, Any]] = []
+        for group in _groups(params):
+            unknown = set(group) - set(numbers) - {"tables"}
+            if unknown:
+                raise ConfigError(f"{type(self).__name__}: unknown option {sorted(unknown)} in a parameter group")
+            for table in group["tables"]:
+                if table.name in self._tables:
+                    raise ConfigError(f"table {table.name!r} is given twice to one optimizer")
+                self._tables[table.name] = table
+            groups.append({"params": [table.anchor for table in group["tables"]], **group})
+        super().__init__(groups, dict(numbers))
+        rules = {table.name: self.rule_of(group) for group in self.param_groups for table in group["tables"]}
+        self.transport = transport_of(self._tables.values())
+        done: list[str] = []
+        try:
+            for name, own in rules.items():
+                self.transport.attach(name, own)
+                done.append(name)
+        except Exception:
+            _detach(self.transport, done)
+            raise
+        self._detach = weakref.finalize(self, _detach, self.transport, done)
+
+    def rule_of(self, group: dict[str, Any]) -> Rule:
+        """The group's rule with the numbers as they stand now.
+
+        Raises:
+            ConfigError: a number is NaN or out of its limits.
+        """
+        numbers = {name: group[name] for name in self.defaults}
+        if isinstance(numbers.get("lr"), Tensor):
+            numbers["lr"] = float(numbers["lr"])
+        if "betas" in numbers:
+            betas = numbers.pop("betas")
+            if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+                raise ConfigError(f"betas={betas!r} must be two numbers in [0, 1)")
+            numbers["beta1"], numbers["beta2"] = betas
+        try:
+            return self.rule_type(**numbers, **self._options)
+        except ConfigError as error:
+            names = ", ".join(repr(table.name) for table in group["tables"])
+            raise ConfigError(f"{type(self).__name__}: table {names}: {error}") from None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Apply and consume the gradients that came back since the last step.
+
+        Everything is checked before the first row changes. Tables that no backward reached are left alone. Once
+        gradients are on their way they count as consumed, even where an error ends the step: none is applied twice.
+
+        Args:
+            closure: Called first with gradients enabled; its value is returned.
+        Raises:
+            ConfigError: a number of a group is NaN or out of its limits.
+            ShapeError: a gradient does not fit its table.
+            ModeError: the optimizer was closed.
+        """
+        if not self._detach.alive:
+            names = ", ".join(map(repr, self._tables))
+            raise ModeError(f"{type(self).__name__} of {names} was closed; make another one")
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+        pushes = []
+        for group in self.param_groups:
+            rule = self.rule_of(group)
+            for table in group["tables"]:
+                if table.touched or self.transport.lockstep:
+                    ids, grads = _concatenate(table)
+                    check_gradient(table.name, ids, grads, table.embedding_dim)
+                    pushes.append(Push(table.name, ids, grads, rule, self._merge, table.touched))
+        try:
+            self.transport.push(pushes)
+        finally:  # an error may come when some, or all, of them are applied
+            for push in pushes:
+                self._tables[push.table].clear_gradients()
+        if self._turns > 1:
+            for clock in self._clocks(push.table for push in pushes if push.touched):
+                clock.add_(self._turns - 1)
+        return result
+
+    def take_turns(self, position: int, trainers: int) -> None:
+        """Say that trainers of kvstore mode take whole steps in turn, this one every ``trainers``-th from ``position``.
+
+        Adam's global clock then counts the steps of all, whose gradients its moments hold. Without it each trainer
+        counts its own, which is right where every step is shared out among the trainers. Row clocks need nothing.
+
+        Args:
+            position: In [0, trainers).
+            trainers: At least 1.
+        Raises:
+            ConfigError: the position is none of the trainers'.
+            ModeError: ranks in lockstep share every step.
+        """
+        if not 0 <= position < trainers:
+            raise ConfigError(f"take_turns({position}, {trainers}): the position must be at least 0 and below trainers")
+        if trainers > 1 and self.transport.lockstep:
+            raise ModeError(f"take_turns({position}, {trainers}): ranks of {self.transport.mode} mode share each step")
+        self._turns = trainers
+        for clock in self._clocks(self._tables):
+            clock.add_((position - int(clock)) % trainers)
+
+    def _clocks(self, tables: Iterable[str]) -> list[Tensor]:
+        shards = [self.transport.shard(table) for table in tables]
+        return [s.state[name] for s in shards for name, spec in s.state_specs.items() if spec.kind == "table"]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients that came back; ``step()`` has consumed its own already.
+
+        Args:
+            set_to_none: Torch's argument; False raises, because there is no dense gradient to fill with zeros.
+        """
+        if not set_to_none:
+            raise ConfigError("zero_grad(set_to_none=False): sparse tables keep no dense gradient; pass True")
+        for table in self._tables.values():
+            table.clear_gradients()
+
+    def close(self) -> None:
+        """Free the optimizer's state, so that another optimizer may train the tables."""
+        self._detach()
+
+    def header(self) -> dict[str, Any]:
+        """Rule, options and parameter groups with their numbers: everything but the state of rows."""
+        groups = [
+            {
+                "tables": [table.name for table in group["tables"]],
+                **{
+                    name: float(value) if isinstance(value, Tensor) else value
+                    for name, value in group.items()
+                    if name not in ("params", "tables")
+                },
+            }
+            for group in self.param_groups
+        ]
+        return {"rule": self.rule_type.__name__, "options": self.choices, "param_groups": groups}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of numbers and state: ``{"rule", "options", "param_groups", "state": {table: {name: tensor}}}``.
+
+        Every step of this process is applied.
+        """
+        self.transport.flush()
+        state = {
+            name: {key: value.clone() for key, value in table.optm_state.items()}
+            for name, table in self._tables.items()
+        }
+        return {**self.header(), "state": state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned; everything is checked before anything changes.
+
+        Raises:
+            ConfigError: another rule, other options, other tables or shapes.
+        """
+        missing = {"rule", "options", "param_groups", "state"} - set(state_dict)
+        if missing:
+            raise ConfigError(f"state_dict lacks {sorted(missing)}; pass what state_dict() returned")
+        fresh, state = self.checked_groups(state_dict, "state_dict"), state_dict["state"]
+        for name, table in self._tables.items():
+            own, found = table.optm_state, state.get(name, {})
+            if set(found) != set(own):
+                raise ConfigError(f"table {name!r}: saved state is {sorted(found)}, the rule keeps {sorted(own)}")
+            for key, value in found.items():
+                if tuple(value.shape) != tuple(own[key].shape) or value.dtype != own[key].dtype:
+                    raise ConfigError(
+                        f"table {name!r}: saved {key} has shape {tuple(value.shape)} of {value.dtype}, "
+                        f"the table needs {tuple(own[key].shape)} of {own[key].dtype}"
+                    )
+        self.transport.flush()  # steps on their way would change what is copied in
+        self.set_groups(fresh)
+        for name, table in self._tables.items():
+            for key, target in table.optm_state.items():
+                target.copy_(state[name][key])
+
+    def checked_groups(self, saved: dict[str, Any], where: str) -> list[dict[str, Any]]:
+        """The groups with the numbers of a saved ``header``; changes nothing.
+
+        Raises:
+            ConfigError: it belongs to another rule, other options or other tables, or a number is out of its limits.
+        """
+        mine = self.header()
+        for key in ("rule", "options"):
+            if saved[key] != mine[key]:
+                raise ConfigError(f"{where} has {key} {saved[key]}, this optimizer {mine[key]}; make them equal")
+        tables, own = ([group["tables"] for group in one["param_groups"]] for one in (saved, mine))
+        if tables != own:
+            raise ConfigError(f"{where} is for tables {tables}, this optimizer trains {own}")
+        fresh = []
+        for group, values in zip(self.param_groups, saved["param_groups"], strict=True):
+            numbers = {key: value for key, value in values.items() if key != "tables"}
+            if "betas" in numbers:
+                numbers["betas"] = tuple(numbers["betas"])
+            fresh.append({**group, **numbers})
+            self.rule_of(fresh[-1])
+        return fresh
+
+    def set_groups(self, fresh: list[dict[str, Any]]) -> None:
+        """Take the numbers that ``checked_groups`` returned."""
+        for group, trial in zip(self.param_groups, fresh, strict=True):
+            group.update(trial)
+
+    def save(self, f: str | Path) -> None:
+        """Write the state to ``f_<rank>`` (DGL's naming) as safetensors, atomically; no pickle."""
+        from safetensors.torch import save_file
+
+        target = self._rank_file(f)
+        if not target.parent.is_dir():
+            raise DataError(f"{target.parent} is no folder; make it before save()")
+        self.transport.flush()
+        tensors = {
+            f"{name}/{key}": value
+            for name, table in self._tables.items()
+            for key, value in table.optm_state.items()
+            if value.numel()
+        }
+        about = {"format": FORMAT, "world_size": self.world_size, **self.header()}
+        with replacing(target) as draft:
+            save_file(tensors, draft, metadata={"graph_emb": json.dumps(about)})
+
+    def load(self, f: str | Path) -> None:
+        """Read what ``save`` wrote.
+
+        Raises:
+            DataError: the file is missing or damaged.
+            ConfigError: it belongs to another rule or other tables.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        target = self._rank_file(f)
+        if not target.is_file():
+            raise DataError(f"no optimizer state at {target}; save() writes it")
+        try:
+            with safe_open(target, framework="pt") as file:
+                about = json.loads((file.metadata() or {})["graph_emb"])
+                names = set(file.keys())
+                state = {
+                    name: {
+                        key: file.get_tensor(f"{name}/{key}") if f"{name}/{key}" in names else torch.empty_like(value)
+                        for key, value in table.optm_state.items()
+                        if f"{name}/{key}" in names or not value.numel()
+                    }
+                    for name, table in self._tables.items()
+                }
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise DataError(f"{target} is no optimizer state of graph_emb or is damaged: {error}") from error
+        if about.get("format") != FORMAT:
+            raise DataError(f"{target} has format {about.get('format')}, this version reads {FORMAT}")
+        if about.get("world_size") != self.world_size:
+            raise ConfigError(
+                f"{target} was written by {about.get('world_size')} processes, this job has {self.world_size}; "
+                "use a checkpoint to change the number of processes"
+            )
+        self.load_state_dict({**about, "state": state})
+
+    def _rank_file(self, f: str | Path) -> Path:
+        return Path(f).with_name(f"{Path(f).name}_{self.rank}")
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """DGL's form: ``{"params": {...}, "emb_states": {table: {"ids", "states": {name: tensor}}}}``.
+
+        Hyper-parameters have their private names, states the ids of this rank.
+        """
+        header = self.state_dict()
+        state = header.pop("state")
+        numbers = {f"_{key}": value for key, value in header["param_groups"][0].items() if key != "tables"}
+        if "_betas" in numbers:
+            numbers["_beta1"], numbers["_beta2"] = numbers.pop("_betas")
+        emb_states = {
+            name: {"ids": torch.arange(table.shard.num_rows) + table.shard.first_id, "states": state[name]}
+            for name, table in self._tables.items()
+        }
+        return {"params": {"world_size": self.world_size, **numbers}, "emb_states": emb_states, "header": header}
+
+    def load_local_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``local_state_dict`` returned."""
+        missing = {"params", "emb_states", "header"} - set(state)
+        if missing:
+            raise ConfigError(f"local state lacks {sorted(missing)}; pass what local_state_dict() returned")
+        for name, table in self._tables.items():
+            ids, low = state["emb_states"].get(name, {}).get("ids", torch.empty(0)), table.shard.first_id
+            if not torch.equal(ids, torch.arange(table.shard.num_rows) + low):
+                raise ConfigError(
+                    f"table {name!r}: saved state covers {len(ids)} ids, this rank owns "
+                    f"[{low}, {low + table.shard.num_rows})"
+                )
+        states = {name: entry["states"] for name, entry in state["emb_states"].items()}
+        self.load_state_dict({**state["header"], "state": states})
+
+    @property
+    def tables(self) -> dict[str, DistEmbedding]:
+        """The tables by name."""
+        return dict(self._tables)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The options that every group shares, ``merge`` among them."""
+        return {**self._options, "merge": self._merge}
+
+    @property
+    def rank(self) -> int:
+        """This process."""
+        return self.transport.rank
+
+    @property
+    def world_size(self) -> int:
+        """Processes that share the tables."""
+        return self.transport.world_size
+
+
+def _groups(params: Any) -> list[dict[str, Any]]:
+    """Groups with their ``tables``: tables given plainly share one group, dicts are a group each."""
+    if isinstance(params, DistEmbedding):
+        raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
+    entries = list(params)
+    if not entries:
+        raise ConfigError("params is empty; pass at least one DistEmbedding")
+    if not any(isinstance(entry, dict) for entry in entries):
+        entries = [{"params": entries}]
+    found = []
+    for entry in entries:
+        group = dict(entry) if isinstance(entry, dict) else {"params": [entry]}
+        own = group.pop("params", None)
+        if isinstance(own, (DistEmbedding, Tensor)):
+            own = [own]
+        tables = list(own) if isinstance(own, Iterable) else []  # a generator can be looked through only once
+        if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
+            raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
+        found.append({"tables": tables, **group})
+    return found
+
+
+def transport_of(tables: Iterable[DistEmbedding]) -> Transport:
+    """The transport of all tables; a ModeError where they have several."""
+    transports = {id(table.transport): table.transport for table in tables}
+    if len(transports) > 1:
+        raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
+    return next(iter(transports.values()))
+
+
+def _detach(transport: Transport, names: Iterable[str]) -> None:
+    for name in names:
+        transport.detach(name)
+
+
+def _concatenate(table: DistEmbedding) -> tuple[Tensor, Tensor]:
+    """The table's pending ids and gradients; none where a backward met no row, which still counts as a step."""
+    entries = table.pending()
+    if not entries:
+        return torch.empty(0, dtype=torch.int64), torch.empty(0, table.embedding_dim)
+    if len(entries) == 1:
+        return entries[0]
+    device = entries[0][1].device
+    ids = torch.cat([ids.to(device) for ids, _ in entries])
+    return ids, torch.cat([grads.to(device) for _, grads in entries])
