@@ -11,21 +11,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graph_emb.cli.console import say, show_progress
-from graph_emb.cli.train import summary
-from graph_emb.config import config_from, parse_override
-from graph_emb.core.command_line import INTERRUPTED
-
-if TYPE_CHECKING:
-    from graph_emb.run.pipeline import PipelineResult
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
+
+from graph_emb.cli.train import summary
+from graph_emb.config import config_from, parse_override
+from graph_emb.core.command_line import INTERRUPTED, say, show_progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from graph_emb.run.pipeline import PipelineResult
 
 PLACE = "runs/demo"
 MAP, TABLE = "map.png", "table.md"
@@ -68,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
 
 def write_pictures(result: PipelineResult, folder: Path) -> None:
     """The map of the embedding and the tables as Markdown."""
-    from graph_emb.cli.demo import draw_map, project
-
     assert result.dataset is not None
     assert result.embeddings is not None
     labels = result.dataset.labels

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
+import pkgutil
 import signal
 import sys
 import traceback
@@ -18,18 +18,18 @@ from graph_emb.core.interrupts import raising
 from partition.cli import COMMANDS as partition_commands
 
 COMMANDS = {
-    "demo": "graph_emb.cli.demo",
-    "train": "graph_emb.cli.train",
-    "launch": "graph_emb.cli.launch",
-    "eval node-class": "graph_emb.cli.evaluate",
-    "eval link": "graph_emb.cli.evaluate",
-    "export": "graph_emb.cli.export",
-    "checkpoint inspect": "graph_emb.cli.checkpoint",
-    "info": "graph_emb.cli.describe",
-    "ogb report": "graph_emb.cli.ogb",
-    **{f"partition {name}": "partition.cli" for name in partition_commands},
+    "demo": "graph_emb.cli.demo.run",
+    "train": "graph_emb.cli.train.run",
+    "launch": "graph_emb.cli.launch.run",
+    "eval node-class": "graph_emb.cli.evaluate.run",
+    "eval link": "graph_emb.cli.evaluate.run",
+    "export": "graph_emb.cli.inspect.export",
+    "checkpoint inspect": "graph_emb.cli.inspect.inspect",
+    "info": "graph_emb.cli.inspect.info",
+    "ogb report": "graph_emb.cli.inspect.ogb_report",
+    **{f"partition {name}": "partition.cli.run" for name in partition_commands},
 }
-"""Module of each command; its ``run(args)`` returns the exit code. Imported when the command is chosen."""
+"""The function of each command; it takes the arguments and returns the exit code. Imported when it is chosen."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +96,7 @@ def _run(words: list[str]) -> int:
         build_parser()[0].print_help()
         return 0
     args.quiet = getattr(args, "quiet", False)
-    return importlib.import_module(COMMANDS[args.command]).run(args)
+    return pkgutil.resolve_name(COMMANDS[args.command])(args)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from graph_emb.cli.console import WATCHED, listed, say, show_progress
-from graph_emb.cli.seeds import is_finished, parse_seeds, run_seeds, words_of
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
-from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED
+from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, WATCHED, listed, say, show_progress
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.storage import replace_json
 
 TEXT_FLAGS = {
     "model": "model.name",
@@ -39,6 +39,8 @@ VALUE_FLAGS = {
 }
 """Flags whose text is read as an override's value is."""
 
+READINGS = ("optimistic", "pessimistic")
+"""Of ties, besides the value to report, which the table of several seeds shows."""
 NOT_OF_RECIPES = ("model", "dataset", "labels", "hold_out", "config", "directed", "trust_pickle", "no_eval")
 """Flags that mean nothing beside ``--recipe``."""
 
@@ -55,16 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.recipe is not None:
         return run_recipe(args, config)
     out = Path(args.out or default_folder(config))
-    if args.seeds is None:
-        return run_one(args, config, out)
-
-    def one(seed: int, place: Path) -> int:
-        return run_one(_with(args, argv=words_of(args.argv, seed, place)), config.replace(seed=seed), place)
-
-    def finished(seed: int, place: Path) -> bool:
-        return not args.overwrite and is_finished(place, config.replace(seed=seed))
-
-    return run_seeds(parse_seeds(args.seeds), out, lambda text: say(args, text), one, finished)
+    return run_one(args, config, out) if args.seeds is None else run_seeds(args, config, out)
 
 
 def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
@@ -125,8 +118,7 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
 def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
     from graph_emb.run.launch.job import run_local
-    from graph_emb.run.launch.output import log_folder
-    from graph_emb.run.launch.watch import ProcessFailure
+    from graph_emb.run.launch.watch import ProcessFailure, log_folder
     from graph_emb.run.run_folder import check_place
 
     place = out.expanduser()
@@ -256,3 +248,99 @@ def summary(metrics: dict[str, Any]) -> str:
             f"{loss}peak memory {train['peak_memory_mib']:,} MiB"
         )
     return "\n".join(lines)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds of ``0,1,2`` or ``0-9``, each once.
+
+    Raises:
+        ConfigError: no such list.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*)?", part)
+        if found is None:
+            raise ConfigError(f"seeds {text!r}: write 0,1,2 or 0-9")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ConfigError(f"seeds {text!r}: {part.strip()} ends before it begins; write {last}-{first}")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds) or len(seeds) < 2:
+        raise ConfigError(f"seeds {text!r}: give at least two, each once; for one there is --seed")
+    return seeds
+
+
+def words_of(words: Sequence[str], seed: int, out: Path) -> list[str]:
+    """The command line of one seed: that of all of them with its own seed and folder."""
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in ("--seeds", "--out"):
+            skip = True
+        elif not word.startswith(("--seeds=", "--out=")):
+            kept.append(word)
+    return [*kept, "--seed", str(seed), "--out", str(out)]
+
+
+def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
+    """Run every seed into ``out/seed-<n>``, print the table, write ``out/seeds.json``; stops at the first failure.
+
+    The finished run of a seed is kept unless ``--overwrite`` is given.
+    """
+    from tabulate import tabulate
+
+    from graph_emb.run.evaluation import each_seed, summary  # here: it imports torch
+    from graph_emb.run.run_folder import read_metrics
+
+    def one(seed: int) -> int:
+        say(args, f"\n== seed {seed}")
+        place = out / f"seed-{seed}"
+        return run_one(_with(args, argv=words_of(args.argv, seed, place)), config.replace(seed=seed), place)
+
+    def kept(seed: int) -> int | None:
+        if args.overwrite or not is_finished(out / f"seed-{seed}", config.replace(seed=seed)):
+            return None
+        say(args, f"\n== seed {seed} is finished")
+        return 0
+
+    seeds = parse_seeds(args.seeds)
+    found = []
+    for seed, code in each_seed(seeds, one, kept):
+        if code != 0:
+            return code
+        found.append(dict(measured(read_metrics(out / f"seed-{seed}")["evaluation"])))
+    common = [name for name in found[0] if all(name in one for one in found)]
+    rows = {name: [one[name] for one in found] for name in common}
+    numbers = {name: summary(values) for name, values in rows.items()}
+    replace_json(out / "seeds.json", {"seeds": seeds, "metrics": numbers})
+    table = [[name, row["mean"], row["std"]] for name, row in numbers.items()]
+    print(f"\n{len(seeds)} seeds, unbiased std")
+    print(tabulate(table, ["metric", "mean", "std"], floatfmt=".4f"))
+    return 0
+
+
+def is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether the folder holds the finished and judged run of this very configuration."""
+    from graph_emb.run.family import family_of
+    from graph_emb.run.pipeline import FINISHED
+    from graph_emb.run.run_folder import CONFIG, read_metrics
+
+    try:
+        metrics = read_metrics(folder)
+        there = config_from(read_config_file(folder / CONFIG))
+    except (OSError, ValueError):  # no run, or no whole one: running it says so
+        return False
+    done = metrics["status"] == FINISHED and "error" not in metrics["evaluation"]
+    return done and there == family_of(config).config
+
+
+def measured(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:
+    """Every fraction among nested values with its dotted path; counts and other readings of ties are left out."""
+    if isinstance(values, float):
+        yield ".".join(path), values
+        return
+    items = enumerate(values) if isinstance(values, list) else values.items() if isinstance(values, dict) else ()
+    for name, value in items:
+        if name not in READINGS:
+            yield from measured(value, (*path, str(name)))

@@ -14,7 +14,7 @@ from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.ogb.published import rows_of, text_of
 from graph_emb.ogb.record import SeedRecord, flat, read_record
 from graph_emb.ogb.rules import check
-from graph_emb.run.seeds import as_text, mean_std
+from graph_emb.run.evaluation import as_text, mean_std
 
 SEED_FILES = "seed-*.json"
 MISSING = "(to be filled in)"

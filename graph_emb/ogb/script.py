@@ -35,8 +35,8 @@ from graph_emb.ogb.record import (
 )
 from graph_emb.ogb.rules import TRAINING_ON_VALIDATION
 from graph_emb.run import pipeline
-from graph_emb.run.seeds import as_text, each_seed, mean_std
-from graph_emb.run.versions import versions
+from graph_emb.run.evaluation import as_text, each_seed, mean_std
+from graph_emb.run.machine import versions
 
 BAD_INPUT, INTERRUPTED = 2, 130
 SHORT = {

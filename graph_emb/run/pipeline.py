@@ -19,8 +19,8 @@ from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import in_memory
+from graph_emb.run.machine import peak_memory_mib, versions
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
-from graph_emb.run.versions import peak_memory_mib, versions
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 TEXT_BYTES = 12

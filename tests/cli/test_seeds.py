@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graph_emb.cli.main import main
-from graph_emb.cli.seeds import measured, parse_seeds, words_of
+from graph_emb.cli.train import measured, parse_seeds, words_of
 from graph_emb.core.errors import ConfigError
 
 

@@ -22,7 +22,7 @@ from graph_emb.ogb.record import (
     this_hardware,
     write_record,
 )
-from graph_emb.run.seeds import each_seed
+from graph_emb.run.evaluation import each_seed
 from tests.ogb.records import record, result, started
 
 

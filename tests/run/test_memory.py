@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.run.memory import check_memory
+from graph_emb.run.machine import check_memory
 
 
 def test_weights_state_and_the_returned_copy_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig
 from graph_emb.models.gnn.train import train_rgcn
-from graph_emb.run.seeds import SeedsResult, as_text, each_seed, mean_std, summary
+from graph_emb.run.evaluation import SeedsResult, as_text, each_seed, mean_std, summary
 from tests.models.gnn.planted import planted
 
 

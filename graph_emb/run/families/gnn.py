@@ -20,11 +20,10 @@ from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
-from graph_emb.run.evaluation import Finding
+from graph_emb.run.evaluation import Finding, SeedsResult, each_seed
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
-from graph_emb.run.memory import check_memory
-from graph_emb.run.seeds import SeedsResult, each_seed
+from graph_emb.run.machine import check_memory
 
 LINK_METRICS = {
     "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),

@@ -18,7 +18,7 @@ from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
-from graph_emb.run.memory import check_memory
+from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers
 
 ENTITY, RELATION = "entity", "relation"

@@ -18,7 +18,7 @@ from graph_emb.run.evaluation import Finding, check_networks, judge_by_mlp, refu
 from graph_emb.run.families.plain import fit_skipgram, saved_width, training_metrics
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
-from graph_emb.run.memory import check_memory
+from graph_emb.run.machine import check_memory
 from graph_emb.sampling.metapath_walks import (
     WEIGHT,
     Metapath,

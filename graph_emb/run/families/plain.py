@@ -25,7 +25,7 @@ from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, check_section, evaluate, predictor_finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
-from graph_emb.run.memory import check_memory
+from graph_emb.run.machine import check_memory
 from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import WalkSampler

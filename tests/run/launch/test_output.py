@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from graph_emb.run.launch.output import CHUNK, WAITING, Copier, log_folder
+from graph_emb.run.launch.watch import CHUNK, WAITING, Copier, log_folder
 
 MUCH = "import sys\nfor _ in range(40): sys.stdout.write('x' * 65535 + chr(10))\n"
 LAUNCH = """
@@ -98,7 +98,7 @@ def test_two_jobs_do_not_write_over_each_others_logs(tmp_path: Path) -> None:
 def test_a_killed_launcher_gives_its_folder_back(tmp_path: Path) -> None:
     code = f"""
 import os, pathlib, signal
-from graph_emb.run.launch.output import log_folder
+from graph_emb.run.launch.watch import log_folder
 with log_folder(pathlib.Path({str(tmp_path / "logs")!r})):
     os.kill(os.getpid(), signal.SIGKILL)
 """

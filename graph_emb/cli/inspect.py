@@ -1,0 +1,267 @@
+"""The commands that look and copy: ``checkpoint inspect``, ``export``, ``info`` and ``ogb report``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from tabulate import tabulate
+
+from graph_emb.checkpoint.export import export_checkpoint
+from graph_emb.checkpoint.manifest import NAME
+from graph_emb.checkpoint.periodic import newest
+from graph_emb.checkpoint.reader import Checkpoint
+from graph_emb.core.command_line import listed, say
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.storage import json_text, replace_json
+from graph_emb.core.yaml_text import parse_yaml
+from graph_emb.formats.embedding_files import Embeddings, copy_embeddings, load_embeddings
+from graph_emb.graph.datasets import available, load_dataset
+from graph_emb.graph.describe import describe
+from graph_emb.run.machine import versions
+from graph_emb.run.run_folder import is_run, read_metrics
+
+
+def inspect(args: argparse.Namespace) -> int:
+    """Print what a checkpoint holds, after every byte of it was found to be as it was written."""
+    checkpoint = Checkpoint(checkpoint_at(args.folder))
+    checkpoint.verify()
+    facts = facts_of(checkpoint)
+    if args.json == "-":
+        print(json_text(facts), end="")
+        return 0
+    if args.json is not None:
+        replace_json(args.json, facts)
+    print(as_text(facts))
+    say(args, f"\n{len(checkpoint.manifest.files())} files, {facts['bytes']:,} bytes: sizes and checksums are right")
+    return 0
+
+
+def checkpoint_at(place: str | Path) -> Path:
+    """A checkpoint's folder, or the newest complete one in a folder of checkpoints.
+
+    Raises:
+        DataError: there is neither.
+    """
+    folder = Path(place).expanduser()
+    if (folder / NAME).is_file():
+        return folder
+    found = newest(folder)
+    if found is None:
+        raise DataError(f"{folder} is no complete checkpoint and holds none: there is no {NAME}")
+    return found
+
+
+def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The manifest's facts as JSON, without the lists of files and of what the dense part is made of."""
+    manifest = checkpoint.manifest
+    return {
+        "checkpoint": str(checkpoint.path),
+        "step": manifest.step,
+        "created": manifest.created,
+        "written_by": manifest.world.model_dump(),
+        "metric": manifest.metric,
+        "tables": {
+            name: {
+                **entry.model_dump(exclude={"state", "files"}),
+                "state": {key: f"{piece.dtype} per {piece.kind}" for key, piece in entry.state.items()},
+                "files": len(entry.files),
+                "bytes": sum(file.bytes for file in entry.files),
+            }
+            for name, entry in manifest.tables.items()
+        },
+        "optimizers": [entry.model_dump() for entry in manifest.optimizers],
+        "dense_bytes": manifest.dense.bytes if manifest.dense else 0,
+        "generators": sorted(manifest.generators),
+        "extra": manifest.extra,
+        "files": len(manifest.files()),
+        "bytes": sum(file.bytes for file in manifest.files()),
+        "verified": True,
+    }
+
+
+def as_text(facts: dict[str, Any]) -> str:
+    """The facts in lines and a table."""
+    written = facts["written_by"]
+    ranks = "1 rank" if written["ranks"] == 1 else f"{written['ranks']} ranks"
+    lines = [
+        ("checkpoint", facts["checkpoint"]),
+        ("step", f"{facts['step']:,}"),
+        ("created", facts["created"]),
+        ("written by", f"{ranks} in {written['mode']} mode, graph_emb {written['library']}"),
+        ("metric", "" if facts["metric"] is None else f"{facts['metric']:.6g}"),
+        ("model and others", f"{facts['dense_bytes']:,} bytes" if facts["dense_bytes"] else ""),
+        ("generators", ", ".join(facts["generators"])),
+        ("extra", ", ".join(facts["extra"])),
+    ]
+    rows = [
+        (
+            name,
+            f"{entry['num_rows']:,} x {entry['dim']}",
+            entry["dtype"],
+            " ".join(
+                [entry["rule"], *(f"{key}={value}" for key, value in {**entry["numbers"], **entry["options"]}.items())]
+            )
+            if entry["rule"]
+            else "none saved",
+            ", ".join(f"{key} ({kind})" for key, kind in entry["state"].items()) or "none",
+            f"{entry['files']:,}",
+            f"{entry['bytes']:,}",
+        )
+        for name, entry in facts["tables"].items()
+    ]
+    heads = ("table", "rows x width", "dtype", "rule", "state", "files", "bytes")
+    table = tabulate(rows, heads, disable_numparse=True, maxcolwidths=[30, None, None, 44, 36, None, None])
+    return f"{tabulate([line for line in lines if line[1]], tablefmt='plain', disable_numparse=True)}\n\n{table}"
+
+
+def export(args: argparse.Namespace) -> int:
+    """Embeddings of a run or a checkpoint in another format, by original id, in bounded memory; prints their paths."""
+    source = Path(args.source).expanduser()
+    if is_run(args.out):
+        raise ConfigError(f"--out {args.out} is a run folder; give a folder for exports")
+    checkpoint = source if (source / NAME).is_file() else newest(source)
+    if checkpoint is not None:
+        paths = export_checkpoint(
+            checkpoint, args.out, [args.format], table=args.table, ids=args.ids, overwrite=args.overwrite
+        )
+    else:
+        if args.ids is not None:
+            raise ConfigError(f"--ids {args.ids} is for checkpoints; {source} has its own ids")
+        paths = copy_embeddings(_table_folder(source, args.table), args.out, [args.format], overwrite=args.overwrite)
+    for path in paths:
+        print(path)
+    return 0
+
+
+def _table_folder(source: Path, table: str | None) -> Path:
+    """The folder of a run's table: the main one lies in the run folder, others in folders of their names."""
+    if table is None:
+        return source
+    if not (source / table).is_dir():
+        known = sorted(path.parent.name for path in source.glob("*/embeddings.*"))
+        raise ConfigError(f"{source} has no table {table!r} besides its main one; others: {', '.join(known) or 'none'}")
+    return source / table
+
+
+def info(args: argparse.Namespace) -> int:
+    """Describe this installation, a data set, a run, or embeddings."""
+    if args.target is None and args.root is not None:
+        raise ConfigError(f"--root {args.root} means nothing without the name of a data set")
+    facts = _installation() if args.target is None else _described(args.target, args.root, args.trust_pickle)
+    rows: list[list[str]] = []
+    for key, value in facts.items():
+        for inner, item in value.items() if isinstance(value, dict) else [("", value)]:
+            lines = textwrap.wrap(_shown(item), 90, break_on_hyphens=False, break_long_words=False)
+            rows.append([f"{key} {inner}".strip(), "\n".join(lines)])
+    print(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    return 0
+
+
+def _described(target: str, root: str | None, trust_pickle: bool) -> dict[str, Any]:
+    if root is None and is_run(Path(target)):
+        return _run(Path(target))
+    if root is None and Path(target).exists():
+        try:
+            return _embeddings(target, load_embeddings(target))
+        except DataError:  # no embeddings: then it is a graph, or its reader says what is wrong
+            pass
+    return describe(load_dataset(target, root, **({"trust_pickle": True} if trust_pickle else {})))
+
+
+def _installation() -> dict[str, Any]:
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        **versions(),
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "memory": f"{memory.available / 2**30:.1f} of {memory.total / 2**30:.1f} GiB free",
+        "GRAPH_EMB_DATA": os.environ.get("GRAPH_EMB_DATA", "not set"),
+        "data sets": ", ".join(available()),
+    }
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    """Facts of metrics.json; the tables of its evaluations are for ``graph-emb eval``."""
+    metrics = read_metrics(folder)
+    chosen = ("status", "model", "dataset", "train", "seconds", "files")
+    facts = {"run": str(folder), **{key: metrics[key] for key in chosen if key in metrics}}
+    links = metrics.get("evaluation", {}).get("link_prediction")
+    if links:
+        facts["link prediction"] = {
+            f"{part} {name}": round(value["value"], 4)
+            for part, scores in links["parts"].items()
+            for name, value in scores["metrics"].items()
+        }
+    classes = metrics.get("evaluation", {}).get("node_classification")
+    if classes:
+        facts["node classification"] = {
+            f"micro-F1 at {row['ratio']:.0%}": round(row["micro_mean"], 4) for row in classes["ratios"]
+        }
+    return {**facts, "versions": metrics.get("versions")}
+
+
+def _embeddings(source: str, loaded: Embeddings) -> dict[str, Any]:
+    weights, ids = loaded.weights, loaded.node_ids
+    lengths = np.linalg.norm(weights, axis=1)
+    return {
+        "embeddings": source,
+        "rows": weights.shape[0],
+        "width": weights.shape[1],
+        "dtype": str(weights.dtype),
+        "ids": f"{ids[0]} .. {ids[-1]} ({'text' if ids.dtype.kind == 'U' else 'integers'})",
+        "norm": {"mean": float(lengths.mean()), "min": float(lengths.min()), "max": float(lengths.max())},
+        "zero rows": int((lengths == 0).sum()),
+        "not finite": int((~np.isfinite(lengths)).sum()),
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+    return str(value)
+
+
+def ogb_report(args: argparse.Namespace) -> int:
+    """Check the seeds against the rules and print, as Markdown, the record that a leaderboard of OGB asks for."""
+    from graph_emb.ogb.report import Submission, make_report
+
+    tried = {}
+    for text in args.tried:
+        path, sign, values = text.partition("=")
+        if not sign or not path or not listed(values):
+            raise ConfigError(f"--tried {text!r} is not of the form SETTING=V,V, such as predictor.lr=0.001,0.01")
+        tried[path] = [_value(value) for value in listed(values)]
+    told = Submission(args.method, args.contact, args.code, args.paper, args.external_data)
+    report = make_report(args.runs, partial=args.partial, tried=tried, submission=told)
+    text = report.markdown()
+    if args.markdown is not None:
+        Path(args.markdown).write_text(text, encoding="utf-8")
+    if args.json is not None:
+        replace_json(args.json, report.as_dict())
+    print(text, end="")
+    return 0
+
+
+def _value(text: str) -> Any:
+    """A value as an override's; 1e-3, which is a text in YAML, is the number that a setting makes of it."""
+    value = parse_yaml(text)
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
