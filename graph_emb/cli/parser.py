@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from typing import Any
 
 from graph_emb.core.command_line import Parser
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, nearest
 from partition.cli import COMMANDS as partition_commands
 from partition.cli import add_arguments as add_partition_arguments
 
@@ -51,8 +50,8 @@ def _refuse_unknown_flags(argv: list[str], leaves: dict[str | None, Parser]) -> 
         if word == "--":
             return
         if re.match(r"-\D", word) and flag not in leaf.flags():
-            near = difflib.get_close_matches(flag, leaf.flags(), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"see {leaf.prog} --help"
+            near = nearest(flag, leaf.flags())
+            hint = f"did you mean {near}?" if near else f"see {leaf.prog} --help"
             raise ConfigError(f"unknown flag {flag!r} ({hint})")
 
 

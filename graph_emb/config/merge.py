@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import UnionType
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from graph_emb.config.schema import MODELS, RunConfig
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, nearest, unknown_name
 from graph_emb.core.settings import and_more, limit_of, short
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.models.settings import ModelSettings, paths_of
@@ -113,7 +112,7 @@ def read_config_file(path: str | Path) -> Nested:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}; --config takes a YAML file") from None
     except ValueError as error:  # ConfigError is one, too
-        raise ConfigError(f"{path}: not a YAML text file ({_one_line(error)})") from None
+        raise ConfigError(f"{path}: not a YAML text file ({' '.join(str(error).split())})") from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
@@ -239,16 +238,11 @@ def _unknown_key(key: str, value: Any, known: Collection[str]) -> ConfigError:
     siblings = sorted(
         p.rpartition(".")[2] for p in known if section and f".{p}".rpartition(".")[0].endswith(f".{section}")
     )
-    near = _nearest_section(key) if isinstance(value, Mapping) else None
+    near = nearest(key, SECTIONS) if isinstance(value, Mapping) else None  # what a mapping was meant for
     near = near or _nearest_path(field, section if siblings else "", siblings, known)
     hint = f" (did you mean {near!r}?)" if near else ""
     names = ", ".join(siblings or sorted(path for path in known if "." not in path))
     return ConfigError(f"{key} = {short(value)}: unknown key; known: {names}{hint}")
-
-
-def _nearest_section(key: str) -> str | None:
-    """The section that a mapping under an unknown key was meant for."""
-    return next(iter(difflib.get_close_matches(key, SECTIONS, n=1)), None)
 
 
 def _nearest_path(field: str, section: str, siblings: list[str], known: Collection[str]) -> str | None:
@@ -256,12 +250,5 @@ def _nearest_path(field: str, section: str, siblings: list[str], known: Collecti
     paths = {path.rpartition(".")[2]: path for path in sorted(known, key=lambda p: (p.count("."), p), reverse=True)}
     if field in paths:
         return paths[field]
-    near = difflib.get_close_matches(field, siblings, n=1)
-    if near:
-        return f"{section}.{near[0]}"
-    near = difflib.get_close_matches(field, paths, n=1)
-    return paths[near[0]] if near else None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    near = nearest(field, siblings)
+    return f"{section}.{near}" if near else paths.get(nearest(field, paths) or "")

@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from graph_emb.config import place_key
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.ogb.published import rows_of, text_of
+from graph_emb.ogb.recipes import rows_of, text_of
 from graph_emb.ogb.record import SeedRecord, flat, read_record
 from graph_emb.ogb.rules import check
 from graph_emb.run.evaluation import as_text, mean_std
@@ -146,11 +146,11 @@ class Report:
             ["validation edges", first.validation_edges],
             ["external data", "yes" if self._external_data() else "no"],
             ["hardware", " / ".join(_distinct(_machine(record) for record in self.records))],
-            ["versions", " / ".join(_distinct(_packages(record) for record in self.records))],
+            ["versions", " / ".join(_distinct(", ".join(map(" ".join, r.versions.items())) for r in self.records))],
             ["peak memory", f"{max(record.finished().peak_memory_mib for record in self.records):,} MiB"],
         ]
         rows += [[name, getattr(told, name) or MISSING] for name in ("contact", "code", "paper")]
-        return rows + [[f"{name} test", text] for name, text in self._other_texts().items()]
+        return rows + [[f"{name} test", as_text(self.values("test", name))] for name in self._other_metrics()]
 
     def _seed_rows(self) -> list[list[Any]]:
         rows = []
@@ -170,9 +170,6 @@ class Report:
             for metric in self.records[0].finished().scores
             if metric != self.metric
         }
-
-    def _other_texts(self) -> dict[str, str]:
-        return {metric: as_text(self.values("test", metric)) for metric in self._other_metrics()}
 
     def _external_data(self) -> bool:
         return self.submission.external_data or any(record.external_data for record in self.records)
@@ -202,7 +199,14 @@ def make_report(
     settings = flat(records[0].settings)
     named = [flat(place_key(path, values, settings)) for path, values in (tried or {}).items()]
     given = {path: values for one in named for path, values in one.items()}
-    _check_tried(given, settings, records[0])
+    for path, values in given.items():
+        if settings[path] not in values:
+            raise ConfigError(f"{path} is {settings[path]!r}, which is not among the tried values {list(values)}")
+        if len(values) > 1 and records[0].settings_selected_on == "none":
+            raise ConfigError(
+                f"{path}: {len(values)} values were tried, and the runs do not say on which part they were compared; "
+                "run the seeds with --settings-selected-on valid"
+            )
     if records[0].settings_selected_on != "none" and not any(len(values) > 1 for values in given.values()):
         notes.append("Settings were compared, and the values that were tried are not told; leaderboards ask for them.")
     return Report(tuple(records), tuple(notes), given, submission or Submission())
@@ -225,17 +229,6 @@ def _files(runs: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def _check_tried(tried: Mapping[str, Sequence[Any]], settings: Mapping[str, Any], record: SeedRecord) -> None:
-    for path, values in tried.items():
-        if settings[path] not in values:
-            raise ConfigError(f"{path} is {settings[path]!r}, which is not among the tried values {list(values)}")
-        if len(values) > 1 and record.settings_selected_on == "none":
-            raise ConfigError(
-                f"{path}: {len(values)} values were tried, and the runs do not say on which part they were compared; "
-                "run the seeds with --settings-selected-on valid"
-            )
-
-
 def _distinct(values: Iterable[Any]) -> list[Any]:
     found: list[Any] = []
     for value in values:
@@ -248,10 +241,6 @@ def _machine(record: SeedRecord) -> str:
     hardware = record.hardware
     gpus = "".join(f", {name}" for name in hardware.gpus)
     return f"{hardware.cpu}, {hardware.cores} cores, {hardware.memory_gib} GiB{gpus}"
-
-
-def _packages(record: SeedRecord) -> str:
-    return ", ".join(f"{name} {number}" for name, number in record.versions.items())
 
 
 def _table(rows: Sequence[Sequence[Any]], headers: Sequence[str]) -> str:

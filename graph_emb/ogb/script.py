@@ -22,8 +22,7 @@ from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.storage import replace_json
 from graph_emb.core.threads import MOST_THREADS, start_numba
-from graph_emb.ogb.published import rows_of, text_of
-from graph_emb.ogb.recipes import Sections, recipes_of
+from graph_emb.ogb.recipes import Sections, recipes_of, rows_of, text_of
 from graph_emb.ogb.record import (
     SeedRecord,
     SeedResult,

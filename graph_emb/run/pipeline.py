@@ -134,7 +134,11 @@ def run(
     ranks = None if config.parallel.mode == "local" else parallel.start(config)
     try:
         if ranks is not None and ranks.rank > 0:
-            return _help(config, ranks, checkpoints)
+            job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's
+            with held_interrupts():
+                trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log)))
+            metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
+            return PipelineResult(config, metrics, None, None)
         if out is not None:
             check_place(_place(out), overwrite)
         started = _Run(config, progress, ranks, checkpoints)  # reads the data first: bad data makes no folder
@@ -213,15 +217,6 @@ def _place(out: str | Path) -> Path:
     return Path(os.path.realpath(Path(out).expanduser()))
 
 
-def _help(config: RunConfig, ranks: parallel.Trainers, checkpoints: Checkpoints) -> PipelineResult:
-    """The share of a rank that is not the first: it trains; the graph, the judging and the files are the first's."""
-    job = TrainingJob(ranks)
-    with held_interrupts():
-        trained = family_of(config).train(None, replace(job, checkpoints=checkpoints(job.log)))
-    metrics = {"status": INTERRUPTED if trained.interrupted else FINISHED, "rank": ranks.rank}
-    return PipelineResult(config, metrics, None, None)
-
-
 class _Run:
     """The state of one run: data, clock, metrics."""
 
@@ -240,14 +235,22 @@ class _Run:
         """Train, save, evaluate, publish."""
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
-            folder.check_space(self._output_bytes())
+            numbers = self.family.num_saved(self.dataset)
+            formats = self.config.output.formats
+            folder.check_space(sum(numbers * (TEXT_BYTES if name == "word2vec" else 4) for name in formats))
         with held_interrupts(self.ranks is not None) as pressed:  # the other ranks take part until the rows are here
             trained = self._timed("train", lambda: self._train(folder))
             if folder is not None:
                 self._timed("save", lambda: self._save(trained.tables, folder.path))
         if pressed():
             trained = replace(trained, interrupted=True)
-        metrics = self._metrics(trained)
+        metrics = {
+            "status": INTERRUPTED if trained.interrupted else FINISHED,
+            "model": self.config.model.name,
+            "dataset": self.family.describe(self.dataset),
+            "train": trained.metrics,
+            "versions": versions(),
+        }
         failure = None
         if self.config.evaluate.enabled and not trained.interrupted:
             failure = self._timed("evaluate", lambda: self._judge(trained))
@@ -294,24 +297,11 @@ class _Run:
             return error
         return None
 
-    def _metrics(self, trained: Trained) -> dict[str, Any]:
-        return {
-            "status": INTERRUPTED if trained.interrupted else FINISHED,
-            "model": self.config.model.name,
-            "dataset": self.family.describe(self.dataset),
-            "train": trained.metrics,
-            "versions": versions(),
-        }
-
     def _save(self, tables: dict[str, Embeddings], folder: Path) -> None:
         """The main table into the run folder, each other one into a folder of its name."""
         for position, (name, table) in enumerate(tables.items()):
             place = folder / name if position else folder
             save_embeddings(place, table.weights, table.node_ids, self.config.output.formats)
-
-    def _output_bytes(self) -> int:
-        numbers = self.family.num_saved(self.dataset)
-        return sum(numbers * (TEXT_BYTES if name == "word2vec" else 4) for name in self.config.output.formats)
 
     def _timed(self, part: str, work: Callable[[], Any]) -> Any:
         start = time.perf_counter()

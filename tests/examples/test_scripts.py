@@ -12,7 +12,7 @@ import pytest
 from graph_emb.compat.ogb import metadata
 from graph_emb.config import config_from, parse_override
 from graph_emb.core.errors import ConfigError
-from graph_emb.ogb.published import PUBLISHED, text_of
+from graph_emb.ogb.recipes import PUBLISHED, text_of
 from graph_emb.ogb.record import flat, read_record
 from tests.ogb_layout import WRITERS
 

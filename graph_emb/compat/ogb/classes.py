@@ -21,7 +21,7 @@ from graph_emb.compat.dgl import load as load_dgl
 from graph_emb.compat.ogb import raw
 from graph_emb.compat.ogb.catalog import Metadata, metadata, parse
 from graph_emb.compat.ogb.datasets import find_folder, read_hetero_labels, read_labels
-from graph_emb.compat.ogb.splits import allow_numpy_arrays
+from graph_emb.compat.ogb.raw import allow_numpy_arrays
 from graph_emb.core.errors import CompatError, ConfigError, DataError
 
 NODE_TYPE, EDGE_TYPE = "_N", ("_N", "_E", "_N")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import shutil
+import urllib.error
+import urllib.request
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from graph_emb.compat.ogb import raw, splits
+from graph_emb.compat.ogb import raw
 from graph_emb.compat.ogb.catalog import Metadata, metadata
-from graph_emb.compat.ogb.download import fetch
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.hidden import scratch_folder
 
 Root = str | os.PathLike[str]
 
@@ -78,7 +83,7 @@ def read_link_dataset(name: str, root: Root, download: bool = False) -> OGBLink:
     meta = _expect(name, kind="link", is_hetero=False)
     folder = find_folder(meta, root, download)
     graph = raw.read_graph(meta, folder)
-    split = splits.read_link_split(meta, folder)
+    split = raw.read_link_split(meta, folder)
     for part, tables in split.items():
         for key in ("edge", "edge_neg"):
             if key in tables:
@@ -93,7 +98,7 @@ def read_node_dataset(name: str, root: Root, download: bool = False) -> OGBNode:
     folder = find_folder(meta, root, download)
     graph = raw.read_graph(meta, folder)
     labels = class_labels(meta, read_labels(meta, folder), graph.num_nodes, folder)
-    split = splits.read_node_split(meta, folder)
+    split = raw.read_node_split(meta, folder)
     for part, ids in split.items():
         raw.check_ids(ids, graph.num_nodes, folder / "split" / meta.split / part)
     return OGBNode(**vars(graph), labels=labels, split=split, metadata=meta)
@@ -105,12 +110,12 @@ def read_hetero_dataset(name: str, root: Root, download: bool = False) -> OGBHet
     folder = find_folder(meta, root, download)
     graph = raw.read_hetero_graph(meta, folder)
     if meta.kind == "link":
-        return OGBHetero(**vars(graph), labels={}, split=splits.read_link_split(meta, folder), metadata=meta)
+        return OGBHetero(**vars(graph), labels={}, split=raw.read_link_split(meta, folder), metadata=meta)
     labels = {
         kind: class_labels(meta, table, graph.num_nodes[kind], folder)
         for kind, table in read_hetero_labels(folder).items()
     }
-    split = splits.read_hetero_node_split(meta, folder)
+    split = raw.read_hetero_node_split(meta, folder)
     for part, by_kind in split.items():
         for kind, ids in by_kind.items():
             raw.check_ids(ids, graph.num_nodes[kind], folder / "split" / meta.split / kind / part)
@@ -153,7 +158,16 @@ def find_folder(meta: Metadata, root: Root, download: bool) -> Path:
     folder = root / meta.folder
     if not (folder / meta.raw_file).exists():
         if not download:
-            raise _not_there(meta, root)
+            at_itself = root.name == meta.folder
+            hint = (
+                f"give its parent, {root.parent}, as root"
+                if at_itself
+                else f"root must be the folder that holds {meta.folder}/"
+            )
+            raise DataError(
+                f"{meta.name}: no file {folder / meta.raw_file}; {hint}; "
+                f"to fetch the data set from {meta.url}, read it with download=True"
+            )
         if folder.exists():
             raise DataError(f"{folder} exists without {meta.raw_file}; move it away, then download again")
         fetch(meta, root)
@@ -165,16 +179,6 @@ def find_folder(meta: Metadata, root: Root, download: bool) -> Path:
     return folder
 
 
-def _not_there(meta: Metadata, root: Path) -> DataError:
-    hint = f"root must be the folder that holds {meta.folder}/"
-    if root.name == meta.folder:
-        hint = f"give its parent, {root.parent}, as root"
-    return DataError(
-        f"{meta.name}: no file {root / meta.folder / meta.raw_file}; {hint}; "
-        f"to fetch the data set from {meta.url}, read it with download=True"
-    )
-
-
 def _expect(name: str, kind: str | None, is_hetero: bool) -> Metadata:
     meta = metadata(name)
     if kind is not None and meta.kind != kind:
@@ -184,3 +188,49 @@ def _expect(name: str, kind: str | None, is_hetero: bool) -> Metadata:
         types = "several node types" if meta.is_hetero else "one node type"
         raise ConfigError(f"{meta.name} has {types}; read it with {reader}")
     return meta
+
+
+CHUNK = 1 << 20
+TIMEOUT_S = 60
+
+
+def fetch(meta: Metadata, root: Path) -> Path:
+    """Download and unpack a data set into `root`; its folder appears only when it is complete.
+
+    Raises:
+        DataError: the server cannot be reached, breaks off, or sends something else.
+        OSError: the disk is full or the root cannot be written.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(root / meta.folder) as scratch:
+        archive, unpacked = scratch / "data.zip", scratch / "unpacked"
+        _copy(meta, archive)
+        try:
+            with zipfile.ZipFile(archive) as file:
+                file.extractall(unpacked)
+        except zipfile.BadZipFile as error:
+            raise DataError(f"{meta.name}: {meta.url} sent no zip file; try again later") from error
+        content = unpacked / meta.download_name
+        if not (content / meta.raw_file).exists():
+            raise DataError(f"{meta.name}: the file from {meta.url} has no {meta.download_name}/{meta.raw_file}")
+        os.replace(content, root / meta.folder)
+    return root / meta.folder
+
+
+def _copy(meta: Metadata, archive: Path) -> None:
+    from tqdm import tqdm
+
+    try:
+        # The address is OGB's own, from its master.csv.
+        with urllib.request.urlopen(meta.url, timeout=TIMEOUT_S) as answer:
+            expected = int(answer.headers.get("Content-Length") or 0)
+            with (
+                archive.open("wb") as file,
+                tqdm.wrapattr(answer, "read", total=expected or None, desc=meta.name) as source,
+            ):
+                shutil.copyfileobj(source, file, CHUNK)
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        raise DataError(f"{meta.name}: cannot download {meta.url} ({error}); check the network") from error
+    received = archive.stat().st_size
+    if expected and received != expected:
+        raise DataError(f"{meta.name}: {meta.url} broke off after {received} of {expected} bytes; try again")

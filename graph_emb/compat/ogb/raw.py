@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import pickle
 import zipfile
 import zlib
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from graph_emb.core.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Triplet = tuple[str, str, str]  # (head type, relation, tail type)
 # pandas' and numpy's own errors are ValueErrors
@@ -61,7 +64,8 @@ def read_table(path: Path) -> np.ndarray:
     values = read_csv(path, header=None).to_numpy()
     if values.dtype.kind not in "biuf":
         raise DataError(f"{path}: holds words where numbers are expected; the file is not OGB's")
-    return _standard(values)
+    # Writable: pandas 3 hands out read-only views, and torch.from_numpy warns about those.
+    return np.require(values, np.int64 if values.dtype.kind in "biu" else np.float32, ["C", "W"])
 
 
 def read_optional_table(path: Path) -> np.ndarray | None:
@@ -134,7 +138,9 @@ def read_hetero_graph(meta: Metadata, folder: Path) -> RawHeteroGraph:
     """The one graph of a data set with several node or edge types."""
     raw = folder / "raw"
     num_nodes = {kind: int(count) for kind, count in sorted(read_flags(raw / "num-node-dict.csv.gz").items())}
-    places = {triplet: raw / "relations" / "___".join(triplet) for triplet in _read_triplets(raw)}
+    listed = read_csv(raw / "triplet-type-list.csv.gz", header=None, dtype=str).to_numpy().tolist()
+    triplets = sorted((head, relation, tail) for head, relation, tail in listed)
+    places = {triplet: raw / "relations" / "___".join(triplet) for triplet in triplets}
     edge_index = {}
     for triplet, place in places.items():
         edges = read_table(place / "edge.csv.gz")
@@ -156,11 +162,6 @@ def read_hetero_graph(meta: Metadata, folder: Path) -> RawHeteroGraph:
         edge_feat=_present({triplet: place / "edge-feat.csv.gz" for triplet, place in places.items()}),
         extra=extra,
     )
-
-
-def _read_triplets(raw: Path) -> list[Triplet]:
-    rows = read_csv(raw / "triplet-type-list.csv.gz", header=None, dtype=str).to_numpy().tolist()
-    return sorted((head, relation, tail) for head, relation, tail in rows)
 
 
 def _present(paths: dict[Any, Path]) -> dict[Any, np.ndarray]:
@@ -203,19 +204,112 @@ def _check_lengths(meta: Metadata, graph: RawGraph, folder: Path) -> None:
             raise DataError(f"{folder}: {name} of {meta.name} has {len(table)} rows, expected {rows}")
 
 
-def _standard(values: np.ndarray) -> np.ndarray:
-    # Writable: pandas 3 hands out read-only views, and torch.from_numpy warns about those.
-    return np.require(values, np.int64 if values.dtype.kind in "biu" else np.float32, ["C", "W"])
-
-
 def missing(path: Path) -> DataError:
     return DataError(f"no file {path}; the data set is incomplete: copy the file there, or move the folder "
                      "away and read it with download=True")  # fmt: skip
 
 
 def damaged(path: Path, error: BaseException) -> DataError:
-    return DataError(f"{path}: cannot be read ({_first_line(error)}); the copy is damaged, get it again")
+    cause = f"{type(error).__name__}: {error}".splitlines()[0]
+    return DataError(f"{path}: cannot be read ({cause}); the copy is damaged, get it again")
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+PARTS = ("train", "valid", "test")
+ARRAY_DTYPES = "?bhilqBHILQefdU"
+
+
+def allow_numpy_arrays() -> None:
+    """Let `torch.load(weights_only=True)` read plain numpy arrays, in this process.
+
+    OGB's split files are dicts of arrays pickled by numpy 1, under module names that numpy 2 moved. The
+    names allowed here build arrays of numbers or text only. Calling this again changes nothing.
+    """
+    import torch
+
+    dtypes = {type(np.dtype(code)) for code in ARRAY_DTYPES}
+    arrays: list[Any] = [np.ndarray, np.dtype, codecs.encode, *sorted(dtypes, key=str)]
+    torch.serialization.add_safe_globals([*_RECONSTRUCTORS, *arrays])
+
+
+def _reconstructor(module: str) -> Any:
+    """numpy's array constructor under the module name that a file gives it.
+
+    One function for each name, because torch < 2.6 takes names from the object only.
+    """
+    reconstruct: Any = np.empty(0).__reduce__()[0]
+
+    def _reconstruct(*args: Any) -> np.ndarray:
+        return reconstruct(*args)
+
+    _reconstruct.__module__ = module
+    _reconstruct.__qualname__ = "_reconstruct"
+    return _reconstruct
+
+
+# Made once: torch keeps a set, and a new function each time would make it grow.
+_RECONSTRUCTORS = [_reconstructor(module) for module in ("numpy.core.multiarray", "numpy._core.multiarray")]
+
+
+def read_link_split(meta: Metadata, folder: Path) -> dict[str, dict[str, np.ndarray]]:
+    """The tables of each part, such as `edge` (E, 2) and `edge_neg`, or `head`, `relation`, `tail`."""
+    place = folder / "split" / meta.split
+    together = place / "split_dict.pt"
+    parts = _torch_load(together) if together.exists() else None
+    split = {}
+    for part in PARTS:
+        path = place / f"{part}.pt" if parts is None else together
+        tables = _torch_load(path) if parts is None else parts.get(part)
+        if not isinstance(tables, dict):
+            raise DataError(f"{path}: the {part} split is no dict of arrays; the file is not OGB's")
+        split[part] = {str(key): _as_array(value) for key, value in tables.items()}
+    return split
+
+
+def read_node_split(meta: Metadata, folder: Path) -> dict[str, np.ndarray]:
+    """Node ids of each part, each shape (n,), int64."""
+    place = folder / "split" / meta.split
+    together = place / "split_dict.pt"
+    if together.exists():
+        parts = _torch_load(together)
+        return {part: _as_array(parts[part]) for part in PARTS}
+    return {part: _read_ids(place / f"{part}.csv.gz") for part in PARTS}
+
+
+def read_hetero_node_split(meta: Metadata, folder: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Node ids of each part by node type, for the types that have a split."""
+    place = folder / "split" / meta.split
+    flags = read_flags(place / "nodetype-has-split.csv.gz")
+    kinds = [kind for kind, flag in flags.items() if flag == "True"]
+    return {part: {kind: _read_ids(place / kind / f"{part}.csv.gz") for kind in kinds} for part in PARTS}
+
+
+def _read_ids(path: Path) -> np.ndarray:
+    table = read_table(path)
+    if table.shape[1] != 1 or table.dtype != np.int64:
+        raise DataError(f"{path}: a split must be one column of node ids; the file is not OGB's")
+    return table[:, 0]
+
+
+def _torch_load(path: Path) -> Any:
+    import torch
+
+    allow_numpy_arrays()
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise missing(path) from None
+    except OSError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{path}: torch refuses the file with weights_only on: it holds more than arrays, or is damaged"
+        ) from error
+    except Exception as error:  # on a damaged file torch's unpickler fails with whatever comes first
+        raise damaged(path, error) from error
+
+
+def _as_array(value: Any) -> np.ndarray:
+    import torch
+
+    array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" else array

@@ -24,7 +24,6 @@ from graph_emb.sampling.metapath_walks import (
     Metapath,
     MetapathGraph,
     MetapathSampler,
-    StepArcs,
     node_kinds,
     step_arcs,
 )
@@ -131,7 +130,10 @@ class MetapathFamily(Family):
         if dataset is not None:
             path = self._path(dataset)
             distinct = list(dict.fromkeys(path.steps))
-            whole = _as_one_node_type(dataset.graph, [step_arcs(dataset.graph, step) for step in distinct])
+            arcs_of = {_arc_type(number): step_arcs(dataset.graph, step) for number, step in enumerate(distinct)}
+            edges = {etype: (src, dst) for etype, (src, dst, _) in arcs_of.items()}
+            data = {etype: {WEIGHT: weights} for etype, (_, _, weights) in arcs_of.items() if weights is not None}
+            whole = HeteroGraph({NODE_TYPE: dataset.graph.total_nodes}, edges, edge_data=data, name="graph")
             types = [dataset.graph.ntypes.index(ntype) for ntype in path.types]
             facts = (types, [distinct.index(step) for step in path.steps], list(dataset.graph.num_nodes.values()))
         with parallel.parts_for(ranks, self.config, whole, facts) as (parts, (types, steps, counts)):
@@ -158,12 +160,6 @@ def rows_by_type(rows: Tensor, graph: HeteroGraph, path: Metapath) -> dict[str, 
         ids = graph.node_ids.get(ntype, np.arange(count))
         tables[ntype] = Embeddings(rows[low : low + count].numpy(), ids)
     return tables
-
-
-def _as_one_node_type(graph: HeteroGraph, steps: list[StepArcs]) -> HeteroGraph:
-    edges = {_arc_type(number): (src, dst) for number, (src, dst, _) in enumerate(steps)}
-    data = {_arc_type(number): {WEIGHT: w} for number, (_, _, w) in enumerate(steps) if w is not None}
-    return HeteroGraph({NODE_TYPE: graph.total_nodes}, edges, edge_data=data, name="graph")
 
 
 def _arc_type(number: int) -> EdgeType:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from graph_emb.compat.ogb import metadata
-from graph_emb.compat.ogb.splits import allow_numpy_arrays, read_link_split, read_node_split
+from graph_emb.compat.ogb.raw import allow_numpy_arrays, read_link_split, read_node_split
 from graph_emb.core.errors import DataError
 from tests.compat.ogb import layout
 
