@@ -49,9 +49,13 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
 
 def did_you_mean(name: object, known: Sequence[str]) -> str:
     """The end of a message that names the nearest known word; empty where none is near."""
-<<<<<<< HEAD
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(str(name), known)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known word that a misspelt one was meant for."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 class Registry(dict[str, T]):
@@ -78,12 +82,3 @@ class Registry(dict[str, T]):
 
     def __missing__(self, name: str) -> NoReturn:
         raise unknown_name(self.kind, name, self)
-=======
-    near = nearest(str(name), known)
-    return f" (did you mean {near!r}?)" if near else ""
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known word that a misspelt one was meant for."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
->>>>>>> 0db0c33 (OGB: files and splits, recipes and published rows lie together; one nearest word)
