@@ -1,16 +1,20 @@
-"""One process owns every part: a pull is a read, a push is an update."""
+"""One process owns every part: a pull is a read, a push is an update; in kvstore mode handlers may take their place."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from torch import Tensor
 
-from graph_emb.graph.partition_book import Rank
-from graph_emb.optim.apply import apply_update
+from graph_emb.core.errors import ShapeError
+from graph_emb.graph.partition_book import Rank, check_ids
+from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
+
+Handler = TypeVar("Handler")
 
 
 class LocalTransport(Transport):
@@ -40,11 +44,11 @@ class LocalTransport(Transport):
         return shard.read(ids.to(shard.weight.device))
 
     def push(self, pushes: Sequence[Push]) -> None:
-        for table, ids, grads, rule, merge, touched in pushes:
-            if touched:
-                shard = self._tables[table]
+        for push in pushes:
+            if push.touched:
+                shard = self._tables[push.table]
                 device = shard.weight.device
-                apply_update(rule, shard, ids.to(device), grads.to(device), merge)
+                apply_update(push.rule, shard, push.ids.to(device), push.grads.to(device), push.merge)
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         shard = self._tables[table]
@@ -69,3 +73,93 @@ class LocalTransport(Transport):
 
     def close(self) -> None:
         self._tables.close()
+
+
+class StandaloneTransport(LocalTransport):
+    """Kvstore mode without a server: the same interface. Staleness and Hogwild change nothing here."""
+
+    mode = "kvstore"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._push_handlers: dict[str, Callable[..., None]] = {}
+        self._pull_handlers: dict[str, Callable[..., Tensor]] = {}
+
+    def destroy(self, table: str) -> None:
+        super().destroy(table)
+        self._push_handlers.pop(table, None)
+        self._pull_handlers.pop(table, None)
+
+    def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
+        """As ``KVStoreTransport.register_push_handler``."""
+        self._register(self._push_handlers, table, func)
+
+    def register_pull_handler(self, table: str, func: Callable[..., Tensor] | None) -> None:
+        """As ``KVStoreTransport.register_pull_handler``."""
+        self._register(self._pull_handlers, table, func)
+
+    def _register(self, handlers: dict[str, Handler], table: str, func: Handler | None) -> None:
+        self.shard(table)
+        if func is None:
+            handlers.pop(table, None)
+        else:
+            handlers[table] = func
+
+    def in_reach(self, table: str) -> Reach:
+        """The rows that this process may change in place: all, or none where handlers see them."""
+        found = super().in_reach(table)
+        handled = table in self._push_handlers or table in self._pull_handlers
+        return found._replace(weight=found.weight[:0]) if handled else found
+
+    def pull(self, table: str, ids: Tensor) -> Tensor:
+        if table not in self._pull_handlers:
+            return super().pull(table, ids)
+        distinct, inverse = ids.unique(return_inverse=True)
+        return self._pull_handlers[table](self._data(), table, distinct)[inverse]
+
+    def push(self, pushes: Sequence[Push]) -> None:
+        for push in pushes:
+            if push.table not in self._push_handlers:
+                super().push([push])
+            elif push.touched:
+                rows, grads = merge(*self.shard(push.table).without_frozen(push.ids, push.grads), push.merge)
+                self._push_handlers[push.table](self._data(), push.table, rows, grads)
+
+    def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
+        """As ``KVStoreTransport.push_data``."""
+        shard = self.shard(table)
+        ids, values = checked_values(shard.spec, ids, values, table in self._push_handlers)
+        if table in self._push_handlers:
+            self._push_handlers[table](self._data(), table, ids, values)
+        else:
+            shard.write(ids, values)
+
+    def _data(self) -> dict[str, Tensor]:
+        named: dict[str, Tensor] = {}
+        for table, shard in self._tables.items():
+            named[table] = shard.weight
+            named.update({f"{table}_{name}": tensor for name, tensor in shard.state.items()})
+        return named
+
+
+def checked_values(spec: TableSpec, ids: Tensor, values: Tensor, handled: bool) -> tuple[Tensor, Tensor]:
+    """Ids, (B,), int64, and values, (B, ...), of DGL's push, both on the CPU and outside autograd.
+
+    Args:
+        spec: Of the table.
+        ids: Any integer tensor.
+        values: One entry for each id.
+        handled: Whether a handler takes them; else they are rows, (B, D).
+    Raises:
+        PartitionError: an id is out of range.
+        ShapeError: ids are no integer tensor, or values do not fit them or the table.
+    """
+    ids = check_ids(ids, spec.num_rows, spec.name).flatten()
+    if len(ids) != len(values):
+        raise ShapeError(f"table {spec.name!r}: {len(ids)} ids but {len(values)} rows of values")
+    if not handled and tuple(values.shape) != (len(ids), spec.dim):
+        raise ShapeError(
+            f"table {spec.name!r}: values have shape {tuple(values.shape)}, its rows ({len(ids)}, {spec.dim}); "
+            "only a push handler takes other shapes"
+        )
+    return ids.cpu(), values.detach().cpu()

@@ -20,13 +20,14 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerError, unknown_name
 from graph_emb.core.json_codec import pack, unpack
 from graph_emb.graph.partition_book import Rank
 from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, check_address, token_proof
-from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
+from graph_emb.transport.shm_all_to_all import SharedExchange
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
@@ -43,6 +44,7 @@ class ProcessGroup:
     Attributes:
         rank, world_size: This process, and how many there are.
         local_rank: This process among those of its machine: the number of its GPU.
+        same_memory: Whether all processes are on one machine and see each other's memory.
     """
 
     def __init__(self, backend: str | None = None, timeout: float = 300.0, shared_memory: bool = True) -> None:
@@ -77,11 +79,7 @@ class ProcessGroup:
             self._shared = SharedExchange.open(
                 self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
             )
-        if self._shared is not None:  # ranks of one machine call the shared memory with no layer in between
-            shared = SharedAllToAll(self._shared, self.exchange_into, self._failed)
-            self.exchange = shared.exchange  # type: ignore[method-assign]
-            self.exchange_into = shared.exchange_into  # type: ignore[method-assign]
-            self.outgoing = shared.outgoing  # type: ignore[method-assign]
+        self.same_memory = self._shared is not None
 
     def _start(self, backend: str) -> Any:
         absent = [word for word in _WORDS if word not in os.environ]
@@ -109,16 +107,6 @@ class ProcessGroup:
             ) from error
         return store
 
-    @property
-    def same_memory(self) -> bool:
-        """Whether all processes are on one machine and see each other's memory."""
-        return self._shared is not None
-
-    @property
-    def torch_group(self) -> Any:
-        """The group as torch.distributed knows it."""
-        return self._group
-
     def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
         """Send pieces of ``send`` to the ranks in order and receive theirs.
 
@@ -141,14 +129,21 @@ class ProcessGroup:
         """``exchange`` into memory that the caller holds, contiguous."""
         # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
-            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+            if self._shared is not None and send.device.type == "cpu":
+                self._shared.exchange(out, send, to_send, to_receive)
+            else:
+                dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
 
     def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
         """Memory for what the next exchange sends, (num_rows, *), of the width, dtype and device of ``like``.
 
         Between ranks of one machine it is memory that they map, so that the exchange need not copy it.
         """
-        return like.new_empty((num_rows, *like.shape[1:]))
+        shape = (num_rows, *like.shape[1:])
+        num_bytes = math.prod(shape) * like.element_size()
+        if self._shared is None or like.device.type != "cpu" or not num_bytes:
+            return like.new_empty(shape)
+        return torch.from_numpy(self._shared.outgoing(num_bytes)).view(like.dtype).view(shape)
 
     def start_exchange(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
@@ -173,15 +168,12 @@ class ProcessGroup:
             DataError: a peer sent no such value.
             PeerError: a process is gone or did not answer in time.
         """
-        return [unpack(message, kinds) for message in self._gather_bytes(pack(value, what), what)]
-
-    def _gather_bytes(self, message: bytes, what: str) -> list[bytes]:
-        """The bytes of every rank, in the order of ranks."""
+        message = pack(value, what)
         sizes = [int(size) for size in self._gather_equal(torch.tensor([len(message)]), what)]
         own = torch.zeros(max(sizes), dtype=torch.uint8)
         own[: len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        pieces = self._gather_equal(own, what)
-        return [piece[:size].numpy().tobytes() for piece, size in zip(pieces, sizes, strict=True)]
+        pieces = zip(self._gather_equal(own, what), sizes, strict=True)
+        return [unpack(piece[:size].numpy().tobytes(), kinds) for piece, size in pieces]
 
     def _gather_equal(self, own: Tensor, what: str) -> list[Tensor]:
         """A tensor of the same shape from every rank."""
@@ -226,7 +218,6 @@ class ProcessGroup:
         if self._shared is not None:
             self._shared.close()
             self._shared = None
-            del self.exchange, self.exchange_into, self.outgoing  # they keep this object, and mapped memory, alive
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
         if own is not None:
@@ -337,3 +328,44 @@ def _rendezvous(timeout: timedelta) -> tuple[Any, int, int]:
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+
+
+class DataParallel:
+    """A network of which every rank holds a copy, with gradients that are summed. Alone, it is the network itself.
+
+    Tables sum the gradients of all ranks (``merge="sum"``); DistributedDataParallel divides by their number. Here both
+    sum, so that a loss which each rank divides by the size of the whole step has the gradient of one process.
+
+    Every rank runs forward and backward the same number of times; ``graph_emb.in_step`` gives empty batches to
+    ranks that run out. All ranks start from the first one's values.
+
+    Args:
+        module: The network; parameters that a step leaves unused are fine.
+        group: The ranks; None: this process alone.
+    Attributes:
+        module: The network, for its parameters and modes.
+    """
+
+    def __init__(self, module: nn.Module, group: ProcessGroup | None) -> None:
+        self.module = module
+        self._wrapped: DistributedDataParallel | None = None
+        if group is not None and group.world_size > 1:
+            self._wrapped = DistributedDataParallel(module, process_group=group._group, find_unused_parameters=True)
+            self._wrapped.register_comm_hook(group._group, _sum)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the network; its gradients are summed over the ranks in backward."""
+        return (self.module if self._wrapped is None else self._wrapped)(*args, **kwargs)
+
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, a forward and its backward add to this rank's gradients only; the next one outside sends all."""
+        return contextlib.nullcontext() if self._wrapped is None else self._wrapped.no_sync()
+
+
+def _sum(group: Any, bucket: dist.GradBucket) -> Any:
+    work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+# torch compares a hook's annotations with types, and refuses strings.
+_sum.__annotations__.clear()

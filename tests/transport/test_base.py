@@ -13,8 +13,7 @@ from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import TableRows, Transport
 from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.kvstore.client import KVStoreTransport
-from graph_emb.transport.kvstore.standalone import StandaloneTransport
-from graph_emb.transport.local import LocalTransport
+from graph_emb.transport.local import LocalTransport, StandaloneTransport
 
 CONTRACTS: list[type] = [Transport, PartitionBook, SparseRule, EmbeddingShard, TableRows]
 TRANSPORTS: list[type] = [LocalTransport, CollectiveTransport, KVStoreTransport, StandaloneTransport]

@@ -33,8 +33,7 @@ from graph_emb.models.links.training import (
     negative_draw,
     score_links,
 )
-from graph_emb.transport.data_parallel import DataParallel
-from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.process_group import DataParallel, ProcessGroup
 
 
 @dataclass(frozen=True, eq=False)

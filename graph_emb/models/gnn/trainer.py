@@ -22,9 +22,8 @@ from graph_emb.sampling.blocks import NeighborSampling, whole_graph
 from graph_emb.table.initializers import Normal, XavierUniform
 from graph_emb.transport import runtime
 from graph_emb.transport.base import WEIGHT
-from graph_emb.transport.data_parallel import DataParallel
 from graph_emb.transport.lockstep import layout
-from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.process_group import DataParallel, ProcessGroup
 
 
 class Trainer:

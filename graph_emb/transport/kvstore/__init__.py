@@ -86,7 +86,7 @@ def connect(
     if hosts is None:
         if named:
             raise ConfigError(f"{named[0]} is given without hosts; name the servers' hosts or set ${HOSTS_VARIABLE}")
-        from graph_emb.transport.kvstore.standalone import StandaloneTransport
+        from graph_emb.transport.local import StandaloneTransport
 
         return StandaloneTransport()
     from graph_emb.transport.kvstore.client import KVStoreTransport

@@ -11,7 +11,7 @@ import torch
 import graph_emb as ge
 from graph_emb.transport import runtime
 from graph_emb.transport.kvstore.client import KVStoreTransport
-from graph_emb.transport.kvstore.standalone import StandaloneTransport
+from graph_emb.transport.local import StandaloneTransport
 from tests.transport.kvstore.test_client import HANDLED, with_handlers
 from tests.transport.kvstore.test_laws import reference, train
 
