@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from graph_emb.checkpoint.reader import IDS, WEIGHT, Checkpoint, TableReader
+from graph_emb.checkpoint.reader import Checkpoint, TableReader
+from graph_emb.checkpoint.row_files import IDS, WEIGHT
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFiles
 from graph_emb.formats.embedding_files import checked_ids, open_embeddings, write_rows

@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn, optim
 
 from graph_emb.checkpoint.loading import load_checkpoint
-from graph_emb.checkpoint.manifest import NAME, CheckpointManifest
-from graph_emb.checkpoint.retention import check_replaceable
+from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, check_replaceable
 from graph_emb.checkpoint.saving import PendingCheckpoint, agree, save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import remove_folder

@@ -5,7 +5,6 @@ Legend: N ids of a range, D width.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,12 +14,9 @@ import torch
 from torch import Tensor
 
 from graph_emb.checkpoint.manifest import CheckpointManifest, FileEntry, RowsEntry, TableEntry
-from graph_emb.checkpoint.safetensors_file import PIECE_BYTES, PieceReader, dtype_name, row_pieces
+from graph_emb.checkpoint.row_files import IDS, PIECE_BYTES, STATE, THREADS, WEIGHT, PieceReader, dtype_name, row_pieces
 from graph_emb.core.errors import DataError, PartitionError, unknown_name
 from graph_emb.core.storage import xxh64_of
-
-THREADS = max(1, min(4, os.cpu_count() or 1))
-WEIGHT, IDS, STATE = "weight", "ids", "state."
 
 
 class Checkpoint:

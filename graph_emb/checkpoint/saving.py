@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from torch import nn, optim
 
-from graph_emb.checkpoint.dense import DenseObjects
-from graph_emb.checkpoint.retention import Best, Retention, pending_checkpoint
-from graph_emb.checkpoint.snapshot import Snapshot, finish, part_file, take, write_part
+from graph_emb.checkpoint.manifest import Best, Retention, pending_checkpoint
+from graph_emb.checkpoint.snapshot import DenseObjects, Snapshot, finish, part_file, take, write_part
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding

@@ -17,7 +17,7 @@ import graph_emb as ge
 from graph_emb.checkpoint import export
 from graph_emb.checkpoint.export import export_checkpoint, save_ids
 from graph_emb.checkpoint.manifest import CheckpointManifest, RowsEntry, TableEntry, WorldEntry
-from graph_emb.checkpoint.safetensors_file import Column, PieceWriter
+from graph_emb.checkpoint.row_files import Column, PieceWriter
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import xxh64_of

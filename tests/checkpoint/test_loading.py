@@ -11,7 +11,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.checkpoint import loading, restore_rows
-from graph_emb.checkpoint.safetensors_file import row_pieces
+from graph_emb.checkpoint.row_files import row_pieces
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, ShapeError
 from graph_emb.formats import embedding_files, warm_start
 from graph_emb.formats.warm_start import FromFile

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import graph_emb as ge
-from graph_emb.checkpoint import retention
-from graph_emb.checkpoint.manifest import CheckpointManifest
+from graph_emb.checkpoint import manifest
+from graph_emb.checkpoint.manifest import CheckpointManifest, Retention, pending_checkpoint
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
 
@@ -88,7 +88,7 @@ def test_leftovers_of_killed_saves_go_those_of_older_versions_too(tmp_path: Path
         save(tmp_path / "made", step=3)
         (tmp_path / "made").rename(tmp_path / name)
     (tmp_path / ".5.writing" / "notes.txt").write_text("mine")
-    folder = retention.pending_checkpoint(tmp_path / "6", retention.Retention(None, None, None))
+    folder = pending_checkpoint(tmp_path / "6", Retention(None, None, None))
     (folder.path / "tables").mkdir()
     folder._hidden.close(remove=False)  # as a kill leaves it
     (tmp_path / ".8.writing").mkdir()  # killed before it was marked
@@ -114,7 +114,7 @@ def test_an_error_after_the_new_checkpoint_is_in_place_says_so(
     def fail(path: Path) -> None:
         raise error
 
-    monkeypatch.setattr(retention, "remove_folder", fail)
+    monkeypatch.setattr(manifest, "remove_folder", fail)
     with pytest.raises(type(error), match=text):
         save(tmp_path / "2", step=2, keep_last=1)
     assert CheckpointManifest.read(tmp_path / "2").step == 2
@@ -123,8 +123,7 @@ def test_an_error_after_the_new_checkpoint_is_in_place_says_so(
 MANY = """
 import os, sys
 from pathlib import Path
-from graph_emb.checkpoint.manifest import CheckpointManifest
-from graph_emb.checkpoint.retention import Retention, pending_checkpoint
+from graph_emb.checkpoint.manifest import CheckpointManifest, Retention, pending_checkpoint
 from graph_emb.core.storage import write_file
 
 place, saves = Path(sys.argv[1]), int(sys.argv[2])

@@ -16,8 +16,8 @@ from safetensors import safe_open
 
 import graph_emb as ge
 from graph_emb.checkpoint import snapshot, table_writer
+from graph_emb.checkpoint.manifest import Retention, pending_checkpoint
 from graph_emb.checkpoint.reader import Checkpoint
-from graph_emb.checkpoint.retention import Retention, pending_checkpoint
 from graph_emb.checkpoint.saving import PendingCheckpoint
 from graph_emb.core.errors import ConfigError, DataError
 from tests.checkpoint.tiny import NUM, Tiny, same

@@ -1,14 +1,23 @@
-"""Files written in pieces are those that safetensors reads, and are read by row ranges."""
+"""Files written in pieces are those that safetensors reads, and are read by row ranges; threads work in order."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from graph_emb.checkpoint.safetensors_file import CODES, Column, PieceReader, PieceWriter, row_pieces, write_tensors
+from graph_emb.checkpoint.row_files import (
+    CODES,
+    Column,
+    PieceReader,
+    PieceWriter,
+    WriterThreads,
+    row_pieces,
+    write_tensors,
+)
 from graph_emb.core.errors import DataError
 
 
@@ -82,3 +91,24 @@ def test_a_file_that_is_cut_while_it_is_open_is_named(tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:200])
         with pytest.raises(DataError, match=r"bytes before the rest of 't'; it was cut off"):
             reader.whole("t")
+
+
+def test_results_and_errors_come_back_and_the_end_waits() -> None:
+    with WriterThreads(2) as threads:
+        halves = [threads.submit(divmod, 7, k) for k in range(3)]
+    assert [half.result() for half in halves[1:]] == [(7, 0), (3, 1)]
+    with pytest.raises(ZeroDivisionError):
+        halves[0].result()
+
+
+def test_what_has_not_begun_can_be_cancelled() -> None:
+    begun, go = threading.Event(), threading.Event()
+    with WriterThreads(1) as threads:
+        first = threads.submit(lambda: (begun.set(), go.wait(30)))
+        second = threads.submit(threading.Event)
+        assert begun.wait(30)
+        assert second.cancel()
+        assert not first.cancel()
+        go.set()
+    assert first.result() == (None, True)
+    assert second.cancelled()
