@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any
 
-from graph_emb.core.command_line import Parser
+from graph_emb.core.command_line import Parser, listed
 from graph_emb.core.errors import ConfigError, nearest
 from partition.cli import COMMANDS as partition_commands
 from partition.cli import add_arguments as add_partition_arguments
@@ -18,6 +18,10 @@ OVERSUBSCRIBE = "take more trainers than four times a machine's cores"
 OF_RUN = "default: what the run was trained on"
 LAUNCH_USAGE = "graph-emb launch [--hosts FILE] [options] -- (train MODEL ... | SCRIPT.py ...)"
 DATASET = "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file"
+
+ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
+LABELS = "node labels: a line for each node, its id and its classes"
+TRUST_PICKLE = "read a pickled graph, which can run any code"
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -103,35 +107,44 @@ def _demo(parser: Parser) -> None:
     parser.add_argument("--seed", default="0", help="default: %(default)s")
 
 
+TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
+    "dataset": ("dataset.name", str, "NAME", DATASET),
+    "root": ("dataset.root", str, "DIR", ROOT),
+    "checkpoint_every": ("checkpoint.every", str, "N", "save every N steps, or 90s, 10m, 2h; beside --out"),
+    "seed": ("seed", None, None, "walks, first rows, negatives and splits follow from it; default: 0"),
+    "dim": ("model.dim", None, None, "width of an embedding"),
+    "epochs": ("train.epochs", None, None, "passes over the walks"),
+    "rule": ("train.rule", None, None, "sgd, adagrad, row_adagrad, adam, adamw or row_adam"),
+    "lr": ("train.lr", None, None, "learning rate"),
+    "threads": ("train.threads", None, None, "of each trainer; default: all cores, shared evenly"),
+    "mode": ("parallel.mode", str, None, "local, collective or kvstore; default: local, or collective with --trainers"),
+    "trainers": ("parallel.trainers", None, "N", "processes that train; default: 1"),
+    "servers": ("parallel.servers", None, "N", "of kvstore mode, on each machine; default there: 1"),
+    "oversubscribe": ("parallel.oversubscribe", True, None, OVERSUBSCRIBE),
+    "formats": ("output.formats", listed, "A,B", "npy, parquet, word2vec, pt; default: npy"),
+    "download": ("dataset.download", True, None, "fetch a known data set that is missing"),
+    "labels": ("dataset.labels", str, "FILE", LABELS),
+    "hold_out": ("dataset.hold_out", None, "SHARE", "edges kept out of training to judge link prediction"),
+    "directed": ("model.symmetrize", False, None, "walk along the edges only, not against them"),
+    "trust_pickle": ("dataset.trust_pickle", True, None, TRUST_PICKLE),
+    "no_eval": ("evaluate.enabled", False, None, "do not evaluate after training"),
+}
+"""Flags of ``train`` that set a field: its path; what makes the value of the flag's text, None: it is read as an
+override's is, or the value that a flag without text stands for; metavar; help."""
+
+
 def _train(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
-    parser.add_argument("--dataset", metavar="NAME", help=DATASET)
     recipe = "a published recipe in place of model and data set, such as ogbl-ddi/deepwalk; key=value changes it"
     parser.add_argument("--recipe", metavar="NAME", help=recipe)
-    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
     parser.add_argument("--out", metavar="DIR", help="run folder; default: runs/<model>-<data set>")
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is in --out")
-    parser.add_argument("--checkpoint-every", metavar="N", help="save every N steps, or 90s, 10m, 2h; beside --out")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
-    parser.add_argument("--seed", help="walks, first rows, negatives and splits follow from it; default: 0")
     parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")
-    parser.add_argument("--dim", help="width of an embedding")
-    parser.add_argument("--epochs", help="passes over the walks")
-    parser.add_argument("--rule", help="sgd, adagrad, row_adagrad, adam, adamw or row_adam")
-    parser.add_argument("--lr", help="learning rate")
-    parser.add_argument("--threads", help="of each trainer; default: all cores, shared evenly")
-    parser.add_argument("--mode", help="local, collective or kvstore; default: local, or collective with --trainers")
-    parser.add_argument("--trainers", metavar="N", help="processes that train; default: 1")
-    parser.add_argument("--servers", metavar="N", help="of kvstore mode, on each machine; default there: 1")
-    parser.add_argument("--oversubscribe", action="store_true", help=OVERSUBSCRIBE)
-    parser.add_argument("--formats", metavar="A,B", help="npy, parquet, word2vec, pt; default: npy")
-    parser.add_argument("--download", action="store_true", help="fetch a known data set that is missing")
-    parser.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
-    parser.add_argument("--hold-out", metavar="SHARE", help="edges kept out of training to judge link prediction")
-    parser.add_argument("--directed", action="store_true", help="walk along the edges only, not against them")
-    parser.add_argument("--trust-pickle", action="store_true", help="read a pickled graph, which can run any code")
-    parser.add_argument("--no-eval", action="store_true", help="do not evaluate after training")
+    for name, (_, value, metavar, text) in TRAIN_FLAGS.items():
+        kind: dict[str, Any] = {"action": "store_true"} if isinstance(value, bool) else {"metavar": metavar}
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **kind)
 
 
 def _launch(parser: Parser) -> None:
@@ -155,9 +168,9 @@ def _judged(parser: Parser) -> None:
 def _node_class(parser: Parser) -> None:
     _judged(parser)
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--labels", metavar="FILE", help="node labels: a line for each node, its id and its classes")
+    source.add_argument("--labels", metavar="FILE", help=LABELS)
     source.add_argument("--dataset", metavar="NAME", help=f"take the labels of this data set; {OF_RUN}")
-    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
+    parser.add_argument("--root", metavar="DIR", help=ROOT)
     parser.add_argument("--ratios", metavar="A,B", help="shares of nodes to train on; default: 0.1,0.2,...,0.9")
     parser.add_argument("--shuffles", help="random splits per ratio; default: 10")
     parser.add_argument("--seed", help="of the splits; default: 0")
@@ -166,7 +179,7 @@ def _node_class(parser: Parser) -> None:
 def _link(parser: Parser) -> None:
     _judged(parser)
     parser.add_argument("--dataset", metavar="NAME", help=f"a data set with held-out edges; {OF_RUN}")
-    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
+    parser.add_argument("--root", metavar="DIR", help=ROOT)
     parser.add_argument("--hits", metavar="K,K", help="the K of Hits@K; default: 10,20,50,100")
     parser.add_argument("--scorer", help="centred-dot, dot, cosine or hadamard-logreg; default: centred-dot")
 
@@ -188,8 +201,8 @@ def _inspect(parser: Parser) -> None:
 
 def _info(parser: Parser) -> None:
     parser.add_argument("target", metavar="WHAT", nargs="?", help="data set name or path, run or embeddings folder")
-    parser.add_argument("--root", metavar="DIR", help="folder of the known data sets; default: $GRAPH_EMB_DATA")
-    parser.add_argument("--trust-pickle", action="store_true", help="read a pickled graph, which can run any code")
+    parser.add_argument("--root", metavar="DIR", help=ROOT)
+    parser.add_argument("--trust-pickle", action="store_true", help=TRUST_PICKLE)
 
 
 def _ogb_report(parser: Parser) -> None:

@@ -12,32 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from graph_emb.cli.parser import TRAIN_FLAGS
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
-from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, WATCHED, listed, say, show_progress
+from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, WATCHED, say, show_progress
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import replace_json
-
-TEXT_FLAGS = {
-    "model": "model.name",
-    "dataset": "dataset.name",
-    "root": "dataset.root",
-    "labels": "dataset.labels",
-    "mode": "parallel.mode",
-    "checkpoint_every": "checkpoint.every",
-}
-"""Flags whose text is the value, with the field that they set."""
-VALUE_FLAGS = {
-    "seed": "seed",
-    "dim": "model.dim",
-    "epochs": "train.epochs",
-    "rule": "train.rule",
-    "lr": "train.lr",
-    "threads": "train.threads",
-    "trainers": "parallel.trainers",
-    "servers": "parallel.servers",
-    "hold_out": "dataset.hold_out",
-}
-"""Flags whose text is read as an override's value is."""
 
 READINGS = ("optimistic", "pessimistic")
 """Of ties, besides the value to report, which the table of several seeds shows."""
@@ -173,23 +152,14 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     layers: list[dict[str, Any]] = [read_config_file(args.config)] if args.config else []
     if args.recipe is not None:
         layers = [_recipe(args)]
-    for flag, path in TEXT_FLAGS.items():
-        if getattr(args, flag) is not None:
-            layers.append(place_key(path, getattr(args, flag)))
-    for flag, path in VALUE_FLAGS.items():
-        if getattr(args, flag) is not None:
-            layers.append(parse_override(f"{path}={getattr(args, flag)}"))
-    if args.formats is not None:
-        layers.append(place_key("output.formats", listed(args.formats)))
-    for flag, path, value in (
-        ("download", "dataset.download", True),
-        ("directed", "model.symmetrize", False),
-        ("trust_pickle", "dataset.trust_pickle", True),
-        ("no_eval", "evaluate.enabled", False),
-        ("oversubscribe", "parallel.oversubscribe", True),
-    ):
-        if getattr(args, flag):
-            layers.append(place_key(path, value))
+    if args.model is not None:
+        layers.append(place_key("model.name", args.model))
+    for name, (path, value, _, _) in TRAIN_FLAGS.items():
+        given = getattr(args, name)
+        if isinstance(value, bool):
+            layers += [place_key(path, value)] if given else []
+        elif given is not None:
+            layers.append(parse_override(f"{path}={given}") if value is None else place_key(path, value(given)))
     layers.extend(parse_override(text) for text in args.overrides)
     layers = [*_implied_mode(layers), *layers]
     if not any("dataset" in layer for layer in layers):
