@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.evaluate.clustering import cluster_agreement
+from graph_emb.evaluate.clustering import cluster_agreement, nearest_nodes
 from graph_emb.evaluate.link_prediction import evaluate_link, hits
-from graph_emb.evaluate.nearest import nearest_nodes
 from graph_emb.evaluate.node_classification import node_classification
 from graph_emb.evaluate.ranks import rank
 from graph_emb.evaluate.split_accuracy import split_accuracy

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from graph_emb.compat.ogb import evaluator
 from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError, unknown_name
-from graph_emb.evaluate.arrays import as_embeddings, as_scores
-from graph_emb.evaluate.ranks import Ranks, TiedValue, rank, warn_of_ties
+from graph_emb.evaluate.ranks import Ranks, TiedValue, as_embeddings, as_scores, rank, warn_of_ties
 from graph_emb.sampling.negatives import NonEdges
 
 HITS_AT = (10, 20, 30, 50, 100)
@@ -175,7 +174,7 @@ def evaluate_link(
         1.0
     """
     measures = {name: measure(name) for name in metrics}
-    rule = as_scorer(scorer)
+    rule = SCORERS[scorer]() if isinstance(scorer, str) else scorer
     table = torch.from_numpy(as_embeddings(embeddings))
     pair_score = rule.fit(table, link_split)
     found: dict[str, dict[str, TiedValue]] = {}
@@ -244,15 +243,13 @@ class LinkPart:
         """
         if self.shared is not None:
             return rank(score(self.edge), score(self.shared))
-        return rank(score(self.edge), torch.cat([score(pairs).view(rows, -1) for rows, pairs in self._own_pairs()]))
-
-    def _own_pairs(self) -> Iterator[tuple[int, Tensor]]:
-        """Negatives written out as pairs, some edges at a time, with the number of these edges."""
         assert self.targets is not None
-        width = self.targets.shape[1]
+        width, negative = self.targets.shape[1], []
         step = max(1, PAIRS_AT_ONCE // width)
         for edges, targets in zip(self.edge.split(step), self.targets.split(step), strict=True):
-            yield len(edges), torch.stack([edges[:, :1].expand(-1, width), targets], dim=2).view(-1, 2)
+            pairs = torch.stack([edges[:, :1].expand(-1, width), targets], dim=2).view(-1, 2)
+            negative.append(score(pairs).view(len(edges), -1))
+        return rank(score(self.edge), torch.cat(negative))
 
 
 def link_part(link_split: LinkSplit, part: str, num_nodes: int) -> LinkPart:
@@ -410,15 +407,6 @@ class HadamardLogistic:
 
     def _take(self, pairs: Tensor, generator: torch.Generator) -> Tensor:
         return pairs[torch.randperm(len(pairs), generator=generator)[: self.max_edges]]
-
-
-def as_scorer(scorer: str | PairScorer) -> PairScorer:
-    """A scorer by its name, with default settings, or as given.
-
-    Raises:
-        ConfigError: no scorer of that name.
-    """
-    return SCORERS[scorer]() if isinstance(scorer, str) else scorer
 
 
 def score_pairs(embeddings: Tensor, pairs: Tensor, pair_score: PairScore) -> Tensor:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.arrays import as_embeddings, mean_and_std
+from graph_emb.evaluate.ranks import as_embeddings, mean_and_std
 from graph_emb.graph.labels import Labels
 
 RATIOS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -116,7 +116,10 @@ def node_classification(
     """
     matrix = as_embeddings(embeddings)
     nodes = labelled_nodes(labels, len(matrix))
-    cuts = tuple(_cut(ratio, len(nodes)) for ratio in ratios)
+    cuts = tuple(int(ratio * len(nodes)) if 0 < ratio < 1 else 0 for ratio in ratios)
+    for ratio, cut in zip(ratios, cuts, strict=True):
+        if cut < 1:  # the other side has a node whenever the ratio is below 1
+            raise ConfigError(f"ratio {ratio} of {len(nodes)} labelled nodes trains on none; give one in (0, 1)")
     if shuffles < 1 or not cuts:
         raise ConfigError(f"{shuffles} shuffles at {len(cuts)} ratios; give at least one of each")
     features = matrix[nodes].astype(np.float64)
@@ -173,13 +176,6 @@ def labelled_nodes(labels: Labels, num_nodes: int) -> NDArray[np.int64]:
     if used < 2:
         raise DataError(f"labels use {used} of {labels.num_classes} classes; at least 2 are needed to tell apart")
     return labels.labelled()
-
-
-def _cut(ratio: float, num_nodes: int) -> int:
-    cut = int(ratio * num_nodes) if 0 < ratio < 1 else 0
-    if cut < 1:  # the other side has a node whenever the ratio is below 1
-        raise ConfigError(f"ratio {ratio} of {num_nodes} labelled nodes trains on none; give one in (0, 1)")
-    return cut
 
 
 # liblinear copies the matrix into nodes of 16 bytes for each class it fits.

@@ -1,18 +1,81 @@
-"""Ranks of positive scores among negatives, with ties counted in all three ways."""
+"""Ranks of positives among negatives, metrics of predicted classes, and the input checks of all metrics."""
 
-# B positives, M negatives.
+# N nodes, D width, B positives, M negatives, C classes or tasks.
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, ShapeError
-from graph_emb.evaluate.arrays import as_scores
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
+
+ROWS_AT_ONCE = 1 << 16
+_WIDE = (torch.float32, torch.float64)
+_NARROW = (torch.float16, torch.bfloat16)
+
+
+def as_embeddings(embeddings: Any) -> NDArray[np.floating]:
+    """Embeddings as a matrix (N, D) of float32 or float64 without a copy where possible; 16-bit rows are widened.
+
+    Raises:
+        ShapeError: not a floating matrix of at least one row and column.
+        DataError: a value is not finite.
+    """
+    table = embeddings.detach() if isinstance(embeddings, Tensor) else torch.from_numpy(np.asarray(embeddings))
+    if table.dim() != 2 or table.numel() == 0 or table.dtype not in _WIDE + _NARROW:
+        raise ShapeError(
+            f"embeddings have shape {tuple(table.shape)} and dtype {table.dtype}; give a floating matrix (N, D)"
+        )
+    matrix: NDArray[np.floating] = (table.float() if table.dtype in _NARROW else table).cpu().numpy()
+    for begin in range(0, len(matrix), ROWS_AT_ONCE):
+        finite = np.isfinite(matrix[begin : begin + ROWS_AT_ONCE]).all(axis=1)
+        if not finite.all():
+            row = begin + int(np.argmin(finite))
+            raise DataError(f"embeddings: row {row} is not finite; training diverged, try a lower learning rate")
+    return matrix
+
+
+def as_scores(name: str, scores: Any, dims: tuple[int, ...]) -> Tensor:
+    """Scores as a detached float32 or float64 tensor without NaN.
+
+    Args:
+        name: The word for them in errors.
+        scores: Torch or numpy, one of the numbers of dimensions ``dims``.
+    Raises:
+        ShapeError: another shape or dtype. 16-bit scores are refused: they hold 3 digits (float16) or 2 (bfloat16),
+            so distinct logits become ties and ranks mean nothing.
+        DataError: empty, or NaN.
+    """
+    tensor = scores.detach() if isinstance(scores, Tensor) else torch.from_numpy(np.asarray(scores))
+    if tensor.dtype in _NARROW:
+        raise ShapeError(f"{name} scores are {tensor.dtype}, which rounds distinct logits to ties; compute in float32")
+    if tensor.dtype not in _WIDE or tensor.dim() not in dims:
+        wanted = " or ".join(str(d) for d in dims)
+        raise ShapeError(
+            f"{name} scores have shape {tuple(tensor.shape)} and dtype {tensor.dtype}; "
+            f"give float32 of {wanted} dimensions"
+        )
+    if tensor.numel() == 0:
+        raise DataError(f"there are no {name} scores (shape {tuple(tensor.shape)}); nothing can be ranked")
+    if bool(tensor.isnan().any()):
+        count = int(tensor.isnan().sum())
+        raise DataError(f"{count} of {tensor.numel()} {name} scores are NaN; the model diverged")
+    return tensor
+
+
+def mean_and_std(values: Any) -> tuple[Any, Any]:
+    """Means and unbiased standard deviations over the last axis; NaN of one value."""
+    found = np.asarray(values, np.float64)
+    alone = found.shape[-1] == 1
+    return found.mean(axis=-1), np.full(found.shape[:-1], np.nan)[()] if alone else found.std(axis=-1, ddof=1)
+
 
 # Comparisons held at once when every positive has negatives of its own: one byte each.
 COMPARED_AT_ONCE = 1 << 24
@@ -135,3 +198,74 @@ def warn_of_ties(name: str, value: TiedValue) -> None:
             TiesWarning,
             stacklevel=3,
         )
+
+
+def accuracy(logits: Tensor, classes: Tensor) -> float:
+    """The share of nodes whose highest logit is their class.
+
+    Args:
+        logits: Shape (N, C), float32 or float64.
+        classes: Shape (N,), int64, in [0, C).
+    """
+    scores = as_scores("class", logits, (2,))
+    if classes.shape != scores.shape[:1]:
+        raise ShapeError(f"classes have shape {tuple(classes.shape)}; expected ({len(scores)},)")
+    return float((scores.argmax(dim=1) == classes).double().mean())
+
+
+def task_auc(logits: Tensor, targets: Tensor) -> float:
+    """The mean over tasks of ROC-AUC, OGB's metric of ogbn-proteins.
+
+    Args:
+        logits: Shape (N, C).
+        targets: Shape (N, C), 1 and 0, NaN where unknown; tasks without both are left out.
+    Raises:
+        DataError: no task has both.
+    """
+    found = task_aucs(logits, targets)
+    for value in found:
+        warn_of_ties("auc", value)
+    return sum(value.realistic for value in found) / len(found)
+
+
+def task_aucs(logits: Tensor, targets: Tensor) -> list[TiedValue]:
+    """ROC-AUC of each task that has both answers; arguments and errors as in ``task_auc``."""
+    scores = _fitting(logits, targets)
+    values = [
+        rank(scores[targets[:, task] == 1, task], scores[targets[:, task] == 0, task]).auc()
+        for task in range(targets.shape[1])
+        if bool((targets[:, task] == 1).any()) and bool((targets[:, task] == 0).any())
+    ]
+    if not values:
+        raise DataError(f"ROC-AUC: none of {targets.shape[1]} tasks has both answers; evaluate more nodes")
+    return values
+
+
+def micro_f1(logits: Tensor, targets: Tensor) -> float:
+    """F1 over all decisions ``logit > 0``: ``2 TP / (2 TP + FP + FN)``; 0 where nothing is labelled or found.
+
+    Args:
+        logits, targets: As in ``task_auc``; unknown labels count nowhere.
+    """
+    found = _fitting(logits, targets) > 0
+    hit = int((found & (targets == 1)).sum())
+    wrong = int((found & (targets == 0)).sum()) + int((~found & (targets == 1)).sum())
+    return 2 * hit / (2 * hit + wrong) if hit else 0.0
+
+
+CLASS_METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "accuracy": accuracy,
+    "rocauc": task_auc,
+    "micro_f1": micro_f1,
+}
+"""By name; each takes logits and truth, and higher is better."""
+
+
+def _fitting(logits: Tensor, targets: Tensor) -> Tensor:
+    scores = as_scores("class", logits, (2,))
+    if targets.shape != scores.shape or not torch.is_floating_point(targets):
+        raise ShapeError(
+            f"targets have shape {tuple(targets.shape)} and dtype {targets.dtype}; "
+            f"expected floating {tuple(scores.shape)}, one column for each task"
+        )
+    return scores

@@ -104,13 +104,7 @@ def copy_embeddings(
 
 
 def write_rows(
-    folder: str | Path,
-    pieces: Iterable[Any],
-    dim: int,
-    ids: Ids,
-    formats: Sequence[str],
-    *,
-    overwrite: bool = False,
+    folder: str | Path, pieces: Iterable[Any], dim: int, ids: Ids, formats: Sequence[str], *, overwrite: bool = False
 ) -> list[Path]:
     """Rows that come in order, (B, D) at a time, with their checked ids (N,), into all formats at once.
 

@@ -55,10 +55,7 @@ class Labels:
 
     @classmethod
     def from_single(
-        cls,
-        classes: ArrayLike,
-        num_classes: int | None = None,
-        class_names: Sequence[str] | None = None,
+        cls, classes: ArrayLike, num_classes: int | None = None, class_names: Sequence[str] | None = None
     ) -> Labels:
         """At most one label for each node.
 
@@ -74,10 +71,7 @@ class Labels:
 
     @classmethod
     def from_lists(
-        cls,
-        lists: Iterable[Iterable[int]],
-        num_classes: int | None = None,
-        class_names: Sequence[str] | None = None,
+        cls, lists: Iterable[Iterable[int]], num_classes: int | None = None, class_names: Sequence[str] | None = None
     ) -> Labels:
         """The labels of node 0, of node 1, ...: N collections of classes, each possibly empty."""
         rows = [list(row) for row in lists]

@@ -1,17 +1,18 @@
-"""Views of a data set: compressed rows for walks, triples for knowledge graphs, typed nodes for graph networks."""
+"""Views of a data set: rows for walks, triples, typed nodes for graph networks, held-out edges, and its numbers."""
 
-# N nodes, E arcs
+# N nodes, E arcs, M edges of the whole graph
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import DataError, GraphEmbError
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
 from graph_emb.graph.csr import Duplicates, Graph, SelfLoops
 from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit, check_labels
 from graph_emb.graph.labels import Labels
@@ -253,3 +254,170 @@ def with_reverse(graph: HeteroGraph) -> HeteroGraph:
             edges[head, relation, tail] = src, dst
             edges[tail, f"rev_{relation}", head] = dst, src
     return HeteroGraph(dict(graph.num_nodes), edges, node_ids=graph.node_ids, name=graph.name)
+
+
+def hold_out_edges(graph: Graph, valid: float = 0.1, test: float = 0.1, seed: int = 0) -> tuple[Graph, LinkSplit]:
+    """A training graph without some random edges, and those edges with as many negatives.
+
+    Negatives are distinct pairs of different nodes that are no edge of the whole graph (of a directed graph: no arc in
+    that direction), drawn uniformly. Self loops stay in the training graph. The graph may fall apart: a node can lose
+    all its edges. Nodes, ids and weights stay.
+
+    Args:
+        valid, test: Shares of the M edges, each at least 0, together below 1; rounded to whole edges.
+        seed: The same seed gives the same edges, whatever the machine.
+    Returns:
+        The training graph, and ``{"train": {"edge"}, "valid": {"edge", "edge_neg"}, "test": ...}``, each (count, 2).
+    Raises:
+        ConfigError: a share or the seed is out of range.
+        DataError: no edge is left to train on, or there are fewer non-edges than negatives are wanted.
+    """
+    if not (0 <= valid < 1 and 0 <= test < 1 and valid + test < 1):
+        raise ConfigError(f"valid={valid}, test={test}: expected shares of at least 0, together below 1")
+    if seed < 0:
+        raise ConfigError(f"seed={seed}: expected an integer of at least 0")
+    rng = np.random.default_rng(seed)
+    edges, weights = graph.edges(), graph.edge_weights()
+    candidates = np.flatnonzero(edges[:, 0] != edges[:, 1])
+    num_valid, num_test = round(valid * len(candidates)), round(test * len(candidates))
+    if len(edges) <= num_valid + num_test:
+        raise DataError(f"graph: {len(edges)} edges, {num_valid + num_test} held out; none is left to train on")
+    order = rng.permutation(candidates)
+    held_out = {"valid": np.sort(order[:num_valid]), "test": np.sort(order[num_valid : num_valid + num_test])}
+    negatives = _non_edges(graph, num_valid + num_test, rng)
+    kept = np.ones(len(edges), dtype=bool)
+    for places in held_out.values():
+        kept[places] = False
+    train = Graph.from_edges(
+        edges[kept, 0],
+        edges[kept, 1],
+        None if graph.node_ids is not None else graph.num_nodes,
+        None if weights is None else weights[kept],
+        graph.directed,
+        graph.node_ids,
+    )
+    return train, {
+        "train": {"edge": edges[kept]},
+        "valid": {"edge": edges[held_out["valid"]], "edge_neg": negatives[:num_valid]},
+        "test": {"edge": edges[held_out["test"]], "edge_neg": negatives[num_valid:]},
+    }
+
+
+def _non_edges(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Distinct non-edges, shape (count, 2), smaller node first where the graph is undirected."""
+    num_nodes = graph.num_nodes
+    pairs = num_nodes * (num_nodes - 1) // (1 if graph.directed else 2)
+    free = pairs - (graph.num_edges - graph.num_self_loops)
+    if count > free:
+        raise DataError(f"graph: {free} pairs of {num_nodes} nodes are no edges, but {count} negatives are wanted")
+    if free < 2 * count:  # so dense that all pairs fit into memory where the edges do
+        src, dst = np.divmod(np.arange(num_nodes**2, dtype=np.int64), num_nodes)
+        wanted = src != dst if graph.directed else src < dst
+        non_edges = np.stack([src[wanted], dst[wanted]], axis=1)
+        non_edges = non_edges[~graph.has_edges(*non_edges.T)]
+        return non_edges[rng.permutation(len(non_edges))[:count]]
+    found = np.zeros(0, dtype=np.int64)  # src * N + dst of distinct non-edges, in the order in which they were drawn
+    while len(found) < count:
+        src, dst = rng.integers(num_nodes, size=(2, 2 * (count - len(found)) + 16))
+        if not graph.directed:
+            src, dst = np.minimum(src, dst), np.maximum(src, dst)
+        free = (src != dst) & ~graph.has_edges(src, dst)
+        found = np.concatenate([found, src[free] * num_nodes + dst[free]])
+        _, first = np.unique(found, return_index=True)
+        found = found[np.sort(first)]
+    return np.stack(np.divmod(found[:count], num_nodes), axis=1)
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """Counts of any data set; plain numbers, strings, lists and dicts only."""
+    if is_plain(dataset):
+        return describe_plain(plain_dataset(dataset, symmetrize=False))
+    graph, triples = dataset.graph, dataset.triples
+    found: dict[str, Any] = {"name": dataset.name, "nodes": graph.total_nodes, "edges": graph.total_edges}
+    if triples is not None:
+        found["relations"] = triples.num_relations
+        found["triples"] = {part: len(own) for part, own in triples.parts.items()}
+    found["node_types"] = dict(graph.num_nodes)
+    found["edge_types"] = {" ".join(etype): len(src) for etype, (src, _) in graph.edges.items()}
+    found["labels"] = {ntype: _describe_labels(labels) for ntype, labels in dataset.labels.items()} or None
+    split = {t: {part: len(nodes) for part, nodes in own.items()} for t, own in dataset.node_split.items()}
+    return {**found, "node_split": split or None}
+
+
+def digest(dataset: Dataset) -> str:
+    """A number by which a data set is known again: of every array in it, 32 hexadecimal digits."""
+    found = hashlib.blake2b(digest_size=16)
+    _add(found, dataset)
+    return found.hexdigest()
+
+
+def _add(found: hashlib.blake2b, value: Any) -> None:
+    """Feed a value with its type and length, so that no two values read alike."""
+    if isinstance(value, np.ndarray):
+        kept = np.ascontiguousarray(value if value.dtype.kind != "O" else value.astype(str))
+        found.update(f"array {kept.dtype.str} {kept.shape};".encode())
+        found.update(kept.view(np.uint8).data if kept.size else b"")
+    elif is_dataclass(value):
+        # counts tell how a graph was read, not what it is
+        _add(found, {part.name: getattr(value, part.name) for part in fields(value) if part.name != "counts"})
+    elif isinstance(value, Mapping):
+        found.update(f"mapping {len(value)};".encode())
+        for key, item in value.items():
+            _add(found, key)
+            _add(found, item)
+    elif isinstance(value, tuple | frozenset):
+        items = sorted(value) if isinstance(value, frozenset) else value
+        found.update(f"items {len(items)};".encode())
+        for item in items:
+            _add(found, item)
+    else:
+        found.update(f"{type(value).__name__} {value!r};".encode())
+
+
+def describe_plain(dataset: PlainDataset) -> dict[str, Any]:
+    """Counts of a data set of one node and one edge type.
+
+    ``edges`` counts an undirected edge once, ``arcs`` what is stored. ``degree`` is of stored out-arcs; a node is
+    isolated when no arc leaves or reaches it, a self loop aside. ``components`` ignores directions.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    graph, split, links = dataset.graph, dataset.node_split, dataset.link_split
+    degrees = graph.degrees()
+    num_components, component = connected_components(graph.to_scipy(), directed=graph.directed, connection="weak")
+    sizes = np.bincount(component, minlength=1)
+    return {
+        "name": dataset.name,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "arcs": graph.num_arcs,
+        "directed": graph.directed,
+        "weighted": graph.weights is not None,
+        "ids": "0 .. N-1" if graph.node_ids is None else ("str" if graph.node_ids.dtype.kind == "U" else "int"),
+        "degree": {
+            "min": int(degrees.min()) if degrees.size else 0,
+            "median": float(np.median(degrees)) if degrees.size else 0.0,
+            "mean": float(degrees.mean()) if degrees.size else 0.0,
+            "max": int(degrees.max(initial=0)),
+        },
+        "isolated": int((sizes == 1).sum()) if graph.num_nodes else 0,
+        "self_loops": graph.num_self_loops,
+        "components": int(num_components),
+        "largest_component": int(sizes.max()),
+        "labels": None if dataset.labels is None else _describe_labels(dataset.labels),
+        "node_split": split and {part: len(nodes) for part, nodes in split.items()},
+        "link_split": links
+        and {part: {name: list(table.shape) for name, table in tables.items()} for part, tables in links.items()},
+        **dataset.counts,
+    }
+
+
+def _describe_labels(labels: Labels) -> dict[str, Any]:
+    counts = labels.counts()
+    return {
+        "classes": labels.num_classes,
+        "labelled": len(labels.labelled()),
+        "assignments": len(labels.indices),
+        "most_on_a_node": int(counts.max(initial=0)),
+        "largest_class": int(labels.class_counts().max(initial=0)),
+    }

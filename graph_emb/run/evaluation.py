@@ -17,7 +17,7 @@ from graph_emb.config import EvaluateSection
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import short
 from graph_emb.core.threads import torch_threads
-from graph_emb.evaluate.mlp import train_mlp
+from graph_emb.evaluate.split_accuracy import train_mlp
 from graph_emb.graph.datasets import NodeSplit
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.typed import NODE_TYPE

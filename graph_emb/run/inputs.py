@@ -17,10 +17,8 @@ from graph_emb.core.settings import Settings
 from graph_emb.graph import Graph, read_graph, read_labels
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
-from graph_emb.graph.describe import digest
-from graph_emb.graph.holdout import hold_out_edges
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.graph.views import PlainDataset, plain_dataset
+from graph_emb.graph.views import PlainDataset, digest, hold_out_edges, plain_dataset
 from graph_emb.models.skipgram.config import EdgePolicy
 
 

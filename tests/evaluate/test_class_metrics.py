@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import f1_score, roc_auc_score
 
 from graph_emb.core.errors import DataError, ShapeError
-from graph_emb.evaluate.class_metrics import accuracy, micro_f1, task_auc
+from graph_emb.evaluate.ranks import accuracy, micro_f1, task_auc
 
 
 def test_accuracy_counts_the_highest_logits() -> None:

@@ -21,7 +21,6 @@ from graph_emb.evaluate.link_prediction import (
     SCORERS,
     Dot,
     HadamardLogistic,
-    as_scorer,
     evaluate_link,
     hits,
     link_part,
@@ -34,7 +33,7 @@ from graph_emb.evaluate.link_prediction import (
 )
 from graph_emb.evaluate.ranks import TiesWarning
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.holdout import hold_out_edges
+from graph_emb.graph.views import hold_out_edges
 from graph_emb.models.skipgram.training import SkipGramConfig, train_skipgram
 from graph_emb.sampling.walks import WalkSampler
 
@@ -315,7 +314,7 @@ SHIFTED = np.float32([[9, 1], [9, -1], [10, 1], [10, -1], [11, 1], [11, -1]])
 
 def test_centred_products_ignore_what_all_rows_share() -> None:
     split = {"test": {"edge": np.array([[0, 2], [0, 4]]), "edge_neg": np.array([[2, 5], [0, 5], [3, 4]])}}
-    centred = as_scorer("centred-dot").fit(torch.from_numpy(SHIFTED), split)
+    centred = SCORERS["centred-dot"]().fit(torch.from_numpy(SHIFTED), split)
     left, right = torch.from_numpy(SHIFTED[[0, 0, 2, 0, 3]]), torch.from_numpy(SHIFTED[[2, 4, 5, 5, 4]])
     assert centred(left, right).tolist() == [1, 0, -1, -2, -1]
     assert evaluate_link(SHIFTED, split, ("auc",), "dot", ("test",)).value("test", "auc") == pytest.approx(1 / 6)
@@ -386,7 +385,7 @@ def test_pieces_change_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cosine_of_a_zero_row_is_zero() -> None:
-    cosine = as_scorer("cosine").fit(torch.empty(0), {})
+    cosine = SCORERS["cosine"]().fit(torch.empty(0), {})
     assert cosine(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([[1.0, 1.0], [2.0, 0.0]])).tolist() == [0, 1]
 
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from graph_emb.compat.ogb import evaluator
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate import mlp as module
-from graph_emb.evaluate.mlp import MLPConfig, build_mlp, train_mlp
+from graph_emb.evaluate import split_accuracy as module
+from graph_emb.evaluate.split_accuracy import MLPConfig, build_mlp, train_mlp
 
 
 def parts(num_nodes: int = 40) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.mlp import MLPConfig
-from graph_emb.evaluate.split_accuracy import SplitAccuracy, split_accuracy
+from graph_emb.evaluate.split_accuracy import MLPConfig, SplitAccuracy, split_accuracy
 from graph_emb.graph.labels import Labels
 
 QUICK = MLPConfig(hidden_dim=16, epochs=25)

@@ -8,10 +8,9 @@ import numpy as np
 
 from graph_emb.graph import Graph, Labels, read_graph
 from graph_emb.graph.datasets import Dataset
-from graph_emb.graph.describe import describe, describe_plain
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
-from graph_emb.graph.views import PlainDataset
+from graph_emb.graph.views import PlainDataset, describe, describe_plain
 
 
 def test_every_number_of_a_drawn_graph() -> None:

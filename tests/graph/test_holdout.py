@@ -7,7 +7,7 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph import Graph
-from graph_emb.graph.holdout import hold_out_edges
+from graph_emb.graph.views import hold_out_edges
 
 
 def ring(num_nodes: int, **options: object) -> Graph:

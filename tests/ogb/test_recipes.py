@@ -13,7 +13,7 @@ from graph_emb.compat.ogb import evaluator, metadata
 from graph_emb.config import config_from
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.threads import torch_threads
-from graph_emb.evaluate.mlp import MLPConfig, train_mlp
+from graph_emb.evaluate.split_accuracy import MLPConfig, train_mlp
 from graph_emb.evaluate.triple_ranks import rank_part, score_given
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import knowledge_graph, plain_dataset

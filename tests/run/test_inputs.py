@@ -18,8 +18,7 @@ from graph_emb.config import config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph import Graph
 from graph_emb.graph.datasets import load_dataset
-from graph_emb.graph.describe import digest
-from graph_emb.graph.views import plain_dataset
+from graph_emb.graph.views import digest, plain_dataset
 from graph_emb.run.inputs import in_memory, with_validation_edges
 from tests import ogb_layout
 

@@ -120,7 +120,7 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     return graph if name is None else replace(graph, name=name)
 
 
-@register("memory", lambda source: isinstance(source, HeteroGraph | Graph))
+@register("memory", objects=lambda source: isinstance(source, HeteroGraph | Graph))
 def read_memory(source: Any, options: ReadOptions) -> Contents:
     """The same edges; of a ``Graph`` its arcs in the order of their sources."""
     if isinstance(source, HeteroGraph):

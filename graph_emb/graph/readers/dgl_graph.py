@@ -30,7 +30,6 @@ from graph_emb.graph.readers.source import (
     as_path,
     check_ids,
     checked_file,
-    has_suffix,
     is_object_of,
     parsing,
     register,
@@ -38,10 +37,9 @@ from graph_emb.graph.readers.source import (
 from graph_emb.graph.typed import EdgeType, HeteroGraph, checked_edge_type
 
 _ORIGINAL_IDS = "_ID"  # dgl.NID and dgl.EID: where a subgraph's nodes and edges came from
-_is_file = has_suffix(".dgl", ".bin")
 
 
-@register("dgl", lambda source: is_object_of(source, "dgl") or _is_file(source), "index")
+@register("dgl", "index", objects=lambda source: is_object_of(source, "dgl"), paths=(".dgl", ".bin"))
 def read_dgl(source: Any, options: ReadOptions) -> Contents:
     """A DGLGraph with its types and data; ``ndata['_ID']`` of a subgraph becomes the original ids.
 
@@ -144,12 +142,7 @@ class _Metadata(BaseModel, extra="ignore"):
     edge_data: dict[str, dict[str, _Data]] = {}
 
 
-def _is_chunked(source: Any) -> bool:
-    path = as_path(source)
-    return path is not None and (path.name == METADATA or (path / METADATA).is_file())
-
-
-@register("chunked", _is_chunked)
+@register("chunked", paths=lambda path: path.name == METADATA or (path / METADATA).is_file())
 def read_chunked(source: Any, options: ReadOptions) -> Contents:
     """Every node and edge type with its data; paths are relative to the metadata file."""
     path = Path(source)

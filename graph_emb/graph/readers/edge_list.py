@@ -19,7 +19,6 @@ from graph_emb.graph.readers.source import (
     WEIGHT,
     Contents,
     ReadOptions,
-    as_path,
     check_ids,
     checked_file,
     parsing,
@@ -43,14 +42,11 @@ def edge_files(path: Path) -> list[Path]:
     return sorted(entry for entry in path.iterdir() if entry.is_file() and split_suffix(entry)[0] in known)
 
 
-def _is_edge_list(source: Any) -> bool:
-    path = as_path(source)
-    if path is None or path.is_dir():
-        return path is not None and bool(edge_files(path))
-    return split_suffix(path)[0] in TEXT + tables.PARQUET
+def _is_edge_list(path: Path) -> bool:
+    return bool(edge_files(path)) if path.is_dir() else split_suffix(path)[0] in TEXT + tables.PARQUET
 
 
-@register("edges", _is_edge_list, *OPTIONS, fallback=True)
+@register("edges", *OPTIONS, paths=_is_edge_list, fallback=True)
 def read_edges(source: Any, options: ReadOptions) -> Contents:
     """Each row an edge, in file order. Ids with gaps and strings are numbered in sorted order and kept."""
     path = Path(source)

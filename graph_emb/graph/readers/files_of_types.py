@@ -44,7 +44,6 @@ from graph_emb.graph.readers.source import (
     Contents,
     ReadOptions,
     checked_file,
-    has_suffix,
     mask_of,
     parsing,
     register,
@@ -183,7 +182,7 @@ def first_fault(error: ValidationError) -> str:
 Ids = Any  # int64 (R,), or an Arrow string column
 
 
-@register("yaml", has_suffix(".yaml", ".yml"))
+@register("yaml", paths=(".yaml", ".yml"))
 def read_yaml(source: Any, options: ReadOptions) -> Contents:
     """The graph that a YAML file describes; its paths are relative to it. The module shows one.
 

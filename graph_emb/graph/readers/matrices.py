@@ -32,7 +32,6 @@ from graph_emb.graph.readers.source import (
     ReadOptions,
     check_ids,
     checked_file,
-    has_suffix,
     is_object_of,
     mask_of,
     parsing,
@@ -43,7 +42,7 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph, checked_edg
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@register("scipy", lambda source: is_object_of(source, "scipy") and hasattr(source, "tocoo"), "edge_type")
+@register("scipy", "edge_type", objects=lambda source: is_object_of(source, "scipy") and hasattr(source, "tocoo"))
 def read_scipy(source: Any, options: ReadOptions) -> Contents:
     """A matrix whose values become ``weight``, unless all are 1. Entries of one place are parallel edges."""
     return Contents(graph_of_matrix(source, options))
@@ -115,7 +114,7 @@ SPLITS = {"train": ("train_idx",), "valid": ("valid_idx", "val_idx"), "test": ("
 _LIMIT_OF_CLASSES = 10_000_000
 
 
-@register("npz", has_suffix(".npz"), "edge_type")
+@register("npz", "edge_type", paths=(".npz",))
 def read_npz(source: Any, options: ReadOptions) -> Contents:
     """Rows (``indptr``, ``indices`` [, ``weights``, ``directed``, ``node_ids``, labels, splits]) or a matrix.
 
@@ -274,7 +273,7 @@ _FLAGS_TAG = (6, 8)  # type and bytes of a matrix's first element
 _KNOWN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, _MATRIX, _COMPRESSED, 16, 17, 18})
 
 
-@register("mat", has_suffix(".mat"))
+@register("mat", paths=(".mat",))
 def read_mat(source: Any, options: ReadOptions) -> Contents:
     """The entries of the only square sparse variable, or of one called ``network``, and its labels."""
     file = checked_file(source)

@@ -18,7 +18,6 @@ from graph_emb.graph.readers.source import (
     ReadOptions,
     as_path,
     checked_file,
-    has_suffix,
     is_object_of,
     open_bytes,
     parsing,
@@ -30,11 +29,11 @@ from graph_emb.graph.readers.text import fault_of_id
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 _PICKLES = ("gpickle", "pkl", "pickle")
-_is_file = has_suffix(*(f".{kind}{gz}" for kind in (*_PICKLES, "graphml", "json") for gz in ("", ".gz")))
+_FILES = tuple(f".{kind}{gz}" for kind in (*_PICKLES, "graphml", "json") for gz in ("", ".gz"))
 _OPTIONS = ("node_attributes", "edge_attributes", "ids", "trust_pickle")
 
 
-@register("networkx", lambda source: is_object_of(source, "networkx") or _is_file(source), *_OPTIONS)
+@register("networkx", *_OPTIONS, objects=lambda source: is_object_of(source, "networkx"), paths=_FILES)
 def read_networkx(source: Any, options: ReadOptions) -> Contents:
     """A graph of any of networkx's four classes; an edge of an undirected one means both directions.
 

@@ -18,14 +18,12 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 _PREFIXES = ("ogbl-", "ogbl_", "ogbn-", "ogbn_")
 
 
-def _is_ogb(source: Any) -> bool:
-    path = as_path(source)
-    if path is None:
-        return isinstance(source, OGBNode | OGBLink | OGBHetero)
-    return path.name.startswith(_PREFIXES) and "." not in path.name
-
-
-@register("ogb", _is_ogb, "root", "download", "relations")
+@register(
+    "ogb",
+    *("root", "download", "relations"),
+    objects=lambda source: isinstance(source, OGBNode | OGBLink | OGBHetero),
+    paths=lambda path: path.name.startswith(_PREFIXES) and "." not in path.name,
+)
 def read_ogb(source: Any, options: ReadOptions) -> Contents:
     """The graph of a node data set with features, labels and masks; of a link data set the training edges only.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, cast, get_args
+from typing import IO, Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -18,9 +18,7 @@ from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, Registr
 from graph_emb.graph.ids import first_outside
 from graph_emb.graph.typed import HeteroGraph
 
-DuplicatesPolicy = Literal["keep", "first", "sum"]
 KeepOrDrop = Literal["keep", "drop"]
-IdsPolicy = Literal["auto", "int", "str"]
 Relations = Literal["types", "column"]
 
 
@@ -35,13 +33,13 @@ class ReadOptions:
     name: str | None = None
     format: str | None = None
     directed: bool | None = None
-    duplicates: DuplicatesPolicy = "keep"
+    duplicates: Literal["keep", "first", "sum"] = "keep"
     self_loops: KeepOrDrop = "keep"
     isolated: KeepOrDrop = "keep"
     reverse_types: bool = False
     weight: bool | str | None = None
     progress: bool | None = None
-    ids: IdsPolicy = "auto"
+    ids: Literal["auto", "int", "str"] = "auto"
     num_nodes: int | Mapping[str, int] | None = None
     header: bool | None = None
     separator: str | None = None
@@ -93,35 +91,22 @@ def _plain(value: Any) -> Any:
 _Integer = Annotated[int, BeforeValidator(_plain)]
 _FLAG = (Annotated[bool, BeforeValidator(_plain)], "True or False")
 KINDS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("directed", "download", "header", "progress", "reverse_types", "trust_pickle"), _FLAG),
+    **dict.fromkeys(("format", "name"), (str, "text")),
+    **dict.fromkeys(("edge_attributes", "node_attributes"), (list[Any] | tuple[Any, ...], "a list of names")),
     "columns": (Sequence[str], "a list of names"),
     "comment": (str, "text, '' for no comments"),
-    "directed": _FLAG,
-    "download": _FLAG,
-    "edge_attributes": (list[Any] | tuple[Any, ...], "a list of names"),
     "edge_type": (str | Sequence[str], "three names"),
-    "format": (str, "text"),
-    "header": _FLAG,
     "index": (_Integer, "an integer"),
-    "name": (str, "text"),
-    "node_attributes": (list[Any] | tuple[Any, ...], "a list of names"),
     "num_nodes": (_Integer | Mapping[str, _Integer], "an integer, or one for each node type"),
     "order": (str, "text, such as 'hrt'"),
-    "progress": _FLAG,
-    "reverse_types": _FLAG,
     "root": (str | os.PathLike, "a path"),
     "separator": (Annotated[str, Field(pattern=r'^[^\n\r"]$')], "one character that ends no line"),
-    "trust_pickle": _FLAG,
     "weight": (_FLAG[0] | str, "True, False or the name of a column"),
 }
 """The type of an option's value and the words for it; an option whose default is None may be None, too."""
-WORDS = {
-    "duplicates": get_args(DuplicatesPolicy),
-    "ids": get_args(IdsPolicy),
-    "isolated": get_args(KeepOrDrop),
-    "literals": get_args(KeepOrDrop),
-    "relations": get_args(Relations),
-    "self_loops": get_args(KeepOrDrop),
-}
+WORDS = {name: get_args(kind) for name, kind in get_type_hints(ReadOptions).items() if get_origin(kind) is Literal}
+"""The options that choose one of some words."""
 
 
 def _check(option: str, value: Any, default: Any) -> None:
@@ -168,28 +153,41 @@ class Reader:
     """One kind of source.
 
     Attributes:
-        accepts: Whether a source is of this kind; cheap, opens no file, never raises.
         read: Source and options to contents; raises DataError for whatever the source does wrong.
         options: Names of the options that mean something to it, those of every source included.
+        objects: Whether an object in memory is of this kind.
+        paths: Endings of its files (lower case, with their dot), or whether a path is of this kind; opens no file.
         fallback: Asked only when no other reader accepts the source.
     """
 
-    accepts: Callable[[Any], bool]
     read: Callable[[Any, ReadOptions], Contents]
     options: tuple[str, ...]
-    fallback: bool = False
+    objects: Callable[[Any], bool]
+    paths: tuple[str, ...] | Callable[[Path], bool]
+    fallback: bool
+
+    def accepts(self, source: Any) -> bool:
+        """Whether a source is of this kind; cheap."""
+        path = as_path(source)
+        if path is None:
+            return self.objects(source)
+        return path.name.lower().endswith(self.paths) if isinstance(self.paths, tuple) else self.paths(path)
 
 
 READERS: Registry[Reader] = Registry("graph format")
 
 
 def register(
-    name: str, accepts: Callable[[Any], bool], *options: str, fallback: bool = False
+    name: str,
+    *options: str,
+    objects: Callable[[Any], bool] = lambda source: False,
+    paths: tuple[str, ...] | Callable[[Path], bool] = (),
+    fallback: bool = False,
 ) -> Callable[[Callable[[Any, ReadOptions], Contents]], Callable[[Any, ReadOptions], Contents]]:
     """Decorator that files a reader under the name that ``format=`` chooses it by, with its own options."""
 
     def file(read: Callable[[Any, ReadOptions], Contents]) -> Callable[[Any, ReadOptions], Contents]:
-        READERS.register(name)(Reader(accepts, read, (*COMMON_OPTIONS, *options), fallback))
+        READERS.register(name)(Reader(read, (*COMMON_OPTIONS, *options), objects, paths, fallback))
         return read
 
     return file
@@ -198,16 +196,6 @@ def register(
 def as_path(source: Any) -> Path | None:
     """The path that a string or path object is, None for anything else."""
     return Path(source) if isinstance(source, str | Path) else None
-
-
-def has_suffix(*suffixes: str) -> Callable[[Any], bool]:
-    """Whether a source is a path with one of these endings (lower case, with their dot)."""
-
-    def accepts(source: Any) -> bool:
-        path = as_path(source)
-        return path is not None and path.name.lower().endswith(suffixes)
-
-    return accepts
 
 
 def is_object_of(source: Any, package: str) -> bool:

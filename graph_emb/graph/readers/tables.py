@@ -229,13 +229,7 @@ def read_npy(file: Path) -> np.ndarray:
 
 
 def ids_of(
-    file: Path,
-    name: str,
-    column: pa.ChunkedArray,
-    kind: str = "auto",
-    limit: int | None = None,
-    *,
-    first_row: int = 1,
+    file: Path, name: str, column: pa.ChunkedArray, kind: str = "auto", limit: int | None = None, *, first_row: int = 1
 ) -> Any:
     """A column as ids: int64 (R,), or an Arrow string column.
 

@@ -23,9 +23,7 @@ from graph_emb.graph.readers.source import (
     Contents,
     ReadOptions,
     Relations,
-    as_path,
     checked_file,
-    has_suffix,
     parsing,
     register,
     split_suffix,
@@ -42,14 +40,13 @@ _WORDS = {"h": "head", "r": "relation", "t": "tail"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
-def _is_triples(source: Any) -> bool:
-    path = as_path(source)  # of text only format= can say it: three columns may as well be weighted edges
-    if path is None:
-        return isinstance(source, KnowledgeGraph)
-    return path.name == ARRAYS or (path / ARRAYS).is_file()
-
-
-@register("triples", _is_triples, "relations", "order", "ids", "separator")
+@register(
+    "triples",
+    *("relations", "order", "ids", "separator"),
+    objects=lambda source: isinstance(source, KnowledgeGraph),
+    # of text only format= can say it: three columns may as well be weighted edges
+    paths=lambda path: path.name == ARRAYS or (path / ARRAYS).is_file(),
+)
 def read_triples(source: Any, options: ReadOptions) -> Contents:
     """The training triples as edges; entities of all parts become nodes, so that what is held out can be ranked."""
     read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(Path(source), options)
@@ -225,7 +222,7 @@ _LINE = (
 )
 
 
-@register("ntriples", has_suffix(".nt", ".nt.gz", ".ntriples", ".ntriples.gz"), "relations", "literals")
+@register("ntriples", "relations", "literals", paths=(".nt", ".nt.gz", ".ntriples", ".ntriples.gz"))
 def read_ntriples(source: Any, options: ReadOptions) -> Contents:
     """Nodes are the terms as they are written: ``<iri>``, ``_:blank`` and ``"literal"``.
 

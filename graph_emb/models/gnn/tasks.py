@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
-from graph_emb.evaluate.class_metrics import CLASS_METRICS
 from graph_emb.evaluate.link_prediction import measure
+from graph_emb.evaluate.ranks import CLASS_METRICS
 
 PARTS = ("train", "valid", "test")
 
