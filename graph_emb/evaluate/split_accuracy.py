@@ -227,7 +227,8 @@ def split_accuracy(
         targets = classes[nodes["train"]][:, None] == np.arange(labels.num_classes)
         model = fit_one_vs_rest(matrix[nodes["train"]].astype(np.float64), targets, threads=threads, progress=progress)
         found = {name: model.decide(matrix[part].astype(np.float64)).argmax(axis=1) for name, part in nodes.items()}
-        shares = {name: (float((own == classes[nodes[name]]).mean()),) for name, own in found.items()}
+        right = {name: float((own == classes[nodes[name]]).mean()) for name, own in found.items()}
+        shares: dict[str, tuple[float, ...]] = {name: (share,) for name, share in right.items()}
         return SplitAccuracy(classifier, (None,), shares, None, model.num_parameters)
     chosen = (0,) if seeds is None else tuple(seeds)
     if not chosen:

@@ -15,7 +15,7 @@ import partition
 from graph_emb.config import RunConfig, config_text
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import scratch_folder
-from graph_emb.formats.gather_table import all_rows
+from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import PartitionBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph

@@ -15,10 +15,9 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.progress import Advance
-from graph_emb.graph.readers.edge_list import TEXT, edge_files, name_of, parquet_blocks
+from graph_emb.graph.readers.edge_list import TEXT, EdgeBlock, edge_blocks, edge_files, name_of, parquet_blocks
 from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
 from graph_emb.graph.readers.tables import PARQUET, is_parquet
-from graph_emb.graph.readers.text import EdgeBlock, edge_blocks
 from partition.kernels import relabel as kernels
 from partition.streaming.files import write
 from partition.streaming.plan import Budget

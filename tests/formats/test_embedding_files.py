@@ -13,8 +13,7 @@ import torch
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.formats import embedding_files
-from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
-from graph_emb.formats.row_writers import FORMATS
+from graph_emb.formats.embedding_files import FORMATS, load_embeddings, save_embeddings
 from graph_emb.initializers import Normal
 
 ALL = ("npy", "parquet", "word2vec", "pt")

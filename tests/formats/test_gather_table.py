@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.formats import gather_table as module
+from graph_emb.formats import embedding_files as module
 from tests.ranks import Ranks
 
 

@@ -13,7 +13,7 @@ from graph_emb.config import config_from
 from graph_emb.config.schema import FormatName
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.evaluate.link_prediction import SCORERS
-from graph_emb.formats.row_writers import FORMATS
+from graph_emb.formats.embedding_files import FORMATS
 from graph_emb.models.settings import CONVENTIONS, NUMBERS, RuleName, paths_of
 from graph_emb.models.skipgram.config import DeepWalkConfig, SkipGramConfig
 from graph_emb.optimizer import OPTIMIZERS

@@ -246,28 +246,22 @@ def _read_all(file: Path, owner: str, columns: dict[str, _Data]) -> dict[str, np
 
 def _read_file(file: Path, format: _Format) -> np.ndarray:
     """The rows of one file as an array."""
+    from pyarrow import parquet
+
     if format.name == "numpy":
         return tables.read_npy(file)
     is_csv = format.name == "csv"
     read = tables.read_columns(file, separator=format.delimiter if is_csv else None, header=not is_csv)
     columns = [tables.numbers_of(file, name, column) for name, column in read.items()]
     table = columns[0] if len(columns) == 1 and columns[0].ndim == 2 else np.stack(columns, axis=1)
-    shape = None if is_csv else _stored_shape(file)
-    if shape is None:
+    stored = {} if is_csv else parquet.read_metadata(file).metadata or {}
+    if b"shape" not in stored:
         return table
-    if int(np.prod(shape)) != table.size:
-        raise DataError(f"{file}: shape {shape} in the metadata, but the file holds {table.size} values")
-    return table.reshape(shape)
-
-
-def _stored_shape(file: Path) -> tuple[int, ...] | None:
-    from pyarrow import parquet
-
-    metadata = parquet.read_metadata(file).metadata or {}
-    if b"shape" not in metadata:
-        return None
-    text = metadata[b"shape"].decode("utf-8", "replace")
+    text = stored[b"shape"].decode("utf-8", "replace")
     found = _SHAPE.match(text)
     if found is None:
         raise DataError(f"{file}: shape {text[:60]!r} in the metadata is no list of integers")
-    return tuple(int(number) for number in found.group(1).split(","))
+    shape = tuple(int(number) for number in found.group(1).split(","))
+    if int(np.prod(shape)) != table.size:
+        raise DataError(f"{file}: shape {shape} in the metadata, but the file holds {table.size} values")
+    return table.reshape(shape)

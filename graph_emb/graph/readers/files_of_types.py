@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.settings import limit_of
@@ -53,19 +53,13 @@ from graph_emb.graph.typed import HeteroGraph, checked_edge_type, checked_type_n
 MAX_BYTES = 1 << 20
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
+Names = Annotated[
+    list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value), Field(min_length=1)
+]
 Masks = dict[Literal["train", "valid", "test"], str]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TypeFiles(_Section):
+class TypeFiles(BaseModel, extra="forbid", frozen=True):
     """Keys that node and edge types share.
 
     Attributes:
@@ -95,7 +89,7 @@ class TypeFiles(_Section):
         return self
 
 
-class NodeFiles(TypeFiles):
+class NodeFiles(TypeFiles, frozen=True):
     """One node type; without ``files`` and ``num_nodes`` its nodes are the ids that edges name."""
 
     id: str | None = None
@@ -110,19 +104,14 @@ class NodeFiles(TypeFiles):
         return self
 
 
-class EdgeFiles(TypeFiles):
+class EdgeFiles(TypeFiles, frozen=True):
     """One edge type; without column names the first two columns are source and destination."""
 
-    type: tuple[str, str, str]
+    type: Annotated[tuple[str, str, str], AfterValidator(checked_edge_type)]
     files: Names
     source: str | None = None
     destination: str | None = None
     weight: str | None = None
-
-    @field_validator("type", mode="after")
-    @classmethod
-    def _names_fit_dgl(cls, value: tuple[str, str, str]) -> tuple[str, str, str]:
-        return checked_edge_type(value)
 
     @model_validator(mode="after")
     def _both_ends(self) -> EdgeFiles:
@@ -131,7 +120,7 @@ class EdgeFiles(TypeFiles):
         return self
 
 
-class Description(_Section):
+class Description(BaseModel, extra="forbid", frozen=True):
     """The whole file."""
 
     name: str | None = None
@@ -222,16 +211,14 @@ class _Rows:
 
     def __init__(self, base: Path, patterns: list[str], separator: str | None, text: Collection[str]) -> None:
         self.parts: list[tuple[Path, tables.Table, int]] = []
+        self.names: list[str] = []
         for file in _matching(base, patterns):
             columns = tables.read_columns(file, separator=separator, text=text)
             if self.parts and list(columns) != self.names:
                 raise DataError(f"{file}: columns {list(columns)}, unlike {self.names} of {self.parts[0][0]}")
+            self.names = list(columns)
             self.parts.append((file, columns, len(next(iter(columns.values())))))
         self.num = sum(num for _, _, num in self.parts)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.parts[0][1])
 
     def place(self, row: int) -> str:
         """File and row, from 1 and without the header, of a row of the whole."""

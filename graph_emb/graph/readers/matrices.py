@@ -88,18 +88,14 @@ def is_symmetric(src: NDArray, dst: NDArray, values: NDArray | None, num_nodes: 
         values: Shape (E,), or None where edges have none.
     """
     forward, backward = src * num_nodes + dst, dst * num_nodes + src
-    sums = [int((_scrambled(keys)).sum(dtype=np.uint64)) for keys in (forward, backward)]
+    mixed = [keys.view(np.uint64) * _MIX for keys in (forward, backward)]
+    sums = [int((keys * (keys >> np.uint64(32))).sum(dtype=np.uint64)) for keys in mixed]
     if sums[0] != sums[1]:  # most directed graphs end here, without a sort
         return False
     orders = [np.argsort(keys, kind="stable") for keys in (forward, backward)]
     if not np.array_equal(forward[orders[0]], backward[orders[1]]):
         return False
     return values is None or np.array_equal(values[orders[0]], values[orders[1]])
-
-
-def _scrambled(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
-    mixed = keys.view(np.uint64) * _MIX
-    return mixed * (mixed >> np.uint64(32))
 
 
 def checked_entries(file: Path, matrix: Any) -> sparse.coo_array:

@@ -24,8 +24,7 @@ from graph_emb.graph.readers.source import (
     register,
     split_suffix,
 )
-from graph_emb.graph.readers.tables import is_integer
-from graph_emb.graph.readers.text import fault_of_id
+from graph_emb.graph.readers.tables import fault_of_id, is_integer
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 _PICKLES = ("gpickle", "pkl", "pickle")
@@ -135,17 +134,14 @@ def _ids(nodes: list[Any], kind: str, texts: bool) -> NDArray:
     """
     words = [str(node) for node in nodes]
     if kind == "auto":
-        kind = "int" if all(map(is_integer if texts else _is_number, nodes)) else "str"
+        numbers = map(is_integer, words) if texts else (isinstance(node, int | np.integer) for node in nodes)
+        kind = "int" if all(numbers) and not any(isinstance(node, bool) for node in nodes) else "str"
     for position, word in enumerate(words):
         fault = fault_of_id(word, kind, None)
         if fault is not None:
             raise DataError(f"node {position}: {fault}")
     ids = np.array(words, dtype=str)
     return ids.astype(np.int64) if kind == "int" else ids
-
-
-def _is_number(node: Any) -> bool:
-    return isinstance(node, int | np.integer) and not isinstance(node, bool)
 
 
 def _columns(

@@ -79,6 +79,34 @@ def is_integer(cell: str) -> bool:
     return bool(_INTEGER.match(cell))
 
 
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell  # Python's own spelling of thousands; no file format has it
+
+
+def fault_of_id(cell: str, ids: str, num_nodes: int | None) -> str | None:
+    shown = repr(cell if len(cell) <= 60 else cell[:57] + "...")
+    if ids == "str":
+        if not cell:
+            return "an id is missing"
+        if len(cell) > MAX_ID_LENGTH:
+            return f"id {shown} has {len(cell)} characters, expected at most {MAX_ID_LENGTH}"
+        return None
+    if not is_integer(cell):
+        return f"id {shown} is not an integer; pass ids='str' if ids are names"
+    value = int(cell)
+    if cell.startswith("-") and value != 0:
+        return f"id {shown} is negative; ids start at 0"
+    if value > LARGEST_ID:
+        return f"id {shown} is above {LARGEST_ID}; pass ids='str' if ids are names"
+    if num_nodes is not None and value >= num_nodes:
+        return f"id {value} is outside [0, {num_nodes}); raise num_nodes"
+    return None
+
+
 def line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Number of the first line (from 1) and the bytes of each run of whole lines."""
     line, rest = 1, b""
@@ -288,7 +316,14 @@ def numbers_of(
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         _refuse_nulls(file, name, column, first_row)
-        return _rows_of_lists(file, name, column, first_row)
+        lengths = compute.list_value_length(column).to_numpy()
+        if len(lengths) and (lengths != lengths[0]).any():
+            row = int(np.argmax(lengths != lengths[0]))
+            raise DataError(f"{file}, row {first_row + row}: {name} has {lengths[row]} values; expected {lengths[0]}")
+        values = compute.list_flatten(column).to_numpy()
+        if values.dtype.kind not in "biuf":
+            raise DataError(f"{file}: column {name!r} holds {kind}; expected lists of numbers")
+        return values.reshape(len(lengths), lengths[0] if len(lengths) else getattr(kind, "list_size", 0))
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"{file}: column {name!r} holds {kind}; expected numbers")
     if missing is not None:
@@ -299,20 +334,6 @@ def numbers_of(
             raise DataError(f"{file}: {name} {largest} is above {LARGEST_ID}; does the column hold classes?") from None
     _refuse_nulls(file, name, column, first_row)
     return column.to_numpy()
-
-
-def _rows_of_lists(file: Path, name: str, column: pa.ChunkedArray, first_row: int) -> np.ndarray:
-    from pyarrow import compute
-
-    lengths = compute.list_value_length(column).to_numpy()
-    if len(lengths) and (lengths != lengths[0]).any():
-        row = int(np.argmax(lengths != lengths[0]))
-        raise DataError(f"{file}, row {first_row + row}: {name} has {lengths[row]} values; expected {lengths[0]}")
-    values = compute.list_flatten(column).to_numpy()
-    if values.dtype.kind not in "biuf":
-        raise DataError(f"{file}: column {name!r} holds {column.type}; expected lists of numbers")
-    width = getattr(column.type, "list_size", 0) if not len(lengths) else lengths[0]
-    return values.reshape(len(lengths), width)
 
 
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -21,7 +21,7 @@ from graph_emb.core.interrupts import deferred_interrupts
 from graph_emb.core.storage import replacing
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
-from graph_emb.formats.gather_table import all_rows
+from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel, TripleBatch

@@ -12,8 +12,7 @@ import torch
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import torch_threads
-from graph_emb.formats.embedding_files import Embeddings
-from graph_emb.formats.gather_table import all_rows
+from graph_emb.formats.embedding_files import Embeddings, all_rows
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes

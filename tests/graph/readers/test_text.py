@@ -11,7 +11,7 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers import ReadOptions
-from graph_emb.graph.readers.text import edge_blocks
+from graph_emb.graph.readers.edge_list import edge_blocks
 from tests.graph.readers.compressed import read_csr
 
 Put = Callable[..., Path]
