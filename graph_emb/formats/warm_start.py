@@ -185,7 +185,13 @@ class FileRows:
             start += len(piece)
         lacking = order[: np.searchsorted(sorted_places, 0)]
         if len(lacking):
-            self._fill_missing(weight, lacking, (original_ids or SameIds(end)).of(first_id, end))
+            assert self.missing is not None
+            ids, step = (original_ids or SameIds(end)).of(first_id, end), max(1, CHUNK_ELEMENTS // max(1, self.dim))
+            for begin in range(0, len(lacking), step):
+                chunk = lacking[begin : begin + step]
+                values = weight.new_empty((len(chunk), self.dim))
+                fill_rows_(self.missing, values, 0, ArrayIds(ids[chunk], len(chunk)))
+                weight.index_copy_(0, torch.from_numpy(chunk).to(weight.device), values)
 
     def _copy(self, weight: Tensor, rows: NDArray, piece: Rows, taken: NDArray, start: int) -> None:
         values = torch.from_numpy(np.ascontiguousarray(piece[taken], dtype=piece.dtype.newbyteorder("=")))
@@ -198,12 +204,3 @@ class FileRows:
                 "warm starts need finite rows"
             )
         weight.index_copy_(0, torch.from_numpy(rows).to(weight.device), values)
-
-    def _fill_missing(self, weight: Tensor, rows: NDArray, ids: NDArray[np.int64]) -> None:
-        step = max(1, CHUNK_ELEMENTS // max(1, weight.shape[1]))
-        for begin in range(0, len(rows), step):
-            chunk = rows[begin : begin + step]
-            values = weight.new_empty((len(chunk), weight.shape[1]))
-            assert self.missing is not None
-            fill_rows_(self.missing, values, 0, ArrayIds(ids[chunk], len(chunk)))
-            weight.index_copy_(0, torch.from_numpy(chunk).to(weight.device), values)

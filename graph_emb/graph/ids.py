@@ -55,19 +55,15 @@ def number_ids(*columns: Sequence[Any]) -> Numbered:
     joined = [column[0] if len(column) == 1 else np.concatenate(column) for column in columns]
     largest = max((int(column.max()) for column in joined if column.size), default=-1)
     if largest < max(_TABLE_FREE_BYTES, _TABLE_BYTES_PER_ID * sum(map(len, joined)) // 2):
-        return _number_by_table(joined, largest)
+        used = np.zeros(largest + 1, dtype=bool)
+        for column in joined:
+            used[column] = True
+        if used.all():
+            return joined, None, largest + 1
+        number = np.cumsum(used, dtype=np.int64) - 1
+        ids = np.flatnonzero(used).astype(np.int64)
+        return [number[column] for column in joined], ids, len(ids)
     return _number_by_dictionary([[column.astype(np.int64, copy=False)] for column in joined])
-
-
-def _number_by_table(columns: list[NDArray], largest: int) -> Numbered:
-    used = np.zeros(largest + 1, dtype=bool)
-    for column in columns:
-        used[column] = True
-    if used.all():
-        return columns, None, largest + 1
-    number = np.cumsum(used, dtype=np.int64) - 1
-    ids = np.flatnonzero(used).astype(np.int64)
-    return [number[column] for column in columns], ids, len(ids)
 
 
 def _number_by_dictionary(columns: Sequence[Sequence[Any]]) -> Numbered:

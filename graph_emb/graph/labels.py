@@ -49,7 +49,15 @@ class Labels:
                     f"expected one dimension of {np.dtype(dtype)}"
                 )
             object.__setattr__(self, name, frozen(array))
-        _check_rows(self.indptr, self.indices, self.num_classes)
+        indptr, indices = self.indptr, self.indices
+        if not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] != len(indices):
+            raise DataError(f"labels: indptr must start at 0, never fall and end at {len(indices)}; use from_lists")
+        _check_range("class", indices, self.num_classes)
+        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        falls = (rows[1:] == rows[:-1]) & (np.diff(indices) <= 0)
+        if falls.any():
+            node = rows[np.argmax(falls)]
+            raise DataError(f"labels: classes of node {node} are not sorted and distinct; use from_lists")
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise ShapeError(f"labels: {len(self.class_names)} names for {self.num_classes} classes")
 
@@ -106,8 +114,7 @@ class Labels:
         _check_range("class", what, limit)
         distinct = np.unique(who.astype(np.int64) * max(limit, 1) + what.astype(np.int64))
         who, what = np.divmod(distinct, max(limit, 1))
-        indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-        np.cumsum(np.bincount(who, minlength=num_nodes), out=indptr[1:])
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(who, minlength=num_nodes))])
         return cls(indptr, what.astype(np.int32), num_classes, names)
 
     @property
@@ -163,11 +170,9 @@ class Labels:
         """
         asked = np.asarray(nodes, dtype=np.int64)
         _check_range("node", asked, self.num_nodes)
-        counts = self.counts()[asked]
-        indptr = np.zeros(len(asked) + 1, dtype=np.int64)
-        np.cumsum(counts, out=indptr[1:])
-        places = np.arange(indptr[-1]) + np.repeat(self.indptr[asked] - indptr[:-1], counts)
-        return Labels(indptr, self.indices[places], self.num_classes, self.class_names)
+        rows = self.to_matrix()[asked]
+        indptr, indices = rows.indptr.astype(np.int64, copy=False), rows.indices.astype(np.int32, copy=False)
+        return Labels(indptr, indices, self.num_classes, self.class_names)
 
 
 def _integers(word: str, values: ArrayLike) -> NDArray[np.integer]:
@@ -184,13 +189,3 @@ def _check_range(word: str, values: NDArray[np.integer], limit: int) -> None:
     bad = first_outside(values, limit)
     if bad is not None:
         raise DataError(f"labels: {word} {values[bad]} at position {bad} is outside [0, {limit})")
-
-
-def _check_rows(indptr: NDArray[np.int64], indices: NDArray[np.int32], num_classes: int) -> None:
-    if not len(indptr) or indptr[0] != 0 or (np.diff(indptr) < 0).any() or indptr[-1] != len(indices):
-        raise DataError(f"labels: indptr must start at 0, never fall and end at {len(indices)}; use from_lists")
-    _check_range("class", indices, num_classes)
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    falls = (rows[1:] == rows[:-1]) & (np.diff(indices) <= 0)
-    if falls.any():
-        raise DataError(f"labels: classes of node {rows[np.argmax(falls)]} are not sorted and distinct; use from_lists")

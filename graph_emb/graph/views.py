@@ -81,15 +81,9 @@ def plain_dataset(
     except GraphEmbError as error:
         raise DataError(f"data set {dataset.name!r}: {error}") from error
     (ntype,) = types.ntypes
-    return PlainDataset(
-        dataset.name,
-        graph,
-        dataset.labels.get(ntype),
-        dataset.node_split.get(ntype),
-        dataset.link_split,
-        dataset.features.get(ntype),
-        counts,
-    )
+    labels, split = dataset.labels.get(ntype), dataset.node_split.get(ntype)
+    features = dataset.features.get(ntype)
+    return PlainDataset(dataset.name, graph, labels, split, dataset.link_split, features, counts)
 
 
 def is_plain(dataset: Dataset) -> bool:
@@ -141,18 +135,17 @@ def _undirected(graph: Graph, symmetric: bool) -> Graph | None:
     Args:
         symmetric: Every arc is known to have its reverse, though perhaps with another weight.
     """
-    if symmetric and graph.weights is None:
-        return replace(graph, directed=False)
-    if not np.array_equal(graph.degrees(), np.bincount(graph.indices, minlength=graph.num_nodes)):
-        return None
-    back = graph.reverse()
-    if not np.array_equal(back.indices, graph.indices):
-        return None
-    if graph.weights is None:
-        return replace(graph, directed=False)
-    assert back.weights is not None
-    # sums of the same weights in another order may differ in the last bit
-    return graph.to_undirected("first") if np.allclose(back.weights, graph.weights, rtol=1e-6, atol=0) else None
+    if not symmetric or graph.weights is not None:
+        if not np.array_equal(graph.degrees(), np.bincount(graph.indices, minlength=graph.num_nodes)):
+            return None
+        back = graph.reverse()
+        if not np.array_equal(back.indices, graph.indices):
+            return None
+        if graph.weights is not None and back.weights is not None:
+            # sums of the same weights in another order may differ in the last bit
+            same = np.allclose(back.weights, graph.weights, rtol=1e-6, atol=0)
+            return graph.to_undirected("first") if same else None
+    return replace(graph, directed=False)
 
 
 def knowledge_graph(dataset: Dataset) -> KnowledgeGraph:

@@ -21,7 +21,6 @@ from graph_emb.graph.readers import (  # noqa: F401 - they register
     ogb,
     triples,
 )
-from graph_emb.graph.readers.clean import cleaned
 from graph_emb.graph.readers.source import (
     READERS,
     WEIGHT,
@@ -30,6 +29,7 @@ from graph_emb.graph.readers.source import (
     ReadOptions,
     as_path,
     checked_file,
+    cleaned,
     register,
 )
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph

@@ -147,7 +147,16 @@ def read_chunked(source: Any, options: ReadOptions) -> Contents:
     """Every node and edge type with its data; paths are relative to the metadata file."""
     path = Path(source)
     file = checked_file(path / METADATA if path.is_dir() else path)
-    meta = _metadata(file)
+    try:
+        meta = _Metadata.model_validate(json.loads(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise DataError(f"{file}: {first_fault(error)}") from None
+    except ValueError as error:
+        raise DataError(f"{file}: is no JSON text: {error}; is the file whole?") from None
+    for kind, listed, given in (("edges", meta.edge_type, meta.edges), ("node_data", meta.node_type, meta.node_data)):
+        for key in given:
+            if key not in listed:
+                raise DataError(f"{file}: {kind}.{key}: no such type; known: {', '.join(listed)}")
     num_nodes = dict(zip(meta.node_type, _counts(file, meta, "nodes", meta.node_type), strict=True))
     etypes = [checked_edge_type(name) for name in meta.edge_type]
     num_edges = _counts(file, meta, "edges", meta.edge_type, optional=True)
@@ -156,9 +165,9 @@ def read_chunked(source: Any, options: ReadOptions) -> Contents:
         if key not in meta.edges:
             raise DataError(f"{file}: edges.{key}: is missing, but edge_type lists it")
         edges[etype] = _read_edges(file, etype, meta.edges[key], num_nodes)
-        given = num_edges[position] if num_edges else len(edges[etype][0])
-        if given != len(edges[etype][0]):
-            raise DataError(f"{file}: {key} has {len(edges[etype][0])} edges in its files, but {given} by the metadata")
+        found, told = len(edges[etype][0]), num_edges[position] if num_edges else None
+        if told not in (None, found):
+            raise DataError(f"{file}: {key} has {found} edges in its files, but {told} by the metadata")
     node_data = {ntype: _read_all(file, ntype, columns) for ntype, columns in meta.node_data.items()}
     edge_data = {checked_edge_type(key): _read_all(file, key, columns) for key, columns in meta.edge_data.items()}
     with parsing(file, "a chunked graph"):
@@ -181,20 +190,6 @@ def _original_ids(file: Path, num_nodes: dict[str, int]) -> dict[str, np.ndarray
         names = ids if isinstance(ids, np.ndarray) else ids.to_numpy(zero_copy_only=False).astype(str)
         found[ntype] = names[np.argsort(position)]
     return found
-
-
-def _metadata(file: Path) -> _Metadata:
-    try:
-        meta = _Metadata.model_validate(json.loads(file.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        raise DataError(f"{file}: {first_fault(error)}") from None
-    except ValueError as error:
-        raise DataError(f"{file}: is no JSON text: {error}; is the file whole?") from None
-    for kind, listed, given in (("edges", meta.edge_type, meta.edges), ("node_data", meta.node_type, meta.node_data)):
-        for key in given:
-            if key not in listed:
-                raise DataError(f"{file}: {kind}.{key}: no such type; known: {', '.join(listed)}")
-    return meta
 
 
 def _counts(file: Path, meta: _Metadata, kind: str, types: list[str], optional: bool = False) -> list[int]:

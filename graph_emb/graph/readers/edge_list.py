@@ -347,9 +347,7 @@ def read_edges(source: Any, options: ReadOptions) -> Contents:
     for file in edge_files(path):
         rows = 0
         for block in _blocks(checked_file(file), options):
-            _check_like(file, block, blocks, same)
-            if not same:
-                _check_limits(file, block, etype, limits, rows + 1)
+            _check_block(file, block, blocks, etype, limits, rows + 1)
             rows += len(block.src)
             blocks.append(block)
     if not blocks:
@@ -425,8 +423,11 @@ def parquet_blocks(
             advance(batch.num_rows)
 
 
-def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock], same: bool) -> None:
-    """Ids of a node type are of one kind (``same``: both ends are one type), and weights are in all files or none."""
+def _check_block(
+    file: Path, block: EdgeBlock, earlier: list[EdgeBlock], etype: EdgeType, limits: Limits, first_row: int
+) -> None:
+    """Ids of a node type are of one kind and below its limit, and weights are in all files or none."""
+    same = len(limits) == 1
     first = earlier[0] if earlier else block
     own, before = (
         ["numbers" if isinstance(ids, np.ndarray) else "names" for ids in (read.src, read.dst)]
@@ -440,11 +441,8 @@ def _check_like(file: Path, block: EdgeBlock, earlier: list[EdgeBlock], same: bo
     if (block.weights is None) != (first.weights is None):
         has = "no weights" if block.weights is None else "weights"
         raise DataError(f"{file}: has {has}, unlike the files before; add them or say weight=False")
-
-
-def _check_limits(file: Path, block: EdgeBlock, etype: EdgeType, limits: Limits, first_row: int) -> None:
     for word, ntype, ends in (("source", etype[0], block.src), ("target", etype[2], block.dst)):
-        if (limit := limits[ntype]) is not None:
+        if (limit := limits[ntype]) is not None and not same:  # of one type, the parser checked them
             if not isinstance(ends, np.ndarray):
                 raise ConfigError(f"num_nodes of {ntype!r} needs ids 0 .. N-1, but the ids of {file} are names")
             check_ids(file, word, ends, limit, first_row=first_row)

@@ -106,7 +106,8 @@ def checked_entries(file: Path, matrix: Any) -> sparse.coo_array:
         return sparse.coo_array(matrix)
 
 
-SPLITS = {"train": ("train_idx",), "valid": ("valid_idx", "val_idx"), "test": ("test_idx",)}
+SPLITS = {"train_idx": "train", "val_idx": "valid", "valid_idx": "valid", "test_idx": "test"}
+"""Arrays of node numbers and the part of a split that each lists."""
 _LIMIT_OF_CLASSES = 10_000_000
 
 
@@ -166,7 +167,11 @@ def _of_rows(file: Path, arrays: dict[str, NDArray]) -> Contents:
     half = directed is None and bool((src <= dst).all())
     labels = labels_of_arrays(file, arrays, num_nodes)
     columns = {} if labels is None else {"label": labels.to_column()}
-    columns |= _masks(file, arrays, num_nodes)
+    for name, part in SPLITS.items():
+        if name in arrays and not (name == "val_idx" and "valid_idx" in arrays):
+            nodes = _integers(file, name, arrays[name])
+            check_ids(file, name, nodes, num_nodes, first_row=0)
+            columns[MASKS[part]] = mask_of(nodes, num_nodes)
     with parsing(file, "a graph"):
         graph = HeteroGraph(
             {NODE_TYPE: num_nodes},
@@ -244,18 +249,6 @@ def _integers(file: Path, name: str, array: NDArray) -> NDArray:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise DataError(f"{file}: {name} has shape {array.shape}, dtype {array.dtype}; expected integers")
     return array
-
-
-def _masks(file: Path, arrays: dict[str, NDArray], num_nodes: int) -> dict[str, NDArray]:
-    masks = {}
-    for part, names in SPLITS.items():
-        name = next((name for name in names if name in arrays), None)
-        if name is None:
-            continue
-        nodes = _integers(file, name, arrays[name])
-        check_ids(file, name, nodes, num_nodes, first_row=0)
-        masks[MASKS[part]] = mask_of(nodes, num_nodes)
-    return masks
 
 
 _NETWORK_NAMES = ("network", "net", "adj", "adjacency", "graph", "A", "W")

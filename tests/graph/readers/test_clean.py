@@ -9,8 +9,7 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers import read_graph
-from graph_emb.graph.readers.clean import cleaned
-from graph_emb.graph.readers.source import Contents, ReadOptions
+from graph_emb.graph.readers.source import Contents, ReadOptions, cleaned
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 
 WRITES = ("author", "writes", "paper")
