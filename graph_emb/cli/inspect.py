@@ -23,7 +23,7 @@ from graph_emb.core.storage import json_text, replace_json
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.formats.embedding_files import Embeddings, copy_embeddings, load_embeddings
 from graph_emb.graph.datasets import available, load_dataset
-from graph_emb.graph.describe import describe
+from graph_emb.graph.views import describe
 from graph_emb.run.machine import versions
 from graph_emb.run.run_folder import is_run, read_metrics
 
