@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.config import EvaluateSection, RunConfig, config_from, parse_override, read_config_file, section_from
+from graph_emb.config import EvaluateSection, config_from, parse_override, read_config_file, section_from
 from graph_emb.core.command_line import listed, show_progress
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import replace_json
@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     section = _section({"ratios": TENTHS, "shuffles": 10}, ratios=args.ratios, shuffles=args.shuffles)
-    seed = 0 if args.seed is None else config_seed(args.seed)
+    seed = 0
+    if args.seed is not None:  # as the configuration reads it
+        seed = config_from({"dataset": "digits", "model": "deepwalk"}, parse_override(f"seed={args.seed}")).seed
     if args.labels is not None:
         if args.root is not None:
             raise ConfigError(f"--root {args.root} means nothing with --labels, which is a file")
@@ -61,12 +63,6 @@ def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     return judge_links(_in_order(embeddings, dataset, args.embeddings), dataset, section)
 
 
-def config_seed(text: str) -> int:
-    """A seed as the configuration reads it."""
-    anything = {"dataset": "digits", "model": "deepwalk"}
-    return config_from(anything, parse_override(f"seed={text}")).seed
-
-
 def _section(defaults: dict[str, Any], **flags: str | None) -> EvaluateSection:
     """The evaluate section of flags; lists are written a,b,c."""
     values = dict(defaults)
@@ -82,9 +78,9 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
     if args.dataset is not None:
         section = section_from("dataset", {"name": args.dataset, "root": args.root})
         return read_plain_dataset(section)
-    config = run_config(args.embeddings)
-    if config is None:
+    if not is_run(args.embeddings):
         raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
+    config = config_from(read_config_file(Path(args.embeddings) / CONFIG))
     if config.dataset.hold_out and "symmetrize" not in config.model.model_fields_set:
         raise ConfigError(
             f"{args.embeddings}: its {CONFIG} is of an earlier version and lacks model.symmetrize, on which the "
@@ -92,12 +88,6 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
         )
     section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
     return read_plain_dataset(section, config.seed, **edge_policy(config.model))
-
-
-def run_config(folder: str | Path) -> RunConfig | None:
-    """The configuration of a run folder; None for anything else."""
-    folder = Path(folder)
-    return config_from(read_config_file(folder / CONFIG)) if is_run(folder) else None
 
 
 def _nodes_of(embeddings: Embeddings) -> Graph:

@@ -33,10 +33,17 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--ssh starts the other machines of a hosts file; give --hosts")
     check_processes(hosts[index], args.oversubscribe)  # before other machines are asked to start theirs
     port = args.port if args.port is not None else (PORT if len(hosts) > 1 else 0)
-    command, first = _command(words), sum(host.trainers for host in hosts[:index])
-    by_ssh = start_by_ssh(hosts, index, _own_arguments(args, port, words)) if args.ssh else []
+    if words[0] != "train" and not Path(words[0]).is_file():
+        raise ConfigError(f"launch: {words[0]!r} is neither 'train' nor a Python script that exists")
+    command = [sys.executable, *(("-m", "graph_emb") if words[0] == "train" else ()), *words]
+    same = {"hosts": args.hosts, "port": port, "trainers": args.trainers, "servers": args.servers, "logs": args.logs}
+    if args.threads is not None:
+        same["threads"] = args.threads
+    others = [word for name, value in same.items() for word in (f"--{name}", str(value))]
+    others += [*(["--oversubscribe"] if args.oversubscribe else []), "--", *words]
+    by_ssh = start_by_ssh(hosts, index, others) if args.ssh else []
     try:
-        with log_folder(Path(args.logs), first) as logs:
+        with log_folder(Path(args.logs), sum(host.trainers for host in hosts[:index])) as logs:
             run_host(
                 command, hosts, index, logs=logs.path, port=port, threads=args.threads, oversubscribe=args.oversubscribe
             )
@@ -48,19 +55,3 @@ def run(args: argparse.Namespace) -> int:
             process.wait()
     say(args, f"graph-emb: all {hosts[index].trainers} trainers of this machine ended well; logs: {logs.path}")
     return 0
-
-
-def _command(words: list[str]) -> list[str]:
-    if words[0] == "train":
-        return [sys.executable, "-m", "graph_emb", *words]
-    if not Path(words[0]).is_file():
-        raise ConfigError(f"launch: {words[0]!r} is neither 'train' nor a Python script that exists")
-    return [sys.executable, *words]
-
-
-def _own_arguments(args: argparse.Namespace, port: int, words: list[str]) -> list[str]:
-    """The arguments with which the other machines' launchers are started."""
-    given = ["--hosts", args.hosts, "--port", str(port), "--trainers", str(args.trainers)]
-    given += ["--servers", str(args.servers), "--logs", args.logs]
-    given += ["--oversubscribe"] if args.oversubscribe else []
-    return [*given, *([] if args.threads is None else ["--threads", str(args.threads)]), "--", *words]

@@ -269,14 +269,14 @@ class Script:
         folder = self.dataset.replace("-", "_")
         parser.add_argument("--model", nargs="+", choices=names, default=names[:1], help="default: %(default)s")
         parser.add_argument("--root", type=Path, help=f"folder that holds {folder}; default: $GRAPH_EMB_DATA")
-        parser.add_argument("--seeds", type=seed_number, nargs="+", default=list(range(10)), help="OGB asks for 0 .. 9")
+        parser.add_argument("--seeds", type=whole(0), nargs="+", default=list(range(10)), help="OGB asks for 0 .. 9")
         parser.add_argument("--out", type=Path, required=True, help="folder of finished seeds")
         parser.add_argument("--json", type=Path, help="write the numbers of the table there")
         parser.add_argument(
             "--set", nargs="+", action="extend", default=[], metavar="PATH=VALUE", help="change settings of the recipe"
         )
         for flag, paths in _short_flags(self.recipes).items():
-            parser.add_argument(f"--{flag.replace('_', '-')}", type=positive, help=f"short for --set {paths}=...")
+            parser.add_argument(f"--{flag.replace('_', '-')}", type=whole(1), help=f"short for --set {paths}=...")
         parser.add_argument(
             "--settings-selected-on",
             choices=("none", "valid", "test"),
@@ -288,7 +288,7 @@ class Script:
             action="store_true",
             help="one embedding, of the first seed, under the network of every seed, as OGB's own scripts do",
         )
-        parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
+        parser.add_argument("--threads", type=whole(1), default=torch.get_num_threads())
         parser.add_argument("--device", default="cpu", help="of graph networks, such as cuda:0; default: %(default)s")
         parser.add_argument("--progress", action="store_true", help="show bars")
         return parser
@@ -327,20 +327,16 @@ def table(dataset: str, records: Mapping[str, Sequence[SeedRecord]]) -> str:
     return tabulate(rows, headers=headers, disable_numparse=True) + "\n" + spent
 
 
-def positive(text: str) -> int:
-    """An integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
+def whole(low: int, high: int = MAX_SEED) -> Callable[[str], int]:
+    """What reads an integer in [low, high] for argparse."""
 
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is below {low}" if value < low else f"{value} is above {high}")
+        return value
 
-def seed_number(text: str) -> int:
-    """An integer that every seed may be."""
-    value = int(text)
-    if not 0 <= value <= MAX_SEED:
-        raise argparse.ArgumentTypeError(f"{value} is outside [0, {MAX_SEED}]")
-    return value
+    return read
 
 
 def _short_flags(recipes: Mapping[str, Sections]) -> dict[str, str]:

@@ -109,8 +109,7 @@ def _pre_process(dataset: Any, meta: Metadata) -> None:
 
 def _pre_process_dgl(dataset: Any, meta: Metadata) -> None:
     folder = _folder_of(dataset, meta)
-    graph = _ogb_graph(meta, folder)
-    dataset.graph = [_dgl_graph(graph, meta)]
+    dataset.graph = [_dgl_graph(_ogb_graph(meta, folder), meta)]
     if meta.kind == "node" and meta.is_hetero:
         dataset.labels = {kind: _label_tensor(table) for kind, table in read_hetero_labels(folder).items()}
     elif meta.kind == "node":

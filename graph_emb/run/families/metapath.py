@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import torch_threads
@@ -76,8 +75,12 @@ class MetapathFamily(Family):
         rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
             return Trained({}, result.interrupted)
-        split = rows_by_type(rows, dataset.graph, self._path(dataset))
-        return Trained(split, result.interrupted, training_metrics(result))
+        tables_by_type, graph = {}, dataset.graph
+        for ntype in self._path(dataset).node_types():  # the path's first type first
+            low, count = graph.node_offsets[ntype], graph.num_nodes[ntype]
+            ids = graph.node_ids.get(ntype, np.arange(count))
+            tables_by_type[ntype] = Embeddings(rows[low : low + count].numpy(), ids)
+        return Trained(tables_by_type, result.interrupted, training_metrics(result))
 
     def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
         """Classes or clusters of labelled types, and the neighbours of nodes that have names."""
@@ -149,16 +152,6 @@ def whole_graph(graph: HeteroGraph, path: Metapath) -> MetapathGraph:
     kinds = [graph.ntypes.index(ntype) for ntype in path.types]
     steps = [step_arcs(graph, step) for step in path.steps]
     return MetapathGraph.build(kinds, node_kinds(graph), steps, RankRanges([0, graph.total_nodes], [0], 1))
-
-
-def rows_by_type(rows: Tensor, graph: HeteroGraph, path: Metapath) -> dict[str, Embeddings]:
-    """The rows of each type on the path with their original ids, of rows of all nodes; the path's first type first."""
-    tables = {}
-    for ntype in path.node_types():
-        low, count = graph.node_offsets[ntype], graph.num_nodes[ntype]
-        ids = graph.node_ids.get(ntype, np.arange(count))
-        tables[ntype] = Embeddings(rows[low : low + count].numpy(), ids)
-    return tables
 
 
 def _arc_type(number: int) -> EdgeType:
