@@ -96,7 +96,7 @@ def measured(args: argparse.Namespace, folder: Path, num_edges: int, memory: str
 
 def main() -> int:
     """Print the table; 1 when a limit is broken and ``--check`` asks."""
-    from partition.streaming.plan import memory_bytes
+    from partition.streaming.source import memory_bytes
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--edges", type=int, default=200_000_000, help="directed")

@@ -16,7 +16,7 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.threads import ThreadPool, counting_threads
 from graph_emb.graph.typed import EdgeType, HeteroGraph
-from partition.kernels import adjacency as kernels
+from partition.kernels import sorting as kernels
 
 MAX_WEIGHT = 2**31 - 1
 RelationWeights = Mapping[EdgeType, int] | Mapping[str, int]

@@ -15,7 +15,7 @@ from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.core.threads import ThreadPool, counting_threads
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import EdgeOwner
-from partition.kernels.relabel import count_ids
+from partition.kernels.sorting import count_ids
 
 DEFAULT_TOLERANCE = 0.05
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}

@@ -15,7 +15,7 @@ from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.dgl_format import Column
 from partition.assignment import Halo
-from partition.kernels import relabel as kernels
+from partition.kernels import sorting as kernels
 from partition.relabel import Ranges, Relabelled
 
 

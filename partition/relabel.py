@@ -16,7 +16,7 @@ import numpy as np
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
-from partition.kernels import relabel as kernels
+from partition.kernels import sorting as kernels
 
 RESERVED_DATA = {"_ID", "inner_node", "inner_edge"}
 """Columns that DGL itself leaves out of a partition, as their meaning is its own."""

@@ -12,8 +12,8 @@ import numpy as np
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
-from partition.kernels.relabel import move_to_lighter
-from partition.kernels.streaming import hdrf
+from partition.kernels.clustering import hdrf
+from partition.kernels.sorting import move_to_lighter
 
 EdgeParts = dict[EdgeType, np.ndarray]
 

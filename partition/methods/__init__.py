@@ -3,8 +3,7 @@
 from partition.methods import (  # they register
     external,  # noqa: F401
     multilevel,  # noqa: F401
-    streaming,  # noqa: F401
-    without_edges,  # noqa: F401
+    nodewise,  # noqa: F401
 )
 from partition.methods.base import METHODS, Method, Problem, assign
 

@@ -21,7 +21,7 @@ from graph_emb.graph.typed import HeteroGraph
 from partition.adjacency import RelationWeights, SymmetricAdjacency, symmetric
 from partition.assignment import Assignment, EdgeOwner
 from partition.constraints import Constraints, constraints
-from partition.kernels.adjacency import move_costs
+from partition.kernels.sorting import move_costs
 
 SEED_LIMIT = 2**63
 

@@ -73,25 +73,20 @@ def kaminpar(problem: Problem) -> np.ndarray:
     """
     package = _load("kaminpar")
     weights, tolerance = problem.constraints.weights[0], float(problem.constraints.tolerances[0])
+    adjacency, costs = problem.adjacency, _edge_weights(problem)
     with tempfile.TemporaryDirectory(prefix="kaminpar-") as folder:
         path = Path(folder, "graph.metis")
-        _write_metis(path, problem, weights)
+        with path.open("w", encoding="ascii") as out:  # METIS's text format with node and edge weights, ids from 1
+            out.write(f"{adjacency.num_nodes} {adjacency.num_entries // 2} 011\n")
+            for node in range(adjacency.num_nodes):
+                row = slice(adjacency.indptr[node], adjacency.indptr[node + 1])
+                pairs = np.stack([adjacency.indices[row] + 1, costs[row]], axis=1).ravel().tolist()
+                out.write(" ".join(map(str, [int(weights[node]), *pairs])) + "\n")
         package.reseed(problem.seed % 2**31)
         instance = package.KaMinPar(num_threads=1, ctx=package.default_context())
         graph = package.load_graph(str(path), package.GraphFileFormat.METIS, compress=False)
         parts = instance.compute_partition(graph, k=problem.num_parts, eps=tolerance)
     return np.asarray(parts, np.int32)
-
-
-def _write_metis(path: Path, problem: Problem, weights: np.ndarray) -> None:
-    """The symmetric graph in METIS's text format with node and edge weights, ids from 1."""
-    adjacency, costs = problem.adjacency, _edge_weights(problem)
-    with path.open("w", encoding="ascii") as out:
-        out.write(f"{adjacency.num_nodes} {adjacency.num_entries // 2} 011\n")
-        for node in range(adjacency.num_nodes):
-            row = slice(adjacency.indptr[node], adjacency.indptr[node + 1])
-            pairs = np.stack([adjacency.indices[row] + 1, costs[row]], axis=1).ravel().tolist()
-            out.write(" ".join(map(str, [int(weights[node]), *pairs])) + "\n")
 
 
 @method("mtkahypar", seeded=False, refusal=one_only, balance=("nodes",))

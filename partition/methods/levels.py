@@ -16,8 +16,7 @@ from graph_emb.core.threads import ThreadPool
 from partition.adjacency import close_gaps
 from partition.kernels import clustering as kernels
 from partition.kernels import refinement
-from partition.kernels.adjacency import cut_of
-from partition.kernels.relabel import group
+from partition.kernels.sorting import cut_of, group
 
 CHUNK = 32
 """Consecutive nodes that stay together in a random order: memory near in the input stays near."""
@@ -201,11 +200,6 @@ def scales_of(means: np.ndarray) -> np.ndarray:
     return np.exp2(-np.floor(np.log2(np.maximum(means, 1.0))))
 
 
-def overload_of(loads: np.ndarray, limits: np.ndarray, scales: np.ndarray) -> float:
-    """How far (P, C) loads are above (P, C) limits, in units of the scales."""
-    return float((np.maximum(loads - limits, 0) * scales).sum())
-
-
 @dataclass(frozen=True)
 class Search:
     """Rounds of local search with the same parameters.
@@ -259,8 +253,8 @@ class Parts:
 
     @property
     def overload(self) -> float:
-        """0.0 where every limit holds."""
-        return overload_of(self.loads, self.bounds, self.scales)
+        """How far the loads are above the limits, in units of the scales; 0.0 where every limit holds."""
+        return float((np.maximum(self.loads - self.bounds, 0) * self.scales).sum())
 
     def rebalance(self, rng: np.random.Generator) -> float:
         """Mend what is above its limit: the overload that is left."""
@@ -287,7 +281,12 @@ class Parts:
         level, entries = self.level, len(self.level.indices)
         table_bytes = level.num_nodes * self.num_parts * level.sums.itemsize
         if table_bytes > max(LEAST_TABLE_BYTES, TABLE_BYTES_PER_ENTRY * entries):
-            self._propagate(rng, threads)
+            nothing = np.empty(0, np.int32)
+            propagation = Propagation(level, self.parts, self.loads, self.limits, threads)
+            for _ in range(PROPAGATION_ROUNDS):
+                moved, _ = propagation.round(rng, sizes=nothing, favoured=nothing, grouped=False)
+                if moved < LEAST_GAIN * level.num_nodes:
+                    break
             return
         table = np.empty((level.num_nodes, self.num_parts), level.sums)
         spans = threads.ranges(level.num_nodes, level.indptr)
@@ -320,11 +319,3 @@ class Parts:
             if gain <= least:
                 break
         return total, gain
-
-    def _propagate(self, rng: np.random.Generator, threads: ThreadPool) -> None:
-        nothing = np.empty(0, np.int32)
-        propagation = Propagation(self.level, self.parts, self.loads, self.limits, threads)
-        for _ in range(PROPAGATION_ROUNDS):
-            moved, _ = propagation.round(rng, sizes=nothing, favoured=nothing, grouped=False)
-            if moved < LEAST_GAIN * self.level.num_nodes:
-                return

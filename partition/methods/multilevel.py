@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from graph_emb.core.threads import ThreadPool
-from partition.kernels import bisection as kernels
+from partition.kernels import refinement as kernels
 from partition.methods.base import Problem, any_but_none, at_least, method
 from partition.methods.levels import Level, Parts, coarsen, scales_of
 
@@ -131,25 +131,22 @@ def first_parts(
     """
     depth = max(1.0, float(np.log2(num_parts)))
     starts = int(np.clip(WORK / (effort.tries * max(len(level.indices), 1)), 1, effort.starts) / depth) or 1
+
+    def start(own: np.random.Generator) -> tuple[Parts, np.random.Generator]:
+        parts = Parts(level, _bisect_recursively(level, num_parts, limits, effort.tries, own), limits, num_parts)
+        parts.rebalance(own)
+        return parts, own
+
+    def refined(parts: Parts, own: np.random.Generator) -> Parts:
+        with ThreadPool(1) as alone:
+            parts.refine(own, alone)
+        return parts
+
     # A generator for each start: what it draws does not depend on the thread that runs it.
-    made = threads.run([partial(_start, level, num_parts, limits, effort.tries, own) for own in rng.spawn(starts)])
-    made.sort(key=lambda start: start[0].score)
+    made = threads.run([partial(start, own) for own in rng.spawn(starts)])
+    made.sort(key=lambda made: made[0].score)
     best = made[: max(LEAST_REFINED, int(np.ceil(effort.refined * starts)))]
-    return min(threads.run([partial(_refined, *start) for start in best]), key=lambda parts: parts.score)
-
-
-def _start(
-    level: Level, num_parts: int, limits: np.ndarray, tries: int, rng: np.random.Generator
-) -> tuple[Parts, np.random.Generator]:
-    made = Parts(level, _bisect_recursively(level, num_parts, limits, tries, rng), limits, num_parts)
-    made.rebalance(rng)
-    return made, rng
-
-
-def _refined(made: Parts, rng: np.random.Generator) -> Parts:
-    with ThreadPool(1) as alone:
-        made.refine(rng, alone)
-    return made
+    return min(threads.run([partial(refined, *made) for made in best]), key=lambda parts: parts.score)
 
 
 def _bisect_recursively(

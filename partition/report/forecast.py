@@ -1,18 +1,23 @@
 """Rows of other parts that training will pull: by random walks, and by batches sampled as DGL samples them."""
 
-# N nodes and E edges of all types, P parts, L nodes of a walk, C columns, B seeds of a batch, H hops
+# N nodes and E edges of all types, P parts, G groups, L nodes of a walk, C columns, B seeds of a batch, H hops
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from graph_emb.core.progress import reading
 from graph_emb.core.threads import ThreadPool, thread_count
+from graph_emb.graph.readers.source import MASKS, WEIGHT
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.kernels import forecast as kernels
-from partition.report.flat import CompressedRows, FlatGraph, on_ranges
+from partition.kernels.sorting import count_ids
 
 MOST_COLUMNS = 16  # 16 float32 are a cache line, the unit in which neighbours are fetched
 EXACT_WORK = 2_000_000_000
@@ -22,6 +27,137 @@ TABLE_BYTES = 1 << 28
 """Of one table of masses; on larger graphs fewer parts are carried at once."""
 BATCHES = 64
 """Batches of an assignment, shared by its parts; each part has at least one."""
+CHUNKS = 64
+"""Ranges of rows, whatever the number of threads is: sums over them are added in their order."""
+_NOTHING = np.empty(0, np.int64)
+_NO_VALUES = np.empty(0, np.float32)
+
+
+def on_ranges(threads: ThreadPool, size: int, run: Callable[[int, int], None]) -> None:
+    """Call ``run(low, high)`` for ranges that cover [0, size)."""
+    cuts = np.linspace(0, size, CHUNKS + 1).astype(np.int64).tolist()
+    threads.run([partial(run, low, high) for low, high in pairwise(cuts)])
+
+
+class CompressedRows(NamedTuple):
+    """For each node the nodes at the other end of its edges.
+
+    Attributes:
+        indptr: Shape (N + 1,), int64.
+        indices: Shape (E,), int32 where it can be, homogeneous ids.
+        values: Weight of each entry, (E,), float32; empty: all are 1.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+
+class Groups(NamedTuple):
+    """Edges by edge type and destination: sampling draws from each group on its own.
+
+    Attributes:
+        starts, sources: The sources of the edges of each group, (G + 1,), int64, and (E,), homogeneous.
+        node_starts, node_groups: The groups of each node, (N + 1,), int64, and (G,), int64.
+    """
+
+    starts: np.ndarray
+    sources: np.ndarray
+    node_starts: np.ndarray
+    node_groups: np.ndarray
+
+
+@dataclass(frozen=True)
+class FlatGraph:
+    """Arrays of a graph by homogeneous id, computed once for both assignments that a report compares.
+
+    Attributes:
+        graph: The graph itself.
+    """
+
+    graph: HeteroGraph
+
+    @property
+    def num_nodes(self) -> int:
+        return self.graph.total_nodes
+
+    @cached_property
+    def types(self) -> dict[str, slice]:
+        """Where each node type lies among the homogeneous ids."""
+        starts = self.graph.node_offsets
+        return {ntype: slice(starts[ntype], starts[ntype] + num) for ntype, num in self.graph.num_nodes.items()}
+
+    @cached_property
+    def masks(self) -> dict[str, np.ndarray]:
+        """``train``, ``valid`` and ``test`` where some node type has the mask, (N,), bool.
+
+        Masks of several splits at once, one a column as in DGL's WikiCS, say nothing of one split and are left out.
+        """
+        masks = {}
+        for part, column in MASKS.items():
+            found = {n: c[column] for n, c in self.graph.node_data.items() if column in c}
+            marked = {ntype: mask for ntype, mask in found.items() if mask.size == len(mask)}
+            if marked:
+                masks[part] = np.zeros(self.num_nodes, dtype=bool)
+                for ntype, mask in marked.items():
+                    masks[part][self.types[ntype]] = mask.reshape(-1).astype(bool)
+        return masks
+
+    @cached_property
+    def seeds(self) -> np.ndarray:
+        """Nodes that training starts from, (N,), bool: those of the train mask, or all."""
+        train = self.masks.get("train")
+        return train if train is not None and train.any() else np.ones(self.num_nodes, dtype=bool)
+
+    @cached_property
+    def weights(self) -> dict[EdgeType, np.ndarray] | None:
+        """The column ``weight`` of every edge type, where all have one of positive numbers; else None."""
+        found = {}
+        for etype, (src, _) in self.graph.edges.items():
+            column = self.graph.edge_data.get(etype, {}).get(WEIGHT)
+            if column is None or column.shape != (len(src),) or not (np.isfinite(column) & (column > 0)).all():
+                return None
+            found[etype] = column.astype(np.float32)
+        return found or None
+
+    def rows(self, row_end: int) -> CompressedRows:
+        """Row u: the destinations of the edges that leave u (``row_end`` 0), or the sources of those that enter it (1).
+
+        Weights are there where every type has them.
+        """
+        offsets, edges, weights = self.graph.node_offsets, self.graph.edges, self.weights
+        row_type, column_type = 2 * row_end, 2 - 2 * row_end
+        indptr = np.zeros(self.num_nodes + 1, np.int64)
+        for etype, ends in edges.items():
+            count_ids(ends[row_end], offsets[etype[row_type]] + 1, indptr)
+        np.cumsum(indptr, out=indptr)
+        indices = self._room_for_ids(indptr[-1])
+        values = _NO_VALUES if weights is None else np.empty(indptr[-1], np.float32)
+        filled = indptr[:-1].copy()
+        for etype, ends in edges.items():
+            own = _NO_VALUES if weights is None else weights[etype]
+            start, column_start = offsets[etype[row_type]], offsets[etype[column_type]]
+            kernels.fill_rows(ends[row_end], start, ends[1 - row_end], column_start, own, filled, indices, values)
+        return CompressedRows(indptr, indices, values)
+
+    def groups_by_destination(self) -> Groups:
+        """The groups of all types; a node that no edge of a type enters has no group of that type."""
+        offsets, edges = self.graph.node_offsets, self.graph.edges
+        degrees = {e: np.bincount(dst, minlength=self.graph.num_nodes[e[2]]) for e, (_, dst) in edges.items()}
+        entered = {etype: np.flatnonzero(degree) for etype, degree in degrees.items()}
+        nodes = np.concatenate([_NOTHING, *(own + offsets[etype[2]] for etype, own in entered.items())])
+        sizes = np.concatenate([_NOTHING, *(degrees[etype][own] for etype, own in entered.items())])
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        sources, filled, first = self._room_for_ids(starts[-1]), starts[:-1].copy(), 0
+        for etype, (src, dst) in edges.items():
+            group_of = np.cumsum(degrees[etype] > 0) + (first - 1)
+            first += len(entered[etype])
+            kernels.fill_rows(group_of[dst], 0, src, offsets[etype[0]], _NO_VALUES, filled, sources, _NO_VALUES)
+        node_starts = np.concatenate([[0], np.cumsum(np.bincount(nodes, minlength=self.num_nodes))])
+        return Groups(starts, sources, node_starts, np.argsort(nodes, kind="stable"))
+
+    def _room_for_ids(self, size: int) -> np.ndarray:
+        return np.empty(size, np.int32 if self.num_nodes < 2**31 else np.int64)
 
 
 @dataclass(frozen=True)
@@ -73,10 +209,8 @@ def exact_walks(flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, wa
     entering, scale = flat.rows(1), _inverse_out(flat)
     both = np.stack(parts, axis=1)
     # A column for each part of each assignment; those of a group are carried together, as many as fit the memory.
-    which_of, part_of = (
-        np.repeat(np.arange(len(parts)), num_parts),
-        np.tile(np.arange(num_parts, dtype=np.int32), len(parts)),
-    )
+    which_of = np.repeat(np.arange(len(parts)), num_parts)
+    part_of = np.tile(np.arange(num_parts, dtype=np.int32), len(parts))
     width = max(1, min(MOST_COLUMNS, TABLE_BYTES // (4 * max(flat.num_nodes, 1))))
     groups = [slice(low, low + width) for low in range(0, len(part_of), width)]
     here, inside = (np.zeros((walk_length, len(part_of))) for _ in range(2))
@@ -88,7 +222,7 @@ def exact_walks(flat: FlatGraph, parts: Sequence[np.ndarray], num_parts: int, wa
             for t in range(walk_length):
                 here[t, own], inside[t, own] = _tally(threads, mass, both, which, part, scale)
                 after[:] = 0.0
-                _add_neighbours(threads, entering, mass, after)
+                on_ranges(threads, len(after), partial(kernels.add_neighbours, *entering, mass, out=after))
                 mass, after = after, mass
                 advance(1)
     found = []
@@ -132,18 +266,12 @@ def simulated_walks(
     ]
 
 
-def _add_neighbours(threads: ThreadPool, rows: CompressedRows, table: np.ndarray, out: np.ndarray) -> None:
-    """Add to ``out`` (N, C) the weighted sums of the rows of ``table`` that each node names."""
-    on_ranges(threads, len(out), lambda low, high: kernels.add_neighbours(*rows, table, low, high, out))
-
-
 def _inverse_out(flat: FlatGraph) -> np.ndarray:
     """One over the weight that leaves each node, (N,), float32; 0 where none does."""
-    out = np.zeros(flat.num_nodes)
+    out, weights = np.zeros(flat.num_nodes), flat.weights or {}
     for etype, (src, _) in flat.graph.edges.items():
-        own, weights = flat.types[etype[0]], flat.weights
-        sums = np.bincount(src, weights=None if weights is None else weights[etype], minlength=own.stop - own.start)
-        out[own] += sums
+        own = flat.types[etype[0]]
+        out[own] += np.bincount(src, weights=weights.get(etype), minlength=own.stop - own.start)
     return _ratio(np.ones(flat.num_nodes), out).astype(np.float32)
 
 
@@ -237,11 +365,9 @@ def forecast_samples(
                 for (k, part, _), counts in zip(share, results, strict=True):
                     found[:, k, part] += counts
             advance(len(tasks[low : low + width]))
-    return [_forecasts(found[:, k] / num_batches, seeds[k], batch_size) for k in range(len(parts))]
-
-
-def _forecasts(means: np.ndarray, seeds: list[np.ndarray], batch_size: int) -> tuple[SampleForecast, ...]:
-    """One forecast for each hop from the means of rows and remote rows, (2, P, H)."""
-    sizes = np.array([len(own) for own in seeds])
-    batches = np.where(sizes > 0, sizes / np.maximum(np.minimum(sizes, batch_size), 1), 0.0)
-    return tuple(SampleForecast(means[0, :, hop], means[1, :, hop], batches) for hop in range(means.shape[2]))
+    forecasts = []
+    for k in range(len(parts)):
+        sizes, means = np.array([len(own) for own in seeds[k]]), found[:, k] / num_batches
+        batches = np.where(sizes > 0, sizes / np.maximum(np.minimum(sizes, batch_size), 1), 0.0)
+        forecasts.append(tuple(SampleForecast(means[0, :, hop], means[1, :, hop], batches) for hop in range(len(hops))))
+    return forecasts

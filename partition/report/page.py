@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import base64
 import io
+from base64 import b64encode
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,10 @@ def to_html(report: PartitionReport, path: str | Path | None = None) -> str:
     title = f"{report.name} in {report.num_parts} parts"
     facts = "\n".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in report.facts())
     numbers = "\n".join(_row(*row) for row in report.rows())
-    images = "\n".join(_image(name, content) for name, content in charts(report).items())
+    images = "\n".join(
+        f'<h2>{escape(name)}</h2>\n<img alt="{escape(name)}" src="data:image/png;base64,{b64encode(image).decode()}">'
+        for name, image in charts(report).items()
+    )
     text = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -67,11 +70,6 @@ def _row(label: str, given: str, random: str) -> str:
     return f"<tr><td{inner}>{escape(label.strip())}</td><td>{escape(given)}</td><td>{escape(random)}</td></tr>"
 
 
-def _image(title: str, content: bytes) -> str:
-    data = base64.b64encode(content).decode("ascii")
-    return f'<h2>{escape(title)}</h2>\n<img alt="{escape(title)}" src="data:image/png;base64,{data}">'
-
-
 def charts(report: PartitionReport) -> dict[str, bytes]:
     """PNG images by their titles, in the order of a page."""
     drawn = {
@@ -82,7 +80,10 @@ def charts(report: PartitionReport) -> dict[str, bytes]:
     }
     if len(report.given.cut.cut_by_relation) > 1:
         drawn["Cut of each relation"] = _relations(report)
-    return {title: _png(figure) for title, figure in drawn.items()}
+    images = {title: io.BytesIO() for title in drawn}
+    for title, figure in drawn.items():
+        figure.savefig(images[title], format="png", dpi=_DPI, bbox_inches="tight")
+    return {title: stream.getvalue() for title, stream in images.items()}
 
 
 def _figure(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
@@ -92,12 +93,6 @@ def _figure(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")  # no pyplot: no global state, no display
     FigureCanvasAgg(figure)
     return figure, figure.subplots(1, columns)
-
-
-def _png(figure: Any) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=_DPI, bbox_inches="tight")
-    return stream.getvalue()
 
 
 def _tidy(axes: Any) -> None:

@@ -17,11 +17,11 @@ from graph_emb.core.storage import replace_text
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.kernels.forecast import ENTERS, count_edges
-from partition.report.flat import FlatGraph
-from partition.report.forecast import SampleForecast, WalkForecast, forecast_samples, forecast_walks
+from partition.report.forecast import FlatGraph, SampleForecast, WalkForecast, forecast_samples, forecast_walks
 from partition.vertex_cut import balanced_owners, edges_of_parts, vertex_cut
 
 Row = tuple[str, str, str]
+SPELLED = {"train": "train nodes", "valid": "validation nodes", "test": "test nodes"}
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,8 @@ class PartitionReport:
         numbers = [("cut edges", _percent(cut.cut))]
         if len(cut.cut_by_relation) > 1:
             numbers += [(f"  {':'.join(etype)}", _percent(share)) for etype, share in cut.cut_by_relation.items()]
-        numbers += [(f"balance of {_spelled(kind)}", f"{value:.3f}") for kind, value in cut.balance.items()]
+        for kind, value in cut.balance.items():
+            numbers.append((f"balance of {SPELLED.get(kind, kind.replace(':', ' ', 1))}", f"{value:.3f}"))
         numbers += [
             ("copies of a node (DGL's halo)", f"{cut.replication_factor:.3f}"),
             ("copies of a node (inbound halo)", f"{cut.replication_factor_inbound:.3f}"),
@@ -279,13 +280,19 @@ def report(
     """
     assignment.check(graph)
     flat = FlatGraph(graph)
-    both = [flat.parts_of(assignment), random_parts(flat, assignment.num_parts, assignment.seed)]
+    both = [
+        np.concatenate([assignment.parts[ntype] for ntype in graph.ntypes]).astype(np.int32, copy=False),
+        random_parts(flat, assignment.num_parts, assignment.seed),
+    ]
     with progress_shown(progress):
         walks = forecast_walks(flat, both, assignment.num_parts, recipe.walk_length)
         hops = forecast_samples(flat, both, assignment.num_parts, tuple(recipe.fanouts), recipe.batch_size)
         cuts = [measure_cut(flat, own, assignment.num_parts, edge_owner) for own in both]
     given, random = (Quality(*each) for each in zip(cuts, walks, hops, strict=True))
-    streamed = vertex_cut(graph, assignment.num_parts) if recipe.vertex_cut and graph.total_edges else None
+    streamed = None
+    if recipe.vertex_cut and graph.total_edges:
+        cut = vertex_cut(graph, assignment.num_parts)
+        streamed = {"replication_factor": cut.replication_factor, "edge_balance": cut.edge_balance}
     return PartitionReport(
         name=graph.name,
         num_nodes=dict(graph.num_nodes),
@@ -302,9 +309,7 @@ def report(
         batch_size=recipe.batch_size,
         is_weighted=flat.weights is not None,
         seeds="train nodes" if not flat.seeds.all() else "all nodes",
-        vertex_cut=None
-        if streamed is None
-        else {"replication_factor": streamed.replication_factor, "edge_balance": streamed.edge_balance},
+        vertex_cut=streamed,
     )
 
 
@@ -358,11 +363,6 @@ def random_parts(flat: FlatGraph, num_parts: int, seed: int) -> np.ndarray:
 def _counted(numbers: dict[str, int]) -> str:
     total = f"{sum(numbers.values()):,}"
     return total if len(numbers) == 1 else f"{total} of {len(numbers)} types"
-
-
-def _spelled(kind: str) -> str:
-    name = {"train": "train nodes", "valid": "validation nodes", "test": "test nodes"}.get(kind, kind)
-    return f"type {kind.removeprefix('type:')}" if kind.startswith("type:") else name
 
 
 def _percent(value: float) -> str:

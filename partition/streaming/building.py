@@ -27,17 +27,16 @@ from partition import writer
 from partition.assignment import Assignment
 from partition.constraints import Constraints, constraints
 from partition.halo import PartArrays
-from partition.kernels import relabel as kernels
+from partition.kernels import sorting as kernels
 from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of, write_listed
 from partition.methods.base import METHODS, Problem, finish
-from partition.methods.streaming import checked_passes
+from partition.methods.nodewise import checked_passes
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.relabel import inverse, relabel, type_name
 from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_largest, cut_buckets, number_type
-from partition.streaming.plan import Budget, Plan
 from partition.streaming.shared_stages import Removed, Workers, Workplace
-from partition.streaming.source import EdgeSource, Scan
+from partition.streaming.source import Budget, EdgeSource, Plan, Scan
 
 TEMPORARY_VERSION = 2
 """Of the temporary files; those of another version are thrown away."""
@@ -47,8 +46,6 @@ STREAMED = ("fennel", "ldg")
 BALANCED = ("nodes", "edges")
 AUTO = "ldg"
 AUTO_WHY = "auto: the lowest cut within the limits that needs no graph in memory"
-
-
 Facts = dict[str, Any]
 INT64, ONE_TYPE = np.dtype(np.int64), np.empty(0, np.int32)
 
@@ -211,7 +208,15 @@ class Job:
             pending = None
             if workers.rank == 0:
                 pending = stack.enter_context(pending_partition(place, overwrite=self.options.overwrite))
-            workplace = Workplace(place, self._facts(), workers)
+            options = self.options
+            facts = {  # all that the files depend on
+                **self.source.facts(),
+                "request": [options.total_parts, options.method, options.seed, options.balance],
+                "options": [options.tolerance, options.method_options, _described(options.assignment)],
+                "memory": self.budget.memory,
+                "layout": [self.name, options.halo, TEMPORARY_VERSION],
+            }
+            workplace = Workplace(place, facts, workers)
             try:
                 self._run(workplace, pending)
             except Exception as error:
@@ -224,19 +229,7 @@ class Job:
                 workplace.close(remove=False)
                 raise
             workplace.close(remove=True)
-            workplace.wait_removed()
         return load(place)
-
-    def _facts(self) -> dict[str, Any]:
-        """All that the files depend on."""
-        options = self.options
-        return {
-            **self.source.facts(),
-            "request": [options.total_parts, options.method, options.seed, options.balance],
-            "options": [options.tolerance, options.method_options, _described(options.assignment)],
-            "memory": self.budget.memory,
-            "layout": [self.name, options.halo, TEMPORARY_VERSION],
-        }
 
     def _run(self, workplace: Workplace, pending: PendingFolder | None) -> None:
         source, budget = self.source, self.budget
@@ -272,11 +265,9 @@ class Job:
         num_parts, given = self.options.total_parts, self.options.assignment
         if num_parts < 1 or num_parts > num_nodes:
             raise ConfigError(f"num_parts is {num_parts}; it must lie in 1 .. {num_nodes}, the number of nodes")
-        if given is not None and len(given.parts.get(NODE_TYPE, ())) != num_nodes:
-            raise PartitionError(
-                f"the assignment has {len(given.parts.get(NODE_TYPE, ()))} nodes of type {NODE_TYPE!r}; the graph has "
-                f"{num_nodes}"
-            )
+        found = num_nodes if given is None else len(given.parts.get(NODE_TYPE, ()))
+        if found != num_nodes:
+            raise PartitionError(f"the assignment has {found} nodes of type {NODE_TYPE!r}; the graph has {num_nodes}")
         if len({found["dtype"] for found in slices}) > 1:
             raise ConfigError(f"{self.source.path}: only some files have weights; add them or say weights='ignore'")
 
@@ -337,10 +328,6 @@ class Job:
             "assignment": {"method": assignment.method, "why": assignment.why, "balance": balance},
         }
 
-    def _nodes(self, workplace: Workplace, name: str) -> np.ndarray:
-        """``node_ids`` or ``order`` as ``_placed`` wrote them, (N,)."""
-        return np.load(workplace.folder("nodes") / f"{name}.npy")
-
     def _assigned(self, scan: Scan, links: Links | None, num_nodes: int, tick: Advance) -> Assignment:
         options, num_parts, graph = self.options, self.options.total_parts, graph_without_edges(num_nodes, self.name)
         if links is None or self.streaming is None:
@@ -361,16 +348,14 @@ class Job:
     def _shuffled(self, workplace: Workplace, layout: ShuffleLayout) -> Shuffle:
         shuffle = Shuffle(workplace, layout, self.budget, both_ends=self.options.halo == "dgl")
         with reading("moving edges to their parts", layout.edges.total, " edges") as tick:
-            task = partial(
-                shuffle.slice,
-                source=self.source,
-                node_ids=np.load(workplace.folder("nodes") / "node_ids.npy"),
-                tick=tick,
-            )
+            node_ids = np.load(workplace.folder("nodes") / "node_ids.npy")
+            task = partial(shuffle.slice, source=self.source, node_ids=node_ids, tick=tick)
+            del node_ids
             workplace.run("shuffle", len(self.source.slices), task)
             del task
         with reading("ordering edges", layout.edges.total, " edges") as tick:
-            workplace.run("order", layout.num_buckets, lambda bucket: shuffle.bucket(bucket, tick), shuffle.remove_runs)
+            order = partial(shuffle.bucket, tick=tick)
+            workplace.run("order", layout.num_buckets, order, shuffle.loose.remove)  # the unordered edges then
         return shuffle
 
     def _written(self, workplace: Workplace, shuffle: Shuffle) -> dict[str, Any]:
@@ -380,10 +365,8 @@ class Job:
         with reading("writing the parts", layout.edges.total, " edges") as tick:
             found = workplace.run("part", num_parts, PartFiles(workplace, shuffle, tick).part)
         with reading("writing the id maps", layout.nodes.total + len(FORMS) * layout.edges.total, " ids") as tick:
-            files = PartFiles(workplace, shuffle, tick)
-            found += workplace.run(
-                "nodes", 1, lambda _: files.node_maps(np.load(workplace.folder("nodes") / "order.npy"))
-            )
+            files, order = PartFiles(workplace, shuffle, tick), workplace.folder("nodes") / "order.npy"
+            found += workplace.run("nodes", 1, lambda _: files.node_maps(np.load(order)))
             found += workplace.run("edges", len(FORMS), lambda index: files.edge_map(FORMS[index]))
         return {name: facts for each in found for name, facts in each.items()}
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,12 @@ import numpy as np
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import Advance
 from partition.constraints import Constraints
-from partition.kernels import relabel as kernels
+from partition.kernels import sorting as kernels
 from partition.methods.levels import random_order
-from partition.methods.streaming import Placed
+from partition.methods.nodewise import Placed
 from partition.relabel import Ranges
-from partition.streaming.files import FileArray, Runs, append_groups, write
-from partition.streaming.plan import Budget
-from partition.streaming.shared_stages import Workplace
-from partition.streaming.source import EdgeSource
+from partition.streaming.shared_stages import FileArray, Runs, Workplace, append_groups, write
+from partition.streaming.source import Budget, EdgeSource
 
 CHUNK_LINKS = 1 << 20
 """Links of a chunk of nodes; a node with more is a chunk of its own."""
@@ -81,10 +78,6 @@ class ShuffleLayout:
         fields: list[Any] = [("src", node), ("dst", node), ("position", edge)]
         return np.dtype(fields + ([] if self.weight is None else [("weight", self.weight)]))
 
-    def last_node(self, bucket: int) -> int:
-        """The end of a bucket's nodes."""
-        return int(self.first_nodes[bucket + 1]) if bucket + 1 < self.num_buckets else self.nodes.total
-
 
 def cut_buckets(degrees: np.ndarray, starts: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(first node, part, first edge) of buckets of whole nodes with at most ``most`` edges, where a node allows it.
@@ -127,6 +120,8 @@ class Shuffle:
     Args:
         layout: Where they go.
         both_ends: Hand cut edges to the source's part as well.
+    Attributes:
+        loose: The unordered edges by bucket, which may go when it is ordered.
     """
 
     def __init__(self, workplace: Workplace, layout: ShuffleLayout, budget: Budget, *, both_ends: bool) -> None:
@@ -140,7 +135,7 @@ class Shuffle:
         outer = np.dtype([("id", np.int64), ("src", node), ("dst", node)])
         pair = np.dtype([("position", edge), ("id", edge)])
         buckets, num_parts = layout.num_buckets, len(layout.nodes.starts)
-        self._loose = Runs(workplace.folder("loose"), buckets, len(layout.first_rows) - 1, layout.record, self.step)
+        self.loose = Runs(workplace.folder("loose"), buckets, len(layout.first_rows) - 1, layout.record, self.step)
         self._outer = Runs(workplace.folder("outer"), num_parts, buckets, outer, self.step)
         self._inverse = Runs(workplace.folder("inverse"), self.num_position_ranges, buckets, pair, self.step)
 
@@ -150,7 +145,7 @@ class Shuffle:
 
     def slice(self, index: int, source: EdgeSource, node_ids: np.ndarray, tick: Advance) -> dict[str, Any]:
         """Relabel the edges of one slice of the input and append each to its bucket."""
-        layout, runs = self.layout, self._loose.begin(index)
+        layout, runs = self.layout, self.loose.begin(index)
         position = int(layout.first_rows[index])
         for block in source.blocks(index, self.step, self.budget.block_text(self._work)):
             rows = np.empty(len(block.src), layout.record)
@@ -165,20 +160,16 @@ class Shuffle:
 
     def bucket(self, bucket: int, tick: Advance) -> dict[str, Any]:
         """Order one bucket; its cut edges go to the other part, its positions to their range."""
-        first_node = int(self.layout.first_nodes[bucket])
-        rows = self._loose.of(bucket)[:]
-        order, _ = kernels.group(rows["dst"] - first_node, self.layout.last_node(bucket) - first_node)
+        first_node, end = np.append(self.layout.first_nodes, self.layout.nodes.total)[bucket : bucket + 2].tolist()
+        rows = self.loose.of(bucket)[:]
+        order, _ = kernels.group(rows["dst"] - first_node, end - first_node)
         rows = rows.take(order)  # of records ten times as fast as rows[order]
         del order
         for name in self.layout.record.names or ():
-            write(self._column(name, bucket), rows[name])
+            write(self._ordered / f"{bucket}.{name}", rows[name])
         self._hand_out(rows, bucket)
         tick(len(rows))
         return {"rows": len(rows)}
-
-    def remove_runs(self, bucket: int) -> None:
-        """Remove the unordered edges of a bucket that is ordered."""
-        self._loose.remove(bucket)
 
     def outer(self, part: int) -> FileArray:
         """Edges that a part stores without owning them, by ascending id."""
@@ -201,14 +192,11 @@ class Shuffle:
                 found["id"], found["src"], found["dst"] = ids[cut], block["src"][cut], block["dst"][cut]
                 append_groups(found, owners[cut], outer)
 
-    def _column(self, name: str, bucket: int) -> Path:
-        return self._ordered / f"{bucket}.{name}"
-
     def column(self, name: str, part: int | None = None) -> FileArray:
         """A column of the ordered edges that a part owns; of all edges by default."""
         layout = self.layout
         buckets = [b for b in range(layout.num_buckets) if part is None or layout.parts[b] == part]
-        return FileArray(tuple(self._column(name, b) for b in buckets), layout.record[name], self.step)
+        return FileArray(tuple(self._ordered / f"{b}.{name}" for b in buckets), layout.record[name], self.step)
 
     def new_ids(self, index: int) -> np.ndarray:
         """New id of each position of one range."""

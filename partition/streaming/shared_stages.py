@@ -1,4 +1,4 @@
-"""The folder of a build's temporary files: stages of tasks that workers share and that a second start goes on with.
+"""Temporary files of a build: stages of tasks that workers share and a second start goes on with, arrays in raw files.
 
 A task is done when its result lies in the folder. A worker does each world_size-th task of a stage, then waits for the
 results of the others, so files are all that workers exchange.
@@ -12,15 +12,19 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.hidden import remove_folder
+from graph_emb.core.hidden import named, remove_folder
 from graph_emb.core.storage import foreign_file, replace_json
+from partition.kernels import sorting as kernels
 from partition.manifest import read_json
 
 log = logging.getLogger("graph_emb.partition.streaming")
@@ -158,17 +162,14 @@ class Workplace:
             with suppress(OSError):  # a full disk is what they will see for themselves
                 replace_json(self.path / f"failed.{self.workers.rank}", content)
 
-    def _check_others(self) -> None:
-        for path in self.path.glob("failed.*"):
-            content = read_json(path)
-            if content["launch"] == self.workers.launch:
-                raise PartitionError(f"worker {path.suffix[1:]} failed: {content['error']}")
-
     def close(self, *, remove: bool) -> None:
-        """Let go of the folder; the first worker removes it."""
+        """Let go of the folder; to remove it, the first worker does so and the others wait until it has."""
         os.close(self._lock)
         if remove and self.workers.rank == 0:
             remove_folder(self.path)
+        if remove:
+            with suppress(Removed):  # between two looks at the folder
+                self._wait("the first worker to finish", lambda: not self.path.exists())
 
     @property
     def removed(self) -> bool:
@@ -187,16 +188,15 @@ class Workplace:
             lambda: all(mark.exists() and read_json(mark)["launch"] == launch for mark in marks),
         )
 
-    def wait_removed(self) -> None:
-        """Wait until the first worker has put the partition in its place."""
-        self._wait("the first worker to finish", lambda: not self.path.exists())
-
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         last, seen = time.monotonic(), -1
         while not ready():
             if self.removed:
                 raise Removed
-            self._check_others()
+            for path in self.path.glob("failed.*"):
+                content = read_json(path)
+                if content["launch"] == self.workers.launch:
+                    raise PartitionError(f"worker {path.suffix[1:]} failed: {content['error']}")
             found = sum(1 for _ in self.path.glob("*.json")) if self.path.exists() else 0
             if found != seen:
                 last, seen = time.monotonic(), found
@@ -206,3 +206,123 @@ class Workplace:
                     "did another worker end? start all again to go on from here"
                 )
             time.sleep(POLL_S)
+
+
+@dataclass(frozen=True)
+class FileArray:
+    """Values of several raw files as one array; only what is asked for is read.
+
+    Memory maps would do the same, but the pages that they touch count as memory of the process.
+
+    Attributes:
+        files: In order; one that is missing is empty.
+        dtype: Of the values.
+        step: Values of a block.
+    """
+
+    files: tuple[Path, ...]
+    dtype: np.dtype
+    step: int
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """Values up to the end of each file."""
+        sizes = [file.stat().st_size // self.dtype.itemsize if file.exists() else 0 for file in self.files]
+        return np.cumsum(np.array(sizes, np.int64))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(number of values,)."""
+        return (len(self),)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        start, stop, _ = rows.indices(len(self))
+        out = np.empty(max(stop - start, 0), self.dtype)
+        begin = 0
+        for file, end in zip(self.files, self.ends.tolist(), strict=True):
+            low, high = max(start, begin), min(stop, end)
+            if low < high:
+                wanted = out[low - start : high - start].view(np.uint8)
+                with file.open("rb") as stream:
+                    stream.seek((low - begin) * self.dtype.itemsize)
+                    lacking = len(wanted) - stream.readinto(wanted.data)
+                    if lacking:
+                        raise EOFError(f"{file}: a temporary file ended {lacking} bytes early")
+            begin = end
+        return out
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """All values, ``step`` at a time."""
+        for start in range(0, len(self), self.step):
+            yield self[start : start + self.step]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Values on their way to a bucket: each task appends to a run of its own in every bucket.
+
+    Attributes:
+        folder: Where the runs lie.
+        num_buckets, num_tasks: Buckets, and tasks that hand out values.
+        dtype, step: As in ``FileArray``.
+    """
+
+    folder: Path
+    num_buckets: int
+    num_tasks: int
+    dtype: np.dtype
+    step: int
+
+    def begin(self, task: int) -> list[Path]:
+        """The runs of a task by bucket; what a killed one has left of them is removed."""
+        paths = [self.folder / f"{bucket}-{task}" for bucket in range(self.num_buckets)]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return paths
+
+    def of(self, bucket: int) -> FileArray:
+        """All values of a bucket, in the order of the tasks."""
+        return FileArray(self._paths(bucket), self.dtype, self.step)
+
+    def remove(self, bucket: int) -> None:
+        """Remove a bucket that nobody needs any more."""
+        for path in self._paths(bucket):
+            path.unlink(missing_ok=True)
+
+    def _paths(self, bucket: int) -> tuple[Path, ...]:
+        return tuple(self.folder / f"{bucket}-{task}" for task in range(self.num_tasks))
+
+
+def write(path: Path, values: np.ndarray) -> None:
+    """Make a raw file, or replace it.
+
+    Raises:
+        OSError: as ``append``.
+    """
+    path.write_bytes(b"")
+    append(path, values)
+
+
+def append(path: Path, values: np.ndarray) -> None:
+    """Add values at the end of a raw file.
+
+    Raises:
+        OSError: the disk is full; the error names the file, the bytes needed and the bytes free.
+    """
+    if len(values):
+        try:
+            with path.open("ab") as stream:
+                stream.write(np.ascontiguousarray(values).view(np.uint8).data)
+        except OSError as error:
+            raise named(error, path, values.nbytes) from error
+
+
+def append_groups(values: np.ndarray, keys: np.ndarray, paths: list[Path]) -> None:
+    """Add each value to the file of its key, in their order; keys are integers below ``len(paths)``."""
+    order, starts = kernels.group(keys, len(paths))
+    values = values.take(order)
+    for path, start, stop in zip(paths, starts[:-1], starts[1:], strict=True):
+        append(path, values[start:stop])

@@ -9,7 +9,7 @@ import pytest
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.adjacency import SymmetricAdjacency, symmetric
-from partition.kernels.adjacency import count
+from partition.kernels.sorting import count
 
 FORWARD, BACKWARD = ("a", "to", "b"), ("b", "back", "a")
 

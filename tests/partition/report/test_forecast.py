@@ -11,8 +11,7 @@ from graph_emb.sampling.walks import WalkSampler
 from partition.assignment import Assignment
 from partition.kernels import forecast as kernels
 from partition.report import forecast
-from partition.report.flat import FlatGraph
-from partition.report.forecast import forecast_samples, forecast_walks
+from partition.report.forecast import FlatGraph, forecast_samples, forecast_walks
 from tests.partition.report.graphs import communities, random_typed
 
 TOLERANCE = 0.10
@@ -200,7 +199,7 @@ def test_sampling_of_typed_graphs_draws_from_each_edge_type() -> None:
     parts = {"user": np.arange(2000) // 700, "item": np.arange(500) % 3}
     assignment = Assignment({ntype: own.astype(np.int32) for ntype, own in parts.items()}, 3)
     flat = FlatGraph(graph)
-    ((_, expected),) = forecast_samples(flat, [flat.parts_of(assignment)], 3, (4, 2), batch_size=20)
+    ((_, expected),) = forecast_samples(flat, [assignment.homogeneous()], 3, (4, 2), batch_size=20)
     whole = dgl.heterograph(edges, num_nodes_dict=graph.num_nodes)
     dgl.seed(1)
     torch.manual_seed(1)

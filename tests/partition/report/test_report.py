@@ -15,7 +15,7 @@ import pytest
 from graph_emb.core.errors import ConfigError, PartitionError
 from partition.assignment import EdgeOwner
 from partition.report import ForecastOptions, PartitionReport, report, to_html
-from partition.report.flat import FlatGraph
+from partition.report.forecast import FlatGraph
 from partition.report.report import measure_cut, random_parts
 from partition.vertex_cut import edge_owner
 from tests.partition.report.graphs import CITES, WRITES, communities, random_typed
@@ -141,7 +141,7 @@ def test_an_assignment_of_another_graph_is_refused() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_every_count_equals_brute_force(seed: int, num_parts: int) -> None:
     graph, assignment = random_typed(seed, num_parts)
-    cut = measure_cut(FlatGraph(graph), FlatGraph(graph).parts_of(assignment), num_parts)
+    cut = measure_cut(FlatGraph(graph), assignment.homogeneous(), num_parts)
     pairs, halo, inbound, of_type = Counter(), set(), set(), {}
     for etype, ends in graph.edges.items():
         crossing = []
@@ -172,7 +172,7 @@ def test_balance_is_the_largest_over_the_mean_of_each_kind() -> None:
         "venue": np.array([1, 1], np.int32),
     }
     graph.node_data["paper"]["train_mask"] = np.arange(11) < 5
-    balance = measure_cut(FlatGraph(graph), FlatGraph(graph).parts_of(assignment), 2).balance
+    balance = measure_cut(FlatGraph(graph), assignment.homogeneous(), 2).balance
     edges = sum(int((assignment.parts["paper"][graph.edges[etype][1]] == 0).sum()) for etype in (WRITES, CITES))
     assert balance == {
         "nodes": 1.0,

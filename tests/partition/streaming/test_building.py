@@ -16,7 +16,7 @@ import partition
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from partition.cli import main
 from partition.streaming import shared_stages
-from partition.streaming.plan import Budget
+from partition.streaming.source import Budget
 from tests.partition.streaming.edge_files import (
     MEMORY,
     all_finished,

@@ -11,9 +11,8 @@ from graph_emb.core.errors import ConfigError
 from partition.constraints import Constraints
 from partition.streaming import edges as module
 from partition.streaming.edges import Links, check_largest, cut_buckets, number_type
-from partition.streaming.plan import Budget
 from partition.streaming.shared_stages import Workers, Workplace
-from partition.streaming.source import EdgeSource
+from partition.streaming.source import Budget, EdgeSource
 from tests.partition.streaming.edge_files import MEMORY, write_parquet
 
 

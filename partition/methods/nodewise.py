@@ -1,20 +1,29 @@
-"""Methods without regard for edges: ranges of ids, shuffled nodes, a hash of the original id, parts from a file."""
+"""Methods that take nodes one by one: ranges of ids, shuffled, by a hash, from a file; and by neighbours, in passes.
+
+The passes are LDG's and Fennel's, restreamed (Nishimura, Ugander, "Restreaming graph partitioning", KDD 2013); parts
+above a limit are rebalanced after the last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from graph_emb.core.compiled import GOLDEN, mix64
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.readers.tables import read_npy
-from partition.methods.base import Problem, method, node_counts_only
+from partition.constraints import Constraints
+from partition.kernels import clustering as kernels
+from partition.methods.base import Problem, any_but_none, at_least, method, node_counts_only
+from partition.methods.levels import Level, Parts, random_order
 
 SUFFIXES = (".npy", ".txt")
 SHOWN_LETTERS = 60
 """Of a line that is wrong."""
+ORDERS = ("random", "natural")
+EXPONENT = 1.5
+"""Fennel's gamma."""
 
 
 @method("range", refusal=node_counts_only, balance=("nodes",), seeded=False, weighted=False)
@@ -49,11 +58,12 @@ def random(problem: Problem) -> np.ndarray:
     return parts
 
 
-def _promises_nothing(names: Sequence[str]) -> str:
-    return f"a hash promises nothing, not {', '.join(names)}; try random or multilevel" if names else ""
-
-
-@method("hash", refusal=_promises_nothing, balance=(), weighted=False)
+@method(
+    "hash",
+    refusal=lambda names: f"a hash promises nothing, not {', '.join(names)}; try random or multilevel" if names else "",
+    balance=(),
+    weighted=False,
+)
 def hash_of_id(problem: Problem) -> np.ndarray:
     """SplitMix64 of the original id (its characters, for strings), salted with the seed, modulo the parts.
 
@@ -84,11 +94,8 @@ def _mixed(values: np.ndarray) -> np.ndarray:
     return mix64(values + GOLDEN)
 
 
-def _any(_: object) -> str:
-    return ""  # it is what it is; the tolerance is checked afterwards
-
-
-@method("file", refusal=_any, balance=("nodes",), seeded=False, weighted=False)
+# It is what it is: nothing is refused, and the tolerance is checked afterwards.
+@method("file", refusal=lambda _: "", balance=("nodes",), seeded=False, weighted=False)
 def from_file(problem: Problem, *, path: str | Path | None = None) -> np.ndarray:
     """Parts from ``.npy``, or text with one part a line or ``node part`` a line (ParMETIS's pm_dglpart, any order).
 
@@ -121,7 +128,9 @@ def read_parts(path: Path, num_nodes: int, num_parts: int) -> np.ndarray:
     Raises:
         DataError: not integers, a wrong length, a node twice or missing, a part out of range; names the row.
     """
-    values = _npy(path) if path.suffix == ".npy" else _text(path)
+    values = read_npy(path) if path.suffix == ".npy" else _text(path)
+    if values.ndim not in (1, 2) or values.dtype.kind not in "iu" or (values.ndim == 2 and values.shape[1] != 2):
+        raise DataError(f"{path}: {values.dtype} of shape {values.shape}; expected integers, (nodes,) or (nodes, 2)")
     if values.ndim == 2:
         values = _by_node(path, values, num_nodes)
     if len(values) != num_nodes:
@@ -130,13 +139,6 @@ def read_parts(path: Path, num_nodes: int, num_parts: int) -> np.ndarray:
     if len(bad):
         raise DataError(f"{path}: node {bad[0]} has part {values[bad[0]]}, outside [0, {num_parts})")
     return values.astype(np.int32)
-
-
-def _npy(path: Path) -> np.ndarray:
-    values = read_npy(path)
-    if values.ndim not in (1, 2) or values.dtype.kind not in "iu" or (values.ndim == 2 and values.shape[1] != 2):
-        raise DataError(f"{path}: {values.dtype} of shape {values.shape}; expected integers, (nodes,) or (nodes, 2)")
-    return values
 
 
 def _text(path: Path) -> np.ndarray:
@@ -170,3 +172,80 @@ def _by_node(path: Path, pairs: np.ndarray, num_nodes: int) -> np.ndarray:
     out = np.empty(num_nodes, np.int64)
     out[nodes] = parts
     return out
+
+
+@method("ldg", refusal=any_but_none)
+def ldg(problem: Problem, *, passes: int = 5, order: str = "random") -> np.ndarray:
+    """Neighbours in the part times its free share (Stanton and Kliot, KDD 2012), every limit kept.
+
+    Args:
+        passes: 1 is LDG, more restream it.
+        order: ``"random"``, or ``"natural"`` as the ids stand.
+    """
+    return _stream(problem, passes, order, fennel=False)
+
+
+@method("fennel", refusal=any_but_none)
+def fennel(problem: Problem, *, passes: int = 5, order: str = "random") -> np.ndarray:
+    """Neighbours in the part less a price for its size (Tsourakakis et al., WSDM 2014; gamma 1.5), every limit kept.
+
+    The size is that of the constraint that is fullest, in units of nodes.
+
+    Args:
+        passes: 1 is Fennel, more restream it.
+        order: ``"random"``, or ``"natural"`` as the ids stand.
+    """
+    return _stream(problem, passes, order, fennel=True)
+
+
+def _stream(problem: Problem, passes: int, order: str, *, fennel: bool) -> np.ndarray:
+    """(N,), int32, after ``passes`` over all nodes; the later ones see where everything was."""
+    passes = checked_passes(passes, order)
+    adjacency, rng = problem.adjacency, problem.rng()
+    weight = adjacency.weight_array.sum(dtype=np.int64) if adjacency.weights is not None else adjacency.num_entries
+    placed = Placed(problem.constraints, problem.num_parts, float(weight), fennel=fennel)
+    for _ in range(passes):
+        nodes = random_order(problem.num_nodes, rng) if order == "random" else np.arange(problem.num_nodes)
+        placed.place(nodes, adjacency.indptr, adjacency.indices, adjacency.weight_array)
+    placed.mend(rng, adjacency.indptr, adjacency.indices, adjacency.weight_array)
+    return placed.parts
+
+
+def checked_passes(passes: int, order: str) -> int:
+    """passes, when both options can be used; else a ConfigError."""
+    if order not in ORDERS:
+        raise unknown_name("order", order, ORDERS)
+    return at_least("passes", passes, 1)
+
+
+class Placed:
+    """Where nodes are so far; ``place`` puts some more, or the same ones again.
+
+    Args:
+        constraints: What must be even.
+        num_parts: P.
+        weight: Of all entries of the adjacency: every edge counts twice.
+        fennel: Fennel's score; else LDG's.
+    """
+
+    def __init__(self, constraints: Constraints, num_parts: int, weight: float, *, fennel: bool) -> None:
+        num_nodes = constraints.weights.shape[1]
+        self.node_weights = np.ascontiguousarray(constraints.weights.T)
+        self.limits = constraints.limits(num_parts)
+        self.parts = np.full(num_nodes, -1, np.int32)
+        self._loads = np.zeros((num_parts, len(self.limits)), np.int64)
+        self._shares = num_nodes / np.maximum(constraints.weights.sum(axis=1), 1)
+        self._alpha = np.sqrt(num_parts) * weight / 2 / max(num_nodes, 1) ** EXPONENT
+        self._fennel = fennel
+
+    def place(self, nodes: np.ndarray, indptr: np.ndarray, indices: np.ndarray, weights: np.ndarray) -> None:
+        """Give each of these nodes, in this order, its best part; the rest of ``indptr`` is not looked at."""
+        kernels.stream(
+            nodes.astype(np.int32), indptr, indices, weights, self.node_weights, self.limits, self.parts, self._loads,
+            np.zeros(len(self._loads), np.int64), self._fennel, self._alpha, EXPONENT, self._shares,
+        )  # fmt: skip
+
+    def mend(self, rng: np.random.Generator, indptr: np.ndarray, indices: np.ndarray, weights: np.ndarray) -> None:
+        """Move nodes out of parts above a limit, those first that lose the fewest of the given neighbours."""
+        level = Level(indptr, indices, weights, self.node_weights)
+        Parts(level, self.parts, self.limits, len(self._loads)).rebalance(rng)

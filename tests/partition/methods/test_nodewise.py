@@ -7,8 +7,12 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.typed import HeteroGraph
+from partition.adjacency import symmetric
 from partition.methods import assign
-from partition.methods.without_edges import hashes
+from partition.methods.nodewise import hashes
+from tests.partition.methods.graphs import planted, skewed
+
+both = pytest.mark.parametrize("name", ["ldg", "fennel"])
 
 
 def test_a_hash_depends_on_the_original_id_alone() -> None:
@@ -105,3 +109,34 @@ def test_a_number_is_no_path() -> None:
     """On the command line path=3 is a number, and Path(3) a TypeError."""
     with pytest.raises(ConfigError, match=r"needs the option path: .*, not 3"):
         assign(graph(), 2, "file", path=3)
+
+
+@both
+def test_a_stream_cuts_less_than_random_and_restreaming_less_again(name: str) -> None:
+    graph, _ = planted(num_blocks=8, size=100)
+    adjacency = symmetric(graph)
+    cuts = [adjacency.cut(assign(graph, 4, name, passes=passes, balance=["nodes"]).homogeneous()) for passes in (1, 10)]
+    random = adjacency.cut(assign(graph, 4, "random").homogeneous())
+    assert cuts[1] < cuts[0] < 0.9 * random
+
+
+@both
+def test_every_limit_holds_after_a_stream(name: str) -> None:
+    made = assign(skewed(), 4, name, balance=["nodes", "type:user", "train"])
+    assert max(made.balance[key] for key in ("nodes", "type:user", "train")) <= 1.07
+
+
+@both
+def test_the_natural_order_needs_no_seed(name: str) -> None:
+    graph, _ = planted()
+    made = {assign(graph, 4, name, order="natural", seed=seed).homogeneous().tobytes() for seed in (1, 2)}
+    assert len(made) == 1
+
+
+@both
+def test_bad_options_are_refused(name: str) -> None:
+    graph, _ = planted()
+    with pytest.raises(ConfigError, match="passes is 0"):
+        assign(graph, 4, name, passes=0)
+    with pytest.raises(ConfigError, match="unknown order 'reverse'; known: natural, random"):
+        assign(graph, 4, name, order="reverse")

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from partition.adjacency import symmetric
-from partition.kernels.bisection import grow
-from partition.kernels.refinement import connect, mark_boundary, marked
+from partition.kernels.refinement import connect, grow, mark_boundary, marked
 from tests.partition.methods.graphs import plain
 
 
