@@ -13,15 +13,15 @@ from typing import Any
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.progress import progress_shown, reading
+from graph_emb.core.storage import sha256_of
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
-from partition.halo import PartBuilder
 from partition.manifest import TIMINGS, FileSet, PartitionManifest, facts_of, read_json
 from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
-from partition.relabel import relabel, type_name
+from partition.relabel import PartBuilder, relabel, type_name
 
 log = logging.getLogger("graph_emb.partition.building")
 
@@ -85,16 +85,28 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
     pending = pending_partition(options.out, overwrite=options.overwrite)
     with progress_shown(options.progress), pending as folder:
         graph = _read(source, options)
-        writer.check_config_name(graph.name)
-        writer.check_names(graph, graph.name)
+        writer.check_names(graph, writer.TAKEN_NAMES)
         folder.check_space(writer.estimated_bytes(graph))
         assignment = options.assigned(graph)
-        files = FileSet(folder, _manifest(graph, assignment, options))
+        num_edges = {type_name(etype): len(src) for etype, (src, _) in graph.edges.items()}
+        # duplicates that are kept change nothing, and a streaming build does not count them
+        changes = {what: number for what, number in graph.counts.items() if what != DUPLICATES_KEPT}
+        facts = facts_of(assignment, graph.num_nodes, num_edges, changes)
+        manifest = PartitionManifest(f"{graph.name}.json", options.edge_owner, options.halo, options.num_hops, facts)
+        files = FileSet(folder, manifest)
         made = relabel(graph, assignment, options.edge_owner, num_threads=options.num_threads)
         if not options.allow_empty:
             writer.check_no_empty_features(made)
         builder = PartBuilder(made, halo=options.halo, num_hops=options.num_hops, num_threads=options.num_threads)
-        _write_parts(files, builder, options.num_threads)
+        # once in the parts and once in the id maps, side by side: they share nothing
+        with (
+            reading("writing the parts", 2 * made.edges.total + made.nodes.total, " rows") as tick,
+            ThreadPool(thread_count(options.num_threads)) as threads,
+        ):
+            threads.run(
+                [partial(writer.write_parts, files, builder, tick), partial(writer.write_id_maps, files, made, tick)]
+            )
+        writer.write_relation_names(files, graph.relation_names)
         config = writer.dgl_config(
             graph.ntypes, graph.etypes, made.nodes, made.edges, graph.name, assignment.method, options.num_hops
         )
@@ -115,26 +127,6 @@ def _read(source: Any, options: BuildOptions) -> HeteroGraph:
     if options.reader_options:
         raise ConfigError(f"reader_options {sorted(options.reader_options)} have no effect on a graph in memory")
     return source if options.name in (None, source.name) else replace(source, name=options.name)
-
-
-def _manifest(graph: HeteroGraph, assignment: Assignment, options: BuildOptions) -> PartitionManifest:
-    num_edges = {type_name(etype): len(src) for etype, (src, _) in graph.edges.items()}
-    # duplicates that are kept change nothing, and a streaming build does not count them
-    changes = {what: number for what, number in graph.counts.items() if what != DUPLICATES_KEPT}
-    made = facts_of(assignment, graph.num_nodes, num_edges, changes)
-    return PartitionManifest(f"{graph.name}.json", options.edge_owner, options.halo, options.num_hops, made)
-
-
-def _write_parts(files: FileSet, builder: PartBuilder, num_threads: int | None) -> None:
-    """Write the files of every part and the id maps, side by side: they share nothing."""
-    made = builder.relabelled
-    # once in the parts and once in the id maps
-    with reading("writing the parts", 2 * made.edges.total + made.nodes.total, " rows") as tick:
-        with ThreadPool(thread_count(num_threads)) as threads:
-            threads.run(
-                [partial(writer.write_parts, files, builder, tick), partial(writer.write_id_maps, files, made, tick)]
-            )
-        writer.write_relation_names(files, made.graph.relation_names)
 
 
 def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, options: BuildOptions) -> None:
@@ -161,5 +153,7 @@ def _add_graphbolt(files: FileSet, config: dict[str, Any]) -> dict[str, Any]:
     config = read_json(draft)
     draft.unlink()
     for part in range(config["num_parts"]):
-        files.expect_file(config[f"part-{part}"]["part_graph_graphbolt"])
+        name = config[f"part-{part}"]["part_graph_graphbolt"]
+        path = files.folder.path / name
+        files.manifest.files[name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
     return config

@@ -145,7 +145,7 @@ def write_chunked(
         raise unknown_name("edge format", edge_format, get_args(EdgeFormat))
     if num_chunks < 1:
         raise ConfigError(f"num_chunks is {num_chunks}; at least 1")
-    check_names(graph, graph.name)
+    check_names(graph)
     with PendingFolder(out, refuse_existing) as folder:
         made = _Chunks(folder.path, num_chunks, edge_format)
         metadata = made.metadata(graph)

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from graph_emb.core.errors import DataError
-from graph_emb.core.storage import PendingFolder, sha256_of, write_file
+from graph_emb.core.storage import PendingFolder, write_file
 from partition.assignment import Assignment, EdgeOwner, Halo
 
 NAME, TIMINGS = "manifest.json", "timings.json"
@@ -151,11 +151,6 @@ class FileSet:
     def write_unlisted(self, name: str, text: str) -> None:
         """Make one of the files in ``UNLISTED``."""
         write_file(self.folder.path / name, lambda stream: stream.write(text.encode()))
-
-    def expect_file(self, name: str) -> None:
-        """Note the checksum of a file that another library has written into the folder."""
-        path = self.folder.path / name
-        self.manifest.files[name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
     def expect_text(self, name: str, text: str) -> None:
         """Note the checksum of a text file that is written later."""

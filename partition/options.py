@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from graph_emb.core.errors import CompatError, ConfigError, unknown_name
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment, EdgeOwner, Halo
-from partition.halo import check_layout
+from partition.relabel import check_layout
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ASSIGN_ARGUMENTS = {
@@ -45,7 +45,7 @@ class BuildOptions:
         method_options: Of the method, and ``relation_weights``.
         reader_options: Passed to ``graph_emb.graph.readers.read_graph``.
         edge_owner: ``"destination"``, ``"source"`` or ``"balanced"``, see ``partition.relabel.relabel``.
-        halo, num_hops: See ``partition.halo.PartBuilder``.
+        halo, num_hops: See ``partition.relabel.PartBuilder``.
         graphbolt: Add the sampling graphs of ``dgl.graphbolt``.
         allow_empty: Accept a part without rows of a type that has data; DGL's servers do not.
         report: Write report.json, report.html and timings.json; None: unless ``memory`` is given, as the report needs

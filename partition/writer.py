@@ -11,7 +11,7 @@ Legend: P parts, N and E the ids of one type.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -33,9 +33,8 @@ from graph_emb.graph.dgl_format import (
     write_tensors,
 )
 from graph_emb.graph.typed import EdgeType, HeteroGraph
-from partition.halo import PartArrays, PartBuilder
 from partition.manifest import FORMS, NAME, FileSet
-from partition.relabel import RESERVED_DATA, Ranges, Relabelled, inverse, type_name
+from partition.relabel import RESERVED_DATA, PartArrays, PartBuilder, Ranges, Relabelled, inverse, type_name
 
 PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
@@ -44,12 +43,18 @@ TAKEN_NAMES = ("manifest", "report", "timings")
 """Graphs of these names would want a JSON that is another file of the folder."""
 
 
-def check_names(graph: HeteroGraph, name: str) -> None:
+def check_names(graph: HeteroGraph, taken: Sequence[str] = ()) -> None:
     """Refuse names that DGL's files and servers cannot hold, columns of dtypes it lacks, and graphs without edge types.
 
+    Args:
+        taken: Names whose JSON would be another file of the folder.
     Raises:
+        ConfigError: the graph's name is taken.
         DataError: a name or dtype, with the thing that has it.
     """
+    name = graph.name
+    if name in taken:
+        raise ConfigError(f"graph name {name!r}: {name}.json is another file of a partition; give another by name=")
     if not name or "/" in name or name.startswith("."):
         raise DataError(f"graph name {name!r}: it becomes a file name; use letters, digits, '-' and '_'")
     for text in {*graph.ntypes, *(word for etype in graph.etypes for word in etype)}:
@@ -71,16 +76,6 @@ def check_names(graph: HeteroGraph, name: str) -> None:
                 storable(values.dtype)
             except DataError as error:
                 raise DataError(f"{owner}, column {column!r}: {error}") from None
-
-
-def check_config_name(name: str) -> None:
-    """Refuse a graph name whose JSON would be another file of the partition.
-
-    Raises:
-        ConfigError: the name.
-    """
-    if name in TAKEN_NAMES:
-        raise ConfigError(f"graph name {name!r}: {name}.json is another file of a partition; give another by name=")
 
 
 def check_no_empty_features(relabelled: Relabelled) -> None:
@@ -164,10 +159,19 @@ def write_parts(files: FileSet, builder: PartBuilder, tick: Advance) -> None:
     """
     made = builder.relabelled
 
+    def inner_data(kind: str, part: int) -> Columns:
+        ranges, orders, data = made.kinds[kind]
+        return {
+            f"{type_name(key)}/{name}": gathered(values, order[ranges.typed_rows(part, t)])
+            for t, (key, order) in enumerate(orders.items())
+            for name, values in data.get(key, {}).items()
+            if name not in RESERVED_DATA
+        }
+
     def write(part: int, arrays: PartArrays) -> None:
         several = len(made.node_order) > 1 or len(made.edge_order) > 1
         types = (arrays.node_types, arrays.edge_types) if several else None
-        node_feat, edge_feat = (_inner_data(made, kind, part) for kind in ("node", "edge"))
+        node_feat, edge_feat = (inner_data(kind, part) for kind in ("node", "edge"))
         for name, content in part_files(part, arrays, node_feat, edge_feat, types).items():
             files.write(name, content)
         tick(arrays.num_inner_edges)
@@ -175,17 +179,6 @@ def write_parts(files: FileSet, builder: PartBuilder, tick: Advance) -> None:
     with _in_background() as submit:
         for part in range(made.num_parts):
             submit(write, part, builder.build(part))
-
-
-def _inner_data(made: Relabelled, kind: str, part: int) -> Columns:
-    """Data of a part's inner nodes or edges by ``type/name``, in the order of their ids."""
-    ranges, orders, data = made.kinds[kind]
-    return {
-        f"{type_name(key)}/{name}": gathered(values, order[ranges.typed_rows(part, t)])
-        for t, (key, order) in enumerate(orders.items())
-        for name, values in data.get(key, {}).items()
-        if name not in RESERVED_DATA
-    }
 
 
 def write_id_maps(files: FileSet, made: Relabelled, tick: Advance) -> None:

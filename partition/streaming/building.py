@@ -26,14 +26,13 @@ from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
 from partition.constraints import Constraints, constraints
-from partition.halo import PartArrays
 from partition.kernels import sorting as kernels
 from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of, write_listed
 from partition.methods.base import METHODS, Problem, finish
 from partition.methods.nodewise import checked_passes
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
-from partition.relabel import inverse, relabel, type_name
+from partition.relabel import PartArrays, inverse, relabel, type_name
 from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_largest, cut_buckets, number_type
 from partition.streaming.shared_stages import Removed, Workers, Workplace
 from partition.streaming.source import Budget, EdgeSource, Plan, Scan
@@ -86,7 +85,7 @@ class Streaming:
 class PartFiles:
     """Writes parts and id maps from a finished shuffle; no part's edges are ever all in memory.
 
-    The same arrays as ``partition.halo`` makes, a block at a time.
+    The same arrays as ``partition.relabel`` makes, a block at a time.
 
     Args:
         workplace: Receives the files.
@@ -240,7 +239,7 @@ class Job:
         num_nodes = source.options.id_limit or num_nodes
         self._check_counts(num_nodes, slices)
         weight = np.dtype(slices[0]["dtype"]) if any(found["weighted"] for found in slices) else None
-        writer.check_names(graph_without_edges(num_nodes, self.name, weight), self.name)
+        writer.check_names(graph_without_edges(num_nodes, self.name, weight))
         workplace.run("gaps", 1, lambda _: scan.check_no_gaps(num_nodes))
         self._check_plan(workplace, num_nodes, num_edges, weight)
         links = None
@@ -403,8 +402,7 @@ def build_streaming(source: Any, options: BuildOptions) -> PartitionedGraph:
     assert options.memory is not None
     edges = EdgeSource(source, options.reader_options)
     name = options.name or edges.name
-    writer.check_config_name(name)
-    writer.check_names(graph_without_edges(1, name), name)
+    writer.check_names(graph_without_edges(1, name), writer.TAKEN_NAMES)
     return Job(edges, options, Budget.of(options.memory), name, streaming).run()
 
 

@@ -12,8 +12,7 @@ from graph_emb.compat import dgl as compat_dgl
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition.assignment import Assignment
-from partition.halo import PartArrays, PartBuilder
-from partition.relabel import Relabelled, relabel
+from partition.relabel import PartArrays, PartBuilder, Relabelled, relabel
 from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 
 
