@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.evaluate.clustering import cluster_agreement, nearest_nodes
 from graph_emb.evaluate.link_prediction import evaluate_link, hits
-from graph_emb.evaluate.node_classification import node_classification
+from graph_emb.evaluate.node_classification import cluster_agreement, nearest_nodes, node_classification
 from graph_emb.evaluate.ranks import rank
 from graph_emb.evaluate.split_accuracy import split_accuracy
 from graph_emb.evaluate.triple_ranks import rank_triples

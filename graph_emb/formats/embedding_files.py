@@ -11,7 +11,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
@@ -25,7 +25,7 @@ from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError
 from graph_emb.core.storage import OutputFile, PendingFiles
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.ids import as_ids, find_ids
+from graph_emb.graph.ids import as_ids, find_ids, first_repeated
 
 if TYPE_CHECKING:
     from graph_emb.embedding import DistEmbedding
@@ -321,8 +321,10 @@ def write_rows(
     kinds = [FORMATS[name] for name in formats]
     names = [name for kind in kinds for name in kind.files]
     with PendingFiles(folder, names, overwrite=overwrite) as pending:
-        with ExitStack() as stack:
-            writers = [_opened(stack, kind, pending, ids, dim) for kind in kinds]
+        writers: list[Format] = []
+        try:
+            for kind in kinds:
+                writers.append(kind({name: pending.open(name) for name in kind.files}, ids, dim))
             begin = 0
             for piece in pieces:
                 rows = _as_float32(piece)
@@ -331,6 +333,11 @@ def write_rows(
                 begin += len(rows)
             for writer in writers:
                 writer.close()
+        except BaseException:
+            for writer in writers:
+                with suppress(Exception):  # after a failure, what its end would raise says nothing new
+                    writer.close()
+            raise
         return pending.publish()
 
 
@@ -413,19 +420,6 @@ def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floati
     return embeddings.weights[rows]
 
 
-def _opened(stack: ExitStack, kind: type[Format], pending: PendingFiles, ids: Ids, dim: int) -> Format:
-    """A writer that is closed whatever happens; after a failure, what its end would raise says nothing new."""
-    writer = kind({name: pending.open(name) for name in kind.files}, ids, dim)
-
-    def abandon(error: type[BaseException] | None, *_: object) -> None:
-        if error is not None:
-            with suppress(Exception):
-                writer.close()
-
-    stack.push(abandon)
-    return writer
-
-
 def exact_ids(values: object, name: str) -> Ids:
     """``as_ids`` as int64 or strings: unsigned ones are compared with int64 as floats, which are equal above 2**53.
 
@@ -446,11 +440,9 @@ def checked_ids(node_ids: object, num_rows: int) -> Ids:
     ids = exact_ids(node_ids, "node_ids")
     if len(ids) != num_rows:
         raise ShapeError(f"{len(ids)} node_ids for {num_rows} rows of weights; give one for each")
-    distinct, counts = np.unique(ids, return_counts=True)
-    if len(distinct) < len(ids):
-        raise DataError(
-            f"node id {distinct[np.argmax(counts > 1)].item()!r} stands for {counts.max()} rows; ids must differ"
-        )
+    twice = first_repeated(ids)
+    if twice is not None:
+        raise DataError(f"node id {twice!r} stands for {(ids == twice).sum()} rows; ids must differ")
     return ids
 
 

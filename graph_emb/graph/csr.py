@@ -332,12 +332,12 @@ def to_rows(
     rows = _sort(src, dst, weights, num_nodes)
     del src, dst
     rows = _merge_duplicates(*rows, duplicates)
-    if not directed:
-        rows = _mirror(*rows)
+    if not directed:  # the upper triangle to both; a self loop is in both, so that max keeps it single
+        upper = sparse.csr_array(rows[::-1], shape=(num_nodes, num_nodes))
+        both = upper.maximum(upper.T.tocsr())
+        rows = both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False), both.data
     indptr, indices, data = rows
-    if data.dtype == np.int8 or bool((data == 1).all()):
-        return indptr, indices, None
-    return indptr, indices, data
+    return indptr, indices, None if data.dtype == np.int8 or bool((data == 1).all()) else data
 
 
 def _sort(
@@ -370,13 +370,3 @@ def _merge_duplicates(
     before = np.zeros(len(indices) + 1, dtype=np.int64)
     np.cumsum(is_first, out=before[1:])
     return before[indptr], indices[positions], data
-
-
-def _mirror(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], data: NDArray
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray]:
-    """Upper triangle to both triangles; a self loop is in both, so that max keeps it single."""
-    num_nodes = len(indptr) - 1
-    upper = sparse.csr_array((data, indices, indptr), shape=(num_nodes, num_nodes))
-    both = upper.maximum(upper.T.tocsr())
-    return both.indptr.astype(np.int64), both.indices.astype(np.int32, copy=False), both.data

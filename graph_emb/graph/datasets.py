@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -430,11 +430,18 @@ def read_labels(path: str | Path, graph: Graph, *, header: bool | None = None) -
 
 
 def _read_labels(file: Path, graph: Graph, header: bool | None) -> Labels:
+    separator: str | None = None
     lines: list[int] = []
     ids: list[str] = []
     words: list[str] = []
     takes_names = graph.node_ids is not None and graph.node_ids.dtype.kind == "U"
-    for count, (line, cells) in enumerate(_label_rows(file)):
+    for count, (line, text) in enumerate(lines_of(file, "#%", 1 << 22)):
+        separator = separator or separator_of(text, ",\t")
+        try:
+            row = text.split() if separator == " " else next(csv.reader([text.strip()], delimiter=separator))
+        except csv.Error as error:
+            raise DataError(f"{file}, line {line}: {error}") from error
+        cells = [cell.strip() for cell in row]
         looks_so = cells[0].lower() in _NODE_NAMES or not (takes_names or is_integer(cells[0]))
         if count == 0 and (looks_so if header is None else header):
             continue
@@ -461,18 +468,6 @@ def _read_labels(file: Path, graph: Graph, header: bool | None) -> Labels:
             "graph; are the labels of another graph?"
         )
     return _numbered(nodes, np.array(words), graph.num_nodes)
-
-
-def _label_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number (from 1) and cells of each line that is neither blank nor a comment."""
-    separator: str | None = None
-    for line, text in lines_of(file, "#%", 1 << 22):
-        separator = separator or separator_of(text, ",\t")
-        try:
-            cells = text.split() if separator == " " else next(csv.reader([text.strip()], delimiter=separator))
-        except csv.Error as error:
-            raise DataError(f"{file}, line {line}: {error}") from error
-        yield line, [cell.strip() for cell in cells]
 
 
 def _numbered(nodes: NDArray[np.int64], words: NDArray[np.str_], num_nodes: int) -> Labels:

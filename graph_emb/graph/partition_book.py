@@ -119,7 +119,7 @@ class RangeBook(PartitionBook):
 
     def owner(self, ids: Tensor) -> Tensor:
         ids = check_ids(ids, self.num_rows, "partition book")
-        return _ranges_of(self.bounds.to(ids.device), ids)
+        return torch.searchsorted(self.bounds.to(ids.device), ids, right=True) - 1
 
     def pieces(self, sorted_ids: Tensor) -> list[tuple[int, int, int]]:
         """(part, start, end) of the ascending ids that each part owns; parts without ids are left out."""
@@ -188,7 +188,8 @@ class RankRanges:
 
     def owner(self, ids: Tensor) -> Tensor:
         """The rank of each checked id, shape (B,), int64, on the CPU; ids of any integer dtype."""
-        return torch.from_numpy(self.ranks)[_ranges_of(torch.from_numpy(self.bounds), ids.cpu().long())]
+        found = torch.searchsorted(torch.from_numpy(self.bounds), ids.cpu().long(), right=True) - 1
+        return torch.from_numpy(self.ranks)[found]
 
     def route(self, ids: Tensor, last: int | None = None) -> Route:
         """Group the distinct ones of checked ids by the rank that stores them, in one pass.
@@ -208,11 +209,6 @@ def cut(counts: Sequence[int]) -> list[tuple[int, int, int]]:
     """(owner, start, end) of the rows of each owner that has some, where they lie owner after owner."""
     ends = accumulate(counts)
     return [(owner, end - count, end) for owner, (count, end) in enumerate(zip(counts, ends, strict=True)) if count]
-
-
-def _ranges_of(bounds: Tensor, ids: Tensor) -> Tensor:
-    """``range_of`` for many ids by torch, shape (B,)."""
-    return torch.searchsorted(bounds, ids, right=True) - 1
 
 
 @njit(cache=True, nogil=True)

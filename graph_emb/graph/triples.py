@@ -101,42 +101,36 @@ def triples_of_ogb(data: OGBLink | OGBHetero) -> KnowledgeGraph:
     Raises:
         DataError: an entity is outside its type.
     """
-    name, starts, counts = data.metadata.name, None, None
+    name, starts = data.metadata.name, None
     if isinstance(data, OGBHetero):
-        counts, num_entities = data.num_nodes, sum(data.num_nodes.values())
-        starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
-    else:
-        num_entities = data.num_nodes
+        starts = dict(zip(data.num_nodes, accumulate(data.num_nodes.values(), initial=0), strict=False))
+
+    def first_ids(part: str, tables: dict[str, np.ndarray], side: str) -> np.ndarray:
+        """The first entity of the type of each triple's end, shape (T,)."""
+        if not isinstance(data, OGBHetero):
+            return np.zeros(len(tables[side]), np.int64)
+        assert starts is not None
+        kinds, numbers = np.unique(tables[f"{side}_type"], return_inverse=True)
+        unknown = [kind for kind in kinds.tolist() if kind not in starts]
+        if unknown:
+            raise DataError(f"{name}, {part}: {side} type {unknown[0]!r} has no entities; the files do not fit")
+        of_types = ([own[kind] for kind in kinds.tolist()] for own in (starts, data.num_nodes))
+        first, limit = (np.array(own, np.int64)[numbers] for own in of_types)
+        for key in (side, f"{side}_neg"):
+            local = tables.get(key)
+            if local is not None and ((local < 0) | (local >= (limit if local.ndim == 1 else limit[:, None]))).any():
+                raise DataError(
+                    f"{name}, {part}: an entity of {key} is outside its type; the files do not fit together"
+                )
+        return first
+
     parts, negatives = {}, {}
     for part, tables in data.split.items():
-        first = {side: _first_ids(name, part, tables, side, starts, counts) for side in ("head", "tail")}
+        first = {side: first_ids(part, tables, side) for side in ("head", "tail")}
         columns = [tables["head"] + first["head"], tables["relation"], tables["tail"] + first["tail"]]
         parts[part] = np.stack(columns, axis=1)
         if "head_neg" in tables:
-            shifted = [tables[f"{side}_neg"] + first[side][:, None] for side in ("head", "tail")]
-            negatives[part] = GivenNegatives(*shifted)
+            negatives[part] = GivenNegatives(*(tables[f"{side}_neg"] + own[:, None] for side, own in first.items()))
     num_relations = int(parts["train"][:, 1].max()) + 1
+    num_entities = sum(data.num_nodes.values()) if isinstance(data, OGBHetero) else data.num_nodes
     return KnowledgeGraph(name, num_entities, num_relations, parts, negatives=negatives, entity_types=starts)
-
-
-def _first_ids(
-    name: str,
-    part: str,
-    tables: dict[str, np.ndarray],
-    side: str,
-    starts: dict[str, int] | None,
-    counts: dict[str, int] | None,
-) -> np.ndarray:
-    """The first entity of the type of each triple's end, shape (T,); OGB numbers each type from 0."""
-    if starts is None or counts is None:
-        return np.zeros(len(tables[side]), np.int64)
-    kinds, numbers = np.unique(tables[f"{side}_type"], return_inverse=True)
-    unknown = [kind for kind in kinds.tolist() if kind not in starts]
-    if unknown:
-        raise DataError(f"{name}, {part}: {side} type {unknown[0]!r} has no entities; the files do not fit")
-    first, limit = (np.array([own[kind] for kind in kinds.tolist()], np.int64)[numbers] for own in (starts, counts))
-    for key in (side, f"{side}_neg"):
-        local = tables.get(key)
-        if local is not None and ((local < 0) | (local >= (limit if local.ndim == 1 else limit[:, None]))).any():
-            raise DataError(f"{name}, {part}: an entity of {key} is outside its type; the files do not fit together")
-    return first

@@ -95,22 +95,19 @@ class HeteroGraph:
         self.edge_data = {etype: columns for etype, columns in self.edge_data.items() if columns}
 
     def _check_edges(self, etype: EdgeType, src: np.ndarray, dst: np.ndarray) -> None:
-        name = ":".join(etype)
+        name = f"edge type {':'.join(etype)}"
         for side, ids in (("sources", src), ("destinations", dst)):
             if ids.ndim != 1 or ids.dtype.kind not in "iu":
-                raise DataError(
-                    f"edge type {name}: {side} have shape {ids.shape}, dtype {ids.dtype}; expected integers (E,)"
-                )
+                raise DataError(f"{name}: {side} have shape {ids.shape}, dtype {ids.dtype}; expected integers (E,)")
         if len(src) != len(dst):
-            raise DataError(f"edge type {name}: {len(src)} sources but {len(dst)} destinations")
+            raise DataError(f"{name}: {len(src)} sources but {len(dst)} destinations")
         for side, ntype, ids in (("source", etype[0], src), ("destination", etype[2], dst)):
             if ntype not in self.num_nodes:
-                raise DataError(f"edge type {name}: unknown node type {ntype!r}; known: {', '.join(self.num_nodes)}")
-            bad = first_outside(ids, self.num_nodes[ntype])
+                raise DataError(f"{name}: unknown node type {ntype!r}; known: {', '.join(self.num_nodes)}")
+            limit = self.num_nodes[ntype]
+            bad = first_outside(ids, limit)
             if bad is not None:
-                raise DataError(
-                    f"edge type {name}, edge {bad}: {side} {int(ids[bad])} is outside [0, {self.num_nodes[ntype]})"
-                )
+                raise DataError(f"{name}, edge {bad}: {side} {int(ids[bad])} is outside [0, {limit})")
 
     @property
     def ntypes(self) -> list[str]:
@@ -162,7 +159,6 @@ def checked_edge_type(edge_type: Any) -> EdgeType:
 def checked_type_name(name: str) -> str:
     """A node type or relation that DGL's file names and keys can hold."""
     if not name or any(letter in name for letter in ":/\\\0"):
-        raise ConfigError(
-            f"type name {name!r}: must not be empty or hold ':', '/' or a backslash, by which DGL joins names"
-        )
+        where = "must not be empty or hold ':', '/' or a backslash, by which DGL joins names"
+        raise ConfigError(f"type name {name!r}: {where}")
     return name

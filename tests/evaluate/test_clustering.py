@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.clustering import cluster_agreement
+from graph_emb.evaluate.node_classification import cluster_agreement
 from graph_emb.graph.labels import Labels
 
 CLASSES = np.array([0, 0, 0, 1, 1, 1, -1, 2, 2, 2])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.evaluate.clustering import nearest_nodes
+from graph_emb.evaluate.node_classification import nearest_nodes
 
 ROWS = np.array([[1.0, 0], [2, 0.2], [0, 5], [1, 1], [-3, 0]])
 NAMES = np.array(["a", "b", "c", "d", "e"])

@@ -100,6 +100,7 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
         ConfigError: an unknown option or format, one that means nothing to the source, or a value of another kind.
     """
     asked = ReadOptions.of(options)
+    path = as_path(source)
     reader = READERS[asked.format] if asked.format is not None else _reader_of(source)
     for option in options:
         if option not in reader.options:
@@ -108,9 +109,13 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     name = asked.name
     if name is not None and (name in ("", ".", "..") or any(letter in name for letter in "/\\\0")):
         raise ConfigError(f"name {name!r}: must be a file name without '/', such as 'ddi'")
+    if not (reader.objects(source) if path is None else reader.paths):
+        given = f"a {type(source).__name__} in memory" if path is None else f"a path, {path}"
+        raise ConfigError(f"format={asked.format!r} does not read {given}; leave format= out")
+    if path is not None:
+        source = checked_file(path) if isinstance(reader.paths, tuple) else path
     with progress_shown(asked.progress):
         contents = reader.read(source, asked)
-    path = as_path(source)
     try:
         graph = cleaned(contents, asked)
     except DataError as error:

@@ -27,7 +27,6 @@ from graph_emb.graph.readers.source import (
     WEIGHT,
     Contents,
     ReadOptions,
-    as_path,
     check_ids,
     checked_file,
     is_object_of,
@@ -45,10 +44,9 @@ def read_dgl(source: Any, options: ReadOptions) -> Contents:
 
     A file is read by our own parser: DGL's ends the process on a damaged length.
     """
-    path = as_path(source)
-    if path is not None:
-        with parsing(checked_file(path), "a DGL graph file"):
-            return Contents(_of_file(path, options.index))
+    if isinstance(source, Path):
+        with parsing(source, "a DGL graph file"):
+            return Contents(_of_file(source, options.index))
     if options.index is not None:
         raise ConfigError(f"index={options.index} chooses a graph of a file and means nothing to a graph in memory")
     if not hasattr(source, "canonical_etypes"):
@@ -143,9 +141,8 @@ class _Metadata(BaseModel, extra="ignore"):
 
 
 @register("chunked", paths=lambda path: path.name == METADATA or (path / METADATA).is_file())
-def read_chunked(source: Any, options: ReadOptions) -> Contents:
+def read_chunked(path: Path, options: ReadOptions) -> Contents:
     """Every node and edge type with its data; paths are relative to the metadata file."""
-    path = Path(source)
     file = checked_file(path / METADATA if path.is_dir() else path)
     try:
         meta = _Metadata.model_validate(json.loads(file.read_text(encoding="utf-8")))

@@ -336,9 +336,8 @@ def _is_edge_list(path: Path) -> bool:
 
 
 @register("edges", *OPTIONS, paths=_is_edge_list, fallback=True)
-def read_edges(source: Any, options: ReadOptions) -> Contents:
+def read_edges(path: Path, options: ReadOptions) -> Contents:
     """Each row an edge, in file order. Ids with gaps and strings are numbered in sorted order and kept."""
-    path = Path(source)
     etype = EDGE_TYPE if options.edge_type is None else checked_edge_type(options.edge_type)
     limits = _limits(options, etype)
     same = len(limits) == 1

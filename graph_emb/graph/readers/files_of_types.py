@@ -43,7 +43,6 @@ from graph_emb.graph.readers.source import (
     WEIGHT,
     Contents,
     ReadOptions,
-    checked_file,
     mask_of,
     parsing,
     register,
@@ -138,27 +137,6 @@ class Description(BaseModel, extra="forbid", frozen=True):
         return self
 
 
-def read_description(file: Path) -> Description:
-    """The checked description.
-
-    Raises:
-        DataError: not a YAML text.
-        ConfigError: an unknown key or a wrong value; names the file and the field's path.
-    """
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            raise DataError(f"{file}: above the limit of {MAX_BYTES} bytes; is it a description of a graph?")
-        content = parse_yaml(file.read_text(encoding="utf-8"))
-    except (ConfigError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: not a YAML text: {' '.join(str(error).split())[:160]}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file}: holds {type(content).__name__} at the top; expected the keys 'nodes' and 'edges'")
-    try:
-        return Description.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(f"{file}: {first_fault(error)}") from None
-
-
 def first_fault(error: ValidationError) -> str:
     """Path, value and limit of the first field that pydantic refused."""
     detail = error.errors(include_url=False)[0]
@@ -172,23 +150,36 @@ Ids = Any  # int64 (R,), or an Arrow string column
 
 
 @register("yaml", paths=(".yaml", ".yml"))
-def read_yaml(source: Any, options: ReadOptions) -> Contents:
+def read_yaml(file: Path, options: ReadOptions) -> Contents:
     """The graph that a YAML file describes; its paths are relative to it. The module shows one.
 
     Node types with a file are numbered in the order of its rows; the others by the sorted ids of their edges.
     """
-    file = checked_file(source)
-    described = read_description(file)
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise DataError(f"{file}: above the limit of {MAX_BYTES} bytes; is it a description of a graph?")
+        content = parse_yaml(file.read_text(encoding="utf-8"))
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: not a YAML text: {' '.join(str(error).split())[:160]}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: holds {type(content).__name__} at the top; expected the keys 'nodes' and 'edges'")
+    try:
+        described = Description.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {first_fault(error)}") from None
     nodes = {ntype: _Nodes(file, ntype, section) for ntype, section in described.nodes.items()}
     ends = [_ends(file, place, section) for place, section in enumerate(described.edges)]
-    for ntype in {end for section in described.edges for end in (section.type[0], section.type[2])} - set(nodes):
-        nodes[ntype] = _Nodes(file, ntype, NodeFiles())
+    for ntype in [end for section in described.edges for end in section.type[::2]]:  # not a set: order counts
+        nodes.setdefault(ntype, _Nodes(file, ntype, NodeFiles()))
     numbers = _number_all(nodes, described, ends)
     edge_data = {
         section.type: _columns(file, f"edges.{place}", section, rows, rows.num)
         for place, (section, (rows, *_)) in enumerate(zip(described.edges, ends, strict=True))
     }
-    node_data = {ntype: node.columns() for ntype, node in nodes.items()}
+    node_data = {
+        ntype: _columns(file, f"nodes.{ntype}", node.section, node.rows, node.num, node.positions)
+        for ntype, node in nodes.items()
+    }
     with parsing(file, "a graph"):
         graph = HeteroGraph(
             {ntype: node.num for ntype, node in nodes.items()},
@@ -212,12 +203,19 @@ class _Rows:
     def __init__(self, base: Path, patterns: list[str], separator: str | None, text: Collection[str]) -> None:
         self.parts: list[tuple[Path, tables.Table, int]] = []
         self.names: list[str] = []
-        for file in _matching(base, patterns):
-            columns = tables.read_columns(file, separator=separator, text=text)
-            if self.parts and list(columns) != self.names:
-                raise DataError(f"{file}: columns {list(columns)}, unlike {self.names} of {self.parts[0][0]}")
-            self.names = list(columns)
-            self.parts.append((file, columns, len(next(iter(columns.values())))))
+        for pattern in patterns:
+            files = [base.parent / pattern]
+            if any(mark in pattern for mark in "*?["):
+                # the folder may hold such marks, too, and means itself
+                files = sorted(base.parent / name for name in glob.glob(pattern, root_dir=base.parent))
+                if not files:
+                    raise DataError(f"{base}: no file matches {pattern!r}")
+            for file in files:
+                columns = tables.read_columns(file, separator=separator, text=text)
+                if self.parts and list(columns) != self.names:
+                    raise DataError(f"{file}: columns {list(columns)}, unlike {self.names} of {self.parts[0][0]}")
+                self.names = list(columns)
+                self.parts.append((file, columns, len(next(iter(columns.values())))))
         self.num = sum(num for _, _, num in self.parts)
 
     def place(self, row: int) -> str:
@@ -259,20 +257,6 @@ class _Rows:
         text = np.concatenate([column.fill_null("").to_numpy(zero_copy_only=False) for column in columns]).astype(str)
         known = np.unique(text[text != ""])
         return np.where(text == "", -1, np.searchsorted(known, text)).astype(np.int64)
-
-
-def _matching(base: Path, patterns: list[str]) -> list[Path]:
-    files: list[Path] = []
-    for pattern in patterns:
-        if any(mark in pattern for mark in "*?["):
-            # the folder may hold such marks, too, and means itself
-            found = sorted(base.parent / name for name in glob.glob(pattern, root_dir=base.parent))
-            if not found:
-                raise DataError(f"{base}: no file matches {pattern!r}")
-            files += found
-        else:
-            files.append(checked_file(base.parent / pattern))
-    return files
 
 
 class _Nodes:
@@ -324,11 +308,7 @@ class _Nodes:
             raise DataError(f"{place(row)}: {word} {value!r} is no id of {self.ntype!r}")
         return found.to_numpy().astype(np.int64)
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Features, label and masks."""
-        return _columns(self.file, f"nodes.{self.ntype}", self.section, self.rows, self.num, self._positions)
-
-    def _positions(self, file: Path) -> np.ndarray:
+    def positions(self, file: Path) -> np.ndarray:
         """Node numbers of the ids in a split file."""
         read = tables.read_columns(file, header=False, text=["0"] if self.text else [])
         ids = tables.ids_of(file, "0", read["0"])

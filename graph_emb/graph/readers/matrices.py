@@ -31,7 +31,6 @@ from graph_emb.graph.readers.source import (
     Contents,
     ReadOptions,
     check_ids,
-    checked_file,
     is_object_of,
     mask_of,
     parsing,
@@ -112,13 +111,12 @@ _LIMIT_OF_CLASSES = 10_000_000
 
 
 @register("npz", "edge_type", paths=(".npz",))
-def read_npz(source: Any, options: ReadOptions) -> Contents:
+def read_npz(file: Path, options: ReadOptions) -> Contents:
     """Rows (``indptr``, ``indices`` [, ``weights``, ``directed``, ``node_ids``, labels, splits]) or a matrix.
 
     With a false ``directed`` in the file an edge means both directions, of which one or both may be stored. Without
     ``directed``, rows with nothing below the diagonal hold each edge once, so that an edge means both directions.
     """
-    file = checked_file(source)
     arrays = load_arrays(file)
     if "format" in arrays and "shape" in arrays:
         with parsing(file, "a scipy.sparse file"), file.open("rb") as stream:
@@ -263,9 +261,8 @@ _KNOWN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, _MATRIX, _COMPRESSED, 
 
 
 @register("mat", paths=(".mat",))
-def read_mat(source: Any, options: ReadOptions) -> Contents:
+def read_mat(file: Path, options: ReadOptions) -> Contents:
     """The entries of the only square sparse variable, or of one called ``network``, and its labels."""
-    file = checked_file(source)
     variables = load_variables(file)
     with parsing(file, "a graph"):
         graph = graph_of_matrix(checked_entries(file, _network(file, variables)), options, file.stem)

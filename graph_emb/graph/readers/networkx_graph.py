@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from graph_emb.graph.readers.source import (
     WEIGHT,
     Contents,
     ReadOptions,
-    as_path,
-    checked_file,
     is_object_of,
     open_bytes,
     parsing,
@@ -39,21 +38,19 @@ def read_networkx(source: Any, options: ReadOptions) -> Contents:
     Nodes are numbered in the order of their ids: integers (of GraphML, texts that are all integers), or else strings
     (of a tuple: as Python writes it). An edge without ``weight`` weighs 1 where others have one.
     """
-    path = as_path(source)
-    if path is None:
+    if not isinstance(source, Path):
         return _contents(source, options, "graph", texts=False)
-    file = checked_file(path)
-    suffix, _ = split_suffix(file)
+    suffix, _ = split_suffix(source)
     what = {"graphml": "GraphML", "json": "JSON node-link data"}.get(suffix, "a pickled networkx graph")
-    with parsing(file, what):
+    with parsing(source, what):
         if suffix in _PICKLES and not options.trust_pickle:
             raise DataError(
                 "a pickle can run any code; save the graph as GraphML, JSON node-link or an edge list, or say "
                 "trust_pickle=True for a file of your own"
             )
-        with open_bytes(file) as stream:
+        with open_bytes(source) as stream:
             graph = _load(stream, suffix)
-        name = file.name.removesuffix(".gz").rpartition(".")[0] or file.name
+        name = source.name.removesuffix(".gz").rpartition(".")[0] or source.name
         return _contents(graph, options, name, texts=suffix == "graphml")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from graph_emb.compat.ogb import OGBHetero, OGBLink, OGBNode, read_dataset
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, ReadOptions, Relations, as_path, mask_of, register
+from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, ReadOptions, Relations, mask_of, register
 from graph_emb.graph.readers.triples import relation_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 
@@ -32,8 +32,9 @@ def read_ogb(source: Any, options: ReadOptions) -> Contents:
     Args:
         source: A name, the data set's folder, or a data set of ``graph_emb.compat.ogb.read_dataset``.
     """
-    path = as_path(source)
-    data = source if path is None else read_dataset(path.name, ogb_root(path, options.root), options.download)
+    data = source
+    if isinstance(source, Path):
+        data = read_dataset(source.name, ogb_root(source, options.root), options.download)
     meta = data.metadata
     if isinstance(data, OGBHetero):
         graph = _hetero_link(data) if meta.kind == "link" else _hetero_node(data)

@@ -155,10 +155,11 @@ class Reader:
     """One kind of source.
 
     Attributes:
-        read: Source and options to contents; raises DataError for whatever the source does wrong.
+        read: An object or a path and options to contents; raises DataError for whatever the source does wrong.
         options: Names of the options that mean something to it, those of every source included.
         objects: Whether an object in memory is of this kind.
-        paths: Endings of its files (lower case, with their dot), or whether a path is of this kind; opens no file.
+        paths: Endings of its files (lower case, with their dot), which are not empty when they are read; or whether a
+            path is of this kind; opens no file.
         fallback: Asked only when no other reader accepts the source.
     """
 

@@ -49,7 +49,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 )
 def read_triples(source: Any, options: ReadOptions) -> Contents:
     """The training triples as edges; entities of all parts become nodes, so that what is held out can be ranked."""
-    read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(Path(source), options)
+    read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(source, options)
     relation_names = read.relations or [f"relation_{number}" for number in range(read.num_relations)]
     graph = relation_graph(
         read.train.T,
@@ -223,12 +223,11 @@ _LINE = (
 
 
 @register("ntriples", "relations", "literals", paths=(".nt", ".nt.gz", ".ntriples", ".ntriples.gz"))
-def read_ntriples(source: Any, options: ReadOptions) -> Contents:
+def read_ntriples(file: Path, options: ReadOptions) -> Contents:
     """Nodes are the terms as they are written: ``<iri>``, ``_:blank`` and ``"literal"``.
 
     An edge type is called by the last part of its relation's IRI where that is unambiguous.
     """
-    file = checked_file(source)
     columns: dict[str, list[Any]] = {"s": [], "p": [], "o": []}
     dropped = 0
     with reading(file.name, text_bytes(file)) as advance:

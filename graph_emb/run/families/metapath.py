@@ -84,8 +84,7 @@ class MetapathFamily(Family):
 
     def judge(self, trained: Trained, dataset: Dataset, *, progress: bool) -> list[Finding]:
         """Classes or clusters of labelled types, and the neighbours of nodes that have names."""
-        from graph_emb.evaluate.clustering import cluster_agreement, nearest_nodes
-        from graph_emb.evaluate.node_classification import node_classification
+        from graph_emb.evaluate.node_classification import cluster_agreement, nearest_nodes, node_classification
 
         section, seed, found = self.config.evaluate, self.config.seed, []
         for ntype, table in trained.tables.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph import Graph
@@ -84,3 +85,17 @@ def test_a_graph_without_nodes_is_refused() -> None:
     empty = HeteroGraph({NODE_TYPE: 0}, {EDGE_TYPE: (np.empty(0, np.int64), np.empty(0, np.int64))})
     with pytest.raises(DataError, match="has no nodes"):
         read_graph(empty)
+
+
+@pytest.mark.parametrize("format", ["npz", "ogb", "edges", "yaml", "memory", "networkx", "dgl", "triples"])
+def test_a_format_that_does_not_read_the_object_is_refused(format: str) -> None:
+    """The chosen reader took any source: a matrix given to another's reader ended in an AttributeError or TypeError."""
+    with pytest.raises(ConfigError, match=rf"format='{format}' does not read a csr_array in memory; leave format= out"):
+        read_graph(sparse.csr_array(np.eye(3)), format=format)
+
+
+@pytest.mark.parametrize("format", ["scipy", "memory"])
+def test_a_format_of_objects_refuses_a_path(tmp_path: Path, format: str) -> None:
+    (tmp_path / "g.csv").write_text("0,1\n")
+    with pytest.raises(ConfigError, match=rf"format='{format}' does not read a path, .*g.csv; leave format= out"):
+        read_graph(tmp_path / "g.csv", format=format)
