@@ -24,6 +24,15 @@ KeepOrDrop = Literal["keep", "drop"]
 Relations = Literal["types", "column"]
 
 
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+_Integer = Annotated[int, BeforeValidator(_plain)]
+_Flag = Annotated[bool | None, "True, False or None"]
+_Names = Annotated[list[Any] | tuple[Any, ...] | None, "a list of names"]
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """Options of ``read_graph``, whose docstring says what each does.
@@ -32,37 +41,47 @@ class ReadOptions:
         ConfigError: a value of another kind or an unknown word.
     """
 
-    name: str | None = None
-    format: str | None = None
-    directed: bool | None = None
+    name: Annotated[str | None, "text"] = None
+    format: Annotated[str | None, "text"] = None
+    directed: _Flag = None
     duplicates: Literal["keep", "first", "sum"] = "keep"
     self_loops: KeepOrDrop = "keep"
     isolated: KeepOrDrop = "keep"
-    reverse_types: bool = False
-    weight: bool | str | None = None
-    progress: bool | None = None
+    reverse_types: Annotated[bool, "True or False"] = False
+    weight: Annotated[bool | str | None, "True, False or the name of a column"] = None
+    progress: _Flag = None
     ids: Literal["auto", "int", "str"] = "auto"
-    num_nodes: int | Mapping[str, int] | None = None
-    header: bool | None = None
-    separator: str | None = None
-    comment: str = "#%"
-    columns: Sequence[str] | None = None
-    edge_type: Sequence[str] | str | None = None
-    index: int | None = None
-    node_attributes: Sequence[str] | None = None
-    edge_attributes: Sequence[str] | None = None
+    num_nodes: Annotated[int | Mapping[str, _Integer] | None, "an integer, or one for each node type"] = None
+    header: _Flag = None
+    separator: Annotated[str | None, Field(pattern=r'^[^\n\r"]$'), "one character that ends no line"] = None
+    comment: Annotated[str, "text, '' for no comments"] = "#%"
+    columns: Annotated[Sequence[str] | None, "a list of names"] = None
+    edge_type: Annotated[Sequence[str] | str | None, "three names"] = None
+    index: Annotated[int | None, "an integer"] = None
+    node_attributes: _Names = None
+    edge_attributes: _Names = None
     relations: Relations = "types"
-    order: str = "hrt"
+    order: Annotated[str, "text, such as 'hrt'"] = "hrt"
     literals: KeepOrDrop = "keep"
-    root: str | os.PathLike[str] | None = None
-    download: bool = False
-    trust_pickle: bool = False
+    root: Annotated[str | os.PathLike[str] | None, "a path"] = None
+    download: Annotated[bool, "True or False"] = False
+    trust_pickle: Annotated[bool, "True or False"] = False
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check(field.name, getattr(self, field.name), field.default)
-        if isinstance(self.num_nodes, np.integer):
-            object.__setattr__(self, "num_nodes", int(self.num_nodes))
+        for option, kind in KINDS.items():
+            value = _plain(getattr(self, option))
+            object.__setattr__(self, option, value)
+            if get_origin(kind) is Literal:
+                if value not in get_args(kind):
+                    raise unknown_name(f"{option} policy", value, get_args(kind))
+            elif value is not getattr(ReadOptions, option):
+                try:
+                    TypeAdapter(kind).validate_python(value, strict=True)
+                except ValidationError:
+                    raise ConfigError(f"{option}={value!r}: expected {kind.__metadata__[-1]}") from None
+        most = self.num_nodes
+        if most is not None and min(most.values() if isinstance(most, Mapping) else [most], default=1) < 1:
+            raise ConfigError(f"num_nodes={most}: must be at least 1")
 
     @property
     def id_limit(self) -> int | None:
@@ -79,54 +98,13 @@ class ReadOptions:
         return cls(**given)
 
 
+KINDS: dict[str, Any] = get_type_hints(ReadOptions, include_extras=True)
+"""The type of each option's value and, unless it chooses one of some words, the words for that type."""
 COMMON_OPTIONS = (
     *("name", "format", "directed", "duplicates", "self_loops", "isolated", "reverse_types", "weight"),
     "progress",
 )
 """Options that every source obeys."""
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-_Integer = Annotated[int, BeforeValidator(_plain)]
-_FLAG = (Annotated[bool, BeforeValidator(_plain)], "True or False")
-KINDS: dict[str, tuple[Any, str]] = {
-    **dict.fromkeys(("directed", "download", "header", "progress", "reverse_types", "trust_pickle"), _FLAG),
-    **dict.fromkeys(("format", "name"), (str, "text")),
-    **dict.fromkeys(("edge_attributes", "node_attributes"), (list[Any] | tuple[Any, ...], "a list of names")),
-    "columns": (Sequence[str], "a list of names"),
-    "comment": (str, "text, '' for no comments"),
-    "edge_type": (str | Sequence[str], "three names"),
-    "index": (_Integer, "an integer"),
-    "num_nodes": (_Integer | Mapping[str, _Integer], "an integer, or one for each node type"),
-    "order": (str, "text, such as 'hrt'"),
-    "root": (str | os.PathLike, "a path"),
-    "separator": (Annotated[str, Field(pattern=r'^[^\n\r"]$')], "one character that ends no line"),
-    "weight": (_FLAG[0] | str, "True, False or the name of a column"),
-}
-"""The type of an option's value and the words for it; an option whose default is None may be None, too."""
-WORDS = {name: get_args(kind) for name, kind in get_type_hints(ReadOptions).items() if get_origin(kind) is Literal}
-"""The options that choose one of some words."""
-
-
-def _check(option: str, value: Any, default: Any) -> None:
-    if option in WORDS:
-        if value not in WORDS[option]:
-            raise unknown_name(f"{option} policy", value, WORDS[option])
-        return
-    if value is None and default is None:
-        return
-    kind, words = KINDS[option]
-    try:
-        TypeAdapter(kind).validate_python(value, strict=True)
-    except ValidationError:
-        if default is None and words == _FLAG[1]:
-            words = "True, False or None"
-        raise ConfigError(f"{option}={value!r}: expected {words}") from None
-    if option == "num_nodes" and min(value.values() if isinstance(value, Mapping) else [value], default=1) < 1:
-        raise ConfigError(f"num_nodes={value}: must be at least 1")
 
 
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}

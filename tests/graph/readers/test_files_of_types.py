@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -258,7 +259,7 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
 def test_types_that_only_edges_name_stand_in_the_order_of_the_edges(tmp_path: Path) -> None:
     """They were taken from a set, so that their order, that of the type ids, changed from process to process."""
     names = ["zebra", "ant", "mule", "bee", "yak", "cow", "ox", "dog", "wasp", "eel"]
-    edges = "".join(f"  - {{type: [{a}, r, {b}], files: e.csv}}\n" for a, b in zip(names, names[1:], strict=False))
+    edges = "".join(f"  - {{type: [{a}, r, {b}], files: e.csv}}\n" for a, b in pairwise(names))
     (tmp_path / "e.csv").write_text("a,b\n0,1\n")
     (tmp_path / "g.yaml").write_text("edges:\n" + edges)
     assert read_graph(tmp_path / "g.yaml").ntypes == names
