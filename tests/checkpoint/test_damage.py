@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from graph_emb.checkpoint import table_writer
+from graph_emb.checkpoint import row_files
 from graph_emb.core.errors import DataError, GraphEmbError
 from tests.checkpoint.tiny import Tiny, same
 
@@ -23,7 +23,7 @@ VARIANTS = 500
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint with files of five rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_writer, "FILE_ROWS", 5)
+        patch.setattr(row_files, "FILE_ROWS", 5)
         tiny = Tiny()
         tiny.run(3)
         return tiny.save(tmp_path_factory.mktemp("whole") / "3", step=3, extra={"epoch": 1})

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.checkpoint import loading, restore_rows
+from graph_emb.checkpoint import loading
 from graph_emb.checkpoint.row_files import row_pieces
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, ShapeError
 from graph_emb.formats import embedding_files, warm_start
@@ -126,7 +126,7 @@ def test_first_values_that_come_all_at_once_are_those_of_their_rows(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A function was called for each 16 MB and gave the first rows of every piece; a file was read for each."""
-    monkeypatch.setattr(restore_rows, "row_pieces", lambda rows, width, most=16: row_pieces(rows, width, most))
+    monkeypatch.setattr(loading, "row_pieces", lambda rows, width, most=16: row_pieces(rows, width, most))
     first, opened = torch.arange(18.0).view(9, 2), []
     np.save(tmp_path / "first.npy", first.numpy())
     real = embedding_files.open_embeddings

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 import graph_emb as ge
-from graph_emb.checkpoint import snapshot, table_writer
+from graph_emb.checkpoint import row_files, snapshot
 from graph_emb.checkpoint.manifest import Retention, pending_checkpoint
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.checkpoint.saving import PendingCheckpoint
@@ -44,7 +44,7 @@ def test_the_folder_holds_what_the_manifest_says_and_safetensors_reads_it(tmp_pa
 def test_files_of_a_few_rows_have_ascending_ids_and_are_read_by_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_writer, "FILE_ROWS", 4)
+    monkeypatch.setattr(row_files, "FILE_ROWS", 4)
     tiny = Tiny()
     tiny.run(2)
     table = Checkpoint(tiny.save(tmp_path / "2")).table("node")
@@ -301,7 +301,7 @@ def some_ranks(folder: Path) -> list[str]:
             except (OSError, DataError) as error:
                 found.append(f"{type(error).__name__}: {error}")
             finally:
-                snapshot.write_shares = table_writer.write_shares
+                snapshot.write_shares = row_files.write_shares
         if transport.rank == 1:  # damage that one rank finds is an error of all
             file = folder / "1" / Checkpoint(folder / "1").manifest.tables["t"].files[1].name
             data = bytearray(file.read_bytes())
