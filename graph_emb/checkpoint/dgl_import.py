@@ -89,7 +89,9 @@ def import_dgl_state(
     first_path, first = next(iter(files.items()))
     numbers = {ours: first["params"][theirs] for theirs, ours in NUMBERS.items() if theirs in first["params"]}
     groups = [_with_numbers(optimizer, group, numbers, first_path) for group in optimizer.param_groups]
-    root_eps = _root_eps(optimizer, numbers) if stored_root else None
+    if stored_root and any("sum" not in table.shard.state_specs for table in optimizer.tables.values()):
+        raise ConfigError(f"stored_root=True is for DGL's Adagrad; {type(optimizer).__name__} keeps no sum of squares")
+    root_eps = float(numbers.get("eps", 0.0)) if stored_root else None
     transport = next(iter(optimizer.tables.values())).transport
     transport.flush()
     transport.barrier()  # a late push of another rank must not land on what is written here
@@ -155,7 +157,9 @@ def _checked(
     ids, states = found[theirs].get("ids"), found[theirs].get("states")
     if not isinstance(ids, Tensor) or not isinstance(states, dict):
         raise DataError(f"{path}: {theirs!r} lacks ids or states; it is no optimizer state of DGL 1.x")
-    named: dict[str, Tensor] = {_our_name(str(name)): tensor for name, tensor in states.items()}
+    named: dict[str, Tensor] = {
+        ENDINGS.get("_" + str(name).rpartition("_")[2], str(name)): tensor for name, tensor in states.items()
+    }
     own = table.shard.state_specs
     if set(named) != set(own):
         raise ConfigError(
@@ -173,10 +177,6 @@ def _checked(
         if not bool(tensor.isfinite().all()):
             raise DataError(f"{path}: {theirs!r} {name} holds NaN or infinities")
     return _Part(_own_ids(path, ids.long(), table, to_original), named)
-
-
-def _our_name(theirs: str) -> str:
-    return ENDINGS.get("_" + theirs.rpartition("_")[2], theirs)
 
 
 def _own_ids(path: Path, ids: Tensor, table: DistEmbedding, to_original: np.ndarray | None) -> Tensor:
@@ -217,12 +217,6 @@ def _with_numbers(
     except ConfigError as error:
         raise DataError(f"{path}: {error}") from None
     return fresh
-
-
-def _root_eps(optimizer: SparseOptimizer, numbers: dict[str, Any]) -> float:
-    if any("sum" not in table.shard.state_specs for table in optimizer.tables.values()):
-        raise ConfigError(f"stored_root=True is for DGL's Adagrad; {type(optimizer).__name__} keeps no sum of squares")
-    return float(numbers.get("eps", 0.0))
 
 
 def _write(table: DistEmbedding, part: _Part, root_eps: float | None) -> int:

@@ -64,7 +64,10 @@ def export_checkpoint(
         ['ids.npy', 'embeddings.npy']
     """
     found = Checkpoint(checkpoint)
-    reader = found.table(_table_name(found, table))
+    known = list(found.manifest.tables)
+    if table is None and len(known) != 1:
+        raise ConfigError(f"checkpoint {found.path} has the tables {', '.join(known) or 'none'}; name one")
+    reader = found.table(known[0] if table is None else table)
     found.verify(reader.entry.files)
     original = original_ids(reader)
     names = _names(found, reader.name, ids)
@@ -108,13 +111,6 @@ def original_ids(reader: TableReader) -> Ids:
         twice = int(ids[np.argmax(ids[1:] == ids[:-1])])
         raise DataError(f"checkpoint {reader.folder}: table {reader.name!r} has original id {twice} in two places")
     return ids
-
-
-def _table_name(checkpoint: Checkpoint, table: str | None) -> str:
-    known = list(checkpoint.manifest.tables)
-    if table is None and len(known) != 1:
-        raise ConfigError(f"checkpoint {checkpoint.path} has the tables {', '.join(known) or 'none'}; name one")
-    return known[0] if table is None else table
 
 
 def _names(checkpoint: Checkpoint, table: str, ids: str | Path | ArrayLike | None) -> Ids | None:

@@ -203,7 +203,16 @@ def plan_restore(
     trained = trained_by(tables, optimizers)
     if weights_only and (optimizers or dense.torch_optimizers or dense.schedulers or dense.generators):
         raise ConfigError("weights_only=True restores tables and model alone; leave optimizers and the rest out")
-    chosen = _chosen_tables(where, manifest, tables, only)
+    given = {table.name: table for table in tables}
+    for name in given if only is None else only:
+        if name not in manifest.tables:
+            raise unknown_name(f"table of {where}", name, manifest.tables)
+    if only is None and (more := sorted(set(manifest.tables) - set(given))):
+        raise ConfigError(f"{where}: has table {more[0]!r}, which is not among tables {sorted(given)}; {ASK}")
+    for name in only or ():
+        if name not in given:
+            raise unknown_name("table in only=", name, given)
+    chosen = [table for table in tables if only is None or table.name in only]
     report = [f"table {name!r}: left out" for name in manifest.tables if name not in {table.name for table in chosen}]
     by_optimizer = {} if weights_only else _chosen_optimizers(where, manifest, optimizers, chosen, only)
     matched = []
@@ -217,23 +226,6 @@ def plan_restore(
         matched.append((table, with_state))
     report += _check_dense(where, manifest, dense, only, weights_only)
     return RestorePlan(matched, [(optimizers[k], header) for k, header in by_optimizer.items()], dense, report)
-
-
-def _chosen_tables(
-    where: str, manifest: CheckpointManifest, tables: Sequence[DistEmbedding], only: Collection[str] | None
-) -> list[DistEmbedding]:
-    given = {table.name: table for table in tables}
-    for name in given if only is None else only:
-        if name not in manifest.tables:
-            raise unknown_name(f"table of {where}", name, manifest.tables)
-    if only is None:
-        if left := sorted(set(manifest.tables) - set(given)):
-            raise ConfigError(f"{where}: has table {left[0]!r}, which is not among tables {sorted(given)}; {ASK}")
-        return list(tables)
-    for name in only:
-        if name not in given:
-            raise unknown_name("table in only=", name, given)
-    return [table for table in tables if table.name in only]
 
 
 def _chosen_optimizers(
@@ -397,8 +389,22 @@ class TableRestorer:
 
     def _load_file(self, file: RowsEntry, rows: TableRows) -> None:
         with self._reader.open(file) as reader:
-            for start, places in self._wanted(reader, file, rows):
-                self._load_rows(reader, rows, start, places)
+            for first, places in self._wanted(reader, file, rows):
+                in_a_row = places[0] >= 0 and bool((np.diff(places) == 1).all())
+                for name in self._columns:
+                    column = name.removeprefix(STATE)
+                    memory = rows.memory(column)
+                    if in_a_row and memory is not None:  # straight from the file to where the rows lie
+                        reader.read_into(name, first, memory[int(places[0]) : int(places[0]) + len(places)])
+                        continue
+                    for low, high in row_pieces(len(places), reader.columns[name].row_bytes, SCATTERED_BYTES):
+                        ours = np.flatnonzero(places[low:high] >= 0)
+                        if not len(ours):
+                            continue
+                        values = reader.read(name, first + low, first + high)
+                        if len(ours) < high - low:
+                            values = values.index_select(0, torch.from_numpy(ours))
+                        rows.write(column, torch.from_numpy(places[low:high][ours]), values)
 
     def _wanted(self, reader: PieceReader, file: RowsEntry, rows: TableRows) -> Iterator[tuple[int, np.ndarray]]:
         """(first row in the file, place in ``rows`` of it and of the rows after it; -1: not ours), piece by piece."""
@@ -413,23 +419,6 @@ class TableRestorer:
                 low, high = ours[0], ours[-1] + 1
                 places = places[low:high]
                 yield first + start + int(low), np.where((places >= 0) & (places < rows.num_rows), places, -1)
-
-    def _load_rows(self, reader: PieceReader, rows: TableRows, start: int, places: np.ndarray) -> None:
-        in_a_row = places[0] >= 0 and bool((np.diff(places) == 1).all())
-        for name in self._columns:
-            column = name.removeprefix(STATE)
-            memory = rows.memory(column)
-            if in_a_row and memory is not None:  # straight from the file to where the rows lie
-                reader.read_into(name, start, memory[int(places[0]) : int(places[0]) + len(places)])
-                continue
-            for low, high in row_pieces(len(places), reader.columns[name].row_bytes, SCATTERED_BYTES):
-                ours = np.flatnonzero(places[low:high] >= 0)
-                if not len(ours):
-                    continue
-                values = reader.read(name, start + low, start + high)
-                if len(ours) < high - low:
-                    values = values.index_select(0, torch.from_numpy(ours))
-                rows.write(column, torch.from_numpy(places[low:high][ours]), values)
 
     def _at_once(self, rows: TableRows, new: np.ndarray) -> Tensor | None:
         """First values of the new rows where the initializer is called once for all rows, new or not; else None."""

@@ -131,15 +131,23 @@ class PeriodicCheckpoints:
         Returns:
             Whether a checkpoint was begun.
         """
-        if not self._due(step):
+        transport = self._tables[0].transport
+        if self._steps is not None:
+            due = step - self._last_step >= self._steps
+        elif self._seconds is not None:
+            due = transport.votes(transport.rank == 0 and time.monotonic() - self._last_time >= self._seconds) > 0
+        else:
             return False
-        self.save(step, position())
-        return True
+        if due:
+            self.save(step, position())
+        return due
 
     def save(self, step: int, position: Any) -> None:
         """Save now; every rank calls it."""
         self.finish()
-        self._sync_history()
+        if self._lines and self._tables[0].transport.rank == 0:  # a checkpoint counts lines: they go to the disk before
+            with (self.folder / HISTORY).open("rb+") as file:
+                os.fsync(file.fileno())
         saved = save_checkpoint(
             self.folder / str(step),
             tables=self._tables,
@@ -157,12 +165,6 @@ class PeriodicCheckpoints:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.wait()
-
-    def _sync_history(self) -> None:
-        """A checkpoint counts lines, so they must be on the disk before it is."""
-        if self._lines and self._tables[0].transport.rank == 0:
-            with (self.folder / HISTORY).open("rb+") as file:
-                os.fsync(file.fileno())
 
     def _clear(self) -> None:
         """Remove what an earlier run left here; asked for by ``overwrite``, or nothing complete is here."""
@@ -184,14 +186,6 @@ class PeriodicCheckpoints:
         if self._replay is not None:
             for line in text:
                 self._replay(json.loads(line))
-
-    def _due(self, step: int) -> bool:
-        if self._steps is not None:
-            return step - self._last_step >= self._steps
-        if self._seconds is None:
-            return False
-        transport = self._tables[0].transport
-        return transport.votes(transport.rank == 0 and time.monotonic() - self._last_time >= self._seconds) > 0
 
     def _check(self, place: Path) -> None:
         saved = decode(CheckpointManifest.read(place).extra).get(ABOUT)

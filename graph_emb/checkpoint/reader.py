@@ -5,8 +5,10 @@ Legend: N ids of a range, D width.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,19 +44,16 @@ class Checkpoint:
         """
         files = self.manifest.files() if files is None else files
         for entry in files:
-            self._check_size(entry)
+            path = self.path / entry.name
+            if not path.is_file():
+                raise DataError(f"{path}: no such file, the manifest lists it; the checkpoint is not complete")
+            if (size := path.stat().st_size) != entry.bytes:
+                raise DataError(f"{path}: has {size} bytes, the manifest says {entry.bytes}; the file is damaged")
         with ThreadPoolExecutor(THREADS) as pool:
             for entry, found in zip(files, pool.map(lambda e: xxh64_of(self.path / e.name), files), strict=True):
                 if found != entry.xxh64:
                     path = self.path / entry.name
                     raise DataError(f"{path}: checksum {found}, the manifest says {entry.xxh64}; the file is damaged")
-
-    def _check_size(self, entry: FileEntry) -> None:
-        path = self.path / entry.name
-        if not path.is_file():
-            raise DataError(f"{path}: no such file, the manifest lists it; the checkpoint is not complete")
-        if (size := path.stat().st_size) != entry.bytes:
-            raise DataError(f"{path}: has {size} bytes, the manifest says {entry.bytes}; the file is damaged")
 
     def table(self, name: str) -> TableReader:
         """The rows of a table.
@@ -84,15 +83,6 @@ class TableReader:
         Raises:
             DataError: it is missing or holds other tensors.
         """
-        reader = PieceReader(self.folder / file.name)
-        try:
-            self._check_columns(reader, file)
-        except BaseException:
-            reader.__exit__()
-            raise
-        return reader
-
-    def _check_columns(self, reader: PieceReader, file: RowsEntry) -> None:
         wanted: dict[str, tuple[str, tuple[int, ...]]] = {WEIGHT: (self.entry.dtype, (file.rows, self.entry.dim))}
         for name, state in self.entry.state.items():
             if state.kind != "table":
@@ -100,9 +90,12 @@ class TableReader:
                 wanted[STATE + name] = (state.dtype, shape)
         if file.ids:
             wanted[IDS] = ("int64", (file.rows,))
+        reader = PieceReader(self.folder / file.name)
         found = {name: (dtype_name(column.dtype), column.shape) for name, column in reader.columns.items()}
         if found != wanted:
+            reader.__exit__()
             raise DataError(f"{reader.path}: holds {found}, the manifest says {wanted}; the file is damaged")
+        return reader
 
     def ids(self, reader: PieceReader, file: RowsEntry, start: int, stop: int) -> np.ndarray:
         """The original ids of rows [start, stop) of a file, ascending, int64."""
@@ -117,7 +110,9 @@ class TableReader:
             assert file.start is not None
             start = min(max(low - file.start, 0), file.rows)
             return start, max(start, min(high - file.start, file.rows))
-        return _first_from(reader, file.rows, low), _first_from(reader, file.rows, high)
+        # A search that reads a few ids.
+        first = partial(bisect_left, range(file.rows), key=lambda row: int(reader.read(IDS, row, row + 1)[0]))
+        return first(low), first(high)
 
     def rows(self, low: int, high: int, columns: Iterable[str] = (WEIGHT,)) -> dict[str, Tensor]:
         """Rows of the original ids [low, high) in ascending order, with their ids.
@@ -184,15 +179,3 @@ class TableReader:
                     low.append(int(self.ids(reader, file, 0, 1)[0]))
                     high.append(int(self.ids(reader, file, file.rows - 1, file.rows)[0]) + 1)
         return min(low, default=0), max(high, default=0)
-
-
-def _first_from(reader: PieceReader, num_rows: int, bound: int) -> int:
-    """The first row of a file with ids whose id is at least ``bound``: a search that reads a few ids."""
-    low, high = 0, num_rows
-    while low < high:
-        middle = (low + high) // 2
-        if int(reader.read(IDS, middle, middle + 1)[0]) < bound:
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -224,6 +224,7 @@ def save_checkpoint(
         ...     sorted(os.listdir(folder))
         ['20', '30']
     """
+    global _running
     place = Path(os.path.abspath(Path(path).expanduser()))
     transport = common_transport(tables)
     wait_for_running()
@@ -239,7 +240,13 @@ def save_checkpoint(
     what = f"checkpoint {place}"
     snapshot, folder = agree(transport, prepare, what, undo=lambda made: _close(made[1]))
     if background:
-        return _start(snapshot, transport, folder)
+        try:
+            snapshot = agree(transport, snapshot.copied, what)
+        except BaseException:
+            _close(folder)
+            raise
+        _running = PendingCheckpoint(snapshot, transport, folder)
+        return _running
     try:
         agree(transport, lambda: write_part(snapshot), what)
         agree(transport, lambda: None if folder is None else finish(snapshot, folder), what)
@@ -254,17 +261,6 @@ def wait_for_running() -> None:
     if _running is not None and not _running.waited:
         _running.wait()
     _running = None
-
-
-def _start(snapshot: Snapshot, transport: Transport, folder: PendingFolder | None) -> PendingCheckpoint:
-    global _running
-    try:
-        copied = agree(transport, snapshot.copied, f"checkpoint {snapshot.place}")
-    except BaseException:
-        _close(folder)
-        raise
-    _running = PendingCheckpoint(copied, transport, folder)
-    return _running
 
 
 def _raise(error: Exception | None) -> None:

@@ -216,7 +216,12 @@ def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
         DataError: a rank's part is not here.
         OSError: the disk is full.
     """
-    parts = [_read_part(snapshot.place, rank) for rank in range(snapshot.ranks)]
+    parts: list[dict[str, Any]] = []
+    for rank in range(snapshot.ranks):
+        file = part_file(snapshot.place, rank)
+        if not file.is_file():
+            raise DataError(f"{file}: rank {rank} wrote elsewhere; a checkpoint needs a folder that all ranks share")
+        parts.append(json.loads(file.read_text(encoding="utf-8")))
     tables = {name: _table(name, entry, parts) for name, entry in snapshot.tables.items()}
     extras = [part["extra"] for part in parts]
     manifest = CheckpointManifest(
@@ -233,14 +238,6 @@ def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
     _write_text(folder.path / NAME, manifest.to_json())
     folder.publish()
     snapshot.retention.apply(snapshot.place)
-
-
-def _read_part(place: Path, rank: int) -> dict[str, Any]:
-    file = part_file(place, rank)
-    if not file.is_file():
-        raise DataError(f"{file}: rank {rank} wrote elsewhere; a checkpoint needs a folder that all ranks share")
-    part: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return part
 
 
 def _table(name: str, entry: dict[str, Any], parts: list[dict[str, Any]]) -> TableEntry:

@@ -33,6 +33,8 @@ class Channel:
         sock: Connected, after the handshake.
         name: The peer as errors name it.
         timeout: Seconds until an unreachable peer counts as dead; at most ``LONGEST_SILENCE``.
+    Attributes:
+        ended: How the connection ended, as the end of a sentence; None while it lives.
     """
 
     def __init__(self, sock: socket.socket, name: str, timeout: float) -> None:
@@ -41,7 +43,7 @@ class Channel:
         self.address: Address = sock.getpeername()[:2]
         self._sock = sock
         self._buffer = b""
-        self._ended: str | None = None
+        self.ended: str | None = None
         self._sending = threading.Lock()
         self._silent, self._looked = 0.0, time.monotonic()
         sock.settimeout(timeout)
@@ -61,10 +63,6 @@ class Channel:
         data = json.dumps(message).encode()
         self._send(struct.pack("!I", len(data)) + data)
 
-    def send_sign_of_life(self) -> None:
-        """Send a message that the peer does not see, only that it came. Any thread may call it; raises as ``send``."""
-        self._send(_SIGN_OF_LIFE)
-
     def _send(self, data: bytes) -> None:
         try:
             with self._sending:
@@ -82,8 +80,8 @@ class Channel:
         while True:
             for message in self.poll():
                 return message
-            if self._ended:
-                raise PeerError(f"{self.name} {self._ended}")
+            if self.ended:
+                raise PeerError(f"{self.name} {self.ended}")
             left = until - time.monotonic()
             if left <= 0:
                 raise PeerError(f"{self.name} did not answer within {timeout:g} s")
@@ -98,7 +96,7 @@ class Channel:
             return []
         (length,) = struct.unpack("!I", self._buffer[:4])
         if length > LONGEST_MESSAGE:
-            self._ended = f"sent a message of {length} bytes"
+            self.ended = f"sent a message of {length} bytes"
             return []
         if len(self._buffer) < 4 + length:
             return []
@@ -108,7 +106,7 @@ class Channel:
     def is_lost(self) -> bool:
         """Whether the peer is gone, with its last messages left to be read."""
         self._fill()
-        return self._ended is not None
+        return self.ended is not None
 
     def check_life(self, patience: float) -> None:
         """Look for signs of life; to be called every fraction of a second while this process waits.
@@ -122,24 +120,24 @@ class Channel:
         self._silent += min(now - self._looked, patience / SIGNS_IN_PATIENCE)
         self._looked = now
         self._fill()
-        if self._silent > patience and self._ended is None:
+        if self._silent > patience and self.ended is None:
             raise PeerError(
                 f"{self.name} did not answer within {patience:g} s and gave no sign of life: was its process stopped?"
             )
 
     def _fill(self) -> None:
-        if self._ended is not None:
+        if self.ended is not None:
             return
         try:
             while self._readable(0.0):
                 more = self._sock.recv(65536)
                 if not more:
-                    self._ended = "ended"
+                    self.ended = "ended"
                     return
                 self._buffer += more
                 self._silent, self._looked = 0.0, time.monotonic()
         except OSError as error:
-            self._ended = f"is lost ({error})"
+            self.ended = f"is lost ({error})"
 
     def _readable(self, timeout: float) -> bool:
         """Whether there is something to read, the end included; waits for it ``timeout`` seconds."""
@@ -150,23 +148,10 @@ class Channel:
     def fileno(self) -> int:
         return self._sock.fileno()
 
-    @property
-    def ended(self) -> str | None:
-        """How the connection ended, as the end of a sentence; None while it lives."""
-        return self._ended
-
     def close(self) -> None:
         """Close the connection; may be repeated."""
         self._sock.close()
-        self._ended = self._ended or "ended"
-
-
-def news_of(channels: Collection[Channel]) -> select.poll:
-    """Ready while a channel has something to read, its end included: one system call for all of them."""
-    found = select.poll()
-    for channel in channels:
-        found.register(channel, select.POLLIN)
-    return found
+        self.ended = self.ended or "ended"
 
 
 class SignsOfLife:
@@ -185,7 +170,7 @@ class SignsOfLife:
         while not self._ending.wait(self._pause):
             for channel in list(self._channels):
                 try:
-                    channel.send_sign_of_life()
+                    channel._send(_SIGN_OF_LIFE)  # the peer sees only that it came
                 except PeerError:  # the main thread hears of it when it looks
                     self._channels.remove(channel)
 

@@ -20,22 +20,7 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather, gather_two
 from graph_emb.transport import lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Traffic, Transport
-from graph_emb.transport.lockstep import (
-    BARRIER,
-    CREATE,
-    FREEZE,
-    HEAD,
-    PREFETCH,
-    PULL,
-    PUSH,
-    REPAIR,
-    VOTES,
-    WRITE,
-    Prefetch,
-    RankTable,
-    identity,
-    layout,
-)
+from graph_emb.transport.lockstep import HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, pack_share, settle
 from graph_emb.transport.shm_all_to_all import map_memory, new_memory
@@ -84,10 +69,12 @@ class CollectiveTransport(Transport):
         rows = shared_rows(self.group, spec) if self._hogwild else None
         shard = EmbeddingShard(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
-        self._tables[spec.name] = RankTable(spec, places, shard, identity(spec, self._created, places), rows)
+        self._tables[spec.name] = RankTable(spec, places, shard, lockstep.identity(spec, self._created, places), rows)
         if self._hogwild:
             made = self._tables[spec.name].identity
-            self._tell(CREATE, made, 0, f"create of table {spec.name!r}")  # no rank reads rows that are not filled yet
+            self._tell(
+                lockstep.CREATE, made, 0, f"create of table {spec.name!r}"
+            )  # no rank reads rows that are not filled yet
 
     def layout_of(self, table: str) -> RankRanges:
         """Which rank stores which rows of a live table."""
@@ -101,7 +88,7 @@ class CollectiveTransport(Transport):
 
     def layout(self, book: PartitionBook, table: str) -> RankRanges:
         """Which rank stores which rows of a table with this book."""
-        return layout(book, self.world_size, self._parts_of_ranks, table)
+        return lockstep.layout(book, self.world_size, self._parts_of_ranks, table)
 
     def attach(self, table: str, rule: SparseRule) -> None:
         self._tables[table].shard.allocate_state(rule.state_specs())
@@ -118,11 +105,11 @@ class CollectiveTransport(Transport):
             found.early = None
             return gather(rows, route.place.to(rows.device))
         route = found.ranges.route(ids, self.rank)
-        self._count(route, len(ids), found.spec)
+        self._count(route, len(ids))
         weight, remote = found.shard.weight, len(route.ids) - route.counts[self.rank]
         others = weight.new_empty((remote, found.spec.dim))
         if self.world_size > 1:
-            asks, wanted, asked = self._ask(PULL, found, route)
+            asks, wanted, asked = self._ask(lockstep.PULL, found, route)
             served = self.group.outgoing(weight, len(asked))
             found.shard.read_into(asked, served)
             self.group.exchange_into(others, served, wanted, asks, f"pull of table {table!r}")
@@ -133,7 +120,7 @@ class CollectiveTransport(Transport):
         """Send the remote ids to their owners: counts that this rank asks for, is asked for, and the rows wanted."""
         asks = list(route.counts)
         asks[self.rank] = 0
-        what = f"{'pull' if call == PULL else 'prefetch'} of table {found.spec.name!r}"
+        what = f"{'pull' if call == lockstep.PULL else 'prefetch'} of table {found.spec.name!r}"
         wanted = self._agree_counts(call, found.identity, asks, what)
         asked = self.group.exchange(route.ids[: sum(asks)], asks, wanted, what)
         self.traffic.bytes_sent += sum(asks) * 8 + len(asked) * found.spec.dim * found.spec.dtype.itemsize
@@ -145,11 +132,11 @@ class CollectiveTransport(Transport):
         if found.early is not None:
             raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
         route = found.ranges.route(ids, self.rank)
-        self._count(route, len(ids), found.spec)
+        self._count(route, len(ids))
         rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
         early = Prefetch(ids.clone(), route, rows)
         if self.world_size > 1:
-            asks, wanted, early.asked = self._ask(PREFETCH, found, route)
+            asks, wanted, early.asked = self._ask(lockstep.PREFETCH, found, route)
             early.asks, early.wanted = asks, wanted
             early.served = found.shard.read(early.asked)
             what = f"prefetch of table {table!r}"
@@ -179,7 +166,7 @@ class CollectiveTransport(Transport):
         stale = early.changed[early.asked].cpu()
         pieces = [piece.nonzero().flatten() for piece in stale.split(early.wanted)]
         counts = [len(piece) for piece in pieces]
-        coming = self._agree_counts(REPAIR, found.identity, counts, what)
+        coming = self._agree_counts(lockstep.REPAIR, found.identity, counts, what)
         places = self.group.exchange(torch.cat(pieces), counts, coming, what)
         fresh = found.shard.read(early.asked[stale.nonzero().flatten().to(early.asked.device)])
         got = self.group.exchange(fresh, counts, coming, what)
@@ -196,7 +183,15 @@ class CollectiveTransport(Transport):
         packed = [pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device) for p, t in both]
         touched = [push.touched for push in pushes]
         if self.world_size > 1:
-            packed, touched = self._deliver([push.table for push in pushes], packed, touched)
+            names = [push.table for push in pushes]
+            what = f"push of table {', '.join(map(repr, names))}"
+            numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
+            got = self.agree(lockstep.PUSH, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
+            touched = got[:, len(packed) :].any(dim=0).tolist()
+            for p in packed:
+                travelling = len(p.ids) - p.counts[self.rank]
+                self.traffic.bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
+            packed = exchange(self.group, packed, got[:, : len(packed)].T.tolist(), what)
         for (push, table), came, reached in zip(both, packed, touched, strict=True):
             if reached:
                 ids, grads = settle(came)
@@ -204,17 +199,6 @@ class CollectiveTransport(Transport):
                 self.mark_changed(push.table, rows)
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
         self.traffic.steps += 1
-
-    def _deliver(self, names: list[str], packed: list[Packed], touched: list[bool]) -> tuple[list[Packed], list[bool]]:
-        """Exchange the rows of all tables, sizes first, and whether any rank touched each."""
-        what = f"push of table {', '.join(map(repr, names))}"
-        numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
-        got = self.agree(PUSH, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
-        incoming, anywhere = got[:, : len(packed)].T.tolist(), got[:, len(packed) :].any(dim=0).tolist()
-        for p in packed:
-            travelling = len(p.ids) - p.counts[self.rank]
-            self.traffic.bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
-        return exchange(self.group, packed, incoming, what), anywhere
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""
@@ -266,7 +250,7 @@ class CollectiveTransport(Transport):
         if self.world_size > 1:
             counts = list(route.counts)
             counts[self.rank] = 0
-            coming = self._agree_counts(WRITE, found.identity, counts, what)
+            coming = self._agree_counts(lockstep.WRITE, found.identity, counts, what)
             got_ids = self.group.exchange(route.ids[:remote], counts, coming, what).split(coming)
             got = self.group.exchange(sent[:remote].contiguous(), counts, coming, what).split(coming)
             others = list(zip(got_ids, got, strict=True))
@@ -286,7 +270,7 @@ class CollectiveTransport(Transport):
             counts = list(route.counts)
             counts[self.rank] = 0
             told = torch.tensor([[count, int(anywhere)] for count in counts])  # every rank knows whether any froze rows
-            got = self.agree(FREEZE, found.identity, told, what)
+            got = self.agree(lockstep.FREEZE, found.identity, told, what)
             coming, anywhere = got[:, 0].tolist(), bool(got[:, 1].any())
             rows = torch.cat([rows, self.group.exchange(route.ids[:remote], counts, coming, what)])
         if anywhere:
@@ -294,11 +278,11 @@ class CollectiveTransport(Transport):
 
     def votes(self, yes: bool) -> int:
         self._tables.check_open()
-        return self._tell(VOTES, 0, int(yes), "votes")
+        return self._tell(lockstep.VOTES, 0, int(yes), "votes")
 
     def barrier(self) -> None:
         self._tables.check_open()
-        self._tell(BARRIER, 0, 0, "barrier")
+        self._tell(lockstep.BARRIER, 0, 0, "barrier")
 
     def shard(self, table: str) -> EmbeddingShard:
         return self._tables[table].shard
@@ -325,7 +309,7 @@ class CollectiveTransport(Transport):
             self._tables.close()
             self.group.close()
 
-    def _count(self, route: Route, asked: int, spec: TableSpec) -> None:
+    def _count(self, route: Route, asked: int) -> None:
         self.traffic.asked += asked
         self.traffic.distinct += len(route.ids)
         self.traffic.local += route.counts[self.rank]
@@ -338,16 +322,15 @@ def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]
     """
     ids = _exchange(group, [p.ids for p in packed], packed, incoming, what)
     grads = _exchange(group, [p.grads for p in packed], packed, incoming, what)
-    occurrences: list[Tensor | None] = [None] * len(packed)
+    came = [Packed(*columns) for columns in zip(ids, grads, incoming, strict=True)]
     averaged = [k for k, p in enumerate(packed) if p.occurrences is not None]
     if averaged:
         some = [packed[k] for k in averaged]
         columns = [p.occurrences for p in some if p.occurrences is not None]
         found = _exchange(group, columns, some, [incoming[k] for k in averaged], what)
         for k, column in zip(averaged, found, strict=True):
-            occurrences[k] = column
-    came = zip(ids, grads, incoming, occurrences, strict=True)
-    return [Packed(i, g, counts, occurrences=o) for i, g, counts, o in came]
+            came[k] = came[k]._replace(occurrences=column)
+    return came
 
 
 def _exchange(

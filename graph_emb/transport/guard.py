@@ -324,15 +324,6 @@ def check_address(host: str) -> None:
         raise ConfigError(f"address {host!r} opens every interface; name the host's own address, or use 127.0.0.1")
 
 
-def connections_to(port: int) -> set[Address]:
-    """Remote ends of the established connections that this process accepted on a port."""
-    return {
-        (found.raddr.ip, found.raddr.port)
-        for found in psutil.Process().net_connections("tcp4")
-        if found.laddr.port == port and found.raddr
-    }
-
-
 def connections_from(remote: Address) -> set[Address]:
     """Local ends of the connections that this process opened to an address."""
     return {
@@ -351,7 +342,8 @@ def check_accepted(port: int, expected: set[Address]) -> None:
     Raises:
         PeerError: a stranger got in; the job must end.
     """
-    strangers = connections_to(port) - expected
+    accepted = [one.raddr for one in psutil.Process().net_connections("tcp4") if one.laddr.port == port and one.raddr]
+    strangers = {(remote.ip, remote.port) for remote in accepted} - expected
     if strangers:
         names = ", ".join(f"{host}:{number}" for host, number in sorted(strangers))
         raise PeerError(

@@ -103,7 +103,8 @@ class LocalSGDRows:
         pulled = self._memory["pulled"]
         changes = transport.group.outgoing(pulled, int(self._asks.sum()))
         for copies, places in zip(self._copies, self._places, strict=True):
-            _subtract(pulled, copies, places, changes)
+            with threads_for(len(places)) as parts:
+                _subtract_rows(pulled.numpy(), copies.numpy(), places.numpy(), changes.numpy(), parts)
         asks, wanted = self._asks.sum(axis=1).tolist(), self._wanted.sum(axis=1).tolist()
         came = self._lend("came", sum(wanted))
         transport.group.exchange_into(came, changes, asks, wanted, what)
@@ -133,15 +134,10 @@ class LocalSGDRows:
 
 @njit(parallel=True, cache=True, nogil=True)
 def _subtract_rows(before, after, places, out, parts):
+    """``out[places] = before[places] - after``: how far each copy has gone down."""
     for part in prange(parts):
         low, high = share(part, parts, len(places))
         for k in range(low, high):
             place = places[k]
             for d in range(out.shape[1]):
                 out[place, d] = before[place, d] - after[k, d]
-
-
-def _subtract(before: Tensor, after: Tensor, places: Tensor, out: Tensor) -> None:
-    """``out[places] = before[places] - after``: how far each copy has gone down; float32 on the CPU."""
-    with threads_for(len(places)) as parts:
-        _subtract_rows(before.numpy(), after.numpy(), places.numpy(), out.numpy(), parts)

@@ -23,21 +23,11 @@ PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BA
 """Numbers of the joint calls of ranks, the walkers' included."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
-_WORDS = {
-    PULL: "pull",
-    PUSH: "push",
-    WRITE: "write",
-    PREFETCH: "prefetch",
-    REPAIR: "pull of prefetched rows",
-    FREEZE: "freeze",
-    COPY: "copies of rows",
-    RETURN: "changes of copied rows",
-    WALK: "walks over partitions",
-    HOME: "walks over partitions",
-    VOTES: "votes",
-    BARRIER: "barrier",
-    CREATE: "create",
-}
+_WORDS = (
+    *("pull", "push", "write", "prefetch", "pull of prefetched rows", "freeze", "copies of rows"),
+    *("changes of copied rows", "walks over partitions", "walks over partitions", "votes", "barrier", "create"),
+)
+"""The calls as errors name them, in the order of their numbers."""
 _AUTOMATIC = re.compile(r"embedding_\d+")
 
 
@@ -123,7 +113,7 @@ def told_apart(
 
 def _said(call: int, number: int, tables: Mapping[str, RankTable]) -> str:
     """Another rank's call, as far as this one can tell."""
-    word = _WORDS.get(call, f"call {call}")
+    word = _WORDS[call - 1] if 0 < call <= len(_WORDS) else f"call {call}"
     if call in (WALK, HOME, VOTES, BARRIER):
         return word
     known = [f"table {name!r}" for name, table in tables.items() if table.identity == number]
@@ -153,25 +143,20 @@ def layout(book: PartitionBook, world_size: int, parts_of_ranks: Sequence[int] |
         if world_size < num_parts:
             return RankRanges(bounds, [part * world_size // num_parts for part in range(num_parts)], world_size)
         parts_of_ranks = [rank * num_parts // world_size for rank in range(world_size)]
-    return _split(bounds, parts_of_ranks, world_size, table)
-
-
-def _split(bounds: list[int], parts_of_ranks: Sequence[int], world_size: int, table: str) -> RankRanges:
-    """Each part's range, cut evenly among the ranks that sit there."""
     edges, ranks = [0], []
-    for part in range(len(bounds) - 1):
+    for part in range(num_parts):
         here = [rank for rank, of in enumerate(parts_of_ranks) if of == part]
         if not here:
             raise ConfigError(
-                f"table {table!r}: no rank sits at part {part} of {len(bounds) - 1}; "
+                f"table {table!r}: no rank sits at part {part} of {num_parts}; "
                 f"the ranks sit at parts {list(parts_of_ranks)}; start one there or pass part=None to init()"
             )
         pieces = RangeBook.even(bounds[part + 1] - bounds[part], len(here))
         edges += [bounds[part] + int(end) for end in pieces.bounds[1:]]
         ranks += here
-    if max(parts_of_ranks) >= len(bounds) - 1:
+    if max(parts_of_ranks) >= num_parts:
         raise ConfigError(
-            f"table {table!r}: a rank sits at part {max(parts_of_ranks)}, the table has {len(bounds) - 1} parts"
+            f"table {table!r}: a rank sits at part {max(parts_of_ranks)}, the table has {num_parts} parts"
         )
     return RankRanges(edges, ranks, world_size)
 

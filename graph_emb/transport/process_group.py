@@ -53,7 +53,10 @@ class ProcessGroup:
         if not 0 < timeout < math.inf:
             raise ConfigError(f"timeout={timeout!r} must be a positive number of seconds, and finite")
         self.timeout = timedelta(seconds=timeout)
-        _check_backend(backend)
+        known = [name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED]
+        for name in [] if backend is None else backend.split(","):  # "nccl", or each of "cpu:gloo,cuda:nccl"
+            if name.rpartition(":")[2] not in known:
+                raise unknown_name("backend", name, known)
         chosen = backend or ("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         self.store: Any = None
         self._made_default = not dist.is_initialized()
@@ -264,14 +267,6 @@ class ProcessGroup:
         calling.start()
         calling.join(ROLL_CALL)
         return gone if gone and self.rank else [rank for rank in others if rank not in heard]
-
-
-def _check_backend(backend: str | None) -> None:
-    """Raise a ConfigError unless torch knows the backend, or each of ``"cpu:gloo,cuda:nccl"``."""
-    known = [name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED]
-    for name in [] if backend is None else backend.split(","):
-        if name.rpartition(":")[2] not in known:
-            raise unknown_name("backend", name, known)
 
 
 def choose_interface(master: str) -> None:

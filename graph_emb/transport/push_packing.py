@@ -5,7 +5,8 @@ Legend: B pushed ids, S packed rows, D width, W owners.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,10 +37,8 @@ class Packed(NamedTuple):
     occurrences: Tensor | None = None
 
 
-class PushMemory(Protocol):
-    """Lends memory for packed rows: takes ids, (S,), and gives them back where they shall lie, with room for (S, D)."""
-
-    def __call__(self, ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
+PushMemory = Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]
+"""Lends memory for packed rows: takes ids, (S,), D and a dtype; gives the ids where they shall lie, and room (S, D)."""
 
 
 def pack(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device, memory: PushMemory) -> Packed:
@@ -67,11 +66,7 @@ def pack_share(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch
     """
     ids, grads = _checked(push, dtype, device)
     if push.merge == "sum" and _has_kernel(push, grads):
-
-        def own_memory(ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-            return ids, torch.empty(len(ids), width, dtype=dtype)
-
-        return _packed_by_kernel(push, ids, grads, owners, own_memory)
+        return _packed_by_kernel(push, ids, grads, owners, None)
     rows, sums, occurrences = presum(ids.to(device), push.rule.prepare(grads))
     order, counts = _by_owner(rows.cpu(), owners)
     kept = occurrences.cpu()[order] if push.merge == "mean" else None
@@ -100,9 +95,11 @@ def _has_kernel(push: Push, grads: Tensor) -> bool:
     return type(push.rule) in FUSED and grads.dtype is torch.float32 and grads.device.type == "cpu"
 
 
-def _packed_by_kernel(push: Push, ids: Tensor, grads: Tensor, owners: RankRanges, memory: PushMemory) -> Packed:
+def _packed_by_kernel(push: Push, ids: Tensor, grads: Tensor, owners: RankRanges, memory: PushMemory | None) -> Packed:
     route = owners.route(ids)
-    there, out = memory(route.ids, grads.shape[1], grads.dtype)
+    there, out = route.ids, grads.new_empty((0 if memory else len(route.ids), grads.shape[1]))
+    if memory is not None:
+        there, out = memory(route.ids, grads.shape[1], grads.dtype)
     sum_groups(grads, route.first, route.following, out)
     if push.merge == "mean":
         out.mul_(torch.bincount(route.place, minlength=len(there)).float().reciprocal().unsqueeze(1))

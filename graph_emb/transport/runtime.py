@@ -49,27 +49,24 @@ def init(mode: str = "local", **options: Any) -> Transport:
     for option in options:
         if option not in OPTIONS[mode]:
             raise unknown_name(f"option of mode {mode!r}", option, OPTIONS[mode])
-    _active = _start(mode, options)
+    if mode == "local":
+        _active = LocalTransport()
+    elif mode == "kvstore":
+        _active = kvstore.connect(**options)
+    else:
+        # Here: torch.distributed and DGL are imported only where they are needed.
+        from graph_emb.transport.collective import CollectiveTransport
+        from graph_emb.transport.process_group import ProcessGroup
+
+        own = {name: options.pop(name) for name in ("part", "staleness", "hogwild") if name in options}
+        group = ProcessGroup(**options)
+        try:
+            _active = CollectiveTransport(group, **own)
+        except BaseException:
+            group.close()
+            raise
     atexit.register(shutdown)  # a process group that is left to the interpreter's exit aborts it
     return _active
-
-
-def _start(mode: str, options: dict[str, Any]) -> Transport:
-    """The transport of a mode; torch.distributed and DGL are imported only where they are needed."""
-    if mode == "local":
-        return LocalTransport()
-    if mode == "kvstore":
-        return kvstore.connect(**options)
-    from graph_emb.transport.collective import CollectiveTransport
-    from graph_emb.transport.process_group import ProcessGroup
-
-    own = {name: options.pop(name) for name in ("part", "staleness", "hogwild") if name in options}
-    group = ProcessGroup(**options)
-    try:
-        return CollectiveTransport(group, **own)
-    except BaseException:
-        group.close()
-        raise
 
 
 def current() -> Transport:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,19 +72,12 @@ def connect(
     )
     given = {"hosts": hosts, "num_servers": num_servers, "machine": machine, "rank": rank, "token": token}
     named = [name for name, value in given.items() if value is not None]
-    if _dgl_is_initialized():
-        if named:
-            raise ConfigError(
-                f"{named[0]} is given, but dgl.distributed.initialize() made the connection; leave it out"
-            )
-        from graph_emb.transport.kvstore.client import KVStoreTransport
-        from graph_emb.transport.kvstore.session import AttachedSession, announce
-
-        session = AttachedSession(answer_timeout, barrier_timeout)
-        announce(session)
-        return KVStoreTransport(session, staleness=staleness, hogwild=hogwild)
+    context = sys.modules.get("dgl.distributed.dist_context")  # DGL is not imported to find out
+    attached = context is not None and context.is_initialized()
+    if attached and named:
+        raise ConfigError(f"{named[0]} is given, but dgl.distributed.initialize() made the connection; leave it out")
     hosts = hosts if hosts is not None else os.environ.get(HOSTS_VARIABLE)
-    if hosts is None:
+    if hosts is None and not attached:
         if named:
             raise ConfigError(f"{named[0]} is given without hosts; name the servers' hosts or set ${HOSTS_VARIABLE}")
         from graph_emb.transport.local import StandaloneTransport
@@ -91,11 +85,14 @@ def connect(
         return StandaloneTransport()
     from graph_emb.transport.kvstore.client import KVStoreTransport
     from graph_emb.transport.kvstore.layout import read_hosts
-    from graph_emb.transport.kvstore.session import GuardedSession
+    from graph_emb.transport.kvstore.session import AttachedSession, GuardedSession
 
-    where = read_hosts(hosts, _number(num_servers, SERVERS_VARIABLE, 1))
+    if attached:
+        session = AttachedSession(answer_timeout, barrier_timeout)
+        return KVStoreTransport(session, staleness=staleness, hogwild=hogwild)
+    assert hosts is not None
     guarded = GuardedSession(
-        where,
+        read_hosts(hosts, _number(num_servers, SERVERS_VARIABLE, 1)),
         _number(machine, MACHINE_VARIABLE, 0),
         _number(rank, RANK_VARIABLE, 0),
         token,
@@ -111,14 +108,3 @@ def _number(given: int | None, variable: str, default: int) -> int:
     if not text.isdigit():
         raise ConfigError(f"{variable} is {text!r}; it must be a number from 0")
     return int(text)
-
-
-def _dgl_is_initialized() -> bool:
-    """Whether this process is a client of DGL's distributed mode; DGL is not imported to find out."""
-    import sys
-
-    context = sys.modules.get("dgl.distributed.dist_context")
-    return context is not None and context.is_initialized()
-
-
-__all__ = ["connect", "serve"]

@@ -135,16 +135,12 @@ Asked = tuple[int, str, tuple[Any, ...], tuple[Any, ...]]
 
 
 class Exchange:
-    """Calls and their answers over a session. After an error of a peer every later call raises the same error."""
+    """Calls and their answers over a session. After an error of a peer, ``broken``, every later one raises it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._broken: PeerError | None = None
+        self.broken: PeerError | None = None
         self._barriers = 0
-
-    @property
-    def broken(self) -> bool:
-        return self._broken is not None
 
     def tell(self, server: int, method: str, *arguments: Any, tensors: Sequence[Any] = ()) -> int:
         """Send a call that has no answer, or whose answer ``ask`` collects."""
@@ -153,14 +149,14 @@ class Exchange:
 
     def check(self) -> None:
         """Raise when a peer is gone: sending to it would let DGL's C++ code abort the process."""
-        if self._broken is not None:
-            raise PeerError(str(self._broken))
+        if self.broken is not None:
+            raise PeerError(str(self.broken))
         if not self._session.news.poll(0):
             return
         try:
             self._session.check()
         except PeerError as error:
-            self._broken = error
+            self.broken = error
             raise
 
     def ask(self, calls: Sequence[Asked]) -> list[Answer]:
@@ -250,5 +246,5 @@ class Exchange:
                         raise PeerError(f"{late()} did not answer within {timeout:g} s; dead or unreachable")
         except GraphEmbError as error:
             if isinstance(error, PeerError):
-                self._broken = error
+                self.broken = error
             raise

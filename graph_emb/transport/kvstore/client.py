@@ -178,21 +178,18 @@ class KVStoreTransport(Transport):
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
                 self._count(len(ids), len(ids), len(ids))
                 return found.shard.read(local)
-        return self._pull_routed(found, ids)
-
-    def _pull_routed(self, table: TrainerTable, ids: Tensor) -> Tensor:
-        own = range(0) if table.pull_handler else self._servers
-        route = table.owners.route(ids)
+        own = range(0) if found.pull_handler else self._servers
+        route = found.owners.route(ids)
         pieces = cut(route.counts)
         away = [piece for piece in pieces if piece[0] not in own]
-        numbers = self._exchange.start([(s, "pull", (table.key,), (route.ids[i:j],)) for s, i, j in away])
+        numbers = self._exchange.start([(s, "pull", (found.key,), (route.ids[i:j],)) for s, i, j in away])
         remote = sum(end - start for _, start, end in away)
         self._count(len(ids), len(route.ids), len(route.ids) - remote)
         self.traffic.bytes_sent += 8 * remote
-        out = torch.empty((len(route.ids), table.spec.dim), dtype=table.spec.dtype)
+        out = torch.empty((len(route.ids), found.spec.dim), dtype=found.spec.dtype)
         for server, start, end in pieces:
             if server in own:
-                table.shard.read_into(route.ids[start:end] - table.low, out[start:end])
+                found.shard.read_into(route.ids[start:end] - found.low, out[start:end])
         for (_, start, end), answer in zip(away, self._exchange.finish(numbers), strict=True):
             out[start:end] = answer.tensors[0]
         return gather(out, route.place)
@@ -362,12 +359,12 @@ class KVStoreTransport(Transport):
         if self._tables.closed:
             return
         try:
-            if not self._exchange.broken:
+            if self._exchange.broken is None:
                 self._unflushed.update(range(self._hosts.num_servers))  # a goodbye must not overtake a push
                 self.flush()
         finally:
             self._tables.close()
-            self._session.close(self._exchange.broken)
+            self._session.close(self._exchange.broken is not None)
 
     def _collect_garbage(self) -> None:
         while self._garbage:

@@ -10,7 +10,8 @@ import errno
 import itertools
 import random
 import socket
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +69,13 @@ class Hosts:
         host, port = self.addresses[self.machine_of(server)]
         return host, port + server % self.servers_per_machine
 
-    def ip_config(self) -> str:
-        """The hosts as DGL's ip_config file: ``address port`` per line."""
-        return "".join(f"{host} {port}\n" for host, port in self.addresses)
+    @contextlib.contextmanager
+    def ip_config(self) -> Iterator[str]:
+        """The path of a temporary file with the hosts, ``address port`` per line: DGL reads them from a file only."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "ip_config.txt")
+            path.write_text("".join(f"{host} {port}\n" for host, port in self.addresses), encoding="utf-8")
+            yield str(path)
 
 
 def read_hosts(hosts: str | Path | Sequence[str], servers_per_machine: int) -> Hosts:
@@ -86,14 +91,13 @@ def read_hosts(hosts: str | Path | Sequence[str], servers_per_machine: int) -> H
         entries = [":".join(line.split()) for line in path.read_text(encoding="utf-8").splitlines() if line.split()]
     else:
         entries = list(hosts)
-    return Hosts(tuple(_address(entry) for entry in entries), servers_per_machine)
-
-
-def _address(entry: str) -> Address:
-    host, _, port = entry.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"host {entry!r} must be an IPv4 address and a port, such as 10.0.0.1:30050")
-    return host, int(port)
+    addresses = []
+    for entry in entries:
+        host, _, port = entry.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError(f"host {entry!r} must be an IPv4 address and a port, such as 10.0.0.1:30050")
+        addresses.append((host, int(port)))
+    return Hosts(tuple(addresses), servers_per_machine)
 
 
 def server_book(book: PartitionBook, hosts: Hosts, table: str) -> RangeBook:

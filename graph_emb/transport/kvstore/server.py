@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,12 +102,10 @@ def _server_state(
     from dgl.distributed.server_state import ServerState
 
     common = (hosts.servers_per_machine, num_clients)
-    with tempfile.TemporaryDirectory() as folder:  # DGL reads hosts from a file only
-        ip_config = Path(folder, "ip_config.txt")
-        ip_config.write_text(hosts.ip_config(), encoding="utf-8")
+    with hosts.ip_config() as path:
         if part_config is None:
-            return ServerState(KVServer(server_id, str(ip_config), *common), None, None)
-        store = DistGraphServer(server_id, str(ip_config), *common, str(part_config), graph_format=tuple(formats))
+            return ServerState(KVServer(server_id, path, *common), None, None)
+        store = DistGraphServer(server_id, path, *common, str(part_config), graph_format=tuple(formats))
     return ServerState(kv_store=store, local_g=store.client_g, partition_book=store.gpb)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import select
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.transport import guard
-from graph_emb.transport.channel import Channel, SignsOfLife, news_of
+from graph_emb.transport.channel import Channel, SignsOfLife
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.calls import Session
 from graph_emb.transport.kvstore.layout import Hosts
@@ -51,6 +49,7 @@ class GuardedSession(Session):
             raise ConfigError(f"machine {machine} is outside [0, {hosts.num_machines}); hosts name that many")
         secret = guard.token_or_environment(token)
         self._channels: list[Channel] = []
+        self.news = select.poll()  # one system call for all of them
         self._context: DGLContext | None = None
         self._signs: SignsOfLife | None = None
         try:
@@ -60,7 +59,7 @@ class GuardedSession(Session):
                 hello = {"rank": rank, "machine": machine, "host": socket.gethostname(), "pid": os.getpid()}
                 channel.send({**hello, "patience": answer_timeout})
                 self._channels.append(channel)
-            self.news = news_of(self._channels)
+                self.news.register(channel, select.POLLIN)
             self._connect()
         except BaseException:
             self._end_channels()
@@ -123,20 +122,19 @@ class GuardedSession(Session):
         """Say goodbye; the servers end when every trainer did. After an error, only the connections are closed."""
         if self._context is not None:
             self._context.leave()
-        if not broken:
-            try:
-                for channel in self._channels:
-                    channel.send({"bye": self.rank})
+        if broken:
+            rpc.abandon()
+        try:
+            for channel in [] if broken else self._channels:
+                channel.send({"bye": self.rank})
+            if not broken:
                 self._await_goodbyes()
                 rpc.stop()
-            except PeerError:
-                rpc.abandon()
-                raise
-            finally:
-                self._end_channels()
-        else:
+        except PeerError:
             rpc.abandon()
-        self._end_channels()
+            raise
+        finally:
+            self._end_channels()
 
     def _await_goodbyes(self) -> None:
         """Wait without limit for living servers: the other trainers may train for hours more.
@@ -176,10 +174,8 @@ class DGLContext:
         order = sorted(range(len(machines)), key=lambda one: (machines[one], one))
         ranks = {client: position for position, client in enumerate(order)}
         role.CUR_ROLE, role.PER_ROLE_RANK, role.GLOBAL_RANK = "default", {"default": ranks}, dict(ranks)
-        with tempfile.TemporaryDirectory() as folder:  # DGL reads hosts from a file only
-            ip_config = Path(folder, "ip_config.txt")
-            ip_config.write_text(hosts.ip_config(), encoding="utf-8")
-            kvstore.init_kvstore(str(ip_config), hosts.servers_per_machine, "default")
+        with hosts.ip_config() as path:
+            kvstore.init_kvstore(path, hosts.servers_per_machine, "default")
         self._receive, self._fast_pull = dgl_rpc.recv_rpc_message, dgl_rpc.fast_pull
         dgl_rpc.recv_rpc_message, dgl_rpc.fast_pull = self._watched_receive, self._watched_pull
         dist_context.set_initialized(True)
@@ -243,9 +239,14 @@ class AttachedSession(Session):
         per_machine = namebook[0][3]
         addresses = tuple((namebook[s][1], namebook[s][2]) for s in range(0, len(namebook), per_machine))
         self.hosts = Hosts(addresses, per_machine)
-        members = _role_members()
-        ranks = role.PER_ROLE_RANK["default"]
+        dgl_rpc.send_request(0, role.GetRoleRequest())  # (client, machine) of every trainer
+        ranks, members = role.PER_ROLE_RANK["default"], dgl_rpc.recv_response().role["default"]
         self.machines = [machine for _, machine in sorted((ranks[c], m) for c, m in members)]
+        # Teach DGL's servers our service: they import it when they unpickle a handler of its module.
+        for server in range(self.hosts.num_servers):
+            dgl_rpc.send_request(server, kvstore.RegisterPushHandlerRequest("graph_emb", Announce()))
+        for _ in range(self.hosts.num_servers):
+            dgl_rpc.recv_response()
 
     def check(self) -> None:
         """Nothing tells before an answer is late."""
@@ -258,21 +259,3 @@ class AttachedSession(Session):
             from dgl.distributed.dist_context import exit_client
 
             atexit.unregister(exit_client)
-
-
-def announce(session: AttachedSession) -> None:
-    """Teach DGL's servers our service: they import it when they unpickle a handler of its module."""
-    from dgl.distributed.kvstore import RegisterPushHandlerRequest
-
-    for server in range(session.hosts.num_servers):
-        dgl_rpc.send_request(server, RegisterPushHandlerRequest("graph_emb", Announce()))
-    for _ in range(session.hosts.num_servers):
-        dgl_rpc.recv_response()
-
-
-def _role_members() -> list[tuple[int, int]]:
-    """(client, machine) of every trainer, as DGL's first server knows them."""
-    from dgl.distributed import role
-
-    dgl_rpc.send_request(0, role.GetRoleRequest())
-    return list(dgl_rpc.recv_response().role["default"])

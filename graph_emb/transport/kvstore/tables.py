@@ -79,14 +79,18 @@ class ServerTable:
 
 
 class Tables:
-    """All tables of a server; ``more``: tensors that users' handlers see in addition, DGL's own data."""
+    """All tables of a server; ``more``: tensors that users' handlers see in addition, DGL's own data.
+
+    Attributes:
+        arrived: The trainers that wait at a barrier, each with its DGL client and its vote.
+    """
 
     def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
         self._server, self._machine, self._more = server, machine, more
         self._tables: dict[Key, ServerTable] = {}
         self._push_buffers: dict[int, Tensor] = {}
         self._failures: dict[int, list[tuple[str, str]]] = {}
-        self._arrived: dict[int, tuple[int, int]] = {}
+        self.arrived: dict[int, tuple[int, int]] = {}
 
     def handle(self, call: Call) -> Any:
         """Run a call; errors of calls without an answer wait for the sender's next flush."""
@@ -275,16 +279,12 @@ class Tables:
         self, sender: int, number: int, vote: int, client: int, world_size: int
     ) -> list[tuple[int, Answer]] | None:
         """Answer all trainers, with the sum of the votes, when the last one arrived."""
-        self._arrived[sender] = (client, vote)
-        if len(self._arrived) < world_size:
+        self.arrived[sender] = (client, vote)
+        if len(self.arrived) < world_size:
             return None
-        arrived, self._arrived = self._arrived.values(), {}
+        arrived, self.arrived = self.arrived.values(), {}
         total = sum(vote for _, vote in arrived)
         return [(client, Answer((number, total))) for client, _ in arrived]
-
-    @property
-    def arrived(self) -> set[int]:
-        return set(self._arrived)
 
     def close(self) -> None:
         """Free everything, names of segments that were never mapped by all included."""

@@ -24,7 +24,8 @@ def test_servers_of_a_machine_are_neighbours_with_neighbouring_ports() -> None:
     assert list(where.servers_of(1)) == [3, 4, 5]
     assert [where.machine_of(server) for server in range(6)] == [0, 0, 0, 1, 1, 1]
     assert where.address(4) == ("10.0.0.2", 30051)
-    assert where.ip_config() == "10.0.0.1 30050\n10.0.0.2 30050\n"
+    with where.ip_config() as path:
+        assert Path(path).read_text() == "10.0.0.1 30050\n10.0.0.2 30050\n"
 
 
 @pytest.mark.parametrize(
