@@ -157,7 +157,7 @@ def _prepare(
     tensors: dict[str, Tensor] = {}
     if manifest.dense is not None:
         with PieceReader(checkpoint.path / manifest.dense.name) as reader:
-            tensors = {name: reader.whole(name) for name in reader.columns}
+            tensors = {name: reader.read(name) for name in reader.columns}
     restorer = matched.dense.restorer(where, manifest, tensors, transport.rank, transport.world_size)
     extras, rank = manifest.extras, transport.rank
     own = extras[rank] if extras is not None and len(extras) == transport.world_size else manifest.extra

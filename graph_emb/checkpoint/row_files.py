@@ -151,19 +151,12 @@ class PieceReader:
         self._stream.close()
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Tensor:
-        """Rows [start, stop) of a tensor, all of it by default."""
+        """Rows [start, stop) of a tensor; by default all of it, a scalar too."""
         column = self.columns[name]
-        stop = column.shape[0] if stop is None else stop
-        out = torch.empty((stop - start, *column.shape[1:]), dtype=column.dtype)
+        shape = column.shape if stop is None else (stop - start, *column.shape[1:])
+        out = torch.empty(shape, dtype=column.dtype)
         self.read_into(name, start, out)
         return out
-
-    def whole(self, name: str) -> Tensor:
-        """A tensor of any shape, a scalar too."""
-        column = self.columns[name]
-        flat = torch.empty(math.prod(column.shape), dtype=column.dtype)
-        self._fill(name, column.offset, flat)
-        return flat.view(column.shape)
 
     def read_into(self, name: str, start: int, out: Tensor) -> None:
         """Rows [start, start + len(out)) of a tensor into contiguous CPU memory of its dtype.
@@ -172,10 +165,7 @@ class PieceReader:
             DataError: the file ends before them.
         """
         column = self.columns[name]
-        self._fill(name, column.offset + start * column.row_bytes, out)
-
-    def _fill(self, name: str, at: int, out: Tensor) -> None:
-        view = raw(out).data
+        view, at = raw(out).data, column.offset + start * column.row_bytes
         while len(view):
             count = os.preadv(self._stream.fileno(), [view], at)
             if not count:

@@ -316,11 +316,17 @@ class DenseObjects:
                     )
                 state = decode(saved["state"], tensors)
                 if isinstance(one, optim.Optimizer):
-                    _check_groups(where, f"{kind}[{k}]", one, state)
+                    found, own = (
+                        [len(g["params"]) for g in groups] for groups in (state["param_groups"], one.param_groups)
+                    )
+                    if found != own:
+                        raise ConfigError(f"{where}: {kind}[{k}] has groups of {found} parameters, the one here {own}")
                 steps.append(partial(one.load_state_dict, state))
         for name, one in self.generators.items():
             state = decode(_own(where, name, manifest.generators[name], rank, ranks))
-            _check_generator(where, name, one, state)
+            own = _state(name, one)["bit_generator"]
+            if state["bit_generator"] != own:
+                raise ConfigError(f"{where}: generator {name!r} is a {state['bit_generator']}, the one here a {own}")
             steps.append(partial(_set_state, one, state))
         return lambda: [step() for step in steps]
 
@@ -344,13 +350,6 @@ def _check_model(where: str, model: nn.Module, saved: Mapping[str, Any]) -> None
             raise ConfigError(f"{where}: model {name!r} has shape {shapes[0]}, the one here {shapes[1]}")
 
 
-def _check_groups(where: str, what: str, optimizer: optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    found = [len(group["params"]) for group in saved["param_groups"]]
-    own = [len(group["params"]) for group in optimizer.param_groups]
-    if found != own:
-        raise ConfigError(f"{where}: {what} has groups of {found} parameters, the one here {own}")
-
-
 def _own(where: str, name: str, states: list[Any], rank: int, ranks: int) -> Any:
     if len(states) == 1:
         return states[0]
@@ -370,12 +369,6 @@ def _state(name: str, generator: Any) -> Any:
     raise ConfigError(
         f"generator {name!r} is a {type(generator).__name__}; pass a torch.Generator or a numpy.random.Generator"
     )
-
-
-def _check_generator(where: str, name: str, generator: Any, saved: Mapping[str, Any]) -> None:
-    own = _state(name, generator)["bit_generator"]
-    if saved["bit_generator"] != own:
-        raise ConfigError(f"{where}: generator {name!r} is a {saved['bit_generator']}, the one here a {own}")
 
 
 def _set_state(generator: Any, state: Mapping[str, Any]) -> None:

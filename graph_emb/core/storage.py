@@ -383,16 +383,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     After an error in the block nothing has changed.
     """
     path = Path(path)
-    remove_left_behind(left_behind(path))
-    hidden = HiddenFolder(path)
-    try:
-        draft = hidden.path / path.name
-        yield draft
-        _sync(draft)
-        os.replace(draft, path)
-        _sync(path.parent)
-    finally:
-        hidden.close()
+    with PendingFiles(path.parent, [path.name], overwrite=True) as pending:
+        yield pending.path(path.name)
+        pending.publish()
 
 
 def replace_text(path: str | Path, text: str) -> None:

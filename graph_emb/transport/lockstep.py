@@ -102,22 +102,19 @@ def told_apart(
     rank: int, what: str, others: Mapping[int, tuple[int, int]], tables: Mapping[str, RankTable]
 ) -> PeerError:
     """The error of ranks that are not in this one's call; ``others``: each with the first two numbers of its call."""
-    theirs = dict.fromkeys(_said(call, number, tables) for call, number in others.values())
+    theirs: dict[str, None] = {}  # their calls, as far as this rank can tell
+    for call, number in dict.fromkeys(others.values()):
+        said = _WORDS[call - 1] if 0 < call <= len(_WORDS) else f"call {call}"
+        if call not in (WALK, HOME, VOTES, BARRIER):
+            known = (f"table {name!r}" for name, table in tables.items() if table.identity == number)
+            said += f" of {next(known, 'other tables, or of tables made otherwise')}"
+        theirs[said] = None
     here = ", ".join(table.said for table in tables.values()) or "none"
     return PeerError(
         f"rank {rank} is in {what}, rank {', '.join(map(str, others))} in another call ({'; '.join(theirs)}); "
         "in collective mode every rank makes the same calls in the same order, and the same tables "
         f"(graph_emb.in_step keeps loops of unequal length together); tables of rank {rank}: {here}"
     )
-
-
-def _said(call: int, number: int, tables: Mapping[str, RankTable]) -> str:
-    """Another rank's call, as far as this one can tell."""
-    word = _WORDS[call - 1] if 0 < call <= len(_WORDS) else f"call {call}"
-    if call in (WALK, HOME, VOTES, BARRIER):
-        return word
-    known = [f"table {name!r}" for name, table in tables.items() if table.identity == number]
-    return f"{word} of {next(iter(known), 'other tables, or of tables made otherwise')}"
 
 
 def layout(book: PartitionBook, world_size: int, parts_of_ranks: Sequence[int] | None, table: str) -> RankRanges:

@@ -343,7 +343,7 @@ class DataParallel:
 
     def __init__(self, module: nn.Module, group: ProcessGroup | None) -> None:
         self.module = module
-        self._wrapped: DistributedDataParallel | None = None
+        self._wrapped: Any = None
         if group is not None and group.world_size > 1:
             self._wrapped = DistributedDataParallel(module, process_group=group._group, find_unused_parameters=True)
             self._wrapped.register_comm_hook(group._group, _sum)

@@ -36,7 +36,7 @@ def test_every_dtype_and_shape_is_read_by_safetensors_and_by_us(tmp_path: Path) 
             assert set(reader.columns) == set(tensors)
             for name, tensor in tensors.items():
                 assert torch.equal(theirs[name], tensor)
-                assert torch.equal(reader.whole(name), tensor)
+                assert torch.equal(reader.read(name), tensor)
 
 
 def test_rows_are_written_in_pieces_and_read_by_range(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_file_that_is_cut_while_it_is_open_is_named(tmp_path: Path) -> None:
     with PieceReader(tmp_path / "a") as reader:
         (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:200])
         with pytest.raises(DataError, match=r"bytes before the rest of 't'; it was cut off"):
-            reader.whole("t")
+            reader.read("t")
 
 
 def test_results_and_errors_come_back_and_the_end_waits() -> None:

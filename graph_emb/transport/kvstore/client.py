@@ -176,7 +176,7 @@ class KVStoreTransport(Transport):
         if not found.pull_handler:
             local = ids - found.low
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
-                self._count(len(ids), len(ids), len(ids))
+                self.traffic.count(len(ids), len(ids), len(ids))
                 return found.shard.read(local)
         own = range(0) if found.pull_handler else self._servers
         route = found.owners.route(ids)
@@ -184,7 +184,7 @@ class KVStoreTransport(Transport):
         away = [piece for piece in pieces if piece[0] not in own]
         numbers = self._exchange.start([(s, "pull", (found.key,), (route.ids[i:j],)) for s, i, j in away])
         remote = sum(end - start for _, start, end in away)
-        self._count(len(ids), len(route.ids), len(route.ids) - remote)
+        self.traffic.count(len(ids), len(route.ids), len(route.ids) - remote)
         self.traffic.bytes_sent += 8 * remote
         out = torch.empty((len(route.ids), found.spec.dim), dtype=found.spec.dtype)
         for server, start, end in pieces:
@@ -193,11 +193,6 @@ class KVStoreTransport(Transport):
         for (_, start, end), answer in zip(away, self._exchange.finish(numbers), strict=True):
             out[start:end] = answer.tensors[0]
         return gather(out, route.place)
-
-    def _count(self, asked: int, distinct: int, local: int) -> None:
-        self.traffic.asked += asked
-        self.traffic.distinct += distinct
-        self.traffic.local += local
 
     def push(self, pushes: Sequence[Push]) -> None:
         """Send the gradients of one step to the owners, merged; a later push, flush or pull raises a failure there.
@@ -343,7 +338,11 @@ class KVStoreTransport(Transport):
 
     def shard(self, table: str) -> shared.SharedShard:
         """This trainer's share of its machine's rows; with a trainer on every machine, all shares make the table."""
-        return own_share(self._tables[table], self._session)
+        found, machine = self._tables[table], self._session.machine
+        here = [trainer for trainer, of in enumerate(self._session.machines) if of == machine]
+        bounds = RangeBook.even(found.high - found.low, len(here)).bounds
+        low, high = bounds[here.index(self.rank) :][:2].tolist()
+        return found.shard.narrow(low, high)
 
     def in_reach(self, table: str) -> Reach:
         """The rows that this trainer may change in place: in Hogwild those of its machine, unless handlers see them."""
@@ -352,7 +351,13 @@ class KVStoreTransport(Transport):
         return Reach(found.low, found.shard.weight[:end], found.shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
-        return shares(self._tables[table], self._exchange, self._session)
+        """As ``Transport.rows``: this trainer's share of its machine's rows; machines without trainers in turn."""
+        machines, hosts = self._session.machines, self._hosts
+        found: list[TableRows] = [ShardRows(self.shard(table))]
+        for machine in sorted(set(range(hosts.num_machines)) - set(machines)):
+            if machine % len(machines) == self.rank:
+                found += [FarRows(self._exchange, server, self._tables[table]) for server in hosts.servers_of(machine)]
+        return found
 
     def close(self) -> None:
         """As ``Transport.close``; the servers end when every trainer has left."""
@@ -467,21 +472,3 @@ class FarRows:
 
     def memory(self, column: str) -> Tensor | None:
         return None  # the rows are elsewhere
-
-
-def own_share(table: TrainerTable, session: Session) -> shared.SharedShard:
-    """A trainer's share of its machine's rows."""
-    here = [trainer for trainer, machine in enumerate(session.machines) if machine == session.machine]
-    bounds = RangeBook.even(table.high - table.low, len(here)).bounds
-    low, high = bounds[here.index(session.rank) :][:2].tolist()
-    return table.shard.narrow(low, high)
-
-
-def shares(table: TrainerTable, exchange: Exchange, session: Session) -> list[TableRows]:
-    """The pieces that a trainer saves and loads: its share of its machine's rows; machines without trainers in turn."""
-    rank, machines = session.rank, list(session.machines)
-    found: list[TableRows] = [ShardRows(own_share(table, session))]
-    for machine in sorted(set(range(session.hosts.num_machines)) - set(machines)):
-        if machine % len(machines) == rank:
-            found += [FarRows(exchange, server, table) for server in session.hosts.servers_of(machine)]
-    return found

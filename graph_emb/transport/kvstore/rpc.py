@@ -12,7 +12,7 @@ import ctypes
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import psutil
@@ -116,22 +116,15 @@ def _listening(host: str) -> set[int]:
     return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN and one.laddr.ip == host}
 
 
-def connect(address: guard.Address, peer: int, group: int = -1) -> None:
-    """Connect DGL's sender to one listening receiver.
+def connect(addresses: Iterable[tuple[int, guard.Address]], timeout: float, group: int = -1) -> None:
+    """Connect DGL's sender to the listening receivers of peers, (peer, address) each.
 
     Raises:
-        PeerError: it does not accept.
+        PeerError: one does not accept, or refuses for about ``timeout`` seconds.
     """
-    if not rpc.connect_receiver(*address, peer, group):
-        raise PeerError(f"DGL's RPC cannot connect to {address[0]}:{address[1]}")
-
-
-def finish_connecting(timeout: float) -> None:
-    """Open the connections that ``connect`` named.
-
-    Raises:
-        PeerError: a receiver refuses for about ``timeout`` seconds.
-    """
+    for peer, address in addresses:
+        if not rpc.connect_receiver(*address, peer, group):
+            raise PeerError(f"DGL's RPC cannot connect to {address[0]}:{address[1]}")
     if not rpc.connect_receiver_finalize(max(1, int(timeout / 3))):  # DGL sleeps 3 s between tries
         raise PeerError(f"DGL's RPC could not connect to its peers within {timeout:g} s")
 

@@ -149,9 +149,7 @@ def _connect(server_id: int, hosts: Hosts, trainers: Trainers, state: Any, timeo
     expected = {(host, port) for answer in answers.values() for host, port in answer["from"]}
     guard.check_accepted(opening.address[1], expected)
     addresses = {rank: (answer["listen"][0], answer["listen"][1]) for rank, answer in answers.items()}
-    for rank, address in addresses.items():
-        rpc.connect(address, rank, group=0)
-    rpc.finish_connecting(timeout)
+    rpc.connect(addresses.items(), timeout, group=0)
     for rank, trainer in trainers.items():
         trainer.channel.send({"from": sorted(guard.connections_from(addresses[rank]))})
 
@@ -177,23 +175,16 @@ def _loop(trainers: Trainers, state: Any) -> None:
                     return
                 continue
             response = request.process_request(state)
-            for target, answer in _addressed(response, client):
+            if isinstance(response, str):
+                raise PeerError("a trainer called dgl.distributed.exit_client(); end with graph_emb.shutdown() instead")
+            assert response is None or isinstance(response, (Answer, dgl_rpc.Response, list))
+            answers = response if isinstance(response, list) else [] if response is None else [(client, response)]
+            for target, answer in answers:
                 if trainers[target].channel.is_lost():  # DGL's C++ code would abort this process
                     _check(trainers, gone)
                 dgl_rpc.send_response(target, answer, group)
     finally:
         tables.close()
-
-
-def _addressed(response: Any, client: int) -> list[tuple[int, Any]]:
-    if response is None:
-        return []
-    if isinstance(response, list):
-        return response
-    if isinstance(response, str):
-        raise PeerError("a trainer called dgl.distributed.exit_client(); end with graph_emb.shutdown() instead")
-    assert isinstance(response, (Answer, dgl_rpc.Response))
-    return [(client, response)]
 
 
 def _check(trainers: Trainers, gone: set[int]) -> None:

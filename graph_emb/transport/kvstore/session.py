@@ -78,9 +78,7 @@ class GuardedSession(Session):
         dgl_rpc.set_num_server_per_machine(self.hosts.servers_per_machine)
         dgl_rpc.set_num_machines(self.hosts.num_machines)
         addresses: list[guard.Address] = [(host, port) for host, port in (one["listen"] for one in welcome)]
-        for server, address in enumerate(addresses):
-            rpc.connect(address, server)
-        rpc.finish_connecting(self._timeout)
+        rpc.connect(enumerate(addresses), self._timeout)
         opening = rpc.Opening(self.hosts.addresses[self.machine][0], len(self._channels))
         for channel, address in zip(self._channels, addresses, strict=True):
             channel.send({"from": sorted(guard.connections_from(address)), "listen": opening.address})

@@ -105,7 +105,7 @@ class Tables:
             _log.exception("%s of trainer %d", call.method, call.sender)
             self._failures.setdefault(call.sender, []).append(describe(error))
             return None
-        return answer if answered else None
+        return (Answer() if answer is None else answer) if answered else None
 
     def create(self, sender: int, key: Key, spec: TableSpec, trainers: set[int], segment: str | None) -> Answer:
         """Allocate or map the machine's rows and fill this server's own; a repeated call finds them done."""
@@ -216,12 +216,11 @@ class Tables:
         ids, grads = at(self._push_buffers[sender], place)
         self.push(sender, key, terms, ids[start:end], grads[start:end])
 
-    def push_buffer(self, sender: int, name: str, num_bytes: int) -> Answer:
+    def push_buffer(self, sender: int, name: str, num_bytes: int) -> None:
         """Map the memory in which a trainer of this machine leaves its gradients."""
         self._push_buffers[sender] = shared.open_segment(
             name, (num_bytes,), torch.uint8, f"the push buffer of trainer {sender}", create=False
         )
-        return Answer()
 
     def push_data(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> None:
         """DGL's push: the user's handler, or plain assignment."""
@@ -232,19 +231,17 @@ class Tables:
         else:
             table.shards[0].write(rows, values)
 
-    def write(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> Answer:
+    def write(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows; plain assignment whatever handlers are registered."""
         table = self._table(key)
         table.shards[0].write(table.rows(ids), values)
-        return Answer()
 
-    def freeze(self, sender: int, key: Key, frozen: bool, ids: Tensor) -> Answer:
+    def freeze(self, sender: int, key: Key, frozen: bool, ids: Tensor) -> None:
         """Keep rows that this server owns from the updates of every optimizer, or give them back."""
         table = self._table(key)
         table.shards[0].freeze(table.rows(ids), frozen)
         for shard in table.shards.values():
             shard.frozen = table.shards[0].frozen
-        return Answer()
 
     def read_column(self, sender: int, key: Key, optimizer: int, column: str, low: int, high: int) -> Answer:
         """Rows of the ids [low, high), all of this server, of the weight or of a piece of state."""
@@ -252,11 +249,10 @@ class Tables:
         values = table.column(optimizer, column)
         return Answer(None, values[low - table.first_id : high - table.first_id].clone())
 
-    def write_column(self, sender: int, key: Key, optimizer: int, column: str, ids: Tensor, values: Tensor) -> Answer:
+    def write_column(self, sender: int, key: Key, optimizer: int, column: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows of the weight or of a piece of state, as a checkpoint has them."""
         table = self._table(key)
         table.column(optimizer, column).index_copy_(0, table.rows(ids), values)
-        return Answer()
 
     def pull(self, sender: int, key: Key, ids: Tensor) -> Answer:
         """Rows that this server owns, in the order asked."""
@@ -266,22 +262,19 @@ class Tables:
             return Answer(None, table.pull_handler(self._data(), table.spec.name, rows))
         return Answer(None, table.shards[0].read(rows))
 
-    def register(self, sender: int, key: Key, kind: str, handler: Callable[..., Any] | None) -> Answer:
+    def register(self, sender: int, key: Key, kind: str, handler: Callable[..., Any] | None) -> None:
         """Set a user's push or pull handler; None returns to ours."""
         setattr(self._table(key), f"{kind}_handler", handler)
-        return Answer()
 
     def flush(self, sender: int) -> Answer:
         """Everything that the sender pushed before has been applied: calls of one sender are handled in order."""
         return Answer(self._failures.pop(sender, []))
 
-    def barrier(
-        self, sender: int, number: int, vote: int, client: int, world_size: int
-    ) -> list[tuple[int, Answer]] | None:
+    def barrier(self, sender: int, number: int, vote: int, client: int, world_size: int) -> list[tuple[int, Answer]]:
         """Answer all trainers, with the sum of the votes, when the last one arrived."""
         self.arrived[sender] = (client, vote)
         if len(self.arrived) < world_size:
-            return None
+            return []
         arrived, self.arrived = self.arrived.values(), {}
         total = sum(vote for _, vote in arrived)
         return [(client, Answer((number, total))) for client, _ in arrived]
