@@ -383,6 +383,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     After an error in the block nothing has changed.
     """
     path = Path(path)
+    path.parent.stat()  # a folder that is missing is an error, not made
     with PendingFiles(path.parent, [path.name], overwrite=True) as pending:
         yield pending.path(path.name)
         pending.publish()
