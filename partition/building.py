@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.storage import sha256_of
+from graph_emb.core.terminal import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition import writer

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, Parser, one_line
 from graph_emb.core.errors import ConfigError, GraphEmbError
+from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, Parser, one_line
 from graph_emb.core.yaml_text import parse_yaml
 
 if TYPE_CHECKING:

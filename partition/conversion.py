@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.core.progress import progress_shown
 from graph_emb.core.storage import OutputFile, PendingFolder, write_file
+from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment, EdgeOwner, Halo

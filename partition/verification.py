@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from graph_emb.core.errors import DataError
-from graph_emb.core.progress import progress_shown, reading
 from graph_emb.core.storage import sha256_of
+from graph_emb.core.terminal import progress_shown, reading
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.manifest import UNLISTED, PartitionManifest

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
-from graph_emb.core.progress import Advance
+from graph_emb.core.terminal import Advance
 from graph_emb.graph.dgl_format import (
     BlockColumn,
     Chunked,

@@ -76,8 +76,7 @@ def pull_from_servers(transport: Any) -> list[list[str]]:
 def serve_and_count(*arguments: Any) -> list[str]:
     """A server; returns the modules between the last request for rows and the next request."""
     from graph_emb.transport.kvstore import serve
-    from graph_emb.transport.kvstore.calls import Call
-    from graph_emb.transport.kvstore.rpc import rpc
+    from graph_emb.transport.kvstore.rpc import Call, rpc
 
     receive, last = rpc.recv_request, None
     kept: set[str] = set()

@@ -85,7 +85,12 @@ def import_dgl_state(
     for name, table in optimizer.tables.items():
         to_original = None if id_maps is None or name not in id_maps else np.asarray(id_maps[name])
         plans[name] = [_checked(path, content, spelled[name], table, to_original) for path, content in files.items()]
-        _check_complete(plans[name], table, f)
+        ids = np.concatenate([part.ids.numpy() for part in plans[name]])
+        times = np.bincount(ids, minlength=table.num_embeddings)
+        if (times != 1).any():
+            row = int(np.argmax(times != 1))
+            what = "twice" if times[row] else f"not at all, nor {int((times == 0).sum()) - 1} others"
+            raise DataError(f"{f}_*: row {row} of table {name!r} is there {what}; were all ranks of one job saved?")
     first_path, first = next(iter(files.items()))
     numbers = {ours: first["params"][theirs] for theirs, ours in NUMBERS.items() if theirs in first["params"]}
     groups = [_with_numbers(optimizer, group, numbers, first_path) for group in optimizer.param_groups]
@@ -195,14 +200,6 @@ def _own_ids(path: Path, ids: Tensor, table: DistEmbedding, to_original: np.ndar
             "this graph?"
         )
     return torch.from_numpy(found)
-
-
-def _check_complete(parts: list[_Part], table: DistEmbedding, f: str | Path) -> None:
-    times = np.bincount(np.concatenate([part.ids.numpy() for part in parts]), minlength=table.num_embeddings)
-    if (times != 1).any():
-        first = int(np.argmax(times != 1))
-        what = "twice" if times[first] else f"not at all, nor {int((times == 0).sum()) - 1} others"
-        raise DataError(f"{f}_*: row {first} of table {table.name!r} is there {what}; were all ranks of one job saved?")
 
 
 def _with_numbers(

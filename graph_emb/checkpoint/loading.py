@@ -122,8 +122,10 @@ def load_checkpoint(
             raise DataError(f"{error}; rows are restored in part: load a checkpoint before you go on") from error
         for table, with_state in matched.tables:
             table.reset_trace()
-            if with_state:
-                restore_clocks(table, checkpoint.table(table.name), transport.rank, transport.world_size)
+            for name, state in checkpoint.manifest.tables[table.name].state.items() if with_state else ():
+                if values := state.values:  # a clock: this rank's own where as many ranks saved it, else the highest
+                    mine = values[transport.rank] if len(values) == transport.world_size else max(values)
+                    table.shard.state[name].fill_(mine)
 
     agree(transport, change, what)
     manifest = checkpoint.manifest
@@ -450,11 +452,3 @@ class TableRestorer:
                 if state.kind != "table":
                     like = rows.read(name, 0, 0)
                     rows.write(name, fresh + start, like.new_full((len(fresh), *like.shape[1:]), state.initial))
-
-
-def restore_clocks(table: DistEmbedding, reader: TableReader, rank: int, ranks: int) -> None:
-    """Set each per-table clock: this rank's own where as many ranks saved it, else the highest."""
-    for name, state in reader.entry.state.items():
-        if state.values:
-            values: Sequence[Any] = state.values
-            table.shard.state[name].fill_(values[rank] if len(values) == ranks else max(values))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from graph_emb.cli.train import summary
 from graph_emb.config import config_from, parse_override
-from graph_emb.core.command_line import INTERRUPTED, say, show_progress
+from graph_emb.core.terminal import INTERRUPTED, say, show_progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.config import EvaluateSection, config_from, parse_override, read_config_file, section_from
-from graph_emb.core.command_line import listed, show_progress
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import replace_json
+from graph_emb.core.terminal import listed, show_progress
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.views import PlainDataset

@@ -17,9 +17,9 @@ from graph_emb.checkpoint.export import export_checkpoint
 from graph_emb.checkpoint.manifest import NAME
 from graph_emb.checkpoint.periodic import newest
 from graph_emb.checkpoint.reader import Checkpoint
-from graph_emb.core.command_line import listed, say
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import json_text, replace_json
+from graph_emb.core.terminal import listed, say
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.formats.embedding_files import Embeddings, copy_embeddings, load_embeddings
 from graph_emb.graph.datasets import available, load_dataset

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from graph_emb.core.command_line import say
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.terminal import say
 from graph_emb.run.launch.plan import LOOPBACK, Host, check_processes, own_index, read_hosts
 from graph_emb.run.launch.watch import log_folder
 

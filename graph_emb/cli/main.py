@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Sequence
 
 from graph_emb.cli.parser import build_parser, parse
-from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, one_line
 from graph_emb.core.errors import GraphEmbError
 from graph_emb.core.interrupts import raising
+from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, one_line
 from partition.cli import COMMANDS as partition_commands
 
 COMMANDS = {

@@ -6,8 +6,8 @@ import argparse
 import re
 from typing import Any
 
-from graph_emb.core.command_line import Parser, listed
 from graph_emb.core.errors import ConfigError, nearest
+from graph_emb.core.terminal import Parser, listed
 from partition.cli import COMMANDS as partition_commands
 from partition.cli import add_arguments as add_partition_arguments
 

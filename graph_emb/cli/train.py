@@ -14,9 +14,9 @@ from typing import Any
 
 from graph_emb.cli.parser import TRAIN_FLAGS
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
-from graph_emb.core.command_line import BAD_INPUT, INTERRUPTED, WATCHED, say, show_progress
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import replace_json
+from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, WATCHED, say, show_progress
 
 READINGS = ("optimistic", "pessimistic")
 """Of ties, besides the value to report, which the table of several seeds shows."""

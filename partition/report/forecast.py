@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graph_emb.core.progress import reading
+from graph_emb.core.terminal import reading
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.readers.source import MASKS, WEIGHT
 from graph_emb.graph.typed import EdgeType, HeteroGraph

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.progress import progress_shown
 from graph_emb.core.storage import replace_text
+from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.kernels.forecast import ENTERS, count_edges

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.progress import Advance, progress_shown, reading
 from graph_emb.core.storage import PendingFolder
+from graph_emb.core.terminal import Advance, progress_shown, reading
 from graph_emb.graph.dgl_format import BlockColumn
 from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph

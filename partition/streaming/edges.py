@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.progress import Advance
+from graph_emb.core.terminal import Advance
 from partition.constraints import Constraints
 from partition.kernels import sorting as kernels
 from partition.methods.levels import random_order

@@ -18,8 +18,8 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import size_text
-from graph_emb.core.progress import Advance
 from graph_emb.core.storage import check_space
+from graph_emb.core.terminal import Advance
 from graph_emb.graph.readers.edge_list import TEXT, EdgeBlock, edge_blocks, edge_files, name_of, parquet_blocks
 from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
 from graph_emb.graph.readers.tables import PARQUET, is_parquet

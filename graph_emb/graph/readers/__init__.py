@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.core.progress import progress_shown
+from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import (  # noqa: F401 - they register
     dgl_graph,

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.core.progress import reading, text_bytes
+from graph_emb.core.terminal import reading, text_bytes
 from graph_emb.graph.csr import narrow_weights
 from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables

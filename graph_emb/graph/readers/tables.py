@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graph_emb.core.errors import DataError
-from graph_emb.core.progress import reading, text_bytes
+from graph_emb.core.terminal import reading, text_bytes
 from graph_emb.graph.ids import first_outside
 from graph_emb.graph.readers.source import checked_file, open_bytes, parsing, split_suffix
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.progress import reading, text_bytes
+from graph_emb.core.terminal import reading, text_bytes
 from graph_emb.graph.ids import number_ids
 from graph_emb.graph.readers import tables
 from graph_emb.graph.readers.edge_list import name_of

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from graph_emb.core.command_line import INTERRUPTED
 from graph_emb.core.errors import PeerError
 from graph_emb.core.interrupts import raising
+from graph_emb.core.terminal import INTERRUPTED
 from graph_emb.run.launch.plan import Process
 
 GRACE = 10.0

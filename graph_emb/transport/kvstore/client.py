@@ -20,11 +20,11 @@ from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, cut
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.initializers import FromArray, OwnerInitializer
-from graph_emb.table.shard import CPU, StateSpec, TableSpec, accumulation_dtype, gather
+from graph_emb.table.shard import CPU, TableSpec, accumulation_dtype, gather
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Traffic, Transport
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.calls import Exchange, Session, check_picklable
 from graph_emb.transport.kvstore.layout import server_book
+from graph_emb.transport.kvstore.rpc import Exchange, Session, check_picklable
 from graph_emb.transport.kvstore.shared import PushBuffer
 from graph_emb.transport.local import checked_values
 from graph_emb.transport.push_packing import pack
@@ -150,7 +150,7 @@ class KVStoreTransport(Transport):
         except Exception:
             self._garbage.append((found.key, number))  # servers that could make it
             raise
-        state = {spec.name: found.open_state(spec, names) for spec in specs}
+        state = shared.open_state(found.spec, found.shard.num_rows, specs, names, create=False)
         self._tell_mapped(found.key, number)
         found.shard.hold_state({spec.name: spec for spec in specs}, state)
         found.optimizers = number
@@ -402,15 +402,6 @@ class TrainerTable:
     push_handler: bool = False
     pull_handler: bool = False
     pending: int = 0
-
-    def open_state(self, spec: StateSpec, names: dict[str, str]) -> Tensor:
-        """A piece of the optimizer's state: mapped, or, of a per-table clock, the trainer's own."""
-        shape, dtype = spec.shape(self.shard.num_rows, self.spec.dim), spec.dtype_beside(self.spec.dtype)
-        if spec.kind == "table":  # it travels with each push
-            return torch.full(shape, spec.initial, dtype=dtype)
-        return shared.open_segment(
-            names[spec.name], shape, dtype, f"table {self.spec.name!r}: {spec.name}", create=False
-        )
 
     def clocks(self) -> dict[str, float]:
         kinds = self.shard.state_specs

@@ -1,4 +1,5 @@
-"""DGL's RPC with what it lacks: waits that end, connections that are checked, and threads that fail without a word.
+"""DGL's RPC with what it lacks: waits that end, connections that are checked, and threads that fail without a word;
+and on it the calls of a trainer at the servers and their answers, one request and one response.
 
 DGL 1.1.3 and 2.1.0 differ in two signatures; both are met here. A peer's death in the middle of a message ends the
 whole process: ``SocketSender::SendLoop`` throws where nothing catches (socket_communicator.cc: ``tmp != -1``), which is
@@ -10,21 +11,28 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import pickle
+import select
 import threading
 import time
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psutil
+from torch import Tensor
 
 from graph_emb.compat.dgl import load
-from graph_emb.core.errors import ModeError, PeerError
+from graph_emb.core import errors
+from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerError
 from graph_emb.transport import guard
+from graph_emb.transport.kvstore.layout import Hosts
 
 load()
 
 from dgl.distributed import rpc  # noqa: E402
 
+SERVICE = 7_340_611  # DGL's lie at 22_4xx, 700_xxx, 80x_xxx and 901_2xx; DGL's examples use numbers below 10_000_000
 QUEUE_BYTES = 20 * 1024**3  # an upper bound, as DGL's: nothing is allocated
 SLICE_MS = 100
 """How long a wait lasts before the peers are looked at again."""
@@ -166,3 +174,234 @@ def _on_terminate() -> None:
     before = _installed[1]
     if before is not None:
         before()
+
+
+class Call(rpc.Request):
+    """Run a method of ``tables.Tables`` at a server for a trainer; tensors travel without pickling."""
+
+    def __init__(self, method: str, sender: int, arguments: tuple[Any, ...] = (), *tensors: Tensor) -> None:
+        self.method, self.sender, self.arguments, self.tensors = method, sender, arguments, tensors
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (self.method, self.sender, self.arguments, *self.tensors)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.method, self.sender, self.arguments, *tensors = state
+        self.tensors = tuple(tensors)
+
+    def process_request(self, server_state: Any) -> Any:
+        """Refused: servers make the ``ServedCall`` of ``tables`` of it."""
+        raise NotImplementedError(f"{self.method}: this process is no server of tables")
+
+
+class Answer(rpc.Response):
+    """The result of a call: a value, tensors, or the error that it raised there."""
+
+    def __init__(self, value: Any = None, *tensors: Tensor, error: tuple[str, str] | None = None) -> None:
+        self.value, self.error, self.tensors = value, error, tensors
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (self.value, self.error, *self.tensors)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.value, self.error, *tensors = state
+        self.tensors = tuple(tensors)
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """An error as a response carries it: the class's name and one line."""
+    text = " ".join(str(error).split()) or "no message"
+    return type(error).__name__, text
+
+
+def revive(error: tuple[str, str], where: str) -> GraphEmbError:
+    """The error that a server described: of its own class where it is one of ours."""
+    name, text = error
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, GraphEmbError):
+        return kind(f"{where}: {text}")
+    return PeerError(f"{where}: {name}: {text}")
+
+
+def check_picklable(thing: object, what: str) -> None:
+    """Raise a ConfigError, before anything is sent, unless a thing can reach another process."""
+    try:
+        pickle.dumps(thing)
+    except Exception as error:
+        raise ConfigError(
+            f"{what} {thing!r:.80} cannot be sent to the servers ({error}); use a function or class of a module"
+        ) from None
+
+
+rpc.register_service(SERVICE, Call, Answer)
+_receive_message = rpc.recv_rpc_message  # DGL's own: DGLContext puts a watched one in its place
+
+
+def send(server: int, request: rpc.Request) -> int:
+    """Send a request to one server; returns the number by which its answer is known."""
+    number = rpc.incr_msg_seq()
+    data, tensors = rpc.serialize_to_payload(request)
+    message = rpc.RPCMessage(
+        request.service_id, number, rpc.get_rank(), server, data, tensors, group_id=rpc.get_group_id()
+    )
+    rpc.send_rpc_message(message, server)
+    return number
+
+
+def receive(timeout_ms: int = SLICE_MS) -> tuple[int, Any] | None:
+    """(number of the request, response) of the next message, or None when none comes in time."""
+    message = _receive_message(timeout_ms)
+    if message is None:
+        return None
+    response = rpc.get_service_property(message.service_id)[1]
+    return message.msg_seq, rpc.deserialize_from_payload(response, message.data, message.tensors)
+
+
+class Session(ABC):
+    """One trainer's way to the servers.
+
+    Attributes:
+        rank: This trainer.
+        machine: The machine that it runs on.
+        machines: The machine of each trainer.
+        hosts: The servers.
+        answer_timeout: Seconds that a living server may take for an answer.
+        barrier_timeout: Seconds that a barrier may take; None where the deaths of trainers are seen.
+        news: Ready while a peer has said something, or is gone: ``check`` looks what it is.
+    """
+
+    rank: int
+    machine: int
+    machines: Sequence[int]
+    hosts: Hosts
+    answer_timeout: float
+    barrier_timeout: float | None
+    news: select.poll
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise a PeerError that names the process when a peer is gone."""
+
+    @abstractmethod
+    def close(self, broken: bool) -> None:
+        """Say goodbye; ``broken`` after an error: end the connections only."""
+
+
+Asked = tuple[int, str, tuple[Any, ...], tuple[Any, ...]]
+"""(server, method, arguments, tensors) of a call."""
+
+
+class Exchange:
+    """Calls and their answers over a session. After an error of a peer, ``broken``, every later one raises it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.broken: PeerError | None = None
+        self._barriers = 0
+
+    def tell(self, server: int, method: str, *arguments: Any, tensors: Sequence[Any] = ()) -> int:
+        """Send a call that has no answer, or whose answer ``ask`` collects."""
+        self.check()
+        return send(server, Call(method, self._session.rank, arguments, *tensors))
+
+    def check(self) -> None:
+        """Raise when a peer is gone: sending to it would let DGL's C++ code abort the process."""
+        if self.broken is not None:
+            raise PeerError(str(self.broken))
+        if not self._session.news.poll(0):
+            return
+        try:
+            self._session.check()
+        except PeerError as error:
+            self.broken = error
+            raise
+
+    def ask(self, calls: Sequence[Asked]) -> list[Answer]:
+        """The answers to calls, in their order.
+
+        Raises:
+            PeerError: a server is gone or silent.
+            GraphEmbError: a call failed there.
+        """
+        return self.finish(self.start(calls))
+
+    def start(self, calls: Sequence[Asked]) -> list[tuple[int, int]]:
+        """Send calls; ``finish`` takes what it returns and must follow before any other call."""
+        return [
+            (server, self.tell(server, method, *arguments, tensors=tensors))
+            for server, method, arguments, tensors in calls
+        ]
+
+    def finish(self, started: Sequence[tuple[int, int]]) -> list[Answer]:
+        """The answers to started calls; raises as ``ask``."""
+        answers: dict[int, Answer] = {}
+        waiting = {number: server for server, number in started}
+
+        def take(number: int, answer: Answer) -> bool:
+            if waiting.pop(number, None) is not None:
+                answers[number] = answer
+            return not waiting
+
+        def late() -> str:
+            return ", ".join(self._where(server) for server in sorted(set(waiting.values())))
+
+        if waiting:
+            self._wait(take, late, self._session.answer_timeout)
+        for server, number in started:
+            error = answers[number].error
+            if error:
+                raise revive(error, self._where(server))
+        return [answers[number] for _, number in started]
+
+    def flush(self, servers: Sequence[int]) -> list[GraphEmbError]:
+        """Return when these servers have handled what this trainer pushed; an error for each that failed to."""
+        failed = []
+        answers = self.ask([(server, "flush", (), ()) for server in servers])
+        for server, answer in zip(servers, answers, strict=True):
+            if answer.value:
+                more = f" (and {len(answer.value) - 1} more)" if len(answer.value) > 1 else ""
+                where = f"{self._where(server)} failed a push of trainer {self._session.rank}{more}"
+                failed.append(revive(answer.value[0], where))
+        return failed
+
+    def _where(self, server: int) -> str:
+        host, port = self._session.hosts.address(server)
+        return f"server {server} ({host}:{port})"
+
+    def barrier(self, vote: int = 0) -> int:
+        """Wait until every trainer called it; returns the sum of the votes.
+
+        Raises:
+            PeerError: a peer is gone; where deaths are not seen, a trainer is late.
+        """
+        self._barriers += 1
+        mine, world_size = self._barriers, len(self._session.machines)
+        self.tell(0, "barrier", mine, vote, rpc.get_rank(), world_size)
+        total = 0
+
+        def take(_: int, answer: Any) -> bool:  # sent for the last comer's call: its number is not ours
+            nonlocal total
+            number, total = answer.value
+            return number == mine
+
+        def late() -> str:
+            return f"barrier {mine}: {world_size} trainers"
+
+        self._wait(take, late, self._session.barrier_timeout)
+        return total
+
+    def _wait(self, take: Any, late: Any, timeout: float | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
+        try:
+            while True:
+                found = receive()
+                if found is not None and take(*found):
+                    return
+                if found is None:
+                    self._session.check()
+                    if until is not None and time.monotonic() > until:
+                        raise PeerError(f"{late()} did not answer within {timeout:g} s; dead or unreachable")
+        except GraphEmbError as error:
+            if isinstance(error, PeerError):
+                self.broken = error
+            raise

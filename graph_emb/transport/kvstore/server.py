@@ -12,8 +12,8 @@ from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.transport import guard
 from graph_emb.transport.channel import Channel, SignsOfLife
 from graph_emb.transport.kvstore import rpc
-from graph_emb.transport.kvstore.calls import Answer
 from graph_emb.transport.kvstore.layout import Hosts, read_hosts
+from graph_emb.transport.kvstore.rpc import Answer
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import tables_of
 

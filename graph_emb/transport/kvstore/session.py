@@ -16,8 +16,8 @@ from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.transport import guard
 from graph_emb.transport.channel import Channel, SignsOfLife
 from graph_emb.transport.kvstore import rpc
-from graph_emb.transport.kvstore.calls import Session
 from graph_emb.transport.kvstore.layout import Hosts
+from graph_emb.transport.kvstore.rpc import Session
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import Announce
 
@@ -117,7 +117,11 @@ class GuardedSession(Session):
         return False
 
     def close(self, broken: bool) -> None:
-        """Say goodbye; the servers end when every trainer did. After an error, only the connections are closed."""
+        """Say goodbye; the servers end when every trainer did. After an error, only the connections are closed.
+
+        Raises:
+            PeerError: a server is gone or stopped, or says that a trainer is.
+        """
         if self._context is not None:
             self._context.leave()
         if broken:
@@ -125,28 +129,19 @@ class GuardedSession(Session):
         try:
             for channel in [] if broken else self._channels:
                 channel.send({"bye": self.rank})
+            waiting = [] if broken else list(self._channels)
+            while waiting:  # without limit for living servers: the other trainers may train for hours more
+                self.news.poll(rpc.SLICE_MS)
+                for channel in [one for one in waiting if self._hear(one)]:
+                    waiting.remove(channel)
+                    self.news.unregister(channel)
             if not broken:
-                self._await_goodbyes()
                 rpc.stop()
         except PeerError:
             rpc.abandon()
             raise
         finally:
             self._end_channels()
-
-    def _await_goodbyes(self) -> None:
-        """Wait without limit for living servers: the other trainers may train for hours more.
-
-        Raises:
-            PeerError: a server is gone or stopped, or says that a trainer is.
-        """
-        waiting = list(self._channels)
-        while waiting:
-            self.news.poll(rpc.SLICE_MS)
-            for channel in list(waiting):
-                if self._hear(channel):
-                    waiting.remove(channel)
-                    self.news.unregister(channel)
 
     def _end_channels(self) -> None:
         if self._signs is not None:

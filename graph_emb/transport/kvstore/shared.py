@@ -10,7 +10,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +55,30 @@ def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, what: st
         ) from None
     data = torch.utils.dlpack.from_dlpack(memory.to_dlpack())
     return data[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+
+
+def open_state(
+    table: TableSpec, num_rows: int, specs: Iterable[StateSpec], names: Mapping[str, str], *, create: bool
+) -> dict[str, Tensor]:
+    """Pieces of an optimizer's state: mapped, or, of a per-table clock, this process's own; they travel with pushes.
+
+    Raises:
+        ConfigError: no room for one of them; those made before it are not kept.
+    """
+    state: dict[str, Tensor] = {}
+    try:
+        for spec in specs:
+            shape, dtype = spec.shape(num_rows, table.dim), spec.dtype_beside(table.dtype)
+            if spec.kind == "table":
+                state[spec.name] = torch.full(shape, spec.initial, dtype=dtype)
+            else:
+                what = f"table {table.name!r}: {spec.name}"
+                state[spec.name] = open_segment(names[spec.name], shape, dtype, what, create=create)
+    except Exception:
+        for name in names.values() if create else ():
+            forget_name(name)
+        raise
+    return state
 
 
 def _reserve(name: str, num_bytes: int, what: str) -> None:

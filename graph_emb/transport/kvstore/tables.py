@@ -24,8 +24,7 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import StateSpec, TableSpec
 from graph_emb.transport.base import WEIGHT
 from graph_emb.transport.kvstore import shared
-from graph_emb.transport.kvstore.calls import SERVICE, Answer, Call, describe
-from graph_emb.transport.kvstore.rpc import rpc
+from graph_emb.transport.kvstore.rpc import SERVICE, Answer, Call, describe, rpc
 from graph_emb.transport.kvstore.shared import Place, at
 
 _log = logging.getLogger("graph_emb.kvstore")
@@ -150,21 +149,9 @@ class Tables:
             wanted = {spec.name: spec for spec in specs}
             weight, create = table.shards[0].weight, segments is None
             names = segments or {name: shared.new_name() for name in wanted if wanted[name].kind != "table"}
-            state: dict[str, Tensor] = {}
-            try:
-                for name, spec in wanted.items():
-                    shape, dtype = spec.shape(table.num_rows, table.spec.dim), spec.dtype_beside(weight.dtype)
-                    if spec.kind == "table":  # the trainers' clocks; they arrive with each push
-                        state[name] = torch.full(shape, spec.initial, dtype=dtype)
-                        continue
-                    state[name] = shared.open_segment(
-                        names[name], shape, dtype, f"table {table.spec.name!r}: {name}", create=create
-                    )
-                    state[name][table.low : table.high] = spec.initial
-            except Exception:  # no room for one of them: those before it are not kept
-                for name in names.values() if create else ():
-                    shared.forget_name(name)
-                raise
+            state = shared.open_state(table.spec, table.num_rows, specs, names, create=create)
+            for name in names:
+                state[name][table.low : table.high] = wanted[name].initial
             shard = shared.SharedShard(table.spec, table.first_id, weight)
             shard.hold_state(wanted, state)
             shard.frozen = table.shards[0].frozen

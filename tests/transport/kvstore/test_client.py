@@ -43,13 +43,13 @@ def test_pull_keeps_order_and_duplicates_over_parts_and_servers() -> None:
 
 def count_asked(transport: Any) -> list[int]:
     """Ids that leave the trainer in a pull with repeats."""
-    from graph_emb.transport.kvstore import calls
+    from graph_emb.transport.kvstore import rpc
 
-    emb, sent, send = table(), [], calls.send
+    emb, sent, send = table(), [], rpc.send
     if transport.rank == 0:
-        calls.send = lambda server, call: (sent.extend(len(t) for t in call.tensors), send(server, call))[1]
+        rpc.send = lambda server, call: (sent.extend(len(t) for t in call.tensors), send(server, call))[1]
         emb(torch.tensor([11, 11, 11, 6, 6, 0, 1, 0]))  # 11 and 6 are of the other machine
-        calls.send = send
+        rpc.send = send
     transport.barrier()
     return sent
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 from pathlib import Path
 
 import pytest
 
-from graph_emb.core import progress
+from graph_emb.core import terminal
+from graph_emb.core.terminal import one_line
 from graph_emb.graph.readers import read_graph
 
 
@@ -20,9 +22,9 @@ def test_a_short_read_shows_nothing(tmp_path: Path, capfd: pytest.CaptureFixture
 def test_a_long_read_shows_rate_time_left_and_memory(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "SILENT_S", 0.0)
-    monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
-    with progress.progress_shown(True), progress.reading("edges.csv", 4000) as advance:
+    monkeypatch.setattr(terminal, "SILENT_S", 0.0)
+    monkeypatch.setattr(terminal, "REFRESH_LOG_S", 0.0)
+    with terminal.progress_shown(True), terminal.reading("edges.csv", 4000) as advance:
         advance(1000)
     shown = capfd.readouterr().err
     assert "edges.csv:  25%" in shown
@@ -40,8 +42,8 @@ def test_a_reader_shows_it_when_asked_or_on_a_terminal(
     asked: bool | None,
     seen: bool,
 ) -> None:
-    monkeypatch.setattr(progress, "SILENT_S", 0.0)
-    monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
+    monkeypatch.setattr(terminal, "SILENT_S", 0.0)
+    monkeypatch.setattr(terminal, "REFRESH_LOG_S", 0.0)
     (tmp_path / "g.csv").write_text("0,1\n")
     read_graph(tmp_path / "g.csv", progress=asked)
     assert ("g.csv:" in capfd.readouterr().err) == seen
@@ -50,9 +52,9 @@ def test_a_reader_shows_it_when_asked_or_on_a_terminal(
 def test_an_estimate_that_is_too_low_ends_at_the_total(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "SILENT_S", 0.0)
-    monkeypatch.setattr(progress, "REFRESH_LOG_S", 0.0)
-    with progress.progress_shown(True), progress.reading("edges.csv.gz", 100) as advance:
+    monkeypatch.setattr(terminal, "SILENT_S", 0.0)
+    monkeypatch.setattr(terminal, "REFRESH_LOG_S", 0.0)
+    with terminal.progress_shown(True), terminal.reading("edges.csv.gz", 100) as advance:
         advance(80)
         advance(80)
     assert "100/100" in capfd.readouterr().err
@@ -63,7 +65,13 @@ def test_the_text_of_a_gzipped_file_is_known_from_its_end(tmp_path: Path) -> Non
     (tmp_path / "g.csv").write_bytes(text)
     with gzip.open(tmp_path / "g.csv.gz", "wb") as stream:
         stream.write(text)
-    assert progress.text_bytes(tmp_path / "g.csv") == len(text)
-    assert progress.text_bytes(tmp_path / "g.csv.gz") == len(text)
+    assert terminal.text_bytes(tmp_path / "g.csv") == len(text)
+    assert terminal.text_bytes(tmp_path / "g.csv.gz") == len(text)
     (tmp_path / "tiny.gz").write_bytes(b"ab")
-    assert progress.text_bytes(tmp_path / "tiny.gz") == 2
+    assert terminal.text_bytes(tmp_path / "tiny.gz") == 2
+
+
+def test_memory_that_ends_is_one_line() -> None:
+    told = one_line(MemoryError("Unable to\nallocate 9 TiB"), "use less")
+    assert told == "out of memory (Unable to allocate 9 TiB); use less"
+    assert one_line(OSError(errno.EACCES, "Permission denied", "/x"), "") == "Permission denied: /x"

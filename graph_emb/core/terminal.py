@@ -1,0 +1,131 @@
+"""Both command lines' parser, exit codes, one-line errors and progress bars; nothing heavy is imported."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NoReturn
+
+from graph_emb.core.errors import ConfigError, unknown_name
+
+BAD_INPUT, INTERRUPTED = 2, 130
+SILENT_S = 2.0
+"""A read that ends within this many seconds shows nothing."""
+REFRESH_S, REFRESH_LOG_S = 0.5, 10.0
+"""Seconds between two states of a bar, on a terminal and in a file, where each one is a line that stays."""
+_GIGABYTE = 1 << 30
+Advance = Callable[[int], None]
+_PROGRESS: ContextVar[bool | None] = ContextVar("progress", default=None)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises ConfigError, with the nearest known word, instead of ending the process."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse lists the choices without a suggestion; this hook is the same in 3.10 - 3.13
+        if action.choices is not None and value not in action.choices:
+            kind = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest)
+            raise unknown_name(kind.lower(), value, [str(choice) for choice in action.choices])
+
+    def flags(self) -> list[str]:
+        """Every option of this parser."""
+        return list(self._option_string_actions)
+
+
+def one_line(error: BaseException, when_out_of_memory: str) -> str:
+    """The error as one line for a person; after a MemoryError ``when_out_of_memory`` is the next step."""
+    if isinstance(error, MemoryError):
+        detail = f" ({' '.join(str(error).split())})" if str(error) else ""
+        return f"out of memory{detail}; {when_out_of_memory}"
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename is not None else ""
+        return f"{' '.join(error.strerror.split())}{where}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+WATCHED = "GRAPH_EMB_WATCHED"
+"""Set by a launcher with a terminal: its first trainer's output goes there."""
+
+
+def show_progress(args: argparse.Namespace) -> bool:
+    """Whether to show bars: on a terminal, or for a launcher that runs on one."""
+    return not args.quiet and (sys.stderr.isatty() or os.environ.get(WATCHED) == "1")
+
+
+def say(args: argparse.Namespace, text: str) -> None:
+    """A line for the person at the terminal, kept out of the results on stdout."""
+    if not args.quiet:
+        print(text, file=sys.stderr)
+
+
+def listed(text: str) -> list[str]:
+    """The parts of ``a,b,c``."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+@contextmanager
+def progress_shown(progress: bool | None) -> Iterator[None]:
+    """Bars inside show always (True), never (False), or where standard error is a terminal (None)."""
+    before = _PROGRESS.set(progress)
+    try:
+        yield
+    finally:
+        _PROGRESS.reset(before)
+
+
+@contextmanager
+def reading(what: str, total: int | None, unit: str = "B") -> Iterator[Advance]:
+    """A bar on standard error that a read moves by calling what this yields with the units done since the last call.
+
+    Args:
+        what: Stands before the bar, a file's name for example.
+        total: All units; None: not known, no time left is shown.
+        unit: What is counted; bytes by default.
+    """
+    import psutil
+    from tqdm import tqdm
+
+    process = psutil.Process()
+    progress, is_terminal = _PROGRESS.get(), sys.stderr.isatty()
+    with tqdm(
+        total=total,
+        desc=what,
+        unit=unit,
+        unit_scale=True,
+        delay=SILENT_S,
+        mininterval=REFRESH_S if is_terminal else REFRESH_LOG_S,
+        miniters=1,
+        leave=False,
+        disable=not (is_terminal if progress is None else progress),
+    ) as bar:
+
+        def advance(units: int) -> None:
+            if bar.total is not None:  # estimates of a gzipped file's text may run over
+                units = min(units, max(int(bar.total - bar.n), 0))
+            if bar.disable:
+                return
+            bar.set_postfix_str(f"memory {process.memory_info().rss / _GIGABYTE:.1f} GB", refresh=False)
+            bar.update(units)
+
+        yield advance
+
+
+def text_bytes(file: Path) -> int:
+    """Bytes of text in a file; of a gzipped one what its last four bytes say (modulo 4 GiB, RFC 1952)."""
+    size = file.stat().st_size
+    if not file.name.lower().endswith(".gz") or size < 4:
+        return size
+    with file.open("rb") as stream:
+        stream.seek(-4, 2)
+        return max(int.from_bytes(stream.read(4), "little"), size)
