@@ -195,11 +195,7 @@ def plan_restore(
     only: Collection[str] | None,
     weights_only: bool,
 ) -> RestorePlan:
-    """Compare names, shapes and rules; arguments as ``load_checkpoint``, ``where`` is the manifest's path.
-
-    Raises:
-        ConfigError: something does not fit.
-    """
+    """Compare names, shapes and rules; arguments as ``load_checkpoint``, ``where`` is the manifest's path."""
     if isinstance(only, str):
         raise ConfigError(f"only={only!r} is a text; pass names of tables, such as [{only!r}]")
     trained = trained_by(tables, optimizers)
@@ -371,11 +367,7 @@ class TableRestorer:
             self._first_values.append(self._at_once(rows, ~covered))
 
     def load(self) -> None:
-        """Overwrite the rows that the checkpoint has, and give the others their first values.
-
-        Raises:
-            DataError: a file cannot be read any more; rows may be changed.
-        """
+        """Overwrite the rows that the checkpoint has, and give the others their first values."""
         self._table.transport.rows(self._table.name, overwrite=True)
         for rows, covered, first in zip(self._shares, self.covered, self._first_values, strict=True):
             files = self._reader.entry.files

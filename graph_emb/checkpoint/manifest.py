@@ -254,11 +254,7 @@ class Retention:
             )
 
     def outdated(self, place: Path) -> list[Path]:
-        """Checkpoints beside ``place`` that go once it is complete.
-
-        Raises:
-            ConfigError: one of them holds a file that is not its own.
-        """
+        """Checkpoints beside ``place`` that go once it is complete."""
         if self.keep_last is None:
             return []
         found = checkpoints_in(place.parent)
@@ -296,13 +292,7 @@ def hidden(place: Path) -> Path:
 
 
 def pending_checkpoint(place: Path, retention: Retention) -> PendingFolder:
-    """The first rank's hold of the hidden folder.
-
-    Raises:
-        ConfigError: place may not be replaced, another process writes to it, or a checkpoint that would be replaced or
-            removed holds a file that is not its own.
-        OSError: the folder cannot be made.
-    """
+    """The first rank's hold of the hidden folder."""
     if not place.name or place.name.startswith("."):
         raise ConfigError(f"checkpoint {str(place)!r}: give a folder whose name does not begin with a dot")
     if os.path.lexists(place):

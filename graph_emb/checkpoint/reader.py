@@ -75,7 +75,16 @@ class TableReader:
     @property
     def columns(self) -> list[str]:
         """The tensors that each file has: ``weight`` and ``state.<name>``."""
-        return [WEIGHT, *(STATE + name for name, state in self.entry.state.items() if state.kind != "table")]
+        return list(self._shapes(0))
+
+    def _shapes(self, num_rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Dtype and shape of the columns of ``num_rows`` rows."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {WEIGHT: (self.entry.dtype, (num_rows, self.entry.dim))}
+        for name, state in self.entry.state.items():
+            if state.kind != "table":
+                shape = (num_rows, self.entry.dim) if state.kind == "element" else (num_rows,)
+                found[STATE + name] = (state.dtype, shape)
+        return found
 
     def open(self, file: RowsEntry) -> PieceReader:
         """A file of the table, its header checked against the manifest.
@@ -83,13 +92,7 @@ class TableReader:
         Raises:
             DataError: it is missing or holds other tensors.
         """
-        wanted: dict[str, tuple[str, tuple[int, ...]]] = {WEIGHT: (self.entry.dtype, (file.rows, self.entry.dim))}
-        for name, state in self.entry.state.items():
-            if state.kind != "table":
-                shape = (file.rows, self.entry.dim) if state.kind == "element" else (file.rows,)
-                wanted[STATE + name] = (state.dtype, shape)
-        if file.ids:
-            wanted[IDS] = ("int64", (file.rows,))
+        wanted = {**self._shapes(file.rows), **({IDS: ("int64", (file.rows,))} if file.ids else {})}
         reader = PieceReader(self.folder / file.name)
         found = {name: (dtype_name(column.dtype), column.shape) for name, column in reader.columns.items()}
         if found != wanted:
@@ -150,24 +153,17 @@ class TableReader:
         Ids that are sparse (a user's own, far apart) come in smaller pieces.
         """
         names = list(columns)
-        row_bytes = 8 + sum(self.row_bytes(name) for name in names)
+        row_bytes = 8 + sum(self._empty(name, 1).nbytes for name in names)
         first, end = self.bounds()
         for start, stop in row_pieces(end - first, row_bytes, most):
             rows = self.rows(first + start, first + stop, names)
             if len(rows[IDS]):
                 yield rows
 
-    def row_bytes(self, column: str) -> int:
-        like = self._empty(column)
-        return like.element_size() * (self.entry.dim if like.dim() == 2 else 1)
-
-    def _empty(self, column: str) -> Tensor:
-        """No rows, with the width and dtype of a column."""
-        if column == WEIGHT:
-            return torch.empty(0, self.entry.dim, dtype=getattr(torch, self.entry.dtype))
-        state = self.entry.state[column.removeprefix(STATE)]
-        shape = (0, self.entry.dim) if state.kind == "element" else (0,)
-        return torch.empty(shape, dtype=getattr(torch, state.dtype))
+    def _empty(self, column: str, num_rows: int = 0) -> Tensor:
+        """Memory for rows of a column."""
+        dtype, shape = self._shapes(num_rows)[column]
+        return torch.empty(shape, dtype=getattr(torch, dtype))
 
     def bounds(self) -> tuple[int, int]:
         """The smallest original id, and the largest plus one; (0, 0) of an empty table."""

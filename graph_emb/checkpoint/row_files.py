@@ -289,9 +289,6 @@ def write_shares(folder: Path, shares: Sequence[TableShare], rank: int) -> dict[
 
     Rows in this process's memory are written by several threads, others (of a GPU, of far servers) by this one. A file
     goes to the disk while the next ones are written.
-
-    Raises:
-        OSError: the disk is full or not there.
     """
     for share in shares:
         (folder / folder_of(share.name)).mkdir(parents=True, exist_ok=True)

@@ -80,11 +80,7 @@ def take(
     extra: dict[str, Any],
     retention: Retention,
 ) -> Snapshot:
-    """Check everything that is to be saved; copies nothing.
-
-    Raises:
-        ConfigError: an argument cannot be saved.
-    """
+    """Check everything that is to be saved; copies nothing."""
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ConfigError(f"step={step!r} must be an integer of at least 0")
     trained = trained_by(tables, optimizers)
@@ -124,11 +120,7 @@ def take(
 
 
 def trained_by(tables: Sequence[DistEmbedding], optimizers: Sequence[SparseOptimizer]) -> dict[str, int]:
-    """The position of the optimizer of each table that has one.
-
-    Raises:
-        ConfigError: an optimizer trains a table that is not given.
-    """
+    """The position of the optimizer of each table that has one."""
     names = {table.name: table for table in tables}
     found: dict[str, int] = {}
     for k, optimizer in enumerate(optimizers):
@@ -180,12 +172,7 @@ def part_file(place: Path, rank: int) -> Path:
 
 
 def write_part(snapshot: Snapshot) -> None:
-    """Write this rank's files, then the list of them.
-
-    Raises:
-        OSError: the disk is full.
-        DataError: the folder that the first rank made is not here.
-    """
+    """Write this rank's files, then the list of them."""
     folder = hidden(snapshot.place)
     if not folder.is_dir():
         raise DataError(
@@ -210,12 +197,7 @@ def write_part(snapshot: Snapshot) -> None:
 
 
 def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
-    """Write the manifest from all ranks' parts, give the checkpoint its name, remove older ones; the first rank's.
-
-    Raises:
-        DataError: a rank's part is not here.
-        OSError: the disk is full.
-    """
+    """Write the manifest from all ranks' parts, give the checkpoint its name, remove older ones; the first rank's."""
     parts: list[dict[str, Any]] = []
     for rank in range(snapshot.ranks):
         file = part_file(snapshot.place, rank)
@@ -268,11 +250,7 @@ class DenseObjects:
     generators: Mapping[str, Any]
 
     def encoded(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Entries of the manifest, and the tensors that they name.
-
-        Raises:
-            ConfigError: a state dict holds what cannot be written without pickle, or an optimizer is of tables.
-        """
+        """Entries of the manifest, and the tensors that they name."""
         for k, one in enumerate(self.torch_optimizers):
             if isinstance(one, SparseOptimizer):
                 raise ConfigError(f"torch_optimizers[{k}] is a {type(one).__name__} of tables; pass it in optimizers")
@@ -287,21 +265,13 @@ class DenseObjects:
         return entries, tensors
 
     def generator_states(self) -> dict[str, Any]:
-        """The state of each generator as JSON.
-
-        Raises:
-            ConfigError: one is no generator of torch or numpy.
-        """
+        """The state of each generator as JSON."""
         return {name: encode(_state(name, one), f"generator {name!r}") for name, one in self.generators.items()}
 
     def restorer(
         self, where: str, manifest: CheckpointManifest, tensors: Mapping[str, Tensor], rank: int, ranks: int
     ) -> Restorer:
-        """Everything checked; call what it returns to change the objects. Each rank takes its own generators.
-
-        Raises:
-            ConfigError: an object does not fit what was saved.
-        """
+        """Everything checked; call what it returns to change the objects. Each rank takes its own generators."""
         steps: list[Callable[[], object]] = []
         if self.model is not None:
             state = decode(manifest.model, tensors)

@@ -355,12 +355,7 @@ def _exchange(
 
 
 def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
-    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it.
-
-    Raises:
-        ConfigError: the table is not in host memory, there is no room, or the ranks give it other shapes.
-        PeerError: the rank that made it is gone.
-    """
+    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it."""
     if spec.device.type != "cpu":
         raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
     size = spec.num_rows * spec.dim * spec.dtype.itemsize

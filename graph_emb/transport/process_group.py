@@ -186,11 +186,7 @@ class ProcessGroup:
         return found
 
     def _prove_token(self, token: str) -> None:
-        """Show every rank that this process knows the job's token, and learn that they do; the token never travels.
-
-        Raises:
-            PeerError: a process does not know it, and is named.
-        """
+        """Show every rank that this process knows the job's token, and learn that they do; the token never travels."""
         what = "proof of the token"
         nonce = torch.frombuffer(bytearray(secrets.token_bytes(NONCE)), dtype=torch.uint8)
         nonces = torch.cat(self._gather_equal(nonce, what)).numpy().tobytes()
@@ -291,9 +287,6 @@ def _rendezvous(timeout: timedelta) -> tuple[Any, int, int]:
     """The store, rank and world size of torch's ``env://``, whose server listens on MASTER_ADDR alone.
 
     torch 2.13's listens on every interface. Where a launcher holds the store, no rank listens.
-
-    Raises:
-        PeerError: rank 0 cannot listen there.
     """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or int(os.environ["RANK"]) != 0:

@@ -104,11 +104,7 @@ class Opening:
             self._failure = error
 
     def join(self, check: Check, timeout: float, who: str) -> None:
-        """Wait until all peers are connected.
-
-        Raises:
-            PeerError: they are not within ``timeout`` seconds, or ``check`` raises.
-        """
+        """Wait until all peers are connected."""
         until = time.monotonic() + timeout
         while self._thread.is_alive():
             self._thread.join(SLICE_MS / 1000)

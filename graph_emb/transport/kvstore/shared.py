@@ -60,11 +60,7 @@ def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, what: st
 def open_state(
     table: TableSpec, num_rows: int, specs: Iterable[StateSpec], names: Mapping[str, str], *, create: bool
 ) -> dict[str, Tensor]:
-    """Pieces of an optimizer's state: mapped, or, of a per-table clock, this process's own; they travel with pushes.
-
-    Raises:
-        ConfigError: no room for one of them; those made before it are not kept.
-    """
+    """Pieces of an optimizer's state: mapped (all or none), or, of a per-table clock, this process's own."""
     state: dict[str, Tensor] = {}
     try:
         for spec in specs:
