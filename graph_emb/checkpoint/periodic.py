@@ -209,4 +209,4 @@ def newest(folder: str | Path) -> Path | None:
 def _complete(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return [entry for entry in folder.iterdir() if entry.name.isdigit() and (entry / NAME).is_file()]
+    return [entry for entry in folder.iterdir() if entry.name.isdecimal() and (entry / NAME).is_file()]

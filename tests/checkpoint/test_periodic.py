@@ -128,3 +128,11 @@ def test_a_checkpoint_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_keep_last_must_be_at_least_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keep_last is 0; keep at least 1"):
         PeriodicCheckpoints(tmp_path, 2, keep_last=0)
+
+
+def test_a_folder_whose_name_only_looks_like_a_number_is_no_checkpoint(tmp_path: Path) -> None:
+    """isdigit() takes a superscript two, which int() does not: newest() raised ValueError."""
+    for name in ("²", "7"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    assert newest(tmp_path) == tmp_path / "7"

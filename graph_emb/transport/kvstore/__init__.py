@@ -105,6 +105,6 @@ def connect(
 
 def _number(given: int | None, variable: str, default: int) -> int:
     text = os.environ.get(variable, str(default)) if given is None else str(given)
-    if not text.isdigit():
+    if not text.isdecimal():
         raise ConfigError(f"{variable} is {text!r}; it must be a number from 0")
     return int(text)

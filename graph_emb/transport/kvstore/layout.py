@@ -94,7 +94,7 @@ def read_hosts(hosts: str | Path | Sequence[str], servers_per_machine: int) -> H
     addresses = []
     for entry in entries:
         host, _, port = entry.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdecimal():
             raise ConfigError(f"host {entry!r} must be an IPv4 address and a port, such as 10.0.0.1:30050")
         addresses.append((host, int(port)))
     return Hosts(tuple(addresses), servers_per_machine)

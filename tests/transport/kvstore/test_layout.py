@@ -63,6 +63,7 @@ def test_hosts_are_read_from_dgls_file_or_a_list(tmp_path: Path) -> None:
     [
         (["10.0.0.1"], 1, r"'10\.0\.0\.1' must be an IPv4 address and a port"),
         (["10.0.0.1:http"], 1, "must be an IPv4 address and a port"),
+        (["10.0.0.1:3²"], 1, "must be an IPv4 address and a port"),  # isdigit() takes it, int() raised ValueError
         ([], 1, "hosts are empty"),
         (["0.0.0.0:30050"], 1, "opens every interface"),
         (["0:30050"], 1, "opens every interface"),
