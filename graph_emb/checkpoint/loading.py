@@ -106,7 +106,12 @@ def load_checkpoint(
         return checkpoint, plan_restore(where, checkpoint.manifest, tables, optimizers, dense, only, weights_only)
 
     checkpoint, matched = agree(transport, begin, what)
-    _verify(checkpoint, transport, what)
+    files = checkpoint.manifest.files()
+    try:  # each file on one rank; a rank that hears of damage looks for it itself
+        agree(transport, lambda: checkpoint.verify(files[transport.rank :: transport.world_size]), what)
+    except GraphEmbError:
+        checkpoint.verify(files)
+        raise
     rows, groups, restore_dense, extra = agree(
         transport, lambda: _prepare(checkpoint, matched, transport, allow_new_rows), what
     )
@@ -132,17 +137,6 @@ def load_checkpoint(
     grown = {table.name: table.num_embeddings - manifest.tables[table.name].num_rows for table, _ in matched.tables}
     new = [f"table {name!r}: {more} new rows begin with their first values" for name, more in grown.items() if more]
     return LoadedCheckpoint(manifest.step, extra, (*matched.report, *new))
-
-
-def _verify(checkpoint: Checkpoint, transport: Transport, what: str) -> None:
-    """Check sizes and checksums, each file on one rank; a rank that hears of damage looks for it itself."""
-    files = checkpoint.manifest.files()
-    mine = files[transport.rank :: transport.world_size]
-    try:
-        agree(transport, lambda: checkpoint.verify(mine), what)
-    except GraphEmbError:
-        checkpoint.verify()
-        raise
 
 
 def _prepare(

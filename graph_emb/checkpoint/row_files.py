@@ -85,7 +85,7 @@ def raw(tensor: Tensor) -> np.ndarray:
 
 
 class PieceWriter:
-    """Writes one safetensors file, tensor after tensor in pieces, and hashes it on the way.
+    """Writes one safetensors file, tensor after tensor in pieces, and hashes it on the way. A context manager.
 
     Args:
         path: A new file.
@@ -119,8 +119,12 @@ class PieceWriter:
         assert written == self.expected, f"{self._file.path}: {written} bytes written of {self.expected}"
         return self._file.close()
 
-    def abandon(self) -> None:
-        self._file.abandon()
+    def __enter__(self) -> PieceWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._file.abandon()
 
 
 class PieceReader:
@@ -196,13 +200,10 @@ def _columns(path: Path, stream: Any) -> dict[str, Column]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
     """Write whole tensors; the size and checksum of the file."""
     held = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-    writer = PieceWriter(path, {name: Column(tensor.dtype, tuple(tensor.shape)) for name, tensor in held.items()})
-    try:
+    columns = {name: Column(tensor.dtype, tuple(tensor.shape)) for name, tensor in held.items()}
+    with PieceWriter(path, columns) as writer:
         for name in writer.order:
             writer.write(held[name])
-    except BaseException:
-        writer.abandon()
-        raise
     return writer.expected, writer.close()
 
 
@@ -338,17 +339,13 @@ def _write(folder: Path, file: _File, syncing: WriterThreads) -> tuple[_File, di
         columns[IDS] = Column(torch.int64, (num_rows,))
     scattered = order is not None and file.rows.memory(WEIGHT) is not None
     most = SCATTERED_BYTES if scattered else PIECE_BYTES
-    writer = PieceWriter(folder / file.name, columns)
-    try:
+    with PieceWriter(folder / file.name, columns) as writer:
         for name in writer.order:
             if name == IDS:
                 writer.write(torch.from_numpy(ids))
                 continue
             for start, stop in row_pieces(num_rows, columns[name].row_bytes, most):
                 writer.write(_piece(file, name.removeprefix(STATE), start, stop, order))
-    except BaseException:
-        writer.abandon()
-        raise
     span = {} if not is_range else {"start": int(ids[0]), "stop": int(ids[-1]) + 1}
     facts = {"bytes": writer.expected, "rows": num_rows, "ids": not is_range, **span}
     return file, facts, syncing.submit(writer.close)
