@@ -222,7 +222,13 @@ def split_accuracy(
             raise ConfigError(f"{name}={value!r} has no effect on classifier {classifier!r}; leave it out")
     matrix = as_embeddings(embeddings)
     nodes = _nodes_of(split, len(matrix), classifier)
-    classes = _single_classes(labels, len(matrix), nodes)
+    labelled_nodes(labels, len(matrix))
+    if not labels.is_single:
+        raise DataError("labels: some nodes have several; accuracy needs one each, use node_classification (F1)")
+    classes = labels.to_single()
+    for name, part in nodes.items():
+        if (classes[part] < 0).any():
+            raise DataError(f"{name} node {_first(part, classes[part] < 0)} has no label; take it out of the split")
     if classifier == "logreg":
         targets = classes[nodes["train"]][:, None] == np.arange(labels.num_classes)
         model = fit_one_vs_rest(matrix[nodes["train"]].astype(np.float64), targets, threads=threads, progress=progress)
@@ -259,17 +265,6 @@ def _nodes_of(split: Mapping[str, NDArray[np.integer]], num_nodes: int, classifi
             raise DataError(f"{name} node {_first(part, seen[part])} is in an earlier part too; parts must be disjoint")
         seen[part] = True
     return {name: part for name, part in nodes.items() if len(part)}
-
-
-def _single_classes(labels: Labels, num_nodes: int, nodes: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    labelled_nodes(labels, num_nodes)
-    if not labels.is_single:
-        raise DataError("labels: some nodes have several; accuracy needs one each, use node_classification (F1)")
-    classes = labels.to_single()
-    for name, part in nodes.items():
-        if (classes[part] < 0).any():
-            raise DataError(f"{name} node {_first(part, classes[part] < 0)} has no label; take it out of the split")
-    return classes
 
 
 def _first(part: NDArray[np.int64], bad: NDArray[np.bool_]) -> int:

@@ -202,16 +202,16 @@ class Pt(Format):
         self._stream = stream = streams[self.files[0]]
         self._zip = _Archive(cast(IO[bytes], stream), "w", zipfile.ZIP_STORED, allowZip64=True)
         numbers = ids.dtype.kind != "U"
-        content: dict[str, Any] = {
-            "embeddings": _Tensor(_Storage(torch.FloatStorage, "0", len(ids) * dim), (len(ids), dim))
-        }
-        content["ids"] = _Tensor(_Storage(torch.LongStorage, "1", len(ids)), ids.shape) if numbers else ids.tolist()
+        rows = _Tensor(_Storage(torch.FloatStorage, "0", len(ids) * dim), (len(ids), dim))
+        stored = _Tensor(_Storage(torch.LongStorage, "1", len(ids)), ids.shape) if numbers else ids.tolist()
         text = io.BytesIO()
-        _Pickler(text, protocol=2).dump(content)
-        for name, data in (("data.pkl", text.getvalue()), ("byteorder", b"little"), ("version", b"3\n")):
-            self._whole(name, data)
+        _Pickler(text, protocol=2).dump({"embeddings": rows, "ids": stored})
+        records = [("data.pkl", text.getvalue()), ("byteorder", b"little"), ("version", b"3\n")]
         if numbers:
-            self._whole("data/1", ids.astype("<i8", copy=False).tobytes())
+            records.append(("data/1", ids.astype("<i8", copy=False).tobytes()))
+        for name, data in records:
+            with self._record(name) as record:
+                record.write(data)
         self._rows = self._record("data/0")
 
     def append(self, ids: Ids, rows: NDArray[np.float32]) -> None:
@@ -220,10 +220,6 @@ class Pt(Format):
     def close(self) -> None:
         self._rows.close()
         self._zip.close()
-
-    def _whole(self, name: str, data: bytes) -> None:
-        with self._record(name) as record:
-            record.write(data)
 
     def _record(self, name: str) -> Any:
         """An open record whose first byte is aligned, so that a mapped file can be used as it lies."""

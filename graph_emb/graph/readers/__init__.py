@@ -13,11 +13,10 @@ from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import (  # noqa: F401 - they register
-    dgl_graph,
     edge_list,
     files_of_types,
+    libraries,
     matrices,
-    networkx_graph,
     ogb,
     triples,
 )

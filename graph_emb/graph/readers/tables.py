@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -38,25 +39,20 @@ def is_parquet(file: Path) -> bool:
     return split_suffix(file)[0] in PARQUET
 
 
-def column_names(file: Path, separator: str | None = None) -> list[str]:
-    """Names of the columns: of the Parquet schema, or in the first line of a text file."""
+def head_of(file: Path, separator: str | None = None) -> tuple[int, str, list[str]]:
+    """Number (from 1) of a text's first line that is not blank, its separator and its cells; of Parquet the columns.
+
+    Raises:
+        DataError: there is no such line.
+    """
     if is_parquet(checked_file(file)):
         from pyarrow import parquet
 
         with parsing(file, "a Parquet file"):
-            return list(parquet.read_schema(file).names)
-    _, line = first_line(file)
-    return split_line(line, separator or separator_of(line))
-
-
-def first_line(file: Path) -> tuple[int, str]:
-    """Number (from 1) and text of the first line of a text file that is not blank.
-
-    Raises:
-        DataError: there is none.
-    """
-    for numbered in lines_of(checked_file(file)):
-        return numbered
+            return 0, "", list(parquet.read_schema(file).names)
+    for number, line in lines_of(file):
+        separator = separator or separator_of(line)
+        return number, separator, split_line(line, separator)
     raise DataError(f"{file}: has no line of text")
 
 
@@ -138,18 +134,14 @@ def line_blocks(file: Path, block_bytes: int) -> Iterator[tuple[int, bytes]]:
 
 def numbered_lines(file: Path, text: bytes, first_line: int, comment: str) -> Iterator[tuple[int, str]]:
     """Number and text of each line of a block that is neither blank nor a comment."""
-    start, number = 0, first_line
-    while start < len(text):
-        end = text.find(b"\n", start)
-        end = len(text) if end < 0 else end
+    for number, raw in enumerate(io.BytesIO(text), first_line):
         try:
-            line = text[start:end].decode("utf-8")
+            line = raw.removesuffix(b"\n").decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"{file}, line {number}: byte {error.object[error.start]:#x} is not UTF-8 text") from None
         stripped = line.strip()
         if stripped and not (comment and stripped[0] in comment):
             yield number, line
-        start, number = end + 1, number + 1
 
 
 def lines_of(file: Path, comment: str = "", block_bytes: int = 1 << 16) -> Iterator[tuple[int, str]]:
@@ -177,21 +169,16 @@ def read_columns(
     Raises:
         DataError: no such column, or a row that cannot be read; names file, line and value.
     """
-    header_line = 0
-    if is_parquet(checked_file(file)):
-        known = column_names(file)
-    else:
-        number, line = first_line(file)
-        separator = separator or separator_of(line)
-        known = split_line(line, separator)
-        header_line, known = (number, known) if header else (0, [str(place) for place in range(len(known))])
+    header_line, separator, known = head_of(file, separator)
+    if not header and not is_parquet(file):
+        header_line, known = 0, [str(place) for place in range(len(known))]
     names = known if names is None else names
     for name in names:
         if name not in known:
             raise DataError(f"{file}: no column {name!r}; columns: {', '.join(known[:20])}")
         if known.count(name) > 1:
             raise DataError(f"{file}: {known.count(name)} columns are called {name!r}; expected one")
-    if separator is None or is_parquet(file):
+    if is_parquet(file):
         return _read_parquet(file, names, text)
     return _read_text(file, names, known, separator, header_line, text)
 

@@ -140,7 +140,7 @@ def _files(path: Path) -> dict[str, Path]:
 def _read(file: Path, options: ReadOptions) -> list[Any]:
     """Head, relation (as strings) and tail columns of a file."""
     ids, separator, parquet = options.ids, options.separator, tables.is_parquet(file)
-    names = tables.column_names(file, separator)
+    _, _, names = tables.head_of(file, separator)
     if len(names) != 3:
         raise DataError(f"{file}: {len(names)} column(s) in the first line, expected 3: head, relation, tail")
     keys = names if parquet else ["0", "1", "2"]
