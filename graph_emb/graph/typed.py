@@ -80,9 +80,21 @@ class HeteroGraph:
 
     def __post_init__(self) -> None:
         for etype, (src, dst) in self.edges.items():
-            self._check_edges(etype, src, dst)
-        ids = {ntype: {"original ids": own} for ntype, own in self.node_ids.items()}
-        for what, by_type in (("node data", self.node_data), ("original ids", ids)):
+            name = f"edge type {':'.join(etype)}"
+            for side, ids in (("sources", src), ("destinations", dst)):
+                if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                    raise DataError(f"{name}: {side} have shape {ids.shape}, dtype {ids.dtype}; expected integers (E,)")
+            if len(src) != len(dst):
+                raise DataError(f"{name}: {len(src)} sources but {len(dst)} destinations")
+            for side, ntype, ids in (("source", etype[0], src), ("destination", etype[2], dst)):
+                if ntype not in self.num_nodes:
+                    raise DataError(f"{name}: unknown node type {ntype!r}; known: {', '.join(self.num_nodes)}")
+                limit = self.num_nodes[ntype]
+                bad = first_outside(ids, limit)
+                if bad is not None:
+                    raise DataError(f"{name}, edge {bad}: {side} {int(ids[bad])} is outside [0, {limit})")
+        originals = {ntype: {"original ids": own} for ntype, own in self.node_ids.items()}
+        for what, by_type in (("node data", self.node_data), ("original ids", originals)):
             for ntype, columns in by_type.items():
                 if ntype not in self.num_nodes:
                     raise DataError(f"{what} of unknown type {ntype!r}; known: {', '.join(self.num_nodes)}")
@@ -93,21 +105,6 @@ class HeteroGraph:
             _check_lengths(f"edge type {':'.join(etype)}", len(self.edges[etype][0]), columns)
         self.node_data = {ntype: columns for ntype, columns in self.node_data.items() if columns}
         self.edge_data = {etype: columns for etype, columns in self.edge_data.items() if columns}
-
-    def _check_edges(self, etype: EdgeType, src: np.ndarray, dst: np.ndarray) -> None:
-        name = f"edge type {':'.join(etype)}"
-        for side, ids in (("sources", src), ("destinations", dst)):
-            if ids.ndim != 1 or ids.dtype.kind not in "iu":
-                raise DataError(f"{name}: {side} have shape {ids.shape}, dtype {ids.dtype}; expected integers (E,)")
-        if len(src) != len(dst):
-            raise DataError(f"{name}: {len(src)} sources but {len(dst)} destinations")
-        for side, ntype, ids in (("source", etype[0], src), ("destination", etype[2], dst)):
-            if ntype not in self.num_nodes:
-                raise DataError(f"{name}: unknown node type {ntype!r}; known: {', '.join(self.num_nodes)}")
-            limit = self.num_nodes[ntype]
-            bad = first_outside(ids, limit)
-            if bad is not None:
-                raise DataError(f"{name}, edge {bad}: {side} {int(ids[bad])} is outside [0, {limit})")
 
     @property
     def ntypes(self) -> list[str]:

@@ -169,15 +169,10 @@ def knowledge_graph(dataset: Dataset) -> KnowledgeGraph:
     if names is None:
         names = np.array([etype[1] if len(graph.ntypes) == 1 else ":".join(etype) for etype in graph.etypes])
     ids = graph.node_ids.get(graph.ntypes[0]) if len(graph.ntypes) == 1 else None
-    return KnowledgeGraph(
-        dataset.name,
-        graph.total_nodes,
-        len(names),
-        {"train": np.concatenate(pieces).astype(np.int64)},
-        None if ids is None else tuple(ids.tolist()),
-        tuple(names.tolist()),
-        entity_types=offsets if len(graph.ntypes) > 1 else None,
-    )
+    parts = {"train": np.concatenate(pieces).astype(np.int64)}
+    entities, relations = None if ids is None else tuple(ids.tolist()), tuple(names.tolist())
+    types = offsets if len(graph.ntypes) > 1 else None
+    return KnowledgeGraph(dataset.name, graph.total_nodes, len(names), parts, entities, relations, entity_types=types)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,14 +276,9 @@ def hold_out_edges(graph: Graph, valid: float = 0.1, test: float = 0.1, seed: in
     kept = np.ones(len(edges), dtype=bool)
     for places in held_out.values():
         kept[places] = False
-    train = Graph.from_edges(
-        edges[kept, 0],
-        edges[kept, 1],
-        None if graph.node_ids is not None else graph.num_nodes,
-        None if weights is None else weights[kept],
-        graph.directed,
-        graph.node_ids,
-    )
+    num_nodes = None if graph.node_ids is not None else graph.num_nodes
+    weights = None if weights is None else weights[kept]
+    train = Graph.from_edges(edges[kept, 0], edges[kept, 1], num_nodes, weights, graph.directed, graph.node_ids)
     return train, {
         "train": {"edge": edges[kept]},
         "valid": {"edge": edges[held_out["valid"]], "edge_neg": negatives[:num_valid]},

@@ -7,31 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.terminal import progress_shown
-from graph_emb.graph.csr import Graph
-from graph_emb.graph.readers import (  # noqa: F401 - they register
-    edge_list,
-    files_of_types,
-    libraries,
-    matrices,
-    ogb,
-    triples,
-)
-from graph_emb.graph.readers.source import (
-    READERS,
-    WEIGHT,
-    Contents,
-    Reader,
-    ReadOptions,
-    as_path,
-    checked_file,
-    cleaned,
-    register,
-)
-from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
+
+# They register themselves.
+from graph_emb.graph.readers import edge_list, files_of_types, libraries, matrices, ogb, triples  # noqa: F401
+from graph_emb.graph.readers.source import READERS, Contents, Reader, ReadOptions, as_path, checked_file, cleaned
+from graph_emb.graph.typed import HeteroGraph
 
 __all__ = ["READERS", "Contents", "ReadOptions", "Reader", "read_graph"]
 
@@ -100,17 +82,17 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     """
     asked = ReadOptions.of(options)
     path = as_path(source)
-    reader = READERS[asked.format] if asked.format is not None else _reader_of(source)
+    kind = _format_of(source) if asked.format is None else asked.format
+    reader = READERS[kind]
     for option in options:
         if option not in reader.options:
-            kind = next(known for known, entry in READERS.items() if entry is reader)
             raise unknown_name(f"option of format {kind!r}", option, reader.options)
     name = asked.name
     if name is not None and (name in ("", ".", "..") or any(letter in name for letter in "/\\\0")):
         raise ConfigError(f"name {name!r}: must be a file name without '/', such as 'ddi'")
     if not (reader.objects(source) if path is None else reader.paths):
         given = f"a {type(source).__name__} in memory" if path is None else f"a path, {path}"
-        raise ConfigError(f"format={asked.format!r} does not read {given}; leave format= out")
+        raise ConfigError(f"format={kind!r} does not read {given}; leave format= out")
     if path is not None:
         source = checked_file(path) if isinstance(reader.paths, tuple) else path
     with progress_shown(asked.progress):
@@ -124,26 +106,11 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     return graph if name is None else replace(graph, name=name)
 
 
-@register("memory", objects=lambda source: isinstance(source, HeteroGraph | Graph))
-def read_memory(source: Any, options: ReadOptions) -> Contents:
-    """The same edges; of a ``Graph`` its arcs in the order of their sources."""
-    if isinstance(source, HeteroGraph):
-        return Contents(source)
-    graph = HeteroGraph(
-        {NODE_TYPE: source.num_nodes},
-        {EDGE_TYPE: (source.sources().astype(np.int64), source.indices.astype(np.int64))},
-        edge_data={EDGE_TYPE: {} if source.weights is None else {WEIGHT: source.weights.copy()}},
-        node_ids={} if source.node_ids is None else {NODE_TYPE: source.node_ids},
-        symmetric=not source.directed,
-    )
-    return Contents(graph)
-
-
-def _reader_of(source: Any) -> Reader:
-    for reader in sorted(READERS.values(), key=lambda reader: reader.fallback):
+def _format_of(source: Any) -> str:
+    for kind in sorted(READERS, key=lambda kind: READERS[kind].fallback):
         with suppress(OSError, ValueError):  # a name that no file system takes
-            if reader.accepts(source):
-                return reader
+            if READERS[kind].accepts(source):
+                return kind
     path = as_path(source)
     if path is None:
         known = "dgl, networkx, scipy.sparse, graph_emb Graph or HeteroGraph, or a path"

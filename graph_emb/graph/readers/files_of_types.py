@@ -180,16 +180,10 @@ def read_yaml(file: Path, options: ReadOptions) -> Contents:
         ntype: _columns(file, f"nodes.{ntype}", node.section, node.rows, node.num, node.positions)
         for ntype, node in nodes.items()
     }
+    num_nodes, edges = {ntype: node.num for ntype, node in nodes.items()}, dict(zip(edge_data, numbers, strict=True))
+    ids, name = {t: node.kept for t, node in nodes.items() if node.kept is not None}, described.name or file.stem
     with parsing(file, "a graph"):
-        graph = HeteroGraph(
-            {ntype: node.num for ntype, node in nodes.items()},
-            dict(zip(edge_data, numbers, strict=True)),
-            node_data,
-            edge_data,
-            node_ids={ntype: node.kept for ntype, node in nodes.items() if node.kept is not None},
-            name=described.name or file.stem,
-        )
-    return Contents(graph)
+        return Contents(HeteroGraph(num_nodes, edges, node_data, edge_data, ids, name=name))
 
 
 class _Rows:

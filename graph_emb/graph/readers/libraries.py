@@ -1,4 +1,4 @@
-"""Graphs of DGL and networkx with all their data: in memory, in files of either library, and DGL's chunked format.
+"""Graphs in memory of this library, DGL and networkx, with all their data, and the files of DGL and networkx.
 
 The chunked format is ``metadata.json`` and the csv, numpy and Parquet files that it names. DGL's own Parquet reader
 runs ``eval`` on the files' metadata; here a shape is digits and commas or an error. networkx graphs are also read from
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.csr import Graph
 from graph_emb.graph.dgl_format import read_graphs
 from graph_emb.graph.ids import first_repeated
 from graph_emb.graph.readers import tables
@@ -42,6 +43,18 @@ from graph_emb.graph.readers.tables import fault_of_id, is_integer
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph, checked_edge_type
 
 _ORIGINAL_IDS = "_ID"  # dgl.NID and dgl.EID: where a subgraph's nodes and edges came from
+
+
+@register("memory", objects=lambda source: isinstance(source, HeteroGraph | Graph))
+def read_memory(source: Any, options: ReadOptions) -> Contents:
+    """The same edges; of a ``Graph`` its arcs in the order of their sources."""
+    if isinstance(source, HeteroGraph):
+        return Contents(source)
+    edges = {EDGE_TYPE: (source.sources().astype(np.int64), source.indices.astype(np.int64))}
+    edge_data = {EDGE_TYPE: {} if source.weights is None else {WEIGHT: source.weights.copy()}}
+    ids = {} if source.node_ids is None else {NODE_TYPE: source.node_ids}
+    num_nodes = {NODE_TYPE: source.num_nodes}
+    return Contents(HeteroGraph(num_nodes, edges, {}, edge_data, ids, symmetric=not source.directed))
 
 
 @register("dgl", "index", objects=lambda source: is_object_of(source, "dgl"), paths=(".dgl", ".bin"))
@@ -101,15 +114,9 @@ def _typed(
             columns[WEIGHT] = columns[WEIGHT][:, 0]
         weights = columns.get(WEIGHT)
         symmetric = (weights is None or weights.ndim == 1) and is_symmetric(*ends[etype], weights, num)
-    return HeteroGraph(
-        dict(num_nodes),
-        ends,
-        node_data=dict(node_data),
-        edge_data=dict(edge_data),
-        node_ids={ntype: values.astype(np.int64, copy=False) for ntype, values in ids.items()},
-        name=name,
-        symmetric=symmetric,
-    )
+    node_ids = {ntype: values.astype(np.int64, copy=False) for ntype, values in ids.items()}
+    data = dict(node_data), dict(edge_data)
+    return HeteroGraph(dict(num_nodes), ends, *data, node_ids, name=name, symmetric=symmetric)
 
 
 def _columns(frame: Any) -> dict[str, NDArray]:
@@ -349,15 +356,11 @@ def _networkx_contents(source: Any, options: ReadOptions, name: str, *, texts: b
     node_rows = [source.nodes[nodes[old]] for old in order.tolist()]
     edge_rows = [{k: v for k, v in arc[2].items() if k != WEIGHT or options.weight is not False} for arc in arcs]
     is_dense = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(len(ids)))
-    graph = HeteroGraph(
-        {NODE_TYPE: len(nodes)},
-        {EDGE_TYPE: (src, dst)},
-        node_data={NODE_TYPE: _attributes("node", node_rows, options.node_attributes, counts)},
-        edge_data={EDGE_TYPE: _attributes("edge", edge_rows, options.edge_attributes, counts)},
-        node_ids={} if is_dense else {NODE_TYPE: ids},
-        counts=counts,
-        name=name,
-    )
+    node_data = {NODE_TYPE: _attributes("node", node_rows, options.node_attributes, counts)}
+    edge_data = {EDGE_TYPE: _attributes("edge", edge_rows, options.edge_attributes, counts)}
+    node_ids = {} if is_dense else {NODE_TYPE: ids}
+    edges = {EDGE_TYPE: (src, dst)}
+    graph = HeteroGraph({NODE_TYPE: len(nodes)}, edges, node_data, edge_data, node_ids, counts, name)
     return Contents(graph, both_ways=not source.is_directed())
 
 

@@ -76,27 +76,19 @@ def _node(data: Any) -> HeteroGraph:
     columns = _tables(data.node_feat, data.extra, "node_")
     columns["label"] = data.labels
     columns |= {MASKS[part]: mask_of(ids, data.num_nodes) for part, ids in data.split.items()}
-    return HeteroGraph(
-        {NODE_TYPE: data.num_nodes},
-        {EDGE_TYPE: (data.edge_index[0], data.edge_index[1])},
-        node_data={NODE_TYPE: columns},
-        edge_data={EDGE_TYPE: _tables(data.edge_feat, data.extra, "edge_")},
-        name=data.metadata.folder,
-    )
+    edges = {EDGE_TYPE: (data.edge_index[0], data.edge_index[1])}
+    edge_data = {EDGE_TYPE: _tables(data.edge_feat, data.extra, "edge_")}
+    return HeteroGraph({NODE_TYPE: data.num_nodes}, edges, {NODE_TYPE: columns}, edge_data, name=data.metadata.folder)
 
 
 def _link(data: Any) -> HeteroGraph:
     train = data.split["train"]
     src, dst = train["edge"].T if "edge" in train else (train["source_node"], train["target_node"])
-    edge_columns = {name: _column(train[name]) for name in (WEIGHT, "year") if name in train}
-    return HeteroGraph(
-        {NODE_TYPE: data.num_nodes},
-        {EDGE_TYPE: (np.ascontiguousarray(src), np.ascontiguousarray(dst))},
-        node_data={NODE_TYPE: _tables(data.node_feat, data.extra, "node_")},
-        edge_data={EDGE_TYPE: edge_columns},
-        counts=_held_out(data.split),
-        name=data.metadata.folder,
-    )
+    edges = {EDGE_TYPE: (np.ascontiguousarray(src), np.ascontiguousarray(dst))}
+    edge_data = {EDGE_TYPE: {name: _column(train[name]) for name in (WEIGHT, "year") if name in train}}
+    node_data = {NODE_TYPE: _tables(data.node_feat, data.extra, "node_")}
+    more = {"counts": _held_out(data.split), "name": data.metadata.folder}
+    return HeteroGraph({NODE_TYPE: data.num_nodes}, edges, node_data, edge_data, **more)
 
 
 def _held_out(split: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:

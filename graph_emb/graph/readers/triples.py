@@ -187,13 +187,8 @@ def relation_graph(
             if len(own):  # a relation of held-out triples only has no edges here
                 edges[NODE_TYPE, type_name, NODE_TYPE] = (heads[own], tails[own])
         relation_names = relation_names[np.diff(ends, prepend=0) > 0]
-    return HeteroGraph(
-        {NODE_TYPE: num_nodes},
-        edges,
-        edge_data={EDGE_TYPE: {RELATION: relations}} if policy == "column" else {},
-        relation_names=relation_names,
-        **more,
-    )
+    edge_data = {EDGE_TYPE: {RELATION: relations}} if policy == "column" else {}
+    return HeteroGraph({NODE_TYPE: num_nodes}, edges, edge_data=edge_data, relation_names=relation_names, **more)
 
 
 def type_names(relation_names: np.ndarray, short: bool = False) -> list[str]:
