@@ -76,10 +76,6 @@ class Traffic:
     bytes_sent: int = 0
     steps: int = 0
 
-    def count(self, asked: int, distinct: int, local: int) -> None:
-        """Add the ids of a pull."""
-        self.asked, self.distinct, self.local = self.asked + asked, self.distinct + distinct, self.local + local
-
     @property
     def local_share(self) -> float:
         """The share of distinct ids that did not travel."""

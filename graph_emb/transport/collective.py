@@ -105,7 +105,7 @@ class CollectiveTransport(Transport):
             found.early = None
             return gather(rows, route.place.to(rows.device))
         route = found.ranges.route(ids, self.rank)
-        self.traffic.count(len(ids), len(route.ids), route.counts[self.rank])
+        self._count(route, len(ids))
         weight, remote = found.shard.weight, len(route.ids) - route.counts[self.rank]
         others = weight.new_empty((remote, found.spec.dim))
         if self.world_size > 1:
@@ -132,7 +132,7 @@ class CollectiveTransport(Transport):
         if found.early is not None:
             raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
         route = found.ranges.route(ids, self.rank)
-        self.traffic.count(len(ids), len(route.ids), route.counts[self.rank])
+        self._count(route, len(ids))
         rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
         early = Prefetch(ids.clone(), route, rows)
         if self.world_size > 1:
@@ -308,6 +308,11 @@ class CollectiveTransport(Transport):
         if not self._tables.closed:
             self._tables.close()
             self.group.close()
+
+    def _count(self, route: Route, asked: int) -> None:
+        self.traffic.asked += asked
+        self.traffic.distinct += len(route.ids)
+        self.traffic.local += route.counts[self.rank]
 
 
 def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]], what: str) -> list[Packed]:

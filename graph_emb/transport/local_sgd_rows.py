@@ -82,8 +82,9 @@ class LocalSGDRows:
         self._copies = [self._lend(f"copies {t}", len(places)) for t, places in enumerate(self._places)]
         for copies, places in zip(self._copies, self._places, strict=True):
             gather(here, places, copies)
-        transport.traffic.count(len(sent), len(sent), 0)
-        transport.traffic.bytes_sent += len(sent) * 8 + sum(wanted) * self._row_bytes
+        traffic = transport.traffic
+        traffic.asked, traffic.distinct = traffic.asked + len(sent), traffic.distinct + len(sent)
+        traffic.bytes_sent += len(sent) * 8 + sum(wanted) * self._row_bytes
         return self._copies
 
     def give_back(self) -> None:

@@ -27,7 +27,7 @@ from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerErr
 from graph_emb.core.json_codec import pack, unpack
 from graph_emb.graph.partition_book import Rank
 from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, check_address, token_proof
-from graph_emb.transport.shm_all_to_all import SharedExchange
+from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
@@ -83,6 +83,11 @@ class ProcessGroup:
                 self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
             )
         self.same_memory = self._shared is not None
+        if self._shared is not None:  # ranks of one machine call the shared memory with no layer in between
+            shared = SharedAllToAll(self._shared, self.exchange_into, self._failed)
+            self.exchange = shared.exchange  # type: ignore[method-assign]
+            self.exchange_into = shared.exchange_into  # type: ignore[method-assign]
+            self.outgoing = shared.outgoing  # type: ignore[method-assign]
 
     def _start(self, backend: str) -> Any:
         absent = [word for word in _WORDS if word not in os.environ]
@@ -132,21 +137,14 @@ class ProcessGroup:
         """``exchange`` into memory that the caller holds, contiguous."""
         # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
-            if self._shared is not None and send.device.type == "cpu":
-                self._shared.exchange(out, send, to_send, to_receive)
-            else:
-                dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+            dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
 
     def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
         """Memory for what the next exchange sends, (num_rows, *), of the width, dtype and device of ``like``.
 
         Between ranks of one machine it is memory that they map, so that the exchange need not copy it.
         """
-        shape = (num_rows, *like.shape[1:])
-        num_bytes = math.prod(shape) * like.element_size()
-        if self._shared is None or like.device.type != "cpu" or not num_bytes:
-            return like.new_empty(shape)
-        return torch.from_numpy(self._shared.outgoing(num_bytes)).view(like.dtype).view(shape)
+        return like.new_empty((num_rows, *like.shape[1:]))
 
     def start_exchange(
         self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
@@ -217,6 +215,7 @@ class ProcessGroup:
         if self._shared is not None:
             self._shared.close()
             self._shared = None
+            del self.exchange, self.exchange_into, self.outgoing  # they keep this object, and mapped memory, alive
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
         if own is not None:
@@ -330,8 +329,6 @@ class DataParallel:
     Args:
         module: The network; parameters that a step leaves unused are fine.
         group: The ranks; None: this process alone.
-    Attributes:
-        module: The network, for its parameters and modes.
     """
 
     def __init__(self, module: nn.Module, group: ProcessGroup | None) -> None:

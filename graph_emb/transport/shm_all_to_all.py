@@ -6,11 +6,12 @@ Legend: W ranks.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,41 @@ class SharedExchange:
                 os.close(descriptor)
         self._descriptors = [-1, -1]
         self._mapped.clear()
+
+
+class SharedAllToAll:
+    """The exchange of ``ProcessGroup`` by shared memory; ``elsewhere`` is its own for tensors of other devices."""
+
+    def __init__(
+        self,
+        memory: SharedExchange,
+        elsewhere: Callable[[Tensor, Tensor, Sequence[int], Sequence[int], str], None],
+        failed: Callable[[RuntimeError, str], Exception],
+    ) -> None:
+        self._memory, self._elsewhere, self._failed = memory, elsewhere, failed
+
+    def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
+        out = send.new_empty((sum(to_receive), *send.shape[1:]))
+        self.exchange_into(out, send, to_send, to_receive, what)
+        return out
+
+    def exchange_into(
+        self, out: Tensor, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str
+    ) -> None:
+        if send.device.type != "cpu":
+            self._elsewhere(out, send, to_send, to_receive, what)
+            return
+        try:
+            self._memory.exchange(out, send, to_send, to_receive)
+        except RuntimeError as error:
+            raise self._failed(error, what) from error
+
+    def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
+        shape = (num_rows, *like.shape[1:])
+        num_bytes = math.prod(shape) * like.element_size()
+        if like.device.type != "cpu" or not num_bytes:
+            return like.new_empty(shape)
+        return torch.from_numpy(self._memory.outgoing(num_bytes)).view(like.dtype).view(shape)
 
 
 def _bytes(tensor: Tensor) -> np.ndarray:
