@@ -165,19 +165,12 @@ ASK = "pass it, or only=[names of tables] for a part of the checkpoint"
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """The objects that a load restores.
+    """The objects that a load restores."""
 
-    Attributes:
-        tables: Each table with whether its state is loaded.
-        optimizers: Each optimizer with its saved header.
-        dense: The objects that are restored.
-        report: A line for each thing, and for each that is left out.
-    """
-
-    tables: list[tuple[DistEmbedding, bool]]
-    optimizers: list[tuple[SparseOptimizer, dict[str, Any]]]
+    tables: list[tuple[DistEmbedding, bool]]  # each with whether its state is loaded
+    optimizers: list[tuple[SparseOptimizer, dict[str, Any]]]  # each with its saved header
     dense: DenseObjects
-    report: list[str]
+    report: list[str]  # a line for each thing, and for each that is left out
 
 
 def plan_restore(

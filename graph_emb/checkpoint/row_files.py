@@ -53,16 +53,11 @@ DTYPES = {code: dtype for dtype, code in CODES.items()}
 
 
 class Column(NamedTuple):
-    """A tensor of a file.
-
-    Attributes:
-        dtype, shape: Of the whole tensor.
-        offset: Of its first byte in the file.
-    """
+    """A tensor of a file."""
 
     dtype: torch.dtype
-    shape: tuple[int, ...]
-    offset: int = 0
+    shape: tuple[int, ...]  # of the whole tensor
+    offset: int = 0  # of its first byte in the file
 
     @property
     def row_bytes(self) -> int:

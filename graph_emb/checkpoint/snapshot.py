@@ -40,29 +40,18 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint before it is written, as one rank has it.
+    """A checkpoint before it is written, as one rank has it."""
 
-    Attributes:
-        place: Where it will be.
-        rank, ranks: This process, and how many write.
-        shares: This rank's rows.
-        tables: What the manifest says of each table, without files and clocks.
-        about: Other entries of the manifest.
-        tensors: Of model, torch optimizers and schedulers; the first rank's.
-        generators, extra: This rank's, as JSON.
-        retention: Which older checkpoints stay.
-    """
-
-    place: Path
+    place: Path  # where it will be
     rank: int
-    ranks: int
-    shares: list[TableShare]
-    tables: dict[str, dict[str, Any]]
-    about: dict[str, Any]
-    tensors: dict[str, Tensor]
-    generators: dict[str, Any]
-    extra: dict[str, Any]
-    retention: Retention
+    ranks: int  # that write
+    shares: list[TableShare]  # this rank's rows
+    tables: dict[str, dict[str, Any]]  # the manifest's entry of each table, without files and clocks
+    about: dict[str, Any]  # other entries of the manifest
+    tensors: dict[str, Tensor]  # of model, torch optimizers and schedulers; the first rank's
+    generators: dict[str, Any]  # this rank's, as JSON
+    extra: dict[str, Any]  # this rank's, as JSON
+    retention: Retention  # which older checkpoints stay
 
     def copied(self) -> Snapshot:
         """The same in memory of its own."""

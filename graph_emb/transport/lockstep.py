@@ -33,41 +33,28 @@ _AUTOMATIC = re.compile(r"embedding_\d+")
 
 @dataclass
 class Prefetch:
-    """Rows that are being fetched before they are pulled.
+    """Rows that are being fetched before they are pulled."""
 
-    Attributes:
-        ids, route, rows: The asked ids, their owners, and the memory for the answer, (R, D).
-        asks, wanted: Rows that come from and go to each rank, (W,).
-        asked, served: Rows of this rank that the others asked for, and the copies that were sent.
-        changed: Which rows of the shard a push has changed since; None where stale rows are allowed.
-        wait: Returns when the rows are here.
-    """
-
-    ids: Tensor
-    route: Route
-    rows: Tensor
-    asks: list[int] = field(default_factory=list)
-    wanted: list[int] = field(default_factory=list)
-    asked: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    served: Tensor | None = None
-    changed: Tensor | None = None
-    wait: Callable[[], None] = lambda: None
+    ids: Tensor  # asked
+    route: Route  # to their owners
+    rows: Tensor  # the memory for the answer, (R, D)
+    asks: list[int] = field(default_factory=list)  # rows that come from each rank, (W,)
+    wanted: list[int] = field(default_factory=list)  # rows that go to each rank, (W,)
+    asked: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # of this rank, by the others
+    served: Tensor | None = None  # the copies that were sent
+    changed: Tensor | None = None  # rows of the shard that a push has changed since; None: stale rows are allowed
+    wait: Callable[[], None] = lambda: None  # returns when the rows are here
 
 
 @dataclass
 class RankTable:
-    """A table as this rank sees it: its shard, and who stores the rest.
-
-    Attributes:
-        identity: Its number, the same on every rank and unlike those of other tables (``identity``).
-        shared: All rows of the table, where all ranks reach them; else None.
-    """
+    """A table as this rank sees it: its shard, and who stores the rest."""
 
     spec: TableSpec
     ranges: RankRanges
     shard: EmbeddingShard
-    identity: int
-    shared: Tensor | None = None
+    identity: int  # the same on every rank and unlike those of other tables (``identity()``)
+    shared: Tensor | None = None  # all rows of the table, where all ranks reach them
     early: Prefetch | None = None
 
     @property

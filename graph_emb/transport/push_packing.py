@@ -18,23 +18,14 @@ from graph_emb.transport.base import Push
 
 
 class Packed(NamedTuple):
-    """The gradients of one table on their way to the owners.
+    """The gradients of one table on their way to the owners."""
 
-    Attributes:
-        ids: Shape (S,), owner after owner.
-        grads: Shape (S, D); more columns where the rule prepared them.
-        counts: Rows of each owner, (W,).
-        how: The treatment of duplicates that is left to the owner.
-        distinct: Whether no id stands twice.
-        occurrences: Pushed rows that each row stands for, (S,), where the owners average over all senders.
-    """
-
-    ids: Tensor
-    grads: Tensor
-    counts: list[int]
-    how: Merge = "sum"
-    distinct: bool = False
-    occurrences: Tensor | None = None
+    ids: Tensor  # (S,), owner after owner
+    grads: Tensor  # (S, D); more columns where the rule prepared them
+    counts: list[int]  # rows of each owner, (W,)
+    how: Merge = "sum"  # the treatment of duplicates that is left to the owner
+    distinct: bool = False  # whether no id stands twice
+    occurrences: Tensor | None = None  # pushed rows that each row stands for, (S,), where owners average over senders
 
 
 PushMemory = Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]

@@ -60,7 +60,8 @@ def connect(
             sign of life, as a stopped process does; then it is named to all others.
         barrier_timeout: Seconds that a barrier may take where DGL's own servers serve, which see no deaths.
         staleness: Own pushes of a table that a pull of it may miss; 0: a pull sees all of them.
-        hogwild: Apply rows of this machine in the trainer too; updates can be lost.
+        hogwild: Apply rows of this machine in the trainer, without asking the server that also writes them: faster,
+            but updates of two processes to one row at one time can be lost.
     Raises:
         ConfigError: an option is outside its limits, or there is no token.
         PeerError: the servers or the other trainers did not come up.

@@ -44,9 +44,7 @@ class KVStoreTransport(Transport):
 
     Args:
         session: The way to the servers.
-        staleness: Own pushes of a table that a pull of it may miss.
-        hogwild: Apply rows of this machine in the trainer, without asking the server that also writes them: faster,
-            but updates of two processes to one row at one time can be lost.
+        staleness, hogwild: As ``graph_emb.transport.kvstore.connect``.
     """
 
     mode = "kvstore"
@@ -176,7 +174,7 @@ class KVStoreTransport(Transport):
         if not found.pull_handler:
             local = ids - found.low
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
-                self.traffic.count(len(ids), len(ids), len(ids))
+                self._count(len(ids), len(ids), len(ids))
                 return found.shard.read(local)
         own = range(0) if found.pull_handler else self._servers
         route = found.owners.route(ids)
@@ -184,7 +182,7 @@ class KVStoreTransport(Transport):
         away = [piece for piece in pieces if piece[0] not in own]
         numbers = self._exchange.start([(s, "pull", (found.key,), (route.ids[i:j],)) for s, i, j in away])
         remote = sum(end - start for _, start, end in away)
-        self.traffic.count(len(ids), len(route.ids), len(route.ids) - remote)
+        self._count(len(ids), len(route.ids), len(route.ids) - remote)
         self.traffic.bytes_sent += 8 * remote
         out = torch.empty((len(route.ids), found.spec.dim), dtype=found.spec.dtype)
         for server, start, end in pieces:
@@ -193,6 +191,11 @@ class KVStoreTransport(Transport):
         for (_, start, end), answer in zip(away, self._exchange.finish(numbers), strict=True):
             out[start:end] = answer.tensors[0]
         return gather(out, route.place)
+
+    def _count(self, asked: int, distinct: int, local: int) -> None:
+        self.traffic.asked += asked
+        self.traffic.distinct += distinct
+        self.traffic.local += local
 
     def push(self, pushes: Sequence[Push]) -> None:
         """Send the gradients of one step to the owners, merged; a later push, flush or pull raises a failure there.
@@ -380,28 +383,19 @@ class KVStoreTransport(Transport):
 
 @dataclass
 class TrainerTable:
-    """Who owns what, and the rows of the trainer's own machine, which it reads in shared memory.
-
-    Attributes:
-        key: The table's name and how many tables of that name were made before.
-        low, high: The ids of this machine.
-        shard: Their rows.
-        optimizers: How many were attached so far.
-        push_handler, pull_handler: Whether a user's handler is registered.
-        pending: Pushes since the last flush.
-    """
+    """Who owns what, and the rows of the trainer's own machine, which it reads in shared memory."""
 
     spec: TableSpec
     book: RangeBook
     owners: RankRanges
-    key: tuple[str, int]
+    key: tuple[str, int]  # the table's name and how many tables of that name were made before
     low: int
-    high: int
-    shard: shared.SharedShard
-    optimizers: int = 0
-    push_handler: bool = False
+    high: int  # the ids of this machine are [low, high)
+    shard: shared.SharedShard  # their rows
+    optimizers: int = 0  # attached so far
+    push_handler: bool = False  # whether a user's is registered
     pull_handler: bool = False
-    pending: int = 0
+    pending: int = 0  # pushes since the last flush
 
     def clocks(self) -> dict[str, float]:
         kinds = self.shard.state_specs

@@ -40,8 +40,6 @@ _NET_TYPE = "net_type" in inspect.signature(rpc.create_sender).parameters
 
 _lost: list[bool] = []
 
-Check = Callable[[], None]
-
 
 def start() -> None:
     """Make DGL's sender and receiver of this process.
@@ -53,10 +51,7 @@ def start() -> None:
         raise ModeError("this process lost a peer of its last job; start a new process")
     rpc.reset()
     for create in (rpc.create_sender, rpc.create_receiver):
-        if _NET_TYPE:
-            create(QUEUE_BYTES, "socket")
-        else:
-            create(QUEUE_BYTES)
+        create(QUEUE_BYTES, *(["socket"] if _NET_TYPE else []))
 
 
 def abandon() -> None:
@@ -103,7 +98,7 @@ class Opening:
         except Exception as error:  # reported by the thread that waits
             self._failure = error
 
-    def join(self, check: Check, timeout: float, who: str) -> None:
+    def join(self, check: Callable[[], None], timeout: float, who: str) -> None:
         """Wait until all peers are connected."""
         until = time.monotonic() + timeout
         while self._thread.is_alive():
@@ -254,25 +249,15 @@ def receive(timeout_ms: int = SLICE_MS) -> tuple[int, Any] | None:
 
 
 class Session(ABC):
-    """One trainer's way to the servers.
+    """One trainer's way to the servers."""
 
-    Attributes:
-        rank: This trainer.
-        machine: The machine that it runs on.
-        machines: The machine of each trainer.
-        hosts: The servers.
-        answer_timeout: Seconds that a living server may take for an answer.
-        barrier_timeout: Seconds that a barrier may take; None where the deaths of trainers are seen.
-        news: Ready while a peer has said something, or is gone: ``check`` looks what it is.
-    """
-
-    rank: int
-    machine: int
-    machines: Sequence[int]
-    hosts: Hosts
-    answer_timeout: float
-    barrier_timeout: float | None
-    news: select.poll
+    rank: int  # this trainer
+    machine: int  # that it runs on
+    machines: Sequence[int]  # of each trainer
+    hosts: Hosts  # the servers
+    answer_timeout: float  # seconds that a living server may take for an answer
+    barrier_timeout: float | None  # seconds that a barrier may take; None where the deaths of trainers are seen
+    news: select.poll  # ready while a peer has said something, or is gone: ``check`` looks what it is
 
     @abstractmethod
     def check(self) -> None:
