@@ -257,9 +257,13 @@ class Retention:
         """Checkpoints beside ``place`` that go once it is complete."""
         if self.keep_last is None:
             return []
-        found = checkpoints_in(place.parent)
-        found.pop(place, None)
-        others = list(found)
+        read: dict[Path, CheckpointManifest] = {}  # complete ones; links and unreadable ones are left out
+        for path in sorted(place.parent.iterdir()) if place.parent.is_dir() else []:
+            if path != place and not path.name.startswith(".") and not path.is_symlink() and (path / NAME).is_file():
+                with suppress(DataError, OSError):
+                    read[path] = CheckpointManifest.read(path)
+        found = dict(sorted(read.items(), key=lambda item: (item[1].step, item[1].created)))
+        others = list(found)  # oldest step first
         stay = set(others[len(others) - (self.keep_last - 1) :])
         if self.keep_best is not None:
             scored = {path: manifest.metric for path, manifest in found.items() if manifest.metric is not None}
@@ -331,16 +335,6 @@ def is_checkpoint(folder: Path) -> bool:
         return foreign_file(folder, _names(CheckpointManifest.read(folder))) is None
     except (DataError, OSError):
         return False
-
-
-def checkpoints_in(folder: Path) -> dict[Path, CheckpointManifest]:
-    """The complete checkpoints of a folder, oldest step first; links and unreadable ones are left out."""
-    found: dict[Path, CheckpointManifest] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not path.name.startswith(".") and not path.is_symlink() and (path / NAME).is_file():
-            with suppress(DataError, OSError):
-                found[path] = CheckpointManifest.read(path)
-    return dict(sorted(found.items(), key=lambda item: (item[1].step, item[1].created)))
 
 
 def _names(manifest: CheckpointManifest) -> Iterator[str]:

@@ -286,7 +286,10 @@ class DenseObjects:
             own = _state(name, one)["bit_generator"]
             if state["bit_generator"] != own:
                 raise ConfigError(f"{where}: generator {name!r} is a {state['bit_generator']}, the one here a {own}")
-            steps.append(partial(_set_state, one, state))
+            if isinstance(one, torch.Generator):
+                steps.append(partial(one.set_state, state["state"]))
+            else:
+                steps.append(partial(setattr, one.bit_generator, "state", state))
         return lambda: [step() for step in steps]
 
 
@@ -328,10 +331,3 @@ def _state(name: str, generator: Any) -> Any:
     raise ConfigError(
         f"generator {name!r} is a {type(generator).__name__}; pass a torch.Generator or a numpy.random.Generator"
     )
-
-
-def _set_state(generator: Any, state: Mapping[str, Any]) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state["state"])
-    else:
-        generator.bit_generator.state = state
