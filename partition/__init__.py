@@ -6,12 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graph_emb.graph.typed import HeteroGraph
-    from partition.assignment import Assignment
-    from partition.building import build, repartition
-    from partition.conversion import convert
-    from partition.partitioned import PartitionedGraph, load
-    from partition.verification import Verification, verify
+    from graph_emb.graph.typed import HeteroGraph as HeteroGraph
+    from partition.assignment import Assignment as Assignment
+    from partition.building import build as build
+    from partition.building import repartition as repartition
+    from partition.conversion import convert as convert
+    from partition.partitioned import PartitionedGraph as PartitionedGraph
+    from partition.partitioned import load as load
+    from partition.verification import Verification as Verification
+    from partition.verification import verify as verify
 
 # No module is named like a function: importing it would put the module in the function's place.
 _HOMES = {
@@ -37,14 +40,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
 
 
-__all__ = [
-    "Assignment",
-    "HeteroGraph",
-    "PartitionedGraph",
-    "Verification",
-    "build",
-    "convert",
-    "load",
-    "repartition",
-    "verify",
-]
+__all__ = list(_HOMES)

@@ -1,8 +1,6 @@
 """``python -m partition``."""
 
-import sys
-
 from partition.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

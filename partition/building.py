@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import sha256_of
+from graph_emb.core.storage import read_json, replace_json, sha256_of
 from graph_emb.core.terminal import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
-from partition.manifest import TIMINGS, FileSet, PartitionManifest, facts_of, read_json
+from partition.manifest import TIMINGS, FileSet, PartitionManifest, facts_of
 from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.relabel import PartBuilder, relabel, type_name
@@ -141,7 +141,7 @@ def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, op
         "assign_peak_bytes": assignment.peak_bytes,
         "report_seconds": time.perf_counter() - began,
     }
-    files.write_unlisted(TIMINGS, json.dumps(timings, indent=2) + "\n")
+    replace_json(files.folder.path / TIMINGS, timings)
 
 
 def _add_graphbolt(files: FileSet, config: dict[str, Any]) -> dict[str, Any]:

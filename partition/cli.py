@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from graph_emb.core.errors import ConfigError, GraphEmbError
-from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, Parser, one_line
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.terminal import Parser, exit_code, listed
 from graph_emb.core.yaml_text import parse_yaml
 
 if TYPE_CHECKING:
@@ -30,18 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 on success, 2 on bad input or a full disk or memory, 130 after Ctrl-C.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        args = _parser().parse_args(words)
-        return run(args)
-    except KeyboardInterrupt:
-        print("partition: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (GraphEmbError, OSError, MemoryError) as error:
-        if "--debug" in words:
-            raise
-        print(f"partition: error: {one_line(error, 'use fewer threads or a machine with more')}", file=sys.stderr)
-        return BAD_INPUT
+    more = "use fewer threads or a machine with more"
+    return exit_code(lambda words: run(_parser().parse_args(words)), argv, "partition", more)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,54 +55,50 @@ Rows = dict[str, dict[str, Any]]
 """Arguments of a command: flag or name, and what argparse takes; their ``dest`` is the parameter in the library."""
 
 
-def _argument(text: str, **settings: Any) -> dict[str, Any]:
-    return {"help": text, **settings}
-
-
 _NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
 _PAIRS: dict[str, Any] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
 _OUTPUT: Rows = {
-    "--out": _argument("folder of the partition", metavar="DIR", required=True),
-    "--overwrite": _argument("replace a partition that is in --out", action="store_true"),
+    "--out": dict(help="folder of the partition", metavar="DIR", required=True),
+    "--overwrite": dict(help="replace a partition that is in --out", action="store_true"),
 }
 _LAYOUT: Rows = {
-    "--halo": _argument("dgl (default): every edge with an end inside; inbound: in-edges only"),
-    "--hops": _argument("in-edges of how many steps away are kept; default: 1", dest="num_hops", **_NUMBER),
+    "--halo": dict(help="dgl (default): every edge with an end inside; inbound: in-edges only"),
+    "--hops": dict(help="in-edges of how many steps away are kept; default: 1", dest="num_hops", **_NUMBER),
 }
 _METHODS: Rows = {
-    "--parts": _argument("number of parts", dest="num_parts", required=True, **_NUMBER),
-    "--method": _argument("how nodes are assigned; default: auto, which says why"),
-    "--set": _argument("an option of the method; may be repeated", dest="method_options", **_PAIRS),
-    "--balance": _argument(
-        "nodes, edges, type:<node type>, train, valid, test, weight:<column>; default: nodes,edges", metavar="A,B"
+    "--parts": dict(help="number of parts", dest="num_parts", required=True, **_NUMBER),
+    "--method": dict(help="how nodes are assigned; default: auto, which says why"),
+    "--set": dict(help="an option of the method; may be repeated", dest="method_options", **_PAIRS),
+    "--balance": dict(
+        help="nodes, edges, type:<node type>, train, valid, test, weight:<column>; default: nodes,edges", metavar="A,B"
     ),
-    "--tolerance": _argument("what a part may hold above the mean, or NAME=T,NAME=T; default: 0.05", metavar="T"),
-    "--seed": _argument("default: 0", type=int),
-    "--threads": _argument("default: all cores", dest="num_threads", **_NUMBER),
-    "--edge-owner": _argument("whose part owns a cut edge: destination (default), source, balanced"),
+    "--tolerance": dict(help="what a part may hold above the mean, or NAME=T,NAME=T; default: 0.05", metavar="T"),
+    "--seed": dict(help="default: 0", type=int),
+    "--threads": dict(help="default: all cores", dest="num_threads", **_NUMBER),
+    "--edge-owner": dict(help="whose part owns a cut edge: destination (default), source, balanced"),
     **_LAYOUT,
-    "--graphbolt": _argument("add the sampling graphs of dgl.graphbolt", action="store_true"),
-    "--allow-empty": _argument("accept parts without rows of a type that has data", action="store_true"),
-    "--no-report": _argument(
-        "write no report.json, report.html and timings.json", dest="report", action="store_false", default=None
+    "--graphbolt": dict(help="add the sampling graphs of dgl.graphbolt", action="store_true"),
+    "--allow-empty": dict(help="accept parts without rows of a type that has data", action="store_true"),
+    "--no-report": dict(
+        help="write no report.json, report.html and timings.json", dest="report", action="store_false", default=None
     ),
 }
 _READING: Rows = {
-    "--read": _argument("an option of the reader; may be repeated", dest="reader_options", **_PAIRS),
-    "--trust-pickle": {"dest": "reader_options", "action": "append_const", "const": "trust_pickle=true"}
-    | _argument("read a pickled graph, which can run any code"),
+    "--read": dict(help="an option of the reader; may be repeated", dest="reader_options", **_PAIRS),
+    "--trust-pickle": dict(dest="reader_options", action="append_const", const="trust_pickle=true")
+    | dict(help="read a pickled graph, which can run any code"),
 }
-_SOURCE: Rows = {"source": _argument(PARTITION, metavar="DIR")}
+_SOURCE: Rows = {"source": dict(help=PARTITION, metavar="DIR")}
 COMMANDS: dict[str, tuple[str, Rows]] = {
     "build": (
         "partition a graph and write it in DGL's distributed format",
         {
-            "graph": _argument(SOURCE, metavar="GRAPH"),
+            "graph": dict(help=SOURCE, metavar="GRAPH"),
             **_METHODS,
             **_OUTPUT,
-            "--name": _argument("the graph's name in DGL; default: from the source"),
-            "--memory": _argument(
-                "hold at most this much, such as 2GB; for edge lists with integer ids", metavar="SIZE"
+            "--name": dict(help="the graph's name in DGL; default: from the source"),
+            "--memory": dict(
+                help="hold at most this much, such as 2GB; for edge lists with integer ids", metavar="SIZE"
             ),
             **_READING,
         },
@@ -122,16 +107,16 @@ COMMANDS: dict[str, tuple[str, Rows]] = {
         "cut, balance, halo and expected remote rows of a partition",
         {
             **_SOURCE,
-            "--json": _argument("write the numbers there as well", metavar="FILE"),
-            "--html": _argument("write the page with charts there", metavar="FILE"),
+            "--json": dict(help="write the numbers there as well", metavar="FILE"),
+            "--html": dict(help="write the page with charts there", metavar="FILE"),
         },
     ),
     "verify": (
         "check files, ranges, halo, edges, data and id maps of a partition",
         {
             **_SOURCE,
-            "--graph": _argument("compare every edge, column and id with this graph", metavar="GRAPH"),
-            "--no-checksums": _argument("compare sizes of files only", action="store_true"),
+            "--graph": dict(help="compare every edge, column and id with this graph", metavar="GRAPH"),
+            "--no-checksums": dict(help="compare sizes of files only", action="store_true"),
             **_READING,
         },
     ),
@@ -139,13 +124,13 @@ COMMANDS: dict[str, tuple[str, Rows]] = {
     "convert": (
         "write a partition or a graph in another form",
         {
-            "source": _argument(f"{PARTITION}; for chunked also {SOURCE}", metavar="FROM"),
-            "out": _argument("folder to write", metavar="TO"),
-            "--to": _argument("dgl, graphbolt, chunked or assignment", required=True),
+            "source": dict(help=f"{PARTITION}; for chunked also {SOURCE}", metavar="FROM"),
+            "out": dict(help="folder to write", metavar="TO"),
+            "--to": dict(help="dgl, graphbolt, chunked or assignment", required=True),
             **_LAYOUT,
-            "--chunks": _argument("files per type and column of chunked; default: 1", dest="num_chunks", **_NUMBER),
-            "--edge-format": _argument("parquet (default) or csv, for chunked"),
-            "--overwrite": _argument("replace a partition that is in TO", action="store_true"),
+            "--chunks": dict(help="files per type and column of chunked; default: 1", dest="num_chunks", **_NUMBER),
+            "--edge-format": dict(help="parquet (default) or csv, for chunked"),
+            "--overwrite": dict(help="replace a partition that is in TO", action="store_true"),
             **_READING,
         },
     ),
@@ -160,19 +145,14 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from partition.building import build
+    from partition.building import build, repartition
     from partition.streaming.shared_stages import Workers
 
-    made = build(**_arguments(args, build))
-    if args.memory is None or Workers.of_environment().rank == 0:  # the workers of a build say the same
+    function = build if "graph" in args else repartition
+    made = function(**_arguments(args, function))
+    streamed = getattr(args, "memory", None) is not None
+    if not streamed or Workers.of_environment().rank == 0:  # the workers of a build say the same
         _say_built(made)
-    return 0
-
-
-def _repartition(args: argparse.Namespace) -> int:
-    from partition.building import repartition
-
-    _say_built(repartition(**_arguments(args, repartition)))
     return 0
 
 
@@ -218,13 +198,13 @@ def _convert(args: argparse.Namespace) -> int:
     return 0
 
 
-_RUN = {"build": _build, "report": _report, "verify": _verify, "repartition": _repartition, "convert": _convert}
+_RUN = {"build": _build, "report": _report, "verify": _verify, "repartition": _build, "convert": _convert}
 
 
 def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dict[str, Any]:
     """What was given of a function's parameters; the others keep the defaults there."""
     texts: dict[str, Callable[[Any], Any]] = {
-        "balance": lambda text: tuple(_words(text)),
+        "balance": lambda text: tuple(listed(text)),
         "tolerance": _tolerance,
         "method_options": partial(_options, flag="--set"),
         "reader_options": partial(_options, flag="--read"),
@@ -234,16 +214,12 @@ def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dic
     return {name: texts[name](value) if name in texts else value for name, value in given.items() if value is not None}
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def _tolerance(text: str) -> float | dict[str, float]:
     """A number, or ``nodes=0.03,edges=0.1``."""
     try:
         if "=" not in text:
             return float(text)
-        return {name: float(number) for name, _, number in (word.partition("=") for word in _words(text))}
+        return {name: float(number) for name, _, number in (word.partition("=") for word in listed(text))}
     except ValueError:
         raise ConfigError(f"--tolerance {text!r}: write a number, or name=number,name=number") from None
 
@@ -268,7 +244,8 @@ def _progress(args: argparse.Namespace) -> bool | None:
 
 def _say_built(made: PartitionedGraph) -> None:
     """Print the facts of a new partition."""
-    from partition.manifest import TIMINGS, read_json
+    from graph_emb.core.storage import read_json
+    from partition.manifest import TIMINGS
 
     assert made.manifest is not None
     method = made.manifest.made

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.core.storage import OutputFile, PendingFolder, write_file
+from graph_emb.core.storage import OutputFile, PendingFolder, replace_json, replace_text, write_file
 from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
@@ -84,17 +84,9 @@ def convert(
         raise ConfigError(f"{source} has no parts; use build to make them")
     if to == "assignment":
         return write_assignment(assignment, out)
-    made = build(
-        graph,
-        out=out,
-        assignment=assignment,
-        edge_owner=edge_owner,
-        allow_empty=True,  # the parts are as they are
-        graphbolt=to == "graphbolt",
-        progress=progress,
-        **chosen,
-    )
-    return made.path
+    chosen |= {"assignment": assignment, "edge_owner": edge_owner, "progress": progress}
+    # an empty part is allowed, as the parts are as they are
+    return build(graph, out=out, graphbolt=to == "graphbolt", allow_empty=True, **chosen).path
 
 
 def _opened(
@@ -146,16 +138,21 @@ def write_chunked(
     if num_chunks < 1:
         raise ConfigError(f"num_chunks is {num_chunks}; at least 1")
     check_names(graph)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with PendingFolder(out, refuse_existing) as folder:
         made = _Chunks(folder.path, num_chunks, edge_format)
         metadata = made.metadata(graph)
         for ntype, ids in graph.node_ids.items():
-            made.write_ids(ntype, ids)
+            values = ids.tolist() if ids.dtype.kind in "USO" else ids
+            table = pa.table({"position": np.arange(len(ids)), "original_id": pa.array(values)})
+            made.write("node_ids", f"{ntype}.parquet", partial(pq.write_table, table))
         if assignment is not None:
             (folder.path / ASSIGNMENT_FOLDER).mkdir()
             _write_assignment(folder.path / ASSIGNMENT_FOLDER, assignment)
         # last: it makes the folder a graph
-        _write_text(folder.path / "metadata.json", json.dumps(metadata, indent=2) + "\n")
+        replace_json(folder.path / "metadata.json", metadata)
         return folder.publish()
 
 
@@ -188,7 +185,9 @@ class _Chunks:
         """Write all files and return what metadata.json says of them."""
         etypes = {type_name(etype): etype for etype in graph.etypes}
         node_sizes = {ntype: self._sizes(num) for ntype, num in graph.num_nodes.items()}
-        edge_sizes = {name: self._edge_sizes(len(graph.edges[etype][0])) for name, etype in etypes.items()}
+        edge_sizes = {name: self._sizes(len(graph.edges[etype][0])) for name, etype in etypes.items()}
+        if self.edge_format == "csv":  # without empty chunks: a file of 0 bytes looks like one that was cut off
+            edge_sizes = {name: [size for size in sizes if size] for name, sizes in edge_sizes.items()}
         edge_data = {name: graph.edge_data.get(etype, {}) for name, etype in etypes.items()}
         return {
             "graph_name": graph.name,
@@ -203,27 +202,13 @@ class _Chunks:
             "edge_data": self._data("edge_data", edge_data, edge_sizes),
         }
 
-    def write_ids(self, ntype: str, ids: np.ndarray) -> None:
-        """Original ids of a node type, by position."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        values = ids.tolist() if ids.dtype.kind in "USO" else ids
-        table = pa.table({"position": np.arange(len(ids)), "original_id": pa.array(values)})
-        self._write("node_ids", f"{ntype}.parquet", lambda stream: pq.write_table(table, stream))
-
     def _sizes(self, num: int) -> list[int]:
         return np.diff(np.linspace(0, num, self.num_chunks + 1).astype(np.int64)).tolist()
-
-    def _edge_sizes(self, num: int) -> list[int]:
-        """Sizes of the chunks; in csv without empty ones, as a file of 0 bytes looks like one that was cut off."""
-        sizes = self._sizes(num)
-        return [size for size in sizes if size] if self.edge_format == "csv" else sizes
 
     # The '-' before a chunk's number keeps column 'feat', chunk 10, apart from column 'feat1', chunk 0.
     def _edges(self, name: str, src: np.ndarray, dst: np.ndarray, sizes: list[int]) -> dict[str, Any]:
         files = [
-            self._write("edges", f"{name}-{chunk}.{self.edge_format}", partial(self._write_edges, src[rows], dst[rows]))
+            self.write("edges", f"{name}-{chunk}.{self.edge_format}", partial(self._write_edges, src[rows], dst[rows]))
             for chunk, rows in enumerate(_slices(sizes))
         ]
         layout = {"name": "csv", "delimiter": " "} if self.edge_format == "csv" else {"name": "parquet"}
@@ -250,11 +235,11 @@ class _Chunks:
                 files = []
                 for chunk, rows in enumerate(_slices(sizes[name] or [0])):
                     piece = values[rows].astype(storable(values.dtype), copy=False)
-                    files.append(self._write(f"{kind}/{name}", f"{column}-{chunk}.npy", npy_writer(piece)))
+                    files.append(self.write(f"{kind}/{name}", f"{column}-{chunk}.npy", npy_writer(piece)))
                 found.setdefault(name, {})[column] = {"format": {"name": "numpy"}, "data": files}
         return found
 
-    def _write(self, kind: str, name: str, write: Callable[[Any], object]) -> str:
+    def write(self, kind: str, name: str, write: Callable[[Any], object]) -> str:
         """Make a file: its path in the folder."""
         (self.folder / kind).mkdir(parents=True, exist_ok=True)
         write_file(self.folder / kind / name, write)
@@ -270,13 +255,9 @@ def _write_assignment(folder: Path, assignment: Assignment) -> None:
         write_file(folder / f"{ntype}.txt", partial(_write_lines, parts))
     algorithm = "random" if assignment.method == "random" else "metis"  # DGL's dispatch refuses any other name
     meta = {"version": "1.0.0", "num_parts": assignment.num_parts, "algo_name": algorithm}
-    _write_text(folder / "partition_meta.json", json.dumps(meta) + "\n")
+    replace_text(folder / "partition_meta.json", json.dumps(meta) + "\n")
 
 
 def _write_lines(parts: np.ndarray, stream: OutputFile, rows: int = 1 << 20) -> None:
     for start in range(0, len(parts), rows):
         stream.write("".join(f"{part}\n" for part in parts[start : start + rows].tolist()).encode())
-
-
-def _write_text(path: Path, text: str) -> None:
-    write_file(path, lambda stream: stream.write(text.encode()))

@@ -6,7 +6,6 @@ It is written after every file but the JSON that DGL opens, so a folder with bot
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -16,7 +15,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from graph_emb.core.errors import DataError
-from graph_emb.core.storage import PendingFolder, write_file
+from graph_emb.core.storage import PendingFolder, json_text, read_json, write_file
 from partition.assignment import Assignment, EdgeOwner, Halo
 
 NAME, TIMINGS = "manifest.json", "timings.json"
@@ -72,7 +71,7 @@ class PartitionManifest:
     def to_json(self) -> str:
         """The file's text."""
         content = {**asdict(self), "files": dict(sorted(self.files.items()))}  # threads write them in any order
-        return json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=2) + "\n"
+        return json_text({"format": FORMAT, "version": VERSION, **content})
 
     @classmethod
     def read(cls, folder: Path) -> PartitionManifest | None:
@@ -148,26 +147,7 @@ class FileSet:
         """Make a text file."""
         self.write(name, lambda stream: stream.write(text.encode()))
 
-    def write_unlisted(self, name: str, text: str) -> None:
-        """Make one of the files in ``UNLISTED``."""
-        write_file(self.folder.path / name, lambda stream: stream.write(text.encode()))
-
     def expect_text(self, name: str, text: str) -> None:
         """Note the checksum of a text file that is written later."""
         data = text.encode()
         self.manifest.files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        DataError: it is unreadable or no object.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor JSON, or a number of many digits
-        raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: holds a {type(content).__name__}; expected an object")
-    return content

@@ -93,8 +93,22 @@ class BuildOptions:
             raise ConfigError("num_parts is missing; give the number of parts or an assignment")
         if self.assignment is not None:
             self._check_assigned(self.assignment)
-        if self.memory is not None:
-            self._check_streamed()
+        if self.memory is None:
+            return
+        refused = {  # needs the whole graph in memory
+            "report=True": self.report,
+            f"edge_owner={self.edge_owner!r}": self.edge_owner != "destination",
+            f"num_hops={self.num_hops}": self.num_hops != 1,
+            "graphbolt=True": self.graphbolt,
+            "allow_empty=True": self.allow_empty,
+        }
+        for option, given in refused.items():
+            if given:
+                raise ConfigError(f"{option} needs the whole graph in memory; leave out it or memory")
+        if self.num_threads is not None:
+            raise ConfigError(
+                f"num_threads={self.num_threads}: memory= works with one thread; start workers by torchrun"
+            )
 
     @classmethod
     def of(cls, **given: Any) -> BuildOptions:
@@ -117,17 +131,9 @@ class BuildOptions:
         """The parts that are given, or those that the method makes."""
         from partition.methods import assign
 
-        return self.assignment or assign(
-            graph,
-            self.total_parts,
-            self.method,
-            balance=self.balance,
-            tolerance=self.tolerance,
-            seed=self.seed,
-            num_threads=self.num_threads,
-            edge_owner=self.edge_owner,
-            **(self.method_options or {}),
-        )
+        shared = ("method", "balance", "tolerance", "seed", "num_threads", "edge_owner")
+        options = {**{name: getattr(self, name) for name in shared}, **(self.method_options or {})}
+        return self.assignment or assign(graph, self.total_parts, **options)
 
     def _check_assigned(self, assignment: Assignment) -> None:
         """Refuse options that a given assignment leaves without effect."""
@@ -143,23 +149,6 @@ class BuildOptions:
         idle = [name for name, value in chosen.items() if value is not None]
         if idle:
             raise ConfigError(f"{idle[0]} has no effect on parts that are given; leave it or the assignment out")
-
-    def _check_streamed(self) -> None:
-        """Refuse options that need the whole graph in memory."""
-        refused = {
-            "report=True": self.report,
-            f"edge_owner={self.edge_owner!r}": self.edge_owner != "destination",
-            f"num_hops={self.num_hops}": self.num_hops != 1,
-            "graphbolt=True": self.graphbolt,
-            "allow_empty=True": self.allow_empty,
-        }
-        for option, given in refused.items():
-            if given:
-                raise ConfigError(f"{option} needs the whole graph in memory; leave out it or memory")
-        if self.num_threads is not None:
-            raise ConfigError(
-                f"num_threads={self.num_threads}: memory= works with one thread; start workers by torchrun"
-            )
 
 
 def with_options(function: Function, without: str | None = None) -> Function:

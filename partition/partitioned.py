@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
-from graph_emb.core.storage import PendingFolder, foreign_file
+from graph_emb.core.storage import PendingFolder, foreign_file, read_json
 from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
 from graph_emb.graph.readers.tables import read_npy
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
-from partition.manifest import FORMS, UNLISTED, PartitionManifest, read_json
+from partition.manifest import FORMS, UNLISTED, PartitionManifest
 from partition.relabel import Ranges, inverse, type_name
 
 if TYPE_CHECKING:  # they import torch, which most of this does without
@@ -70,7 +70,15 @@ class PartitionedGraph:
             self.edges = _ranges(self.config["edge_map"], names, self.num_parts)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DataError(f"{self.config_path}: no partition of DGL ({type(error).__name__}: {error})") from error
-        self.etypes = [_edge_type(name, self.config_path) for name in names]
+        self.etypes: list[EdgeType] = []
+        for name in names:
+            words = name.split(":")
+            if len(words) != 3:
+                raise DataError(
+                    f"{self.config_path}: edge type {name!r} is not source:relation:destination, as DGL before 1.0 "
+                    "wrote it; convert the file with DGL's tools/change_etype_to_canonical_etype.py"
+                )
+            self.etypes.append((words[0], words[1], words[2]))
         self._names = {"node": self.ntypes, "edge": names}
         self._ranges = {"node": self.nodes, "edge": self.edges}
         maps = {} if self.manifest is None else self.manifest.id_maps
@@ -190,12 +198,17 @@ class PartitionedGraph:
                 for out, ids, ntype in zip(ends[etype], part.ends(etype), (etype[0], etype[2]), strict=True):
                     out[places] = positions[ntype][ids]
                 _scatter(edge_data.setdefault(etype, {}), part.edge_data(etype), edge_positions[etype], rows)
+        node_ids = {}  # of types that had others than their positions
+        for ntype in self.ntypes if self.manifest is not None else ():
+            ids, order = self.original_ids(ntype), self.node_map(ntype)
+            if ids.dtype.kind == "U" or not np.array_equal(ids, order):
+                node_ids[ntype] = ids[inverse(order)]
         return HeteroGraph(
             {ntype: self.num_nodes(ntype) for ntype in self.ntypes},
             ends,
             {ntype: columns for ntype, columns in node_data.items() if columns},
             {etype: columns for etype, columns in edge_data.items() if columns},
-            self._named_ids(),
+            node_ids,
             name=self.name,
             relation_names=self.relation_names,
         )
@@ -215,17 +228,6 @@ class PartitionedGraph:
             why=f"read from {self.path}",
             balance=dict(made.get("balance", {})),
         )
-
-    def _named_ids(self) -> dict[str, np.ndarray]:
-        """Original ids of the types that had others than their positions, in original order."""
-        if self.manifest is None:
-            return {}
-        found = {}
-        for ntype in self.ntypes:
-            ids, order = self.original_ids(ntype), self.node_map(ntype)
-            if ids.dtype.kind == "U" or not np.array_equal(ids, order):
-                found[ntype] = ids[inverse(order)]
-        return found
 
     def _positions(self, kind: str, given: EdgeType | str) -> np.ndarray:
         if self.has_id_map(kind):
@@ -411,16 +413,6 @@ def _by_id(ids: dict[str, int]) -> list[str]:
     if [ids[name] for name in names] != list(range(len(names))):
         raise ValueError(f"type ids {ids} are not 0 .. {len(names) - 1}")
     return names
-
-
-def _edge_type(name: str, path: Path) -> EdgeType:
-    words = name.split(":")
-    if len(words) != 3:
-        raise DataError(
-            f"{path}: edge type {name!r} is not source:relation:destination, as DGL before 1.0 wrote it; convert the "
-            "file with DGL's tools/change_etype_to_canonical_etype.py"
-        )
-    return words[0], words[1], words[2]
 
 
 def _ranges(maps: Any, names: list[str], num_parts: int) -> Ranges:

@@ -62,11 +62,8 @@ def edges_of_parts(owners: EdgeParts, num_parts: int) -> np.ndarray:
 def _part_ends(
     assignment: Assignment, etype: EdgeType, ends: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    source, _, destination = etype
-    return (
-        assignment.parts[source][ends[0]].astype(np.int32, copy=False),
-        assignment.parts[destination][ends[1]].astype(np.int32, copy=False),
-    )
+    parts = assignment.parts[etype[0]], assignment.parts[etype[2]]
+    return parts[0][ends[0]].astype(np.int32, copy=False), parts[1][ends[1]].astype(np.int32, copy=False)
 
 
 @dataclass(frozen=True)

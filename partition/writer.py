@@ -10,35 +10,29 @@ Legend: P parts, N and E the ids of one type.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.core.storage import json_text, replace_text
 from graph_emb.core.terminal import Advance
-from graph_emb.graph.dgl_format import (
-    BlockColumn,
-    Chunked,
-    Column,
-    StoredGraph,
-    gathered,
-    storable,
-    write_graph,
-    write_tensors,
-)
+from graph_emb.graph.dgl_format import BlockColumn, Column, StoredGraph, gathered, storable, write_graph, write_tensors
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.manifest import FORMS, NAME, FileSet
 from partition.relabel import RESERVED_DATA, PartArrays, PartBuilder, Ranges, Relabelled, inverse, type_name
+from partition.streaming.shared_stages import FileArray
 
 PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
 Columns = dict[str, Column]
+Positions = np.ndarray | FileArray
+"""Original positions by partition id, read in slices."""
 TAKEN_NAMES = ("manifest", "report", "timings")
 """Graphs of these names would want a JSON that is another file of the folder."""
 
@@ -113,11 +107,8 @@ def dgl_config(
         "etypes": {etype: r for r, etype in enumerate(names)},
     }
     for part in range(len(nodes.starts)):
-        config[f"part-{part}"] = {
-            "node_feats": f"part{part}/node_feat.dgl",
-            "edge_feats": f"part{part}/edge_feat.dgl",
-            "part_graph": f"part{part}/graph.dgl",
-        }
+        files = ("node_feats", "node_feat"), ("edge_feats", "edge_feat"), ("part_graph", "graph")
+        config[f"part-{part}"] = {key: f"part{part}/{stem}.dgl" for key, stem in files}
     return config
 
 
@@ -226,20 +217,11 @@ def id_map_files(order: Positions, back: Column, sizes: np.ndarray, original_ids
     }
 
 
-class _Sliced(Chunked, Protocol):
-    def __len__(self) -> int: ...
-    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
-
-
-Positions = np.ndarray | _Sliced
-"""Original positions by partition id, read in slices."""
-
-
 def finish(files: FileSet, config: dict[str, Any]) -> None:
     """Write the manifest, then the JSON that makes the folder a partition."""
-    text = json.dumps(config, indent=2) + "\n"
+    text = json_text(config)
     files.expect_text(files.manifest.config, text)
-    files.write_unlisted(NAME, files.manifest.to_json())
+    replace_text(files.folder.path / NAME, files.manifest.to_json())
     files.write_text(files.manifest.config, text)
 
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import remove_folder, remove_left_behind
-from graph_emb.core.storage import PendingFolder, foreign_file
+from graph_emb.core.storage import PendingFolder, foreign_file, read_json
 
 Best = Literal["max", "min"]
 NAME = "manifest.json"
@@ -206,13 +206,9 @@ class CheckpointManifest(_Strict):
         path = Path(folder) / NAME
         if not path.is_file():
             raise DataError(f"{path}: no such file; {folder} is no complete checkpoint")
-        try:
-            content = json.loads(path.read_bytes().decode("utf-8"))
-        except ValueError as error:
-            raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from None
-        if not isinstance(content, dict) or content.get("kind") != KIND:
-            found = content.get("kind") if isinstance(content, dict) else type(content).__name__
-            raise DataError(f"{path}: kind {found!r}; expected {KIND!r}")
+        content = read_json(path)
+        if content.get("kind") != KIND:
+            raise DataError(f"{path}: kind {content.get('kind')!r}; expected {KIND!r}")
         if content.get("format") != FORMAT:
             raise DataError(f"{path}: format {content.get('format')!r}; this version of graph_emb reads {FORMAT}")
         stated = content.pop(SELF, None)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import xxhash
 from typing_extensions import Self
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import HiddenFolder, left_behind, named, remove_left_behind, remove_marked, size_text
 
 FREE_BYTES_MARGIN = 1 << 20
@@ -398,6 +398,21 @@ def replace_text(path: str | Path, text: str) -> None:
 def replace_json(path: str | Path, content: Any) -> None:
     """``replace_text`` of ``json_text``."""
     replace_text(path, json_text(content))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        DataError: it is unreadable or no object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # ValueError: neither UTF-8 nor JSON, or a number of many digits
+        raise DataError(f"{path}: no valid JSON ({error}); the file is damaged") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: holds a {type(content).__name__}; expected an object")
+    return content
 
 
 def foreign_file(folder: Path, ours: Iterable[str]) -> str | None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
+from graph_emb.core.interrupts import raising
 
 BAD_INPUT, INTERRUPTED = 2, 130
 SILENT_S = 2.0
@@ -41,6 +46,56 @@ class Parser(argparse.ArgumentParser):
     def flags(self) -> list[str]:
         """Every option of this parser."""
         return list(self._option_string_actions)
+
+
+def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog: str, when_out_of_memory: str) -> int:
+    """Run a command line and turn every failure into an exit code and one line.
+
+    Args:
+        run: Takes the arguments and returns the exit code.
+        argv: Arguments after the program's name; None takes those of the process.
+        prog: The program's name, in front of what goes to stderr.
+        when_out_of_memory: The next step after a MemoryError.
+    Returns:
+        That of ``run``, 2 on bad input or a full disk or memory, 130 after Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal's encoding lacks is shown escaped
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    noted: list[int] = []
+
+    def note(number: int) -> KeyboardInterrupt:
+        noted.append(number)
+        return KeyboardInterrupt()
+
+    stops = [signal.SIGTERM]  # a scheduler's, which keeps what was trained, as Ctrl-C does
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
+        stops.append(signal.SIGINT)
+    with warnings.catch_warnings(), raising(note, *stops):
+        if not debug:  # warnings of the libraries below us are for developers; ours stay
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("default", module=r"(graph_emb|partition)(\..*)?$")
+            warnings.showwarning = lambda message, *_, **__: print(f"{prog}: warning: {message}", file=sys.stderr)
+        try:
+            code = run(words)
+            sys.stdout.flush()  # here, where a reader that has left is no error
+            return code
+        except BrokenPipeError:  # the reader of our output, such as head, has left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except (GraphEmbError, OSError, MemoryError) as error:
+            if debug:
+                traceback.print_exc()
+            print(f"{prog}: error: {one_line(error, when_out_of_memory)}", file=sys.stderr)
+            return BAD_INPUT
+        except (KeyboardInterrupt, Exception) as error:
+            # an import turns Ctrl-C into an ImportError or a SystemError
+            if isinstance(error, KeyboardInterrupt) or (noted and not debug):
+                print(f"{prog}: interrupted", file=sys.stderr)
+                return INTERRUPTED
+            raise
 
 
 def one_line(error: BaseException, when_out_of_memory: str) -> str:

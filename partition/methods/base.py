@@ -18,45 +18,11 @@ import psutil
 from graph_emb.core.errors import ConfigError, PartitionError, Registry, unknown_name
 from graph_emb.core.threads import thread_count
 from graph_emb.graph.typed import HeteroGraph
-from partition.adjacency import RelationWeights, SymmetricAdjacency, symmetric
 from partition.assignment import Assignment, EdgeOwner
-from partition.constraints import Constraints, constraints
 from partition.kernels.sorting import move_costs
+from partition.problem import Problem, RelationWeights, constraints
 
 SEED_LIMIT = 2**63
-
-
-@dataclass
-class Problem:
-    """Input of a method.
-
-    Attributes:
-        num_parts: P, at least 2.
-        constraints: What must be even; only names that the method promised.
-        seed: Where all random choices come from.
-        num_threads: Changes the time, not the result.
-        relation_weights: What edges of a type weigh in the cut; others weigh 1.
-    """
-
-    graph: HeteroGraph
-    num_parts: int
-    constraints: Constraints
-    seed: int = 0
-    num_threads: int = 1
-    relation_weights: RelationWeights | None = None
-
-    @cached_property
-    def adjacency(self) -> SymmetricAdjacency:
-        """The symmetric graph, built when first asked for."""
-        return symmetric(self.graph, self.relation_weights, num_threads=self.num_threads)
-
-    @property
-    def num_nodes(self) -> int:
-        return self.graph.total_nodes
-
-    def rng(self) -> np.random.Generator:
-        """A fresh generator from the seed."""
-        return np.random.default_rng(self.seed)
 
 
 @dataclass(frozen=True)
@@ -75,9 +41,9 @@ class Method:
     name: str
     run: Callable[..., np.ndarray]
     refusal: Callable[[Sequence[str]], str]
-    balance: tuple[str, ...]
-    seeded: bool
-    weighted: bool
+    balance: tuple[str, ...] = ("nodes", "edges")
+    seeded: bool = True
+    weighted: bool = True
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -104,18 +70,11 @@ class Method:
 METHODS: Registry[Method] = Registry("partition method")
 
 
-def method(
-    name: str,
-    *,
-    refusal: Callable[[Sequence[str]], str],
-    balance: tuple[str, ...] = ("nodes", "edges"),
-    seeded: bool = True,
-    weighted: bool = True,
-) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Decorator that registers a function as a method."""
+def method(name: str, **facts: Any) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
+    """Decorator that registers a function as a method; ``facts`` are the other fields of ``Method``."""
 
     def file(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-        METHODS.register(name)(Method(name, run, refusal, balance, seeded, weighted))
+        METHODS.register(name)(Method(name, run, **facts))
         return run
 
     return file
@@ -138,11 +97,7 @@ def one_only(names: Sequence[str]) -> str:
 
 
 def at_least(option: str, value: object, low: int) -> int:
-    """An integer option, checked.
-
-    Raises:
-        ConfigError: not an integer, or below ``low``.
-    """
+    """An integer option, at least ``low``; a ConfigError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise ConfigError(f"{option} is {value!r}; it must be an integer of at least {low}")
     return int(value)
@@ -186,7 +141,13 @@ def assign(
     if not 0 <= seed < SEED_LIMIT:
         raise ConfigError(f"seed is {seed}; it must lie in [0, 2^63)")
     threads = thread_count(num_threads)
-    name, why = _chosen(graph, method, balance)
+    name, why = method, "asked for"
+    if method == "auto":
+        counted = all(kind == "nodes" or kind.startswith("type") for kind in balance or ("nodes",))
+        name = "multilevel"
+        why = "auto: the lowest cut under several limits at once, the same for a seed on any thread count"
+        if graph.total_edges == 0 and counted:
+            name, why = "range", "auto: no edges, so ranges of ids balance the nodes and cut nothing"
     chosen = METHODS[name]
     names = tuple(chosen.balance if balance is None else balance)
     chosen.check(names, seed, relation_weights, options)
@@ -208,17 +169,6 @@ def assign(
         peak_bytes=risen - held if risen > peak else 0,  # it may stay below an earlier peak
         balance=report.balance(parts, num_parts),
     )
-
-
-def _chosen(graph: HeteroGraph, method: str, balance: Sequence[str] | None) -> tuple[str, str]:
-    """(name, why)."""
-    if method != "auto":
-        METHODS[method]
-        return method, "asked for"
-    counted = all(name == "nodes" or name.startswith("type") for name in balance or ("nodes",))
-    if graph.total_edges == 0 and counted:
-        return "range", "auto: no edges, so ranges of ids balance the nodes and cut nothing"
-    return "multilevel", "auto: the lowest cut under several limits at once, the same for a seed on any thread count"
 
 
 def finish(problem: Problem, parts: np.ndarray, name: str, edge_owner: EdgeOwner, *, with_cut: bool) -> str:

@@ -126,13 +126,9 @@ def pymetis(problem: Problem) -> np.ndarray:
     rows = package.CSRAdjacency(adjacency.indptr, adjacency.indices.astype(np.int64))
     # METIS counts imbalance in thousandths, at least one
     options = package.Options(seed=problem.seed % 2**31, ufactor=max(1, int(tolerance * 1000)))
+    costs = _edge_weights(problem)
     _, parts = package.part_graph(
-        problem.num_parts,
-        adjacency=rows,
-        vweights=weights,
-        eweights=_edge_weights(problem),
-        recursive=False,
-        options=options,
+        problem.num_parts, adjacency=rows, vweights=weights, eweights=costs, recursive=False, options=options
     )
     return np.asarray(parts, np.int32)
 

@@ -1,20 +1,316 @@
 """Ours, the default: cluster, contract, split the coarsest graph, refine on the way back, under all limits at once.
 
-The coarsest graph is split by recursive bisection: greedy growing, several tries, the best kept.
-Legend: N nodes, P parts, C constraints.
+Levels of a graph get coarser by size-constrained label propagation; the coarsest is split by recursive bisection:
+greedy growing, several tries, the best kept.
+
+Meyerhenke, Sanders, Schulz, "Partitioning complex networks via size-constrained clustering" (SEA 2014); the pairing of
+nodes that favour the same full cluster follows KaMinPar (Gottesbueren et al., ESA 2021). Here a cluster has a limit
+for every constraint. Legend: N nodes, M stored entries, P parts, C constraints.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from graph_emb.core.threads import ThreadPool
-from partition.kernels import refinement as kernels
+from partition.kernels import clustering as kernels
+from partition.kernels import refinement
+from partition.kernels.sorting import cut_of, group
 from partition.methods.base import Problem, any_but_none, at_least, method
-from partition.methods.levels import Level, Parts, coarsen, scales_of
+from partition.problem import close_gaps
+
+CHUNK = 32
+"""Consecutive nodes that stay together in a random order: memory near in the input stays near."""
+BATCHES = 48
+CLUSTER_ROUNDS = 3
+MIN_BATCH = 64
+SERIAL_ENTRIES = 2_000_000
+"""Below this a batch costs less than handing it to threads."""
+SWAP_TRIES = 2_000
+PROPAGATION_ROUNDS = 6
+
+
+@dataclass
+class Level:
+    """A graph on the way to the coarsest.
+
+    Attributes:
+        indptr, indices, weights: Symmetric rows, (N + 1,), (M,), (M,) or empty.
+        node_weights: (N, C), int64.
+        labels: (N,), int32: the node of the next coarser level that each node is part of; None at the coarsest.
+        groups: (N,), int32, or empty: nodes of different groups never merge.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    weights: np.ndarray
+    node_weights: np.ndarray
+    groups: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    labels: np.ndarray | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @cached_property
+    def totals(self) -> np.ndarray:
+        """(C,): the sum of the node weights."""
+        return self.node_weights.sum(axis=0)
+
+    @cached_property
+    def sums(self) -> np.dtype[np.signedinteger]:
+        """The type that holds any sum of the weights."""
+        total = self.weights.sum(dtype=np.int64) if len(self.weights) else len(self.indices)
+        return np.dtype(np.int32 if total < 2**31 else np.int64)
+
+
+def random_order(num_nodes: int, rng: np.random.Generator) -> np.ndarray:
+    """Every node once, int32: chunks of neighbours in memory, in random order."""
+    chunks = rng.permutation(-(-num_nodes // CHUNK)).astype(np.int32)
+    order = (chunks[:, None] * np.int32(CHUNK) + np.arange(CHUNK, dtype=np.int32)).ravel()
+    return order[order < num_nodes]
+
+
+class Propagation:
+    """Label propagation on one level: clusters, or parts that get better.
+
+    Args:
+        labels: (N,), int32, changed in place.
+        loads: (L, C), int64: what each label holds, kept up to date.
+        limits: (C,): what a label may hold.
+    """
+
+    def __init__(
+        self, level: Level, labels: np.ndarray, loads: np.ndarray, limits: np.ndarray, threads: ThreadPool
+    ) -> None:
+        self.level, self.labels, self.loads, self.limits, self.threads = level, labels, loads, limits, threads
+        widest = int(np.diff(level.indptr).max(initial=0))
+        count = threads.num_threads if len(level.indices) > SERIAL_ENTRIES else 1
+        self._scratch = [
+            (np.zeros(len(loads), level.sums), np.empty(min(widest, len(loads)) + 1, np.int32)) for _ in range(count)
+        ]
+
+    def round(
+        self, rng: np.random.Generator, *, sizes: np.ndarray, favoured: np.ndarray, grouped: bool
+    ) -> tuple[int, int]:
+        """One pass over all nodes: (nodes moved, labels left without a node)."""
+        level = self.level
+        order = random_order(level.num_nodes, rng)
+        seed = np.uint64(rng.integers(2**63))
+        groups = level.groups if grouped else np.empty(0, np.int32)
+        batch = max(MIN_BATCH, -(-level.num_nodes // BATCHES))
+        if len(self._scratch) == 1:
+            return kernels.sweep(
+                order, batch, level.indptr, level.indices, level.weights, level.node_weights,
+                self.labels, self.loads, self.limits, groups, seed, *self._scratch[0], favoured, sizes,
+            )  # fmt: skip
+        moved = emptied = 0
+        given = (level.indptr, level.indices, level.weights, level.node_weights, self.labels, self.loads, self.limits)
+        count = len(self._scratch)
+
+        def propose(nodes: np.ndarray, targets: np.ndarray, thread: int) -> None:
+            low, high = thread * len(nodes) // count, (thread + 1) * len(nodes) // count
+            kernels.propose(nodes[low:high], *given, groups, seed, *self._scratch[thread], targets[low:high], favoured)
+
+        for start in range(0, level.num_nodes, batch):
+            nodes = order[start : start + batch]
+            targets = np.empty(len(nodes), np.int32)
+            calls = [partial(propose, nodes, targets, thread) for thread in range(count)]
+            self.threads.run(calls)
+            done = kernels.apply(nodes, targets, self.labels, level.node_weights, self.loads, self.limits, sizes)
+            moved += done[0]
+            emptied += done[1]
+        return moved, emptied
+
+
+def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Generator, threads: ThreadPool) -> np.ndarray:
+    """Clusters of at most ``limits``, (N,), int32, any numbers below N; stops early at ``target`` clusters."""
+    num_nodes = level.num_nodes
+    labels = np.arange(num_nodes, dtype=np.int32)
+    loads = level.node_weights.copy()
+    sizes = np.ones(num_nodes, np.int32)
+    favoured = np.full(num_nodes, -1, np.int32)
+    propagation = Propagation(level, labels, loads, limits, threads)
+    left = num_nodes
+    for _ in range(CLUSTER_ROUNDS):
+        moved, emptied = propagation.round(rng, sizes=sizes, favoured=favoured, grouped=True)
+        left -= emptied
+        if left <= target or moved < num_nodes // 50:
+            break
+    if left > target:
+        kernels.pair_up(labels, sizes, favoured, level.groups, level.node_weights, loads, limits)
+    return labels
+
+
+def contract(level: Level, labels: np.ndarray, threads: ThreadPool) -> Level:
+    """The graph whose nodes are the clusters; ``level.labels`` is set to their numbers."""
+    numbers, num_labels = kernels.number(labels)
+    order, starts = group(numbers, num_labels, np.int32)
+    begins = np.append(0, np.cumsum(np.diff(level.indptr)[order]))[starts]  # rows if no edge were merged
+    # Only the pages that are written count: the arrays are as long as they could get, then cut.
+    indices = np.empty(begins[-1], np.int32)
+    weights = np.empty(begins[-1], level.sums)
+    degrees = np.empty(num_labels, np.int64)
+    widest = min(num_labels, int(np.diff(begins).max(initial=0))) + 1
+    spans = threads.ranges(num_labels, begins)
+    calls = [
+        partial(
+            kernels.contract,
+            order, starts, low, high, begins[low], level.indptr, level.indices, level.weights, numbers,
+            np.zeros(num_labels, level.sums), np.empty(widest, np.int32), indices, weights, degrees,
+        )
+        for low, high in spans
+    ]  # fmt: skip
+    stops = threads.run(calls)
+    size = close_gaps([int(begins[low]) for low, _ in spans], stops, (indices, weights))
+    indices.resize(size, refcheck=False)
+    weights.resize(size, refcheck=False)
+    indptr = np.zeros(num_labels + 1, np.int64)
+    np.cumsum(degrees, out=indptr[1:])
+    node_weights = np.zeros((num_labels, level.node_weights.shape[1]), np.int64)
+    kernels.add_weights(numbers, level.node_weights, node_weights)
+    groups = level.groups[order[starts[:-1]]] if len(level.groups) else level.groups
+    level.labels = numbers
+    return Level(indptr, indices, weights, node_weights, groups)
+
+
+def coarsen(
+    finest: Level, limits: np.ndarray, growth: float, target: int, rng: np.random.Generator, threads: ThreadPool
+) -> list[Level]:
+    """Levels from the given one to the coarsest: about ``target`` nodes, or where clustering no longer helps.
+
+    Args:
+        limits: (C,): what a cluster may hold on any level.
+        growth: And at most this many mean nodes on one: smaller steps leave more chances to refine.
+    """
+    levels = [finest]
+    while levels[-1].num_nodes > target:
+        means = finest.totals / levels[-1].num_nodes
+        steady = np.minimum(limits, np.maximum(growth * means, 1)).astype(np.int64)
+        labels = cluster(levels[-1], steady, target, rng, threads)
+        coarser = contract(levels[-1], labels, threads)
+        if coarser.num_nodes > 0.95 * levels[-1].num_nodes:
+            levels[-1].labels = None
+            break
+        levels.append(coarser)
+    return levels
+
+
+def scales_of(means: np.ndarray) -> np.ndarray:
+    """Powers of two near 1 / mean, so that sums of overloads are exact in any order."""
+    return np.exp2(-np.floor(np.log2(np.maximum(means, 1.0))))
+
+
+@dataclass(frozen=True)
+class Search:
+    """Rounds of local search with the same parameters.
+
+    Attributes:
+        rounds: At most; a round that gains less than ``LEAST_GAIN`` of the cut is the last.
+        per_search: Boundary nodes that each search starts from; 0: all at once.
+        patience: Moves without a better state that end a search.
+        after: Left out where the round before gained less than this share of the cut.
+    """
+
+    rounds: int
+    per_search: int
+    patience: int
+    after: float = 0.0
+
+
+SMALL = Search(rounds=3, per_search=0, patience=400), Search(rounds=3, per_search=20, patience=60)
+LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100, after=0.005)
+HUGE = LARGE[:1]
+"""First from the whole boundary at once, then from a few nodes each, which finds what the first does not, but little of
+it on the largest levels, where it takes longest."""
+SMALL_ENTRIES, LARGE_ENTRIES = 3_000_000, 15_000_000
+LEAST_GAIN = 0.002
+TABLE_BYTES_PER_ENTRY = 12
+LEAST_TABLE_BYTES = 1 << 27
+"""A larger table of connections is not made: label propagation refines alone."""
+
+
+class Parts:
+    """A partition of one level and what each part holds.
+
+    Attributes:
+        parts: (N,), int32.
+        loads: (P, C), int64.
+        limits: (C,), int64.
+    """
+
+    def __init__(self, level: Level, parts: np.ndarray, limits: np.ndarray, num_parts: int) -> None:
+        self.level, self.parts, self.limits, self.num_parts = level, parts, limits, num_parts
+        self.loads = np.zeros((num_parts, len(limits)), np.int64)
+        kernels.add_weights(parts, level.node_weights, self.loads)
+        self.scales = scales_of(level.totals / num_parts)
+        self.bounds = np.repeat(limits[None, :], num_parts, axis=0)
+
+    @property
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Arrays of the graph that the loops take."""
+        level = self.level
+        return level.indptr, level.indices, level.weights, level.node_weights
+
+    @property
+    def overload(self) -> float:
+        """How far the loads are above the limits, in units of the scales; 0.0 where every limit holds."""
+        return float((np.maximum(self.loads - self.bounds, 0) * self.scales).sum())
+
+    def rebalance(self, rng: np.random.Generator) -> float:
+        """Mend what is above its limit: the overload that is left."""
+        if self.overload == 0.0:
+            return 0.0
+        order = rng.permutation(self.level.num_nodes).astype(np.int32)
+        left = refinement.rebalance(*self.rows, self.parts, self.loads, self.bounds, self.scales, order)
+        for _ in range(3):
+            if left == 0.0:
+                break
+            left = refinement.swap(
+                self.level.node_weights, self.parts, self.loads, self.bounds, self.scales, order, SWAP_TRIES
+            )
+            left = refinement.rebalance(*self.rows, self.parts, self.loads, self.bounds, self.scales, order)
+        return left
+
+    @property
+    def score(self) -> tuple[float, int]:
+        """Overload, then the weight of the edges between parts, counted from both ends: the less the better."""
+        return self.overload, int(cut_of(*self.rows[:3], self.parts))
+
+    def refine(self, rng: np.random.Generator, threads: ThreadPool) -> None:
+        """Lower the cut; nothing goes further above its limit than it was."""
+        level, entries = self.level, len(self.level.indices)
+        table_bytes = level.num_nodes * self.num_parts * level.sums.itemsize
+        if table_bytes > max(LEAST_TABLE_BYTES, TABLE_BYTES_PER_ENTRY * entries):
+            nothing = np.empty(0, np.int32)
+            propagation = Propagation(level, self.parts, self.loads, self.limits, threads)
+            for _ in range(PROPAGATION_ROUNDS):
+                moved, _ = propagation.round(rng, sizes=nothing, favoured=nothing, grouped=False)
+                if moved < LEAST_GAIN * level.num_nodes:
+                    break
+            return
+        table = np.empty((level.num_nodes, self.num_parts), level.sums)
+        spans = threads.ranges(level.num_nodes, level.indptr)
+        threads.run([partial(refinement.connect, *self.rows[:3], self.parts, a, b, table) for a, b in spans])
+        last = cut = int(refinement.outside(table, self.parts))
+        for search in SMALL if entries < SMALL_ENTRIES else LARGE if entries < LARGE_ENTRIES else HUGE:
+            if last < search.after * cut:
+                continue
+            least, marks = LEAST_GAIN * cut, np.empty(level.num_nodes, np.int8)
+            for _ in range(search.rounds):
+                threads.run([partial(refinement.mark_boundary, table, self.parts, a, b, marks) for a, b in spans])
+                seeds = refinement.marked(marks, random_order(level.num_nodes, rng))
+                # the gain of a round, from both ends as the cut
+                last = 2 * refinement.search(
+                    *self.rows, self.parts, self.loads, self.bounds, self.bounds, self.scales, table, seeds,
+                    search.per_search or len(seeds), search.patience,
+                )  # fmt: skip
+                cut -= last
+                if last <= least:
+                    break
 
 
 @dataclass(frozen=True)
@@ -42,10 +338,10 @@ class Effort:
     per_part: int
 
 
-SMALL = Effort(
+SMALL_EFFORT = Effort(
     3, 1, starts=108, tries=2, refined=1, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60
 )
-LARGE = Effort(
+LARGE_EFFORT = Effort(
     1, 0, starts=108, tries=2, refined=1 / 4, growth=1e9, shares=(1 / 5, 1 / 10, 1 / 20), coarsest=400, per_part=40
 )
 LARGE_EDGES = 4_000_000
@@ -68,58 +364,50 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         repeats: Runs from scratch with clusters of other sizes, at least 1; None: 3, and 1 from 4 million edges on.
         cycles: Coarsenings inside the best parts (Walshaw, 2004), at least 0; None: 1, and 0 from 4 million edges on.
     """
-    adjacency, num_parts, rng = problem.adjacency, problem.num_parts, problem.rng()
-    effort = SMALL if problem.graph.total_edges < LARGE_EDGES else LARGE
+    adjacency, num_parts, rng = problem.adjacency, problem.num_parts, np.random.default_rng(problem.seed)
+    effort = SMALL_EFFORT if problem.graph.total_edges < LARGE_EDGES else LARGE_EFFORT
     repeats = effort.repeats if repeats is None else at_least("repeats", repeats, 1)
     cycles = effort.cycles if cycles is None else at_least("cycles", cycles, 0)
     limits = problem.constraints.limits(num_parts)
     finest = Level(
         adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ascontiguousarray(problem.constraints.weights.T)
     )
+    even = -(-finest.totals // num_parts)
+    inner = even + (INNER_ROOM * (limits - even)).astype(np.int64)  # a limit is never below the even share
+    target = max(effort.coarsest, effort.per_part * num_parts)
+
+    def run(start: Level, share: float, threads: ThreadPool) -> Parts:
+        """Down to the coarsest level and back; with groups, from these parts on."""
+        caps = np.maximum((limits * share).astype(np.int64), 1)
+        levels = coarsen(start, caps, effort.growth, target, rng, threads)
+        coarsest = levels.pop()
+        if len(coarsest.groups):
+            made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
+            made.refine(rng, threads)
+        else:
+            made = first_parts(coarsest, num_parts, limits, effort, rng, threads)
+        while levels:
+            level = levels.pop()
+            assert level.labels is not None  # only the coarsest has none
+            made = Parts(level, made.parts[level.labels], inner if levels else limits, num_parts)
+            made.rebalance(rng)
+            made.refine(rng, threads)
+            level.labels = None
+        return made
+
     with ThreadPool(problem.num_threads) as threads:
         best: tuple[float, int] | None = None
         parts = np.empty(0, np.int32)
         for turn in range(repeats + cycles):
             start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
             share = effort.shares[turn % len(effort.shares)]
-            made = _run(start, num_parts, limits, share, effort, rng, threads)
+            made = run(start, share, threads)
             if repeats + cycles == 1:
                 return made.parts
             score = made.overload, adjacency.cut(made.parts)
             if best is None or score < best:
                 best, parts = score, made.parts
     return parts
-
-
-def _run(
-    finest: Level,
-    num_parts: int,
-    limits: np.ndarray,
-    share: float,
-    effort: Effort,
-    rng: np.random.Generator,
-    threads: ThreadPool,
-) -> Parts:
-    """Down to the coarsest level and back; with groups, from these parts on."""
-    even = -(-finest.totals // num_parts)
-    inner = even + (INNER_ROOM * (limits - even)).astype(np.int64)  # a limit is never below the even share
-    caps = np.maximum((limits * share).astype(np.int64), 1)
-    target = max(effort.coarsest, effort.per_part * num_parts)
-    levels = coarsen(finest, caps, effort.growth, target, rng, threads)
-    coarsest = levels.pop()
-    if len(coarsest.groups):
-        made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
-        made.refine(rng, threads)
-    else:
-        made = first_parts(coarsest, num_parts, limits, effort, rng, threads)
-    while levels:
-        level = levels.pop()
-        assert level.labels is not None  # only the coarsest has none
-        made = Parts(level, made.parts[level.labels], inner if levels else limits, num_parts)
-        made.rebalance(rng)
-        made.refine(rng, threads)
-        level.labels = None
-    return made
 
 
 def first_parts(
@@ -161,7 +449,7 @@ def _bisect_recursively(
         if count == 1 or not len(nodes):
             parts[nodes] = first
             continue
-        indptr, indices, weights = kernels.induced(level.indptr, level.indices, level.weights, nodes, local)
+        indptr, indices, weights = refinement.induced(level.indptr, level.indices, level.weights, nodes, local)
         piece = Level(indptr, indices, weights, np.ascontiguousarray(level.node_weights[nodes]))
         left = count // 2
         side = _bisect(piece, left, count - left, limits, tries, rng)
@@ -187,7 +475,7 @@ def _bisect(
     for order in orders:
         order[:] = rng.permutation(level.num_nodes)
     best = np.zeros(level.num_nodes, np.int32)
-    kernels.bisect(
+    refinement.bisect(
         level.indptr, level.indices, level.weights, level.node_weights, shares[1], bounds, soft, scales, orders, ROUNDS,
         max(LEAST_PATIENCE, level.num_nodes), best,
     )  # fmt: skip

@@ -13,10 +13,10 @@ import numpy as np
 from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.graph.readers.tables import read_npy
-from partition.constraints import Constraints
 from partition.kernels import clustering as kernels
 from partition.methods.base import Problem, any_but_none, at_least, method, node_counts_only
-from partition.methods.levels import Level, Parts, random_order
+from partition.methods.multilevel import Level, Parts, random_order
+from partition.problem import Constraints
 
 SUFFIXES = (".npy", ".txt")
 SHOWN_LETTERS = 60
@@ -47,7 +47,7 @@ def id_range(problem: Problem) -> np.ndarray:
 @method("random", refusal=node_counts_only, balance=("nodes",), weighted=False)
 def random(problem: Problem) -> np.ndarray:
     """Shuffle each type, then deal the types one after the other: counts of nodes and of types differ by 1 at most."""
-    rng = problem.rng()
+    rng = np.random.default_rng(problem.seed)
     parts = np.empty(problem.num_nodes, np.int32)
     dealt = 0
     for ntype, start in problem.graph.node_offsets.items():
@@ -132,7 +132,16 @@ def read_parts(path: Path, num_nodes: int, num_parts: int) -> np.ndarray:
     if values.ndim not in (1, 2) or values.dtype.kind not in "iu" or (values.ndim == 2 and values.shape[1] != 2):
         raise DataError(f"{path}: {values.dtype} of shape {values.shape}; expected integers, (nodes,) or (nodes, 2)")
     if values.ndim == 2:
-        values = _by_node(path, values, num_nodes)
+        nodes, parts = values.T
+        bad = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
+        if len(bad):
+            raise DataError(f"{path}: row {bad[0]} names node {nodes[bad[0]]}, outside [0, {num_nodes})")
+        times = np.bincount(nodes, minlength=num_nodes)
+        if (times != 1).any():
+            node = int(np.flatnonzero(times != 1)[0])
+            raise DataError(f"{path}: node {node} has {times[node]} rows; expected 1")
+        values = np.empty(num_nodes, np.int64)
+        values[nodes] = parts
     if len(values) != num_nodes:
         raise DataError(f"{path}: {len(values)} parts for {num_nodes} nodes; was it made for another graph?")
     bad = np.flatnonzero((values < 0) | (values >= num_parts))
@@ -158,20 +167,6 @@ def _text(path: Path) -> np.ndarray:
     width = len(rows[0]) if rows else 1
     values = np.array(rows, np.int64).reshape(-1, width)
     return values[:, 0] if width == 1 else values
-
-
-def _by_node(path: Path, pairs: np.ndarray, num_nodes: int) -> np.ndarray:
-    nodes, parts = pairs.T
-    bad = np.flatnonzero((nodes < 0) | (nodes >= num_nodes))
-    if len(bad):
-        raise DataError(f"{path}: row {bad[0]} names node {nodes[bad[0]]}, outside [0, {num_nodes})")
-    times = np.bincount(nodes, minlength=num_nodes)
-    if (times != 1).any():
-        node = int(np.flatnonzero(times != 1)[0])
-        raise DataError(f"{path}: node {node} has {times[node]} rows; expected 1")
-    out = np.empty(num_nodes, np.int64)
-    out[nodes] = parts
-    return out
 
 
 @method("ldg", refusal=any_but_none)
@@ -201,7 +196,7 @@ def fennel(problem: Problem, *, passes: int = 5, order: str = "random") -> np.nd
 def _stream(problem: Problem, passes: int, order: str, *, fennel: bool) -> np.ndarray:
     """(N,), int32, after ``passes`` over all nodes; the later ones see where everything was."""
     passes = checked_passes(passes, order)
-    adjacency, rng = problem.adjacency, problem.rng()
+    adjacency, rng = problem.adjacency, np.random.default_rng(problem.seed)
     weight = adjacency.weight_array.sum(dtype=np.int64) if adjacency.weights is not None else adjacency.num_entries
     placed = Placed(problem.constraints, problem.num_parts, float(weight), fennel=fennel)
     for _ in range(passes):

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -37,34 +36,6 @@ def on_ranges(threads: ThreadPool, size: int, run: Callable[[int, int], None]) -
     """Call ``run(low, high)`` for ranges that cover [0, size)."""
     cuts = np.linspace(0, size, CHUNKS + 1).astype(np.int64).tolist()
     threads.run([partial(run, low, high) for low, high in pairwise(cuts)])
-
-
-class CompressedRows(NamedTuple):
-    """For each node the nodes at the other end of its edges.
-
-    Attributes:
-        indptr: Shape (N + 1,), int64.
-        indices: Shape (E,), int32 where it can be, homogeneous ids.
-        values: Weight of each entry, (E,), float32; empty: all are 1.
-    """
-
-    indptr: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray
-
-
-class Groups(NamedTuple):
-    """Edges by edge type and destination: sampling draws from each group on its own.
-
-    Attributes:
-        starts, sources: The sources of the edges of each group, (G + 1,), int64, and (E,), homogeneous.
-        node_starts, node_groups: The groups of each node, (N + 1,), int64, and (G,), int64.
-    """
-
-    starts: np.ndarray
-    sources: np.ndarray
-    node_starts: np.ndarray
-    node_groups: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -120,10 +91,12 @@ class FlatGraph:
             found[etype] = column.astype(np.float32)
         return found or None
 
-    def rows(self, row_end: int) -> CompressedRows:
+    def rows(self, row_end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Row u: the destinations of the edges that leave u (``row_end`` 0), or the sources of those that enter it (1).
 
-        Weights are there where every type has them.
+        Returns:
+            indptr, (N + 1,), int64; homogeneous ids, (E,), int32 where it can be; and the weight of each, (E,),
+            float32, where every type has weights, else empty: all are 1.
         """
         offsets, edges, weights = self.graph.node_offsets, self.graph.edges, self.weights
         row_type, column_type = 2 * row_end, 2 - 2 * row_end
@@ -138,10 +111,17 @@ class FlatGraph:
             own = _NO_VALUES if weights is None else weights[etype]
             start, column_start = offsets[etype[row_type]], offsets[etype[column_type]]
             kernels.fill_rows(ends[row_end], start, ends[1 - row_end], column_start, own, filled, indices, values)
-        return CompressedRows(indptr, indices, values)
+        return indptr, indices, values
 
-    def groups_by_destination(self) -> Groups:
-        """The groups of all types; a node that no edge of a type enters has no group of that type."""
+    def groups_by_destination(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Edges grouped by edge type and destination, as sampling draws from each group on its own.
+
+        A node that no edge of a type enters has no group of that type.
+
+        Returns:
+            Where each group begins, (G + 1,), int64; homogeneous sources, (E,); where the groups of each node begin,
+            (N + 1,), int64, and these groups, (G,), int64.
+        """
         offsets, edges = self.graph.node_offsets, self.graph.edges
         degrees = {e: np.bincount(dst, minlength=self.graph.num_nodes[e[2]]) for e, (_, dst) in edges.items()}
         entered = {etype: np.flatnonzero(degree) for etype, degree in degrees.items()}
@@ -154,7 +134,7 @@ class FlatGraph:
             first += len(entered[etype])
             kernels.fill_rows(group_of[dst], 0, src, offsets[etype[0]], _NO_VALUES, filled, sources, _NO_VALUES)
         node_starts = np.concatenate([[0], np.cumsum(np.bincount(nodes, minlength=self.num_nodes))])
-        return Groups(starts, sources, node_starts, np.argsort(nodes, kind="stable"))
+        return starts, sources, node_starts, np.argsort(nodes, kind="stable")
 
     def _room_for_ids(self, size: int) -> np.ndarray:
         return np.empty(size, np.int32 if self.num_nodes < 2**31 else np.int64)
@@ -241,15 +221,15 @@ def simulated_walks(
 
     The standard error of a share s is at most sqrt(s * (1 - s) / SIMULATED_WALKS), 0.001 of all visits at most.
     """
-    leaving, both = flat.rows(0), np.stack(parts, axis=1)
+    (indptr, indices, values), both = flat.rows(0), np.stack(parts, axis=1)
     starts = np.random.default_rng(0).integers(0, flat.num_nodes, SIMULATED_WALKS)
-    cumulative = np.cumsum(leaving.values, dtype=np.float64)
+    cumulative = np.cumsum(values, dtype=np.float64)
     shape = (len(parts), num_parts, walk_length)
     counts: list[np.ndarray] = []
 
     def run(low: int, high: int) -> None:
         own = np.zeros((2, *shape), np.int64)
-        kernels.simulate_walks(leaving.indptr, leaving.indices, cumulative, starts, both, low, high, own[0], own[1])
+        kernels.simulate_walks(indptr, indices, cumulative, starts, both, low, high, own[0], own[1])
         counts.append(own)  # integers: their sum is the same in any order
 
     with ThreadPool(thread_count(None)) as threads:
@@ -335,13 +315,8 @@ def forecast_samples(
     hops = np.array(fanouts, np.int64)
     num_batches = max(1, BATCHES // num_parts)
     seeds = [[np.flatnonzero(flat.seeds & (own == part)) for part in range(num_parts)] for own in parts]
-    tasks = [
-        (k, part, batch)
-        for k in range(len(parts))
-        for part in range(num_parts)
-        for batch in range(num_batches)
-        if len(seeds[k][part])
-    ]
+    every = product(range(len(parts)), range(num_parts), range(num_batches))
+    tasks = [(k, part, batch) for k, part, batch in every if len(seeds[k][part])]
     found = np.zeros((2, len(parts), num_parts, len(hops)))
 
     def run(own: list[tuple[int, int, int]]) -> list[np.ndarray]:

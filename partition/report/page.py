@@ -87,11 +87,9 @@ def charts(report: PartitionReport) -> dict[str, bytes]:
 
 
 def _figure(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")  # no pyplot: no global state, no display
-    FigureCanvasAgg(figure)
     return figure, figure.subplots(1, columns)
 
 
@@ -135,14 +133,11 @@ def _matrix(report: PartitionReport) -> Any:
     least = min(counts[counts > 0].min(initial=largest), largest / 2)
     image = axes.imshow(np.maximum(counts, least), cmap="YlGnBu", norm=LogNorm(vmin=least, vmax=largest))
     figure.colorbar(image, ax=axes, label="edges", shrink=0.8)
-    axes.set_xlabel("part of the destination")
-    axes.set_ylabel("part of the source")
+    axes.set(xlabel="part of the destination", ylabel="part of the source")
     if len(counts) <= _MOST_NUMBERS:
-        axes.set_xticks(range(len(counts)))
-        axes.set_yticks(range(len(counts)))
+        axes.set(xticks=range(len(counts)), yticks=range(len(counts)))
         for row, column in np.ndindex(*counts.shape):
-            dark = counts[row, column] > largest**0.6
-            color = "white" if dark else "black"
+            color = "white" if counts[row, column] > largest**0.6 else "black"  # on dark and light ground
             axes.text(column, row, _short(counts[row, column]), ha="center", va="center", color=color, fontsize=8)
     return figure
 
@@ -160,8 +155,7 @@ def _against_random(report: PartitionReport) -> Any:
         bars = axes.bar(places + shift, [100 * share for share in shares], 0.4, color=color, label=label)
         axes.bar_label(bars, fmt="%.1f", fontsize=8)
     axes.set_xticks(places, [names[0], *(f"remote rows,\n{name}" for name in names[1:])])
-    axes.set_ylabel("%")
-    axes.set_ylim(0, 112)
+    axes.set(ylabel="%", ylim=(0, 112))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, ncols=2, loc="upper left")
     return figure
@@ -174,8 +168,7 @@ def _walk(report: PartitionReport) -> Any:
         alive = walks.visits > 0
         steps = np.flatnonzero(alive)
         axes.plot(steps, 100 * walks.remote[alive] / walks.visits[alive], color=color, label=label, marker=".")
-    axes.set_xlabel("steps from the start")
-    axes.set_ylabel("remote visits, %")
+    axes.set(xlabel="steps from the start", ylabel="remote visits, %")
     axes.set_ylim(bottom=0)
     _tidy(axes)
     axes.legend(frameon=False)
@@ -191,7 +184,6 @@ def _relations(report: PartitionReport) -> Any:
     axes.bar_label(bars, fmt="%.1f", fontsize=8, padding=2)
     names = [":".join(etype) if etype[0] != etype[2] else etype[1] for etype in largest]
     axes.set_yticks(places, [name if len(name) <= 40 else name[:37] + "..." for name in names], fontsize=8)
-    axes.set_xlabel(f"cut edges, % (the {len(largest)} largest relations)")
-    axes.set_xlim(0, 108)
+    axes.set(xlabel=f"cut edges, % (the {len(largest)} largest relations)", xlim=(0, 108))
     axes.spines[["top", "right"]].set_visible(False)
     return figure

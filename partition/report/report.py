@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,14 +218,8 @@ class PartitionReport:
         from tabulate import tabulate
 
         facts = tabulate(self.facts(), tablefmt="plain")
-        numbers = tabulate(
-            self.rows(),
-            headers=["", self.method, "random"],
-            tablefmt="simple",
-            colalign=("left", "right", "right"),
-            disable_numparse=True,
-            preserve_whitespace=True,
-        )
+        simple = partial(tabulate, tablefmt="simple", disable_numparse=True, preserve_whitespace=True)
+        numbers = simple(self.rows(), headers=["", self.method, "random"], colalign=("left", "right", "right"))
         return f"{facts}\n\n{numbers}\n\n{self.assumptions()}"
 
     def assumptions(self) -> str:
@@ -240,17 +235,9 @@ class PartitionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers, lists and texts."""
-        fields = {
-            name: getattr(self, name)
-            for name in self.__dataclass_fields__
-            if name not in ("given", "random", "fanouts")
-        }
-        return fields | {
-            "fanouts": list(self.fanouts),
-            "assumptions": self.assumptions(),
-            "given": self.given.to_dict(),
-            "random": self.random.to_dict(),
-        }
+        kept = {n: getattr(self, n) for n in self.__dataclass_fields__ if n not in ("given", "random", "fanouts")}
+        both = {"given": self.given.to_dict(), "random": self.random.to_dict()}
+        return kept | {"fanouts": list(self.fanouts), "assumptions": self.assumptions()} | both
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON text, also written to ``path`` where one is given."""

@@ -25,16 +25,16 @@ from graph_emb.graph.readers.source import WEIGHT
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
-from partition.constraints import Constraints, constraints
 from partition.kernels import sorting as kernels
 from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of, write_listed
 from partition.methods.base import METHODS, Problem, finish
 from partition.methods.nodewise import checked_passes
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
+from partition.problem import Constraints, constraints
 from partition.relabel import PartArrays, inverse, relabel, type_name
 from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_largest, cut_buckets, number_type
-from partition.streaming.shared_stages import Removed, Workers, Workplace
+from partition.streaming.shared_stages import Facts, Removed, Workers, Workplace
 from partition.streaming.source import Budget, EdgeSource, Plan, Scan
 
 TEMPORARY_VERSION = 2
@@ -45,7 +45,6 @@ STREAMED = ("fennel", "ldg")
 BALANCED = ("nodes", "edges")
 AUTO = "ldg"
 AUTO_WHY = "auto: the lowest cut within the limits that needs no graph in memory"
-Facts = dict[str, Any]
 INT64, ONE_TYPE = np.dtype(np.int64), np.empty(0, np.int32)
 
 
@@ -59,11 +58,7 @@ class Streaming:
 
     @classmethod
     def of(cls, options: BuildOptions) -> Streaming | None:
-        """How neighbours assign the nodes; None where no edge is needed for that.
-
-        Raises:
-            ConfigError: a method, or an option of it, needs the whole graph in memory.
-        """
+        """How neighbours assign the nodes, None without edges; a ConfigError where that needs the whole graph."""
         name = AUTO if options.method == "auto" else options.method
         if options.assignment is not None or name in WITHOUT_EDGES:
             return None
@@ -108,7 +103,15 @@ class PartFiles:
         start, stop = self.layout.nodes.of_part(part)
         first, end = self.layout.edges.of_part(part)
         outer = self.shuffle.outer(part)
-        local, halo = self._numbered(part, start, stop)
+        # local id by new id; new ids of halo nodes, ascending
+        local = np.full(self.layout.nodes.total, kernels.UNSEEN, np.int64)
+        found, num_found = np.empty(len(local), np.int64), 0
+        for name in ("src", "dst"):
+            for block in self._ends(name, part):
+                num_found = kernels.mark_outside(block, start, stop, local, found, num_found)
+        halo = np.sort(found[:num_found])
+        del found
+        local[halo] = np.arange(stop - start, stop - start + num_found)
         shape = (end - first + len(outer),)
 
         def edge_ids() -> Iterator[np.ndarray]:
@@ -135,17 +138,6 @@ class PartFiles:
             weights[f"{type_name(EDGE_TYPE)}/{WEIGHT}"] = self.shuffle.column(WEIGHT, part)
         return self._write(writer.part_files(part, arrays, {}, weights), end - first)
 
-    def _numbered(self, part: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """(local id by new id, new ids of halo nodes, ascending)."""
-        local = np.full(self.layout.nodes.total, kernels.UNSEEN, np.int64)
-        found, num_found = np.empty(len(local), np.int64), 0
-        for name in ("src", "dst"):
-            for ids in self._ends(name, part):
-                num_found = kernels.mark_outside(ids, start, stop, local, found, num_found)
-        halo = np.sort(found[:num_found])
-        local[halo] = np.arange(stop - start, stop - start + num_found)
-        return local, halo
-
     def _ends(self, name: str, part: int) -> Iterator[np.ndarray]:
         """One end of every edge that a part stores, new ids, int64."""
         for block in self.shuffle.column(name, part).chunks():
@@ -171,28 +163,27 @@ class PartFiles:
         return self._write({writer.id_map_paths("edge", type_name(EDGE_TYPE))[form]: contents[form]}, total)
 
 
-@dataclass
 class Job:
     """One build out of memory.
 
-    Attributes:
-        source: The edges.
-        options: Those of the build.
-        budget: The limit on memory of each worker.
-        name: The graph's name in DGL.
-        streaming: What neighbours decide; None for other methods.
+    Args:
+        source: A path to edge files.
+        options: Those of the build, with ``memory``.
+    Raises:
+        ConfigError, DataError: the source or an option does not allow it, see ``partition.build``.
     """
 
-    source: EdgeSource
-    options: BuildOptions
-    budget: Budget
-    name: str
-    streaming: Streaming | None
+    workplace: Workplace
 
-    @property
-    def num_passes(self) -> int:
-        """Passes over all neighbours."""
-        return 0 if self.streaming is None else self.streaming.passes
+    def __init__(self, source: Any, options: BuildOptions) -> None:
+        self.options = options
+        self.streaming = Streaming.of(options)
+        self.num_passes = 0 if self.streaming is None else self.streaming.passes  # over all neighbours
+        self.source = EdgeSource(source, options.reader_options)
+        self.name = options.name or self.source.name
+        writer.check_names(graph_without_edges(1, self.name), writer.TAKEN_NAMES)
+        assert options.memory is not None
+        self.budget = Budget.of(options.memory)
 
     def run(self) -> PartitionedGraph:
         """The finished partition; what a killed run has left is used.
@@ -215,9 +206,9 @@ class Job:
                 "memory": self.budget.memory,
                 "layout": [self.name, options.halo, TEMPORARY_VERSION],
             }
-            workplace = Workplace(place, facts, workers)
+            self.workplace = workplace = Workplace(place, facts, workers)
             try:
-                self._run(workplace, pending)
+                self._run(pending)
             except Exception as error:
                 late = isinstance(error, Removed | FileNotFoundError) and workplace.removed
                 if not late:
@@ -230,8 +221,8 @@ class Job:
             workplace.close(remove=True)
         return load(place)
 
-    def _run(self, workplace: Workplace, pending: PendingFolder | None) -> None:
-        source, budget = self.source, self.budget
+    def _run(self, pending: PendingFolder | None) -> None:
+        source, budget, workplace = self.source, self.budget, self.workplace
         with reading("counting edges and nodes", None, " edges") as tick:
             scan = Scan(source, workplace, budget, tick)
             slices = workplace.run("scan", len(source.slices), scan.slice)
@@ -241,7 +232,7 @@ class Job:
         weight = np.dtype(slices[0]["dtype"]) if any(found["weighted"] for found in slices) else None
         writer.check_names(graph_without_edges(num_nodes, self.name, weight))
         workplace.run("gaps", 1, lambda _: scan.check_no_gaps(num_nodes))
-        self._check_plan(workplace, num_nodes, num_edges, weight)
+        self._check_plan(num_nodes, num_edges, weight)
         links = None
         if self.streaming is not None:
             with reading("grouping neighbours", num_edges, " edges") as tick:
@@ -250,15 +241,15 @@ class Job:
 
         def place(_: int) -> dict[str, Any]:
             with reading("assigning nodes", num_nodes * self.num_passes, " nodes") as tick:
-                return self._placed(workplace.folder("nodes"), scan, links, num_nodes, weight is not None, tick)
+                return self._placed(scan, links, num_nodes, weight is not None, tick)
 
         placed = workplace.run("place", 1, place)[0]
         assigned = placed.pop("assignment")
-        shuffle = self._shuffled(workplace, ShuffleLayout.of(placed, [found["rows"] for found in slices], weight))
-        facts = self._written(workplace, shuffle)
+        shuffle = self._shuffled(ShuffleLayout.of(placed, [found["rows"] for found in slices], weight))
+        facts = self._written(shuffle)
         if pending is not None:
             workplace.wait_arrived()
-            self._publish(workplace, pending, shuffle.layout, assigned, facts)
+            self._publish(pending, shuffle.layout, assigned, facts)
 
     def _check_counts(self, num_nodes: int, slices: Iterable[Mapping[str, Any]]) -> None:
         num_parts, given = self.options.total_parts, self.options.assignment
@@ -270,7 +261,7 @@ class Job:
         if len({found["dtype"] for found in slices}) > 1:
             raise ConfigError(f"{self.source.path}: only some files have weights; add them or say weights='ignore'")
 
-    def _check_plan(self, workplace: Workplace, num_nodes: int, num_edges: int, weight: np.dtype | None) -> None:
+    def _check_plan(self, num_nodes: int, num_edges: int, weight: np.dtype | None) -> None:
         rows = self.budget.bucket_rows(self.budget.work_bytes(num_nodes))
         plan = Plan(
             input_bytes=self.source.num_bytes,
@@ -283,19 +274,19 @@ class Job:
             num_buckets=self.options.total_parts - 1 + -(-num_edges // rows),
             both_ends=self.options.halo == "dgl",
         )
+        workplace = self.workplace
         if workplace.workers.rank == 0:
             if self.options.progress is not False:
                 print(plan.text(self.budget), file=sys.stderr, flush=True)
             already = sum(path.stat().st_size for path in workplace.path.rglob("*") if path.is_file())
             plan.check_disk(workplace.path, already)
 
-    def _placed(
-        self, folder: Path, scan: Scan, links: Links | None, num_nodes: int, weighted: bool, tick: Advance
-    ) -> dict[str, Any]:
-        """Write new id and original position of each node to the folder; returns what ``ShuffleLayout.of`` takes."""
+    def _placed(self, scan: Scan, links: Links | None, num_nodes: int, weighted: bool, tick: Advance) -> Facts:
+        """Write new id and original position of each node; returns what ``ShuffleLayout.of`` takes."""
         assignment = self._assigned(scan, links, num_nodes, tick)
         made = relabel(graph_without_edges(num_nodes, self.name), assignment)
         order = made.node_order[NODE_TYPE]
+        folder = self.workplace.folder("nodes")
         np.save(folder / "node_ids.npy", made.node_ids[NODE_TYPE].astype(number_type(num_nodes)))
         np.save(folder / "order.npy", order.astype(number_type(num_nodes)))
         parts, starts = assignment.parts[NODE_TYPE], np.append(made.nodes.starts[:, 0], num_nodes)
@@ -344,7 +335,8 @@ class Job:
         why += finish(Problem(graph, num_parts, wanted), parts, chosen.method, "destination", with_cut=False)
         return Assignment({NODE_TYPE: parts}, num_parts, chosen.method, options.seed, why)
 
-    def _shuffled(self, workplace: Workplace, layout: ShuffleLayout) -> Shuffle:
+    def _shuffled(self, layout: ShuffleLayout) -> Shuffle:
+        workplace = self.workplace
         shuffle = Shuffle(workplace, layout, self.budget, both_ends=self.options.halo == "dgl")
         with reading("moving edges to their parts", layout.edges.total, " edges") as tick:
             node_ids = np.load(workplace.folder("nodes") / "node_ids.npy")
@@ -354,12 +346,12 @@ class Job:
             del task
         with reading("ordering edges", layout.edges.total, " edges") as tick:
             order = partial(shuffle.bucket, tick=tick)
-            workplace.run("order", layout.num_buckets, order, shuffle.loose.remove)  # the unordered edges then
+            workplace.run("order", len(layout.parts), order, shuffle.loose.remove)  # the unordered edges then
         return shuffle
 
-    def _written(self, workplace: Workplace, shuffle: Shuffle) -> dict[str, Any]:
+    def _written(self, shuffle: Shuffle) -> dict[str, Any]:
         """Facts of all files, in the order in which a build in memory writes them."""
-        layout = shuffle.layout
+        layout, workplace = shuffle.layout, self.workplace
         num_parts = len(layout.nodes.starts)
         with reading("writing the parts", layout.edges.total, " edges") as tick:
             found = workplace.run("part", num_parts, PartFiles(workplace, shuffle, tick).part)
@@ -370,12 +362,7 @@ class Job:
         return {name: facts for each in found for name, facts in each.items()}
 
     def _publish(
-        self,
-        workplace: Workplace,
-        pending: PendingFolder,
-        layout: ShuffleLayout,
-        assigned: Mapping[str, Any],
-        facts: dict[str, Any],
+        self, pending: PendingFolder, layout: ShuffleLayout, assigned: Mapping[str, Any], facts: Facts
     ) -> None:
         """Move the files to where they become the partition; they stay in the workplace until then."""
         seed = (self.options.assignment or self.options).seed
@@ -388,7 +375,7 @@ class Job:
         for name in facts:
             target = pending.path / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.link(workplace.out / name, target)
+            os.link(self.workplace.out / name, target)
         config = writer.dgl_config(
             [NODE_TYPE], [EDGE_TYPE], layout.nodes, layout.edges, self.name, assigned["method"], 1
         )
@@ -398,12 +385,7 @@ class Job:
 
 def build_streaming(source: Any, options: BuildOptions) -> PartitionedGraph:
     """``partition.build`` of edge files in bounded memory."""
-    streaming = Streaming.of(options)
-    assert options.memory is not None
-    edges = EdgeSource(source, options.reader_options)
-    name = options.name or edges.name
-    writer.check_names(graph_without_edges(1, name), writer.TAKEN_NAMES)
-    return Job(edges, options, Budget.of(options.memory), name, streaming).run()
+    return Job(source, options).run()
 
 
 def graph_without_edges(num_nodes: int, name: str, weight: np.dtype | None = None) -> HeteroGraph:

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.terminal import Advance
-from partition.constraints import Constraints
 from partition.kernels import sorting as kernels
-from partition.methods.levels import random_order
+from partition.methods.multilevel import random_order
 from partition.methods.nodewise import Placed
+from partition.problem import Constraints
 from partition.relabel import Ranges
 from partition.streaming.shared_stages import FileArray, Runs, Workplace, append_groups, write
 from partition.streaming.source import Budget, EdgeSource
@@ -68,10 +67,6 @@ class ShuffleLayout:
         return cls(nodes, edges, **found, first_rows=first_rows, position_rows=placed["position_rows"], weight=weight)
 
     @property
-    def num_buckets(self) -> int:
-        return len(self.parts)
-
-    @property
     def record(self) -> np.dtype:
         """An edge on its way: new ids of both ends, position in the input, weight."""
         node, edge = number_type(self.nodes.total), number_type(self.edges.total)
@@ -103,11 +98,7 @@ def bucket_of(first_nodes: np.ndarray, num_nodes: int) -> np.ndarray:
 
 
 def check_largest(degrees: np.ndarray, most: int, what: str) -> None:
-    """Refuse a node whose edges alone are more than the memory orders at a time.
-
-    Raises:
-        ConfigError: what of which there are too many.
-    """
+    """Raise a ConfigError for a node with more edges (``what``) than the memory orders at a time."""
     if len(degrees) and degrees.max() > most:
         raise ConfigError(
             f"a node has {int(degrees.max()):,} {what}; the memory orders {most:,} at a time, so give more of it"
@@ -130,18 +121,15 @@ class Shuffle:
         self.step = budget.block_rows(self._work)  # edges handled at a time
         self.num_position_ranges = -(-layout.edges.total // layout.position_rows)
         self._ordered = workplace.folder("ordered")
+        self._bucket_of = bucket_of(layout.first_nodes, layout.nodes.total)
         node, edge = layout.record["src"], layout.record["position"]
         # an edge on its way to the part that stores it without owning it; a position in the input and the new id there
         outer = np.dtype([("id", np.int64), ("src", node), ("dst", node)])
         pair = np.dtype([("position", edge), ("id", edge)])
-        buckets, num_parts = layout.num_buckets, len(layout.nodes.starts)
+        buckets, num_parts = len(layout.parts), len(layout.nodes.starts)
         self.loose = Runs(workplace.folder("loose"), buckets, len(layout.first_rows) - 1, layout.record, self.step)
         self._outer = Runs(workplace.folder("outer"), num_parts, buckets, outer, self.step)
         self._inverse = Runs(workplace.folder("inverse"), self.num_position_ranges, buckets, pair, self.step)
-
-    @cached_property
-    def _bucket_of(self) -> np.ndarray:
-        return bucket_of(self.layout.first_nodes, self.layout.nodes.total)
 
     def slice(self, index: int, source: EdgeSource, node_ids: np.ndarray, tick: Advance) -> dict[str, Any]:
         """Relabel the edges of one slice of the input and append each to its bucket."""
@@ -160,23 +148,14 @@ class Shuffle:
 
     def bucket(self, bucket: int, tick: Advance) -> dict[str, Any]:
         """Order one bucket; its cut edges go to the other part, its positions to their range."""
-        first_node, end = np.append(self.layout.first_nodes, self.layout.nodes.total)[bucket : bucket + 2].tolist()
+        layout = self.layout
+        first_node, end = np.append(layout.first_nodes, layout.nodes.total)[bucket : bucket + 2].tolist()
         rows = self.loose.of(bucket)[:]
         order, _ = kernels.group(rows["dst"] - first_node, end - first_node)
         rows = rows.take(order)  # of records ten times as fast as rows[order]
         del order
-        for name in self.layout.record.names or ():
+        for name in layout.record.names or ():
             write(self._ordered / f"{bucket}.{name}", rows[name])
-        self._hand_out(rows, bucket)
-        tick(len(rows))
-        return {"rows": len(rows)}
-
-    def outer(self, part: int) -> FileArray:
-        """Edges that a part stores without owning them, by ascending id."""
-        return self._outer.of(part)
-
-    def _hand_out(self, rows: np.ndarray, bucket: int) -> None:
-        layout = self.layout
         outer, inverse = self._outer.begin(bucket), self._inverse.begin(bucket)
         for start in range(0, len(rows), self.step):
             block = rows[start : start + self.step]
@@ -191,11 +170,17 @@ class Shuffle:
                 found = np.empty(int(cut.sum()), self._outer.dtype)
                 found["id"], found["src"], found["dst"] = ids[cut], block["src"][cut], block["dst"][cut]
                 append_groups(found, owners[cut], outer)
+        tick(len(rows))
+        return {"rows": len(rows)}
+
+    def outer(self, part: int) -> FileArray:
+        """Edges that a part stores without owning them, by ascending id."""
+        return self._outer.of(part)
 
     def column(self, name: str, part: int | None = None) -> FileArray:
         """A column of the ordered edges that a part owns; of all edges by default."""
         layout = self.layout
-        buckets = [b for b in range(layout.num_buckets) if part is None or layout.parts[b] == part]
+        buckets = [b for b, owner in enumerate(layout.parts) if part in (None, owner)]
         return FileArray(tuple(self._ordered / f"{b}.{name}" for b in buckets), layout.record[name], self.step)
 
     def new_ids(self, index: int) -> np.ndarray:

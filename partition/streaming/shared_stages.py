@@ -23,12 +23,13 @@ import numpy as np
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.hidden import named, remove_folder
-from graph_emb.core.storage import foreign_file, replace_json
+from graph_emb.core.storage import foreign_file, read_json, replace_json
 from partition.kernels import sorting as kernels
-from partition.manifest import read_json
 
 log = logging.getLogger("graph_emb.partition.streaming")
 
+Facts = dict[str, Any]
+"""The result of a task."""
 PLAN = "plan.json"
 POLL_S = 0.05
 STALLED_S = 1800.0
@@ -55,11 +56,7 @@ class Workers:
 
     @classmethod
     def of_environment(cls) -> Workers:
-        """As torchrun says in RANK and WORLD_SIZE; one worker without it.
-
-        Raises:
-            ConfigError: they are no numbers, or the rank is not below the size.
-        """
+        """As torchrun says in RANK and WORLD_SIZE, one worker without it; a ConfigError where they do not fit."""
         rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
         if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
             raise ConfigError(f"RANK={rank} and WORLD_SIZE={size} in the environment: expected numbers, RANK below")
@@ -132,12 +129,8 @@ class Workplace:
         return path
 
     def run(
-        self,
-        stage: str,
-        count: int,
-        task: Callable[[int], dict[str, Any]],
-        after: Callable[[int], object] | None = None,
-    ) -> list[dict[str, Any]]:
+        self, stage: str, count: int, task: Callable[[int], Facts], after: Callable[[int], object] | None = None
+    ) -> list[Facts]:
         """Do this worker's tasks that are not done, wait for the others.
 
         Args:
@@ -297,11 +290,7 @@ class Runs:
 
 
 def write(path: Path, values: np.ndarray) -> None:
-    """Make a raw file, or replace it.
-
-    Raises:
-        OSError: as ``append``.
-    """
+    """Make a raw file, or replace it; an OSError as by ``append``."""
     path.write_bytes(b"")
     append(path, values)
 

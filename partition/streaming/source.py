@@ -44,11 +44,7 @@ RECORD_BYTES = 24
 
 
 def memory_bytes(memory: str | int) -> int:
-    """``"2GB"``, ``"800MiB"`` or a number of bytes.
-
-    Raises:
-        ConfigError: none of these.
-    """
+    """Of ``"2GB"``, ``"800MiB"`` or a number of bytes; a ConfigError for anything else."""
     try:
         return int(TypeAdapter(ByteSize).validate_python(memory, strict=isinstance(memory, bool)))
     except ValidationError:
@@ -71,11 +67,7 @@ class Budget:
 
     @classmethod
     def of(cls, memory: str | int) -> Budget:
-        """Of a limit as users write it.
-
-        Raises:
-            ConfigError: unreadable, or too little for Python itself.
-        """
+        """Of a limit as users write it; a ConfigError where it is unreadable or too little for Python itself."""
         budget = cls(memory_bytes(memory), max(RUNTIME_BYTES, psutil.Process().memory_info().rss + 32 * MIB))
         if budget.most_nodes < 1:
             least = budget.runtime + LEAST_WORK_BYTES + NODE_BYTES
@@ -91,11 +83,7 @@ class Budget:
         return (self.memory - self.runtime - LEAST_WORK_BYTES) // NODE_BYTES
 
     def work_bytes(self, num_nodes: int) -> int:
-        """Bytes left after the arrays of the nodes.
-
-        Raises:
-            ConfigError: too little is left.
-        """
+        """Bytes left after the arrays of the nodes; a ConfigError where too little is left."""
         if num_nodes > self.most_nodes:
             least = self.runtime + LEAST_WORK_BYTES + NODE_BYTES * num_nodes
             raise ConfigError(
@@ -156,11 +144,7 @@ class Plan:
         return self.num_edges * (25 * stored + 24 + self.weight_bytes) + nodes
 
     def check_disk(self, folder: Path, already: int) -> None:
-        """Raise an OSError when the disk lacks room for what is still to be written.
-
-        Args:
-            already: Bytes that an earlier start has left there.
-        """
+        """Raise an OSError when the disk lacks room for what an earlier start has not written ``already``, in bytes."""
         check_space(folder, self.temporary_bytes + self.output_bytes - already, "the build")
 
     def text(self, budget: Budget) -> str:
@@ -192,6 +176,8 @@ class EdgeSource:
     Args:
         path: csv, tsv, txt (also gzipped) or Parquet.
         options: Of the reader of edge lists.
+    Attributes:
+        name, num_bytes: The graph's name in the files, and their size.
     Raises:
         ConfigError: an option or a kind of source that needs the whole graph in memory.
         DataError: no such file, or no edges in it.
@@ -201,6 +187,7 @@ class EdgeSource:
         if not isinstance(path, str | Path):
             raise ConfigError(f"memory= needs a path to edge files; a {type(path).__name__} is in memory already")
         self.path = Path(path)
+        self.name = name_of(self.path)
         for option in options or {}:
             if option not in OPTIONS:
                 raise ConfigError(
@@ -215,19 +202,10 @@ class EdgeSource:
         for file in self.files:
             if split_suffix(file)[0] not in TEXT + PARQUET:
                 raise ConfigError(f"{file}: memory= reads edge lists only ({', '.join(TEXT + PARQUET)})")
+        self.num_bytes = sum(file.stat().st_size for file in self.files)
         self.slices = _slices([unit for file in self.files for unit in _units(file)])
         if not self.slices:
             raise DataError(f"{self.path}: has no edges; expected at least 1")
-
-    @property
-    def name(self) -> str:
-        """The graph's name in the files."""
-        return name_of(self.path)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the files."""
-        return sum(file.stat().st_size for file in self.files)
 
     def facts(self) -> dict[str, Any]:
         """Names, sizes and times of the files and the options: equal when the same edges are read again."""

@@ -8,8 +8,8 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
-from partition.adjacency import SymmetricAdjacency, symmetric
 from partition.kernels.sorting import count
+from partition.problem import SymmetricAdjacency, symmetric
 
 FORWARD, BACKWARD = ("a", "to", "b"), ("b", "back", "a")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_damage_is_one_line(built: Path, capsys: pytest.CaptureFixture[str]) -> 
     (built / "part1" / "graph.dgl").unlink()
     assert cli.main(["verify", str(built)]) == 2
     assert capsys.readouterr().err == f"partition: error: {built / 'part1' / 'graph.dgl'}: missing\n"
+
+
+def test_both_command_lines_end_alike(
+    built: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reader that had left was bad input to ``python -m partition``, and SIGTERM ended it without a word."""
+    script = f"{sys.executable} -m partition verify {built} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, cwd=CHECKOUT)
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.setattr(cli, "run", lambda args: signal.raise_signal(signal.SIGTERM))
+    assert cli.main(["verify", "x"]) == 130
+    assert capsys.readouterr().err == "partition: interrupted\n"
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
 from graph_emb.graph.typed import HeteroGraph
-from partition.constraints import constraints
+from partition.problem import constraints
 
 EDGES = ("a", "to", "b")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core.errors import DataError
-from graph_emb.core.storage import sha256_of
-from partition.manifest import NAME, FileSet, PartitionManifest, read_json, write_listed
+from graph_emb.core.storage import read_json, sha256_of
+from partition.manifest import NAME, FileSet, PartitionManifest, write_listed
 from tests.core.test_storage import PendingFolder, refuse
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import CompatError, ConfigError
-from partition.constraints import constraints
 from partition.methods import METHODS, assign
+from partition.problem import constraints
 from tests.partition.methods.graphs import planted, skewed
 
 ROWS: dict[str, dict[str, Any]] = {

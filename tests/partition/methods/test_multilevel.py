@@ -9,10 +9,9 @@ import pytest
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.threads import ThreadPool
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
-from partition.adjacency import symmetric
 from partition.methods import assign
-from partition.methods.levels import Level, Parts, Search
-from partition.methods.multilevel import SMALL, first_parts
+from partition.methods.multilevel import SMALL_EFFORT, Level, Parts, Search, first_parts
+from partition.problem import symmetric
 from tests.partition.methods.graphs import plain, planted, skewed
 
 
@@ -112,8 +111,8 @@ def test_more_parts_than_a_table_of_connections_allows_are_refined_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph, _ = planted(num_blocks=6, size=100)
-    monkeypatch.setattr("partition.methods.levels.LEAST_TABLE_BYTES", 0)
-    monkeypatch.setattr("partition.methods.levels.TABLE_BYTES_PER_ENTRY", 0)
+    monkeypatch.setattr("partition.methods.multilevel.LEAST_TABLE_BYTES", 0)
+    monkeypatch.setattr("partition.methods.multilevel.TABLE_BYTES_PER_ENTRY", 0)
     ours, random = assign(graph, 4, "multilevel"), assign(graph, 4, "random")
     assert cut(graph, ours.homogeneous()) < 0.7 * cut(graph, random.homogeneous())
 
@@ -172,7 +171,7 @@ def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> No
     with ThreadPool(1) as threads:
         for share in (1.0, 0.25, 0.0):
             before.clear()
-            effort = replace(SMALL, starts=40, tries=1, refined=share)
+            effort = replace(SMALL_EFFORT, starts=40, tries=1, refined=share)
             first_parts(level, 2, np.array([63]), effort, np.random.default_rng(0), threads)
             cuts[share] = sorted(before)
     assert [len(found) for found in cuts.values()] == [40, 10, 8]
@@ -191,7 +190,7 @@ def test_a_search_is_left_out_where_the_round_before_gained_too_little(
     first = Search(rounds=1, per_search=0, patience=1)
     found = []
     for searches in ((first,), (first, Search(rounds=3, per_search=20, patience=60, after=after))):
-        monkeypatch.setattr("partition.methods.levels.SMALL", searches)
+        monkeypatch.setattr("partition.methods.multilevel.SMALL", searches)
         made = Parts(level, np.random.default_rng(0).integers(4, size=600).astype(np.int32), np.array([200]), 4)
         with ThreadPool(1) as threads:
             made.refine(np.random.default_rng(1), threads)
@@ -214,7 +213,7 @@ def test_without_a_limit_it_refuses() -> None:
 
 def test_batches_shared_by_threads_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small levels are not worth threads and stay with one; here every level is handed out."""
-    monkeypatch.setattr("partition.methods.levels.SERIAL_ENTRIES", 0)
+    monkeypatch.setattr("partition.methods.multilevel.SERIAL_ENTRIES", 0)
     graph, _ = planted(num_blocks=6, size=400)
     made = {
         assign(graph, 3, "multilevel", seed=4, num_threads=threads).homogeneous().tobytes() for threads in (1, 2, 3)

@@ -7,9 +7,9 @@ import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.typed import HeteroGraph
-from partition.adjacency import symmetric
 from partition.methods import assign
 from partition.methods.nodewise import hashes
+from partition.problem import symmetric
 from tests.partition.methods.graphs import planted, skewed
 
 both = pytest.mark.parametrize("name", ["ldg", "fennel"])

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.adjacency import symmetric
 from partition.kernels.refinement import connect, grow, mark_boundary, marked
+from partition.problem import symmetric
 from tests.partition.methods.graphs import plain
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError
-from partition.constraints import Constraints
+from partition.problem import Constraints
 from partition.streaming import edges as module
 from partition.streaming.edges import Links, check_largest, cut_buckets, number_type
 from partition.streaming.shared_stages import Workers, Workplace
