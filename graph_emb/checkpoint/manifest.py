@@ -34,17 +34,11 @@ class _Strict(BaseModel):
 
 
 class FileEntry(_Strict):
-    """One file of the folder.
+    """One file of the folder."""
 
-    Attributes:
-        name: Path inside the folder, with "/".
-        bytes: Its size.
-        xxh64: Its XXH64 (seed 0), as ``xxhsum -H64`` prints it.
-    """
-
-    name: str
+    name: str  # path inside the folder, with "/"
     bytes: int = Field(ge=0)
-    xxh64: str = Field(pattern=r"^[0-9a-f]{16}$")
+    xxh64: str = Field(pattern=r"^[0-9a-f]{16}$")  # seed 0, as ``xxhsum -H64`` prints it
 
     @field_validator("name")
     @classmethod
@@ -60,17 +54,12 @@ class RowsEntry(FileEntry):
 
     Its tensors are ``weight`` (rows, D), ``state.<name>`` (rows, D) or (rows,), and, where the ids are no range,
     ``ids`` (rows,) int64.
-
-    Attributes:
-        rows: How many.
-        start, stop: The original ids are [start, stop); None where the file has a tensor of ids.
-        ids: Whether it has one.
     """
 
     rows: int = Field(ge=0)
-    start: int | None = None
+    start: int | None = None  # the original ids are [start, stop); None where the file has a tensor of ids
     stop: int | None = None
-    ids: bool = False
+    ids: bool = False  # whether it has one
 
     @model_validator(mode="after")
     def _one_way(self) -> RowsEntry:
@@ -84,17 +73,11 @@ class RowsEntry(FileEntry):
 
 
 class StateEntry(_Strict):
-    """One piece of optimizer state.
+    """One piece of optimizer state."""
 
-    Attributes:
-        kind: ``element``, ``row``, or ``table`` (a clock).
-        dtype: As torch spells it: ``float32``.
-        values: Of a clock, its value on each rank; None for state that lies in the files.
-    """
-
-    kind: Literal["element", "row", "table"]
-    dtype: str
-    values: list[int] | list[float] | None = None
+    kind: Literal["element", "row", "table"]  # "table" is a clock
+    dtype: str  # as torch spells it: ``float32``
+    values: list[int] | list[float] | None = None  # of a clock on each rank; None for state that lies in the files
 
     @model_validator(mode="after")
     def _fits(self) -> StateEntry:
@@ -104,24 +87,16 @@ class StateEntry(_Strict):
 
 
 class TableEntry(_Strict):
-    """One table.
-
-    Attributes:
-        num_rows, dim, dtype: Its shape and storage.
-        rule: Name of the rule that trains it; None where no optimizer was saved with it.
-        options, numbers: Of that rule.
-        state: Pieces of state by name.
-        files: Its rows; every row is in exactly one file.
-    """
+    """One table."""
 
     num_rows: int = Field(ge=0)
     dim: int = Field(ge=1)
     dtype: str
-    rule: str | None = None
-    options: dict[str, Any] = {}
+    rule: str | None = None  # that trains it; None where no optimizer was saved with it
+    options: dict[str, Any] = {}  # of that rule
     numbers: dict[str, Any] = {}
-    state: dict[str, StateEntry] = {}
-    files: list[RowsEntry] = []
+    state: dict[str, StateEntry] = {}  # by name
+    files: list[RowsEntry] = []  # every row is in exactly one file
 
     @model_validator(mode="after")
     def _complete(self) -> TableEntry:
@@ -155,36 +130,23 @@ class WorldEntry(_Strict):
 
 
 class CheckpointManifest(_Strict):
-    """Everything about a checkpoint but the rows.
-
-    Attributes:
-        step: The step after which it was taken.
-        created: When, ISO 8601, UTC.
-        metric: The number by which ``keep_best`` chooses.
-        tables: By name.
-        optimizers: The sparse optimizers, in the order given.
-        dense: The file with the tensors of model, torch optimizers and generators, where there are any.
-        model, torch_optimizers, schedulers: State dicts as ``graph_emb.core.json_codec`` writes them.
-        generators: The state of each named generator on each rank; one state where it is the same on all.
-        extra: What the caller gave on the first rank.
-        extras: What it gave on each rank, where that differs.
-    """
+    """Everything about a checkpoint but the rows."""
 
     format: Literal[1] = FORMAT
     kind: Literal["graph_emb checkpoint"] = KIND
-    step: int
-    created: str
+    step: int  # after which it was taken
+    created: str  # ISO 8601, UTC
     world: WorldEntry
-    metric: float | None = None
-    tables: dict[str, TableEntry]
-    optimizers: list[OptimizerEntry] = []
-    dense: FileEntry | None = None
-    model: Any = None
+    metric: float | None = None  # the number by which ``keep_best`` chooses
+    tables: dict[str, TableEntry]  # by name
+    optimizers: list[OptimizerEntry] = []  # the sparse ones, in the order given
+    dense: FileEntry | None = None  # the tensors of model, torch optimizers and generators, where there are any
+    model: Any = None  # this and the next two: state dicts as ``graph_emb.core.json_codec`` writes them
     torch_optimizers: list[Any] = []
     schedulers: list[Any] = []
-    generators: dict[str, list[Any]] = {}
-    extra: dict[str, Any] = {}
-    extras: list[dict[str, Any]] | None = None
+    generators: dict[str, list[Any]] = {}  # by name, on each rank; one state where it is the same on all
+    extra: dict[str, Any] = {}  # what the caller gave on the first rank
+    extras: list[dict[str, Any]] | None = None  # what it gave on each rank, where that differs
 
     def files(self) -> list[FileEntry]:
         """Every file but the manifest itself."""
