@@ -19,6 +19,10 @@ from graph_emb.core.errors import ConfigError, DataError, ShapeError
 ROWS_AT_ONCE = 1 << 16
 _WIDE = (torch.float32, torch.float64)
 _NARROW = (torch.float16, torch.bfloat16)
+# Comparisons held at once when every positive has negatives of its own: one byte each.
+COMPARED_AT_ONCE = 1 << 24
+# One point (0.01) between the optimistic and the pessimistic value.
+TIES_GAP = 0.01
 
 
 def as_embeddings(embeddings: Any) -> NDArray[np.floating]:
@@ -75,12 +79,6 @@ def mean_and_std(values: Any) -> tuple[Any, Any]:
     found = np.asarray(values, np.float64)
     alone = found.shape[-1] == 1
     return found.mean(axis=-1), np.full(found.shape[:-1], np.nan)[()] if alone else found.std(axis=-1, ddof=1)
-
-
-# Comparisons held at once when every positive has negatives of its own: one byte each.
-COMPARED_AT_ONCE = 1 << 24
-# One point (0.01) between the optimistic and the pessimistic value.
-TIES_GAP = 0.01
 
 
 class TiesWarning(UserWarning):

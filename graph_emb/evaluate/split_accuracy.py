@@ -22,6 +22,8 @@ from graph_emb.evaluate.ranks import accuracy, as_embeddings, mean_and_std, task
 from graph_emb.graph.labels import Labels
 
 ROWS_AT_ONCE = 1 << 14
+PARTS = ("train", "valid", "test")
+CLASSIFIERS = ("logreg", "mlp")
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,6 @@ def _score(model: nn.Module, features: Tensor, truth: Tensor) -> float:
         return accuracy(logits, truth)
     found = task_aucs(logits, truth)
     return sum(value.realistic for value in found) / len(found)
-
-
-PARTS = ("train", "valid", "test")
-CLASSIFIERS = ("logreg", "mlp")
 
 
 @dataclass(frozen=True)

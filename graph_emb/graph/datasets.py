@@ -47,6 +47,9 @@ ASKED_VENUES = ("KDD", "SIGMODConference", "SIGIR", "WWW")
 
 LinkSplit = dict[str, dict[str, NDArray[np.int64]]]
 NodeSplit = dict[str, NDArray[np.int64]]
+TEXT_SUFFIXES = ("csv", "tsv", "txt")
+ARRAY_SUFFIXES = ("npz", "mat")
+_NODE_NAMES = ("node", "node_id", "nodeid", "id", "user", "nodes", "name", "vertex")
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,11 +391,6 @@ def _dbis(folder: Path, options: dict[str, Any]) -> Dataset:
         names={"venue": names},
         asked={"venue": np.array([venue(name) for name in ASKED_VENUES])},
     )
-
-
-TEXT_SUFFIXES = ("csv", "tsv", "txt")
-ARRAY_SUFFIXES = ("npz", "mat")
-_NODE_NAMES = ("node", "node_id", "nodeid", "id", "user", "nodes", "name", "vertex")
 
 
 def read_labels(path: str | Path, graph: Graph, *, header: bool | None = None) -> Labels:

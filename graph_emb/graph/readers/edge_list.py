@@ -48,6 +48,10 @@ _HEAD_BYTES = 1 << 20
 _LINE_STARTS = (b"\n", b" ", b"\t")  # what a comment can follow; looking for these three is far cheaper than a regex
 _BLANK_LINE = re.compile(rb"(?m)^[ \t]+\r?$")
 _BLANKS = re.compile(rb"[ \t]+")
+TEXT = ("csv", "tsv", "txt", "edges", "edgelist")
+OPTIONS = ("ids", "num_nodes", "header", "separator", "comment", "columns", "edge_type")
+PARQUET_ROWS = 1 << 20
+Limits = dict[str, int | None]
 
 
 @dataclass(frozen=True)
@@ -315,12 +319,6 @@ def fault_of_weight(cell: str) -> str | None:
     if narrow_weights(np.array([float(cell)]))[1] is not None:
         return f"weight {shown} is not finite and above 0; drop the edge or rescale the weights"
     return None
-
-
-TEXT = ("csv", "tsv", "txt", "edges", "edgelist")
-OPTIONS = ("ids", "num_nodes", "header", "separator", "comment", "columns", "edge_type")
-PARQUET_ROWS = 1 << 20
-Limits = dict[str, int | None]
 
 
 def edge_files(path: Path) -> list[Path]:

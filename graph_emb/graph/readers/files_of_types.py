@@ -56,6 +56,7 @@ Names = Annotated[
     list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value), Field(min_length=1)
 ]
 Masks = dict[Literal["train", "valid", "test"], str]
+Ids = Any  # int64 (R,), or an Arrow string column
 
 
 class TypeFiles(BaseModel, extra="forbid", frozen=True):
@@ -144,9 +145,6 @@ def first_fault(error: ValidationError) -> str:
     is_value = detail["type"] != "missing" and not isinstance(detail["input"], dict | list)
     shown = f" = {str(detail['input'])[:60]!r}" if is_value else ""
     return f"{path}{shown}: {'unknown key' if detail['type'] == 'extra_forbidden' else limit_of(detail)}"
-
-
-Ids = Any  # int64 (R,), or an Arrow string column
 
 
 @register("yaml", paths=(".yaml", ".yml"))

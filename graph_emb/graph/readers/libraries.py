@@ -43,6 +43,12 @@ from graph_emb.graph.readers.tables import fault_of_id, is_integer
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph, checked_edge_type
 
 _ORIGINAL_IDS = "_ID"  # dgl.NID and dgl.EID: where a subgraph's nodes and edges came from
+METADATA = "metadata.json"
+_SHAPE = re.compile(r"\s*[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]\s*\Z")
+Count = Annotated[int, Field(ge=0)]
+_PICKLES = ("gpickle", "pkl", "pickle")
+_FILES = tuple(f".{kind}{gz}" for kind in (*_PICKLES, "graphml", "json") for gz in ("", ".gz"))
+_OPTIONS = ("node_attributes", "edge_attributes", "ids", "trust_pickle")
 
 
 @register("memory", objects=lambda source: isinstance(source, HeteroGraph | Graph))
@@ -121,11 +127,6 @@ def _typed(
 
 def _columns(frame: Any) -> dict[str, NDArray]:
     return {name: frame[name].detach().cpu().numpy() for name in frame}
-
-
-METADATA = "metadata.json"
-_SHAPE = re.compile(r"\s*[\[(]\s*(\d+(?:\s*,\s*\d+)*)\s*,?\s*[\])]\s*\Z")
-Count = Annotated[int, Field(ge=0)]
 
 
 class _Format(BaseModel, extra="forbid"):
@@ -270,11 +271,6 @@ def _read_file(file: Path, format: _Format) -> np.ndarray:
     if int(np.prod(shape)) != table.size:
         raise DataError(f"{file}: shape {shape} in the metadata, but the file holds {table.size} values")
     return table.reshape(shape)
-
-
-_PICKLES = ("gpickle", "pkl", "pickle")
-_FILES = tuple(f".{kind}{gz}" for kind in (*_PICKLES, "graphml", "json") for gz in ("", ".gz"))
-_OPTIONS = ("node_attributes", "edge_attributes", "ids", "trust_pickle")
 
 
 @register("networkx", *_OPTIONS, objects=lambda source: is_object_of(source, "networkx"), paths=_FILES)

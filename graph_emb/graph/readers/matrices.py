@@ -39,6 +39,17 @@ from graph_emb.graph.readers.source import (
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph, checked_edge_type
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+SPLITS = {"train_idx": "train", "val_idx": "valid", "valid_idx": "valid", "test_idx": "test"}
+"""Arrays of node numbers and the part of a split that each lists."""
+_LIMIT_OF_CLASSES = 10_000_000
+_NETWORK_NAMES = ("network", "net", "adj", "adjacency", "graph", "A", "W")
+_LABEL_NAMES = ("group", "groups", "label", "labels", "Y")
+_HEADER_BYTES = 128
+_MAX_DEPTH = 32
+"""Elements inside elements; each costs scipy a few levels of Python's stack."""
+_MATRIX, _COMPRESSED = 14, 15
+_FLAGS_TAG = (6, 8)  # type and bytes of a matrix's first element
+_KNOWN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, _MATRIX, _COMPRESSED, 16, 17, 18})
 
 
 @register("scipy", "edge_type", objects=lambda source: is_object_of(source, "scipy") and hasattr(source, "tocoo"))
@@ -103,11 +114,6 @@ def checked_entries(file: Path, matrix: Any) -> sparse.coo_array:
         if hasattr(matrix, "check_format"):
             matrix.check_format(full_check=True)
         return sparse.coo_array(matrix)
-
-
-SPLITS = {"train_idx": "train", "val_idx": "valid", "valid_idx": "valid", "test_idx": "test"}
-"""Arrays of node numbers and the part of a split that each lists."""
-_LIMIT_OF_CLASSES = 10_000_000
 
 
 @register("npz", "edge_type", paths=(".npz",))
@@ -247,17 +253,6 @@ def _integers(file: Path, name: str, array: NDArray) -> NDArray:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise DataError(f"{file}: {name} has shape {array.shape}, dtype {array.dtype}; expected integers")
     return array
-
-
-_NETWORK_NAMES = ("network", "net", "adj", "adjacency", "graph", "A", "W")
-_LABEL_NAMES = ("group", "groups", "label", "labels", "Y")
-
-_HEADER_BYTES = 128
-_MAX_DEPTH = 32
-"""Elements inside elements; each costs scipy a few levels of Python's stack."""
-_MATRIX, _COMPRESSED = 14, 15
-_FLAGS_TAG = (6, 8)  # type and bytes of a matrix's first element
-_KNOWN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, _MATRIX, _COMPRESSED, 16, 17, 18})
 
 
 @register("mat", paths=(".mat",))

@@ -22,6 +22,12 @@ from graph_emb.graph.typed import DUPLICATES_KEPT, EdgeType, HeteroGraph
 
 KeepOrDrop = Literal["keep", "drop"]
 Relations = Literal["types", "column"]
+MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
+"""Part of a split to the column of node data that marks it, named as DGL names it."""
+WEIGHT = "weight"
+"""The column of edge data that "sum" adds up and walks follow."""
+Columns = dict[str, np.ndarray]
+REVERSE_PREFIX = "rev_"
 
 
 def _plain(value: Any) -> Any:
@@ -105,12 +111,6 @@ COMMON_OPTIONS = (
     "progress",
 )
 """Options that every source obeys."""
-
-
-MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
-"""Part of a split to the column of node data that marks it, named as DGL names it."""
-WEIGHT = "weight"
-"""The column of edge data that "sum" adds up and walks follow."""
 
 
 @dataclass(frozen=True)
@@ -250,11 +250,6 @@ def parsing(file: Path, what: str) -> Iterator[None]:
 def open_bytes(file: Path) -> IO[bytes]:
     """The bytes of a file, unpacked where it is called ``.gz``; use ``parsing`` around reads."""
     return cast("IO[bytes]", gzip.open(file, "rb")) if split_suffix(file)[1] else file.open("rb")
-
-
-Columns = dict[str, np.ndarray]
-
-REVERSE_PREFIX = "rev_"
 
 
 def cleaned(contents: Contents, options: ReadOptions) -> HeteroGraph:

@@ -38,6 +38,14 @@ ARRAYS = "triples.npz"
 """The file of arrays in a folder of triples."""
 _WORDS = {"h": "head", "r": "relation", "t": "tail"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
+_BLOCK_BYTES = 1 << 23
+_IRI = r"<[^<>\x00-\x20]*>"
+_BLANK = r"_:[^\s<>\"]+?"
+_LITERAL = r"\"(?:[^\"\\\n\r]|\\.)*\"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^" + _IRI + r")?"
+_LINE = (
+    rf"^[ \t]*(?P<s>{_IRI}|{_BLANK})[ \t]*(?P<p>{_IRI})[ \t]*(?P<o>{_IRI}|{_LITERAL}|{_BLANK})"
+    r"[ \t]*\.[ \t]*(?:#.*)?\r?$"
+)
 
 
 @register(
@@ -204,17 +212,6 @@ def type_names(relation_names: np.ndarray, short: bool = False) -> list[str]:
             seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
     return names
-
-
-_BLOCK_BYTES = 1 << 23
-
-_IRI = r"<[^<>\x00-\x20]*>"
-_BLANK = r"_:[^\s<>\"]+?"
-_LITERAL = r"\"(?:[^\"\\\n\r]|\\.)*\"(?:@[A-Za-z]+(?:-[A-Za-z0-9]+)*|\^\^" + _IRI + r")?"
-_LINE = (
-    rf"^[ \t]*(?P<s>{_IRI}|{_BLANK})[ \t]*(?P<p>{_IRI})[ \t]*(?P<o>{_IRI}|{_LITERAL}|{_BLANK})"
-    r"[ \t]*\.[ \t]*(?:#.*)?\r?$"
-)
 
 
 @register("ntriples", "relations", "literals", paths=(".nt", ".nt.gz", ".ntriples", ".ntriples.gz"))
