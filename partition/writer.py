@@ -73,11 +73,7 @@ def check_names(graph: HeteroGraph, taken: Sequence[str] = ()) -> None:
 
 
 def check_no_empty_features(relabelled: Relabelled) -> None:
-    """Refuse a part without rows of a type that has data: DGL's server of that part would fail to map no bytes.
-
-    Raises:
-        PartitionError: the part and the type.
-    """
+    """Raise a PartitionError for a part without rows of a type with data: DGL's server would fail to map no bytes."""
     for ranges, orders, data in relabelled.kinds.values():
         for t, kind in enumerate(orders):
             empty = np.flatnonzero(ranges.sizes[:, t] == 0)

@@ -80,12 +80,7 @@ class Streaming:
 class PartFiles:
     """Writes parts and id maps from a finished shuffle; no part's edges are ever all in memory.
 
-    The same arrays as ``partition.relabel`` makes, a block at a time.
-
-    Args:
-        workplace: Receives the files.
-        shuffle: Holds the ordered edges.
-        tick: Called with the edges or ids of what was written.
+    The same arrays as ``partition.relabel`` makes, a block at a time; ``tick`` is told the edges or ids written.
     """
 
     def __init__(self, workplace: Workplace, shuffle: Shuffle, tick: Advance) -> None:

@@ -78,6 +78,7 @@ class Workplace:
 
     def __init__(self, place: Path, facts: dict[str, Any], workers: Workers) -> None:
         self.path = place.with_name(f".{place.name}.streaming")
+        self.out = self.path / "out"  # finished files of the partition until all are there
         self.workers = workers
         self._joined = False
         text = json.dumps(facts, sort_keys=True, default=str)
@@ -116,11 +117,6 @@ class Workplace:
             os.close(lock)
             raise ConfigError(f"another run works in {self.path}; wait for it, or give another --out") from None
         return lock
-
-    @property
-    def out(self) -> Path:
-        """Where finished files of the partition lie until all are there."""
-        return self.path / "out"
 
     def folder(self, name: str) -> Path:
         """A folder of temporary files."""

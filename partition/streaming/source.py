@@ -257,11 +257,7 @@ def _slices(units: list[Unit]) -> list[list[Unit]]:
 class Scan:
     """Counts edges, nodes and degrees one slice at a time, and whether weights say anything.
 
-    Args:
-        source: The edges.
-        workplace: Receives the degrees of each slice.
-        budget: Bounds blocks and the number of nodes.
-        tick: Called with the edges that were read.
+    The degrees of each slice go to the workplace; the budget bounds blocks and the number of nodes.
     """
 
     def __init__(self, source: EdgeSource, workplace: Workplace, budget: Budget, tick: Advance) -> None:
@@ -310,12 +306,9 @@ class Scan:
         return total
 
     def check_no_gaps(self, num_nodes: int) -> dict[str, Any]:
-        """Refuse node numbers that no edge has, unless the user said how many nodes there are.
+        """Raise a ConfigError for a node number that no edge has, unless the user said how many nodes there are.
 
         The reader in memory would number the nodes anew and keep their ids; here nothing is renumbered.
-
-        Raises:
-            ConfigError: the first such node.
         """
         if self.source.options.id_limit is not None:
             return {"missing": None}
