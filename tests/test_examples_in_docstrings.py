@@ -26,10 +26,9 @@ from graph_emb.models.links.training import LinkPredictor, train_link_predictor
 from graph_emb.models.skipgram.line import train_line
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.training import train_skipgram
-from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.metapath_walks import Metapath
 from graph_emb.sampling.negatives import NegativeSampler, NonEdges
-from graph_emb.sampling.walks import WalkSampler
+from graph_emb.sampling.walks import EdgeSampler, WalkSampler
 
 TABLES = [ge.DistEmbedding]
 OPTIMIZERS = [

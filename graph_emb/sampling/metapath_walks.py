@@ -16,7 +16,7 @@ from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
-from graph_emb.sampling.walkers import start_batches
+from graph_emb.sampling.walk_kernels import start_batches
 from graph_emb.transport.process_group import ProcessGroup
 
 StepArcs = tuple[np.ndarray, np.ndarray, np.ndarray | None]

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeError
-from graph_emb.graph.csr import Graph, frozen
+from graph_emb.graph.csr import frozen
 from graph_emb.sampling.part_graph import PartGraph
-from graph_emb.sampling.walk_kernels import fill_negatives
-from graph_emb.sampling.walkers import alias_rows, at_least_one, stream_key
+from graph_emb.sampling.walk_kernels import alias_rows, at_least_one, fill_negatives, stream_key
 from graph_emb.transport.process_group import ProcessGroup
 
 LARGEST_EXPONENT = 127
@@ -52,7 +51,7 @@ class NegativeSampler:
     (seed, epoch, walk, its number), so it does not depend on threads or batches.
 
     Args:
-        degrees: Shape (N,), at least 0; ``node_degrees`` gives those of a graph.
+        degrees: Shape (N,), at least 0; ``WalkSampler.degrees`` gives those of a graph.
         power: Exponent, finite.
         seed: Any integer.
         low: The node of the first degree: N nodes from ``low`` on are drawn. Where each rank draws among its own
@@ -202,21 +201,12 @@ class TypedNegativeSampler(NegativeSampler):
         return out.reshape(len(index), per_walk)
 
 
-def node_degrees(graph: Graph) -> np.ndarray:
-    """Sum of the weights of the arcs at each node, shape (N,), float64.
+def gathered_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
+    """Sum of the weights of the arcs at each node, shape (N,), float64; every rank must call it, and gets all.
 
     Of a directed graph both ends of an arc count, so that a node that is only pointed at can be drawn as well.
     On an undirected graph this is, up to a factor, how often long DeepWalk walks visit a node.
     """
-    weights = np.ones(graph.num_arcs) if graph.weights is None else graph.weights.astype(np.float64)
-    degrees = np.bincount(graph.indices, weights, minlength=graph.num_nodes)
-    if graph.directed:
-        degrees += np.bincount(graph.sources(), weights, minlength=graph.num_nodes)
-    return degrees
-
-
-def gathered_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
-    """``node_degrees`` of a graph of which each rank holds a part, shape (N,), on every rank; all must call it."""
     degrees = np.zeros(part.num_nodes)
     degrees[part.low : part.low + part.num_own_nodes] = out_degrees(part)
     if part.directed:
@@ -225,18 +215,12 @@ def gathered_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
     return degrees if group is None else group.sum(torch.from_numpy(degrees), "sum of degrees").numpy()
 
 
-def own_degrees(part: PartGraph, group: ProcessGroup | None) -> np.ndarray:
-    """``node_degrees`` of the rank's own nodes, shape (R,); all must call it."""
-    if part.directed:  # arcs from elsewhere count
-        return gathered_degrees(part, group)[part.low : part.low + part.num_own_nodes]
-    return out_degrees(part)
-
-
 def out_degrees(part: PartGraph) -> np.ndarray:
     """Summed weights of the arcs that leave each of the rank's own nodes, shape (R,), float64."""
-    weights = np.ones(len(part.indices)) if part.weights is None else part.weights.astype(np.float64)
-    rows = np.repeat(np.arange(part.num_own_nodes), np.diff(part.indptr))
-    return np.bincount(rows, weights, minlength=part.num_own_nodes)
+    if part.weights is None:
+        return part.degrees().astype(np.float64)
+    rows = np.repeat(np.arange(part.num_own_nodes), part.degrees())
+    return np.bincount(rows, part.weights.astype(np.float64), minlength=part.num_own_nodes)
 
 
 MOST_AT_ONCE = 1 << 22  # drawn pairs, whatever share of them a dense graph rejects

@@ -14,16 +14,17 @@ from numba import njit
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.graph.csr import frozen
 from graph_emb.graph.partition_book import RankRanges, range_of
-from graph_emb.sampling import walk_kernels
-from graph_emb.sampling.negatives import gathered_degrees, own_degrees
+from graph_emb.sampling.negatives import gathered_degrees, out_degrees
 from graph_emb.sampling.part_graph import PartGraph
-from graph_emb.sampling.walkers import (
+from graph_emb.sampling.walk_kernels import (
     MAX_NODES,
     THREAD_SHARE,
     WALKER,
     alias_rows,
     at_least_one,
     finite_positive,
+    first_order_walks,
+    second_order_walks,
     start_batches,
     stream_key,
     thread_count,
@@ -112,7 +113,8 @@ class PartitionedWalkSampler:
 
     def own_degrees(self) -> tuple[np.ndarray, int]:
         """``degrees`` of the nodes that this rank owns, and the first of them; every rank must call it."""
-        return own_degrees(self.graph, self.group), self.graph.low
+        low, high = self.graph.layout.owned(self.rank)
+        return self.degrees()[low:high] if self.graph.directed else out_degrees(self.graph), low
 
     def numbered_batches(
         self, batch_size: int = 8192, *, epoch: int = 0, first: int = 0, num_threads: int | None = None
@@ -190,9 +192,9 @@ class PartitionedWalkSampler:
         def walk_part(start: int, end: int) -> None:
             rest = (key, walkers[start:end], out[start:end])
             if self.p == 1.0 and self.q == 1.0:
-                walk_kernels.first_order_walks(*rows, accept, other, low, *rest)
+                first_order_walks(*rows, accept, other, low, *rest)
             else:
-                walk_kernels.second_order_walks(*rows, self._weights, accept, other, total, low, far, *biases, *rest)
+                second_order_walks(*rows, self._weights, accept, other, total, low, far, *biases, *rest)
 
         parts = max(1, min(threads, len(walkers) // THREAD_SHARE))
         edges = [len(walkers) * part // parts for part in range(parts + 1)]

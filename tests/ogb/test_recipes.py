@@ -31,9 +31,8 @@ from graph_emb.ogb.recipes import RECIPES, recipe_named, recipes_of
 from graph_emb.ogb.record import SeedResult, ogb_values, result_of
 from graph_emb.ogb.script import RecipeRuns
 from graph_emb.run.pipeline import PipelineResult, run
-from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.known_triples import HEAD, TAIL
-from graph_emb.sampling.walks import WalkSampler
+from graph_emb.sampling.walks import EdgeSampler, WalkSampler
 from tests import ogb_layout
 
 WALKS = {"num_walks": 2, "walk_length": 6, "dim": 4}

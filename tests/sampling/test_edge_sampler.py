@@ -9,8 +9,8 @@ from scipy.stats import chi2
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.walks import EdgeSampler
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
 from tests.ranks import Ranks

@@ -17,11 +17,11 @@ from graph_emb.sampling.negatives import (
     NonEdges,
     TypedNegativeSampler,
     gathered_degrees,
-    node_degrees,
-    own_degrees,
 )
 from graph_emb.sampling.part_graph import PartGraph
-from graph_emb.sampling.walkers import alias_rows
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
+from graph_emb.sampling.walk_kernels import alias_rows
+from graph_emb.sampling.walks import WalkSampler
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
 from tests.ranks import Ranks
@@ -78,9 +78,9 @@ def test_a_walks_draws_depend_on_neither_batch_nor_neighbours() -> None:
 
 def test_degrees_count_weights_at_both_ends_of_an_arc() -> None:
     undirected = Graph.from_edges([0, 1], [1, 2], num_nodes=4, weights=[2.0, 0.5])
-    np.testing.assert_allclose(node_degrees(undirected), [2, 2.5, 0.5, 0])
+    np.testing.assert_allclose(WalkSampler(undirected).degrees(), [2, 2.5, 0.5, 0])
     directed = Graph.from_edges([0, 1], [1, 2], num_nodes=4, directed=True)
-    np.testing.assert_allclose(node_degrees(directed), [1, 2, 1, 0])
+    np.testing.assert_allclose(WalkSampler(directed).degrees(), [1, 2, 1, 0])
 
 
 @pytest.mark.parametrize("power", [-1.0, float("nan"), float("inf")])
@@ -139,7 +139,8 @@ def degrees_on_a_rank(directed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
         places = layout(RangeBook([0, 4, 20, 31]), group.world_size, None, "w")
         part = PartGraph.of_graph(weighted(directed), places, group.rank)
         degrees = gathered_degrees(part, group)
-        return degrees, own_degrees(part, group), NegativeSampler(degrees, seed=1).sample(9, 20)
+        own, _ = PartitionedWalkSampler(part, group).own_degrees()
+        return degrees, own, NegativeSampler(degrees, seed=1).sample(9, 20)
     finally:
         group.close()
 
@@ -147,7 +148,7 @@ def degrees_on_a_rank(directed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarra
 @pytest.mark.dist
 @pytest.mark.parametrize("directed", [False, True])
 def test_ranks_together_know_the_degrees_of_all_nodes(ranks: Ranks, directed: bool) -> None:
-    expected = node_degrees(weighted(directed))
+    expected = WalkSampler(weighted(directed)).degrees()
     found = ranks.run(degrees_on_a_rank, 3, directed)
     for degrees, _, drawn in found:
         np.testing.assert_allclose(degrees, expected, rtol=1e-15)

@@ -16,7 +16,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook, RankRanges
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
-from graph_emb.sampling.walkers import WALKER
+from graph_emb.sampling.walk_kernels import WALKER
 from graph_emb.sampling.walks import WalkSampler
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup

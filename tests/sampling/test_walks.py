@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
 from graph_emb.graph.csr import Graph, frozen
-from graph_emb.sampling.walkers import alias_rows, stream_key
+from graph_emb.sampling.walk_kernels import alias_rows, stream_key
 from graph_emb.sampling.walks import WalkSampler
 
 # 0-1-2 is a triangle, 3 hangs on 2 and 4 on 3, 5 closes the square 2-3-5; 6 is alone.

@@ -27,7 +27,7 @@ from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel, TripleBatch
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, KnownAnswers
-from graph_emb.sampling.walkers import thread_count
+from graph_emb.sampling.walk_kernels import thread_count
 
 BEST_FILE = "best.safetensors"
 VOTE_STEPS = 32

@@ -17,7 +17,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
 from graph_emb.models.skipgram.config import LineConfig
 from graph_emb.models.skipgram.training import SkipGram, SkipGramProgress, train_skipgram
-from graph_emb.sampling.edge_sampler import EdgeSampler
+from graph_emb.sampling.walks import EdgeSampler
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def train_line(
     Example:
         >>> from graph_emb.graph.csr import Graph
         >>> from graph_emb.models.skipgram.line import LineConfig, train_line
-        >>> from graph_emb.sampling.edge_sampler import EdgeSampler
+        >>> from graph_emb.sampling.walks import EdgeSampler
         >>> ring = Graph.from_edges(range(12), [*range(1, 12), 0])
         >>> edges = EdgeSampler.of_graph(ring, draws_per_edge=20)
         >>> result = train_line(edges, LineConfig(dim=8), num_threads=1, progress=False)

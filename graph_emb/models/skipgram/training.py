@@ -39,7 +39,7 @@ from graph_emb.optimizer import OPTIMIZERS, SparseOptimizer
 from graph_emb.sampling.metapath_walks import MetapathSampler
 from graph_emb.sampling.negatives import NegativeSampler, TypedNegativeSampler
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler as Sampler
-from graph_emb.sampling.walkers import stream_key, thread_count
+from graph_emb.sampling.walk_kernels import stream_key, thread_count
 from graph_emb.sampling.walks import WalkSampler
 
 __all__ = ["SkipGram", "SkipGramConfig", "SkipGramProgress", "SkipGramResult", "train_skipgram"]

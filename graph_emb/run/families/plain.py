@@ -26,9 +26,8 @@ from graph_emb.run.evaluation import Finding, check_section, evaluate, predictor
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.run.machine import check_memory
-from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
-from graph_emb.sampling.walks import WalkSampler
+from graph_emb.sampling.walks import EdgeSampler, WalkSampler
 
 
 class PlainFamily(Family):

@@ -10,7 +10,7 @@ import torch
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
-from graph_emb.sampling.negatives import NegativeSampler, node_degrees
+from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
 
 NODES = 40
@@ -38,7 +38,7 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
     """Local SGD in so many words: each rank trains a copy of everything, and all changes are added up."""
     graph = graph_of_groups()
     assert config.exchange_walks
-    negatives = NegativeSampler(node_degrees(graph), seed=0)
+    negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
     kernel = Kernel(config, negatives)
     tables = [
         torch.randn(NODES, 6, generator=torch.Generator().manual_seed(k)).numpy() * 0.3 for k in range(config.tables)

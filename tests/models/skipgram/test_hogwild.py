@@ -15,7 +15,7 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.local_sgd import ExchangeSteps
 from graph_emb.models.skipgram.steps import InPlaceSteps, LinearDecay, WalkBatch
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, train_skipgram
-from graph_emb.sampling.negatives import NegativeSampler, node_degrees
+from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import WalkSampler
@@ -54,7 +54,7 @@ def in_turns(transport: Any, tables: int) -> list[torch.Tensor]:
     assert InPlaceSteps.fits(model)
     graph = graph_of_groups()
     (walks,) = WalkSampler(graph, **WALKS).batches(10_000)
-    negatives = NegativeSampler(node_degrees(graph), seed=0)
+    negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
     with ThreadPoolExecutor(1) as pool:
         steps = InPlaceSteps(model, negatives, LinearDecay(0.1, len(walks)), pool, 1)
         for turn, low in enumerate(range(0, len(walks), PIECE)):

@@ -15,9 +15,9 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram.config import LINE_LR, LineConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.steps import Kernel
-from graph_emb.sampling.edge_sampler import EdgeSampler
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.walks import EdgeSampler
 from tests.ranks import Ranks
 
 EDGES = np.array([[0, 1], [1, 2], [3, 2], [2, 2], [4, 0]], np.int32)
