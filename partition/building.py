@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import read_json, replace_json, sha256_of
+from graph_emb.core.storage import json_text, read_json, sha256_of
 from graph_emb.core.terminal import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
@@ -141,7 +141,7 @@ def _write_report(files: FileSet, graph: HeteroGraph, assignment: Assignment, op
         "assign_peak_bytes": assignment.peak_bytes,
         "report_seconds": time.perf_counter() - began,
     }
-    replace_json(files.folder.path / TIMINGS, timings)
+    files.write_unlisted(TIMINGS, json_text(timings))
 
 
 def _add_graphbolt(files: FileSet, config: dict[str, Any]) -> dict[str, Any]:

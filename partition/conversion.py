@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
-from graph_emb.core.storage import OutputFile, PendingFolder, replace_json, replace_text, write_file
+from graph_emb.core.storage import OutputFile, PendingFolder, json_text, write_file, write_text
 from graph_emb.core.terminal import progress_shown
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import HeteroGraph
@@ -152,7 +152,7 @@ def write_chunked(
             (folder.path / ASSIGNMENT_FOLDER).mkdir()
             _write_assignment(folder.path / ASSIGNMENT_FOLDER, assignment)
         # last: it makes the folder a graph
-        replace_json(folder.path / "metadata.json", metadata)
+        write_text(folder.path / "metadata.json", json_text(metadata))
         return folder.publish()
 
 
@@ -255,7 +255,7 @@ def _write_assignment(folder: Path, assignment: Assignment) -> None:
         write_file(folder / f"{ntype}.txt", partial(_write_lines, parts))
     algorithm = "random" if assignment.method == "random" else "metis"  # DGL's dispatch refuses any other name
     meta = {"version": "1.0.0", "num_parts": assignment.num_parts, "algo_name": algorithm}
-    replace_text(folder / "partition_meta.json", json.dumps(meta) + "\n")
+    write_text(folder / "partition_meta.json", json.dumps(meta) + "\n")
 
 
 def _write_lines(parts: np.ndarray, stream: OutputFile, rows: int = 1 << 20) -> None:

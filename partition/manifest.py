@@ -147,6 +147,10 @@ class FileSet:
         """Make a text file."""
         self.write(name, lambda stream: stream.write(text.encode()))
 
+    def write_unlisted(self, name: str, text: str) -> None:
+        """Make a text file whose checksum is not noted."""
+        write_listed(self.folder.path, name, lambda stream: stream.write(text.encode()))
+
     def expect_text(self, name: str, text: str) -> None:
         """Note the checksum of a text file that is written later."""
         data = text.encode()

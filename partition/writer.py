@@ -20,7 +20,7 @@ from urllib.parse import quote
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError
-from graph_emb.core.storage import json_text, replace_text
+from graph_emb.core.storage import json_text
 from graph_emb.core.terminal import Advance
 from graph_emb.graph.dgl_format import BlockColumn, Column, StoredGraph, gathered, storable, write_graph, write_tensors
 from graph_emb.graph.typed import EdgeType, HeteroGraph
@@ -217,7 +217,7 @@ def finish(files: FileSet, config: dict[str, Any]) -> None:
     """Write the manifest, then the JSON that makes the folder a partition."""
     text = json_text(config)
     files.expect_text(files.manifest.config, text)
-    replace_text(files.folder.path / NAME, files.manifest.to_json())
+    files.write_unlisted(NAME, files.manifest.to_json())
     files.write_text(files.manifest.config, text)
 
 

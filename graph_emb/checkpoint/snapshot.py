@@ -29,7 +29,7 @@ from graph_emb.checkpoint.manifest import (
 from graph_emb.checkpoint.row_files import TableShare, dtype_name, write_shares, write_tensors
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.json_codec import decode, encode
-from graph_emb.core.storage import PendingFolder, write_file
+from graph_emb.core.storage import PendingFolder, write_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.table.shard import StateSpec
@@ -181,7 +181,7 @@ def write_part(snapshot: Snapshot) -> None:
     }
     target = part_file(snapshot.place, snapshot.rank)
     target.parent.mkdir(exist_ok=True)
-    _write_text(target.with_suffix(".new"), json.dumps(part))
+    write_text(target.with_suffix(".new"), json.dumps(part))
     target.with_suffix(".new").rename(target)
 
 
@@ -206,7 +206,7 @@ def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
     for rank in range(snapshot.ranks):
         part_file(snapshot.place, rank).unlink()
     (folder.path / PARTS).rmdir()
-    _write_text(folder.path / NAME, manifest.to_json())
+    write_text(folder.path / NAME, manifest.to_json())
     folder.publish()
     snapshot.retention.apply(snapshot.place)
 
@@ -223,10 +223,6 @@ def _table(name: str, entry: dict[str, Any], parts: list[dict[str, Any]]) -> Tab
 def _once(values: list[Any]) -> list[Any]:
     """One value where all are equal."""
     return values[:1] if all(value == values[0] for value in values) else values
-
-
-def _write_text(path: Path, text: str) -> None:
-    write_file(path, lambda stream: stream.write(text.encode()))
 
 
 @dataclass(frozen=True)

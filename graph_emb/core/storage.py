@@ -138,6 +138,11 @@ def write_file(path: Path, write: Callable[[OutputFile], object]) -> tuple[int, 
         stream.abandon()
 
 
+def write_text(path: Path, text: str) -> tuple[int, str]:
+    """``write_file`` of a text: for folders that are still hidden, where nobody reads yet."""
+    return write_file(path, lambda stream: stream.write(text.encode()))
+
+
 def sha256_of(path: Path) -> str:
     """The sha256 of a file."""
     return _digest_of(path, hashlib.sha256())
@@ -392,7 +397,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def replace_text(path: str | Path, text: str) -> None:
     """Write a text file that appears complete or not at all, see ``replacing``."""
     with replacing(path) as draft:
-        write_file(draft, lambda stream: stream.write(text.encode()))
+        write_text(draft, text)
 
 
 def replace_json(path: str | Path, content: Any) -> None:

@@ -94,7 +94,7 @@ def test_masks_of_several_splits_are_left_out() -> None:
 
 def test_a_failed_write_leaves_nothing(made: PartitionReport, tmp_path: Path) -> None:
     (tmp_path / "report.json").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(ConfigError, match="is a folder"):
         made.to_json(tmp_path / "report.json")
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
