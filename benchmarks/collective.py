@@ -60,9 +60,8 @@ def raw(rule: str, args: argparse.Namespace, transport: Any) -> Step:
     import torch
 
     import graph_emb as ge
-    from graph_emb.optim.adagrad import Adagrad
-    from graph_emb.optim.adam import Adam
     from graph_emb.optim.apply import apply_update
+    from graph_emb.optim.rules import Adagrad, Adam
 
     emb = ge.DistEmbedding(args.rows, args.dim, f"raw_{rule}", ge.initializers.Uniform(seed=0))
     numbers: Any = {"adagrad": Adagrad(0.01), "adam": Adam(0.01)}[rule]

@@ -28,9 +28,8 @@ from tabulate import tabulate
 import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.optim.adagrad import Adagrad
 from graph_emb.optim.rule import Rule
-from graph_emb.optim.sgd import SGD
+from graph_emb.optim.rules import SGD, Adagrad
 from graph_emb.run.launch.plan import SERVER_SPINS
 from graph_emb.table.shard import TableSpec
 from graph_emb.transport import guard

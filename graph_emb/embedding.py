@@ -105,7 +105,9 @@ class DistEmbedding:
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
     ) -> None:
         self._transport = runtime.current()
-        self._name = name if name is not None else _free_name(self._transport)
+        if name is None:
+            name = f"embedding_{next(_unnamed.setdefault(self._transport, itertools.count()))}"
+        self._name = name
         num_rows, dim = checked_shape(self._name, num_embeddings, embedding_dim, dtype)
         book = as_book(part_policy, num_rows, self._name)
         ids = as_original_ids(original_ids, part_policy, num_rows, self._name)
@@ -282,10 +284,6 @@ class DistEmbedding:
 
     def __repr__(self) -> str:
         return f"DistEmbedding({self._name!r}, {self.num_embeddings}, {self.embedding_dim}, dtype={self._spec.dtype})"
-
-
-def _free_name(transport: Transport) -> str:
-    return f"embedding_{next(_unnamed.setdefault(transport, itertools.count()))}"
 
 
 class Weight:

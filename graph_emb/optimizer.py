@@ -7,11 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.optim.adagrad import Adagrad, OccurrenceRowAdagrad, RowAdagrad
-from graph_emb.optim.adam import CHOICES, Adam, Clock, EpsPlacement, RowAdam
 from graph_emb.optim.apply import Merge, check_merge
 from graph_emb.optim.rule import Rule
-from graph_emb.optim.sgd import SGD
+from graph_emb.optim.rules import (
+    CHOICES,
+    SGD,
+    Adagrad,
+    Adam,
+    Clock,
+    EpsPlacement,
+    OccurrenceRowAdagrad,
+    RowAdagrad,
+    RowAdam,
+)
 from graph_emb.sparse_optimizer import Params, SparseOptimizer
 
 

@@ -19,8 +19,8 @@ ENGINE += [f"tests/test_{name}.py" for name in ("embedding", "optimizer")] + ["t
 
 MUTANTS: list[tuple[str, str, str]] = [
     # file, text, replacement
-    ("optim/sgd.py", "weight - self.lr * grad", "weight + self.lr * grad"),
-    ("optim/sgd.py", "self.momentum * state", "state"),
+    ("optim/rules.py", "weight - self.lr * grad", "weight + self.lr * grad"),
+    ("optim/rules.py", "self.momentum * state", "state"),
     ("optim/adagrad.py", 'state["sum"] + grad.square()', "grad.square()"),
     ("optim/adagrad.py", "(total.sqrt() + self.eps)", "(total + self.eps).sqrt()"),
     ("optim/adagrad.py", 'state["sum"] + mean_square(grad)', 'state["sum"] + grad.square().sum(dim=1)'),

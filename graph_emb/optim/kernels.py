@@ -18,10 +18,8 @@ from torch import Tensor
 
 from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.adagrad import Adagrad, RowAdagrad
-from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.rule import SparseRule
-from graph_emb.optim.sgd import SGD
+from graph_emb.optim.rules import SGD, Adagrad, Adam, RowAdagrad, RowAdam
 from graph_emb.table.shard import EmbeddingShard, prefetch
 
 

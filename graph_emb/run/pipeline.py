@@ -12,7 +12,7 @@ from typing import Any
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
-from graph_emb.core.interrupts import held_interrupts
+from graph_emb.core.terminal import held_interrupts
 from graph_emb.core.threads import thread_count
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
 from graph_emb.run import parallel

@@ -300,7 +300,7 @@ def _words(array: np.ndarray) -> np.ndarray:
 @njit(cache=True, nogil=True)
 def _travellers(
     walkers: np.ndarray, length: int, bounds: np.ndarray, ranks: np.ndarray, world_size: int
-) -> tuple[np.ndarray, np.ndarray]:  # pragma: no cover - compiled
+) -> tuple[np.ndarray, np.ndarray]:
     """Group the walkers (B,) that continue with another rank by destination.
 
     Range i of nodes, [bounds[i], bounds[i + 1]), lies with rank ranks[i]. Returns positions, and their numbers (W,).
@@ -326,9 +326,7 @@ def _travellers(
 
 
 @njit(cache=True, nogil=True)
-def _stretch_words(
-    walkers: np.ndarray, begin: np.ndarray, rank: int, world_size: int
-) -> np.ndarray:  # pragma: no cover - compiled
+def _stretch_words(walkers: np.ndarray, begin: np.ndarray, rank: int, world_size: int) -> np.ndarray:
     """Words (int32) of the stretches that walkers (B,) have walked since step begin (B,), by home rank, (W,)."""
     words = np.zeros(world_size, np.int64)
     for w in range(len(walkers)):
@@ -347,7 +345,7 @@ def _pack_stretches(
     words: np.ndarray,
     out: np.ndarray,
     packed: np.ndarray,
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Copy stretches of this rank's walks to out (B, L) and pack the others into ``packed``, home after home."""
     cursor = np.zeros(len(words), np.int64)
     for home in range(1, len(words)):
@@ -366,7 +364,7 @@ def _pack_stretches(
 
 
 @njit(cache=True, nogil=True)
-def _unpack_stretches(packed: np.ndarray, out: np.ndarray) -> None:  # pragma: no cover - compiled
+def _unpack_stretches(packed: np.ndarray, out: np.ndarray) -> None:
     """Write returned stretches into the walks out (B, L)."""
     at = 0
     while at < len(packed):
@@ -377,9 +375,7 @@ def _unpack_stretches(packed: np.ndarray, out: np.ndarray) -> None:  # pragma: n
 
 
 @njit(cache=True, nogil=True)
-def _pack_rows(
-    indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
-) -> None:  # pragma: no cover - compiled
+def _pack_rows(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """Concatenate the neighbours of rows."""
     at = 0
     for r in rows:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from graph_emb.core.interrupts import deferred_interrupts, held_interrupts
+from graph_emb.core.terminal import deferred_interrupts, held_interrupts
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from graph_emb.optim.adagrad import Adagrad, OccurrenceRowAdagrad, RowAdagrad
-from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.rule import Rule
-from graph_emb.optim.sgd import SGD
+from graph_emb.optim.rules import SGD, Adagrad, Adam, OccurrenceRowAdagrad, RowAdagrad, RowAdam
 
 EPS = 0.01  # large enough that its place beside or inside the root shows
 Occurrences = dict[int, list[np.ndarray]]

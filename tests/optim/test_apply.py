@@ -7,11 +7,9 @@ import torch
 
 from graph_emb.core.errors import ShapeError
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.optim.adagrad import Adagrad, RowAdagrad
-from graph_emb.optim.adam import Adam, RowAdam
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import Rule
-from graph_emb.optim.sgd import SGD
+from graph_emb.optim.rules import SGD, Adagrad, Adam, RowAdagrad, RowAdam
 from graph_emb.table.initializers import Zeros
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 

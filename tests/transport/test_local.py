@@ -7,8 +7,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.optim.adagrad import Adagrad
-from graph_emb.optim.sgd import SGD
+from graph_emb.optim.rules import SGD, Adagrad
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.shard import TableSpec
 from graph_emb.transport import runtime

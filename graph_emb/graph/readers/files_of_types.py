@@ -38,15 +38,7 @@ from graph_emb.core.settings import limit_of
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.graph.ids import first_outside, first_repeated, number_ids
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.source import (
-    MASKS,
-    WEIGHT,
-    Contents,
-    ReadOptions,
-    mask_of,
-    parsing,
-    register,
-)
+from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, ReadOptions, mask_of, parsing, register
 from graph_emb.graph.typed import HeteroGraph, checked_edge_type, checked_type_name
 
 MAX_BYTES = 1 << 20

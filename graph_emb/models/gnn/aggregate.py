@@ -23,9 +23,7 @@ SMALL = 1 << 16
 
 
 @njit(cache=True, inline="always")
-def _sum_row(
-    t: int, indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
-) -> None:  # pragma: no cover - compiled
+def _sum_row(t: int, indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     for i in range(rows.shape[1]):
         out[t, i] = 0.0
     k, end = indptr[t], indptr[t + 1]
@@ -42,18 +40,14 @@ def _sum_row(
 
 
 @njit(cache=True, parallel=True)
-def _sum_rows(
-    indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
-) -> None:  # pragma: no cover - compiled
+def _sum_rows(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """out[t] = sum of rows[indices[k]] for k in indptr[t]:indptr[t + 1]; each t by one thread, in order."""
     for t in prange(len(indptr) - 1):
         _sum_row(t, indptr, indices, rows, out)
 
 
 @njit(cache=True)
-def _sum_few_rows(
-    indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray
-) -> None:  # pragma: no cover - compiled
+def _sum_few_rows(indptr: np.ndarray, indices: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     for t in range(len(indptr) - 1):
         _sum_row(t, indptr, indices, rows, out)
 

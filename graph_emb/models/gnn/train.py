@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
-from graph_emb.core.interrupts import deferred_interrupts
+from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_of
 from graph_emb.graph.typed import HeteroGraph

@@ -324,18 +324,14 @@ class InputRows:
             return
         if clip_norm is not None:
             for table in self.tables.values():
-                _clip(table, clip_norm, group)
+                grads = [grad for _, grad in table.pending()]
+                squares = torch.tensor([sum(float(grad.square().sum()) for grad in grads)], dtype=torch.float64)
+                if group is not None:
+                    squares = group.sum(squares, f"norm of the gradients of table {table.name!r}")
+                norm = float(squares.sqrt())
+                if norm > clip_norm:
+                    table.scale_gradients(clip_norm / norm)
         self.optimizer.step()
-
-
-def _clip(table: DistEmbedding, clip_norm: float, group: ProcessGroup | None) -> None:
-    grads = [grad for _, grad in table.pending()]
-    squares = torch.tensor([sum(float(grad.square().sum()) for grad in grads)], dtype=torch.float64)
-    if group is not None:
-        squares = group.sum(squares, f"norm of the gradients of table {table.name!r}")
-    norm = float(squares.sqrt())
-    if norm > clip_norm:
-        table.scale_gradients(clip_norm / norm)
 
 
 def _matrix(ntype: str, features: Any, num_nodes: int) -> Tensor:

@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.interrupts import deferred_interrupts
 from graph_emb.core.storage import replacing
+from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import all_rows
@@ -250,7 +250,14 @@ class _KGETraining:
         self.transport.flush()
         self.seconds += time.perf_counter() - begin
         self.step = (epoch + 1) * self.batches.steps_per_epoch
-        self._end_epoch(epoch, bar)
+        total, weight = self.sums
+        mean, self.sums = float(total / weight) if weight else 0.0, np.zeros(2)
+        if self.transport.votes(not math.isfinite(mean)):
+            raise ConfigError(f"{self.model.config.name}: the loss is {mean} in epoch {epoch}; lower train.lr")
+        mrr, rate = self._validate(epoch), self._set_rate(self.step)
+        triples = (epoch + 1) * len(self.graph.train)
+        self.history.append(KGEProgress(epoch + 1, triples, self.seconds, mean, rate, mrr))
+        bar.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
 
@@ -261,17 +268,6 @@ class _KGETraining:
             rows, epoch = self._gather(), len(self.history)
         entities, relations = rows or (None, None)
         return KGEResult(self.model, self.history, entities, relations, epoch, interrupted)
-
-    def _end_epoch(self, epoch: int, bar: tqdm) -> None:
-        total, weight = self.sums
-        mean, self.sums = float(total / weight) if weight else 0.0, np.zeros(2)
-        if self.transport.votes(not math.isfinite(mean)):
-            raise ConfigError(f"{self.model.config.name}: the loss is {mean} in epoch {epoch}; lower train.lr")
-        mrr = self._validate(epoch)
-        rate = self._set_rate(self.step)
-        triples = (epoch + 1) * len(self.graph.train)
-        self.history.append(KGEProgress(epoch + 1, triples, self.seconds, mean, rate, mrr))
-        bar.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
 
     def _set_rate(self, step: int) -> float:
         config = self.model.config

@@ -24,7 +24,7 @@ BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
 
 @njit(cache=True, inline="always")
-def _widened(x: Any) -> Any:  # pragma: no cover - compiled
+def _widened(x: Any) -> Any:
     """A bfloat16 by its bits, or a float32, as float32."""
     if isinstance(x, np.uint16):
         return np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
@@ -32,7 +32,7 @@ def _widened(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @njit(cache=True, parallel=True)
-def _multiply(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:  # pragma: no cover - compiled
+def _multiply(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:
     for b in prange(len(pairs)):
         i, j = pairs[b, 0], pairs[b, 1]
         for d in range(rows.shape[1]):
@@ -40,7 +40,7 @@ def _multiply(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:  # 
 
 
 @njit(cache=True, parallel=True)
-def _multiply_to_bfloat16(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:  # pragma: no cover - compiled
+def _multiply_to_bfloat16(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:
     """As ``_multiply``, rounded to the nearest bfloat16, ties to even; NaN stays NaN."""
     for b in prange(len(pairs)):
         i, j = pairs[b, 0], pairs[b, 1]
@@ -53,15 +53,13 @@ def _multiply_to_bfloat16(rows: np.ndarray, pairs: np.ndarray, out: np.ndarray) 
 
 
 @njit(cache=True, inline="always")
-def _add_product(target: np.ndarray, grad: np.ndarray, row: np.ndarray) -> None:  # pragma: no cover - compiled
+def _add_product(target: np.ndarray, grad: np.ndarray, row: np.ndarray) -> None:
     for d in range(len(target)):
         target[d] += _widened(grad[d]) * row[d]
 
 
 @njit(cache=True, parallel=True)
-def _add_gradients(
-    rows: np.ndarray, pairs: np.ndarray, grads: np.ndarray, sums: np.ndarray, blocks: int
-) -> None:  # pragma: no cover - compiled
+def _add_gradients(rows: np.ndarray, pairs: np.ndarray, grads: np.ndarray, sums: np.ndarray, blocks: int) -> None:
     """Adds to ``sums`` (R, D) what each pair gives its two rows: a block of columns by one thread, pairs in order."""
     width = rows.shape[1]
     for block in prange(blocks):
@@ -145,9 +143,7 @@ SIGNS = {torch.float32: (torch.uint32, np.uint32(1 << 31)), torch.bfloat16: (tor
 
 
 @njit(cache=True, parallel=True)
-def _clear_negative_or_dropped(
-    bits: np.ndarray, sign: int, key: int, salt: int, threshold: int
-) -> None:  # pragma: no cover - compiled
+def _clear_negative_or_dropped(bits: np.ndarray, sign: int, key: int, salt: int, threshold: int) -> None:
     """Zeroes the elements of ``bits`` (B, H) at or above ``sign`` or whose hash is below ``threshold``.
 
     The hash is the mixer "lowbias32" (C. Wellons, hash-prospector) of the position, keyed before and between its two

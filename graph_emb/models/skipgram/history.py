@@ -171,7 +171,12 @@ class TrainingLog:
         used, own, sent = (int(number) for number in self._ranks.sum(np.array(self._ranks.traffic(), np.float64)))
         share = own / used if used else 1.0
         line = SkipGramProgress(epoch, self.walks, self.tokens, seconds, loss, lr, share, sent)
-        self._check_rows(line)
+        rows = self._model.embedding.weight[torch.from_numpy(self._seen)]
+        # The loss cannot tell: the kernel's sigmoid clamps its argument.
+        if self._ranks.sum(np.array([not torch.isfinite(rows).all()], np.float64))[0]:
+            raise ConfigError(
+                f"skip-gram diverged: rows are not finite after {self.tokens} tokens at lr={lr:g}; lower lr"
+            )
         self.history.append(line)
         travel = f", {share:.0%} local, {sent / 2**20:,.0f} MiB sent" if used else ""
         self._bar.set_postfix_str(f"loss {loss:.4f}, {self._process.memory_info().rss / 2**20:,.0f} MiB{travel}")
@@ -184,11 +189,3 @@ class TrainingLog:
         begin = time.perf_counter()
         callback(line)
         self._paused += time.perf_counter() - begin
-
-    def _check_rows(self, line: SkipGramProgress) -> None:
-        # The loss cannot tell: the kernel's sigmoid clamps its argument.
-        rows = self._model.embedding.weight[torch.from_numpy(self._seen)]
-        if self._ranks.sum(np.array([not torch.isfinite(rows).all()], np.float64))[0]:
-            raise ConfigError(
-                f"skip-gram diverged: rows are not finite after {line.tokens} tokens at lr={line.lr:g}; lower lr"
-            )

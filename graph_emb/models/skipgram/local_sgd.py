@@ -151,7 +151,8 @@ class ExchangeSteps:
 
     def _exchange(self, piece: WalkBatch) -> tuple[float, float]:
         """Pull, train, push; also without a walk, because other ranks may have some."""
-        first_id, tables = self._own_rows()
+        reaches = [table.transport.in_reach(table.name) for table in self._model.tables]
+        first_id, tables = reaches[0].first_id, [reach.weight.numpy() for reach in reaches]
         drawn = self._kernel.draw(piece.walks, piece.epoch, piece.index, self._shared_negatives(piece))
         walks, negatives = np.empty_like(piece.walks), np.empty_like(drawn)
         config = self._model.config
@@ -169,11 +170,6 @@ class ExchangeSteps:
         sums = in_parts(part, len(walks), self._pool, self._threads)
         self._copies.give_back()
         return sums
-
-    def _own_rows(self) -> tuple[int, list[np.ndarray]]:
-        """The first id of the rows that need no copy, and those rows of each table."""
-        reaches = [table.transport.in_reach(table.name) for table in self._model.tables]
-        return reaches[0].first_id, [reach.weight.numpy() for reach in reaches]
 
     def _shared_negatives(self, piece: WalkBatch) -> np.ndarray | None:
         """The nodes among which negatives are drawn until the next exchange; None: all nodes."""

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.interrupts import deferred_interrupts
+from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.partition_book import RangeBook

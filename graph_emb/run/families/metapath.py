@@ -18,14 +18,7 @@ from graph_emb.run.families.plain import fit_skipgram, saved_width, training_met
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.machine import check_memory
-from graph_emb.sampling.metapath_walks import (
-    WEIGHT,
-    Metapath,
-    MetapathGraph,
-    MetapathSampler,
-    node_kinds,
-    step_arcs,
-)
+from graph_emb.sampling.metapath_walks import WEIGHT, Metapath, MetapathGraph, MetapathSampler, node_kinds, step_arcs
 
 
 class MetapathFamily(Family):

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from graph_emb.core.errors import PeerError
-from graph_emb.core.interrupts import raising
-from graph_emb.core.terminal import INTERRUPTED
+from graph_emb.core.terminal import INTERRUPTED, raising
 from graph_emb.run.launch.plan import Process
 
 GRACE = 10.0

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import graph_emb as ge
-from graph_emb.optim.sgd import SGD
+from graph_emb.optim.rules import SGD
 from graph_emb.transport.base import Push
 from graph_emb.transport.kvstore import connect
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
