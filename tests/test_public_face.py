@@ -28,7 +28,7 @@ def test_the_import_brings_no_heavy_package_with_it() -> None:
 
 
 def test_a_step_brings_no_compiler_with_it() -> None:
-    """torch.optim.Optimizer.add_param_group imports torch._dynamo: 1.2 s of CPU time in every trainer, torch itself 1.6."""
+    """torch.optim.Optimizer.add_param_group imports torch._dynamo: 1.2 s of CPU time in every trainer."""
     code = (
         "import sys, torch, graph_emb as ge\n"
         "emb = ge.DistEmbedding(4, 2)\n"
