@@ -19,6 +19,7 @@ COMMANDS = {
     "export": "graph_emb.cli.inspect.export",
     "checkpoint inspect": "graph_emb.cli.inspect.inspect",
     "info": "graph_emb.cli.inspect.info",
+    "doctor": "graph_emb.cli.inspect.doctor",
     "ogb report": "graph_emb.cli.inspect.ogb_report",
     **{f"partition {name}": "partition.cli.run" for name in partition_commands},
 }

@@ -89,6 +89,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     looks = saved.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _inspect(leaf(looks, "inspect", "print what a checkpoint holds and verify its checksums", "checkpoint inspect"))
     _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
+    _doctor(leaf(commands, "doctor", "describe this installation and find what killed processes left", "doctor"))
     board = commands.add_parser("ogb", help="records for OGB's leaderboards", description="Records for leaderboards.")
     boards = board.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _ogb_report(leaf(boards, "report", "the record that a leaderboard asks for, or what it forbids", "ogb report"))
@@ -203,6 +204,12 @@ def _info(parser: Parser) -> None:
     parser.add_argument("target", metavar="WHAT", nargs="?", help="data set name or path, run or embeddings folder")
     parser.add_argument("--root", metavar="DIR", help=ROOT)
     parser.add_argument("--trust-pickle", action="store_true", help=TRUST_PICKLE)
+
+
+def _doctor(parser: Parser) -> None:
+    looked = "look there and in the folders directly in it; default: the working folder, runs and $TMPDIR"
+    parser.add_argument("folders", metavar="DIR", nargs="*", help=looked)
+    parser.add_argument("--clean", action="store_true", help="remove what killed processes left, and nothing else")
 
 
 def _ogb_report(parser: Parser) -> None:

@@ -107,21 +107,29 @@ def remove_marked(folder: Path) -> None:
 def remove_left_behind(
     folders: Iterable[Path], is_ours: Callable[[Path], bool] | None = None, *, empty: bool = False
 ) -> list[Path]:
-    """Remove hidden folders that killed processes left.
+    """Remove hidden folders that killed processes left, and log each; arguments as ``left_by_the_dead``."""
+    removed = []
+    for path in left_by_the_dead(folders, is_ours, empty=empty, remove=True):
+        log.warning("removed %s, which a killed process left", path)
+        removed.append(path)
+    return removed
+
+
+def left_by_the_dead(
+    folders: Iterable[Path], is_ours: Callable[[Path], bool] | None = None, *, empty: bool = False, remove: bool
+) -> Iterator[Path]:
+    """Hidden folders that killed processes left.
 
     Args:
-        folders: Candidates; only unlocked folders with MARK go, and empty ones of a name that only we give.
-        is_ours: Whether an unmarked folder holds a complete result of ours, which may go too.
-        empty: Empty folders of any name go as well.
-    Returns:
-        The ones that were removed.
+        folders: Candidates; only unlocked folders with MARK count, and empty ones of a name that only we give.
+        is_ours: Whether an unmarked folder holds a complete result of ours, which counts too.
+        empty: Empty folders of any name count as well.
+        remove: Remove each before it is yielded.
     """
-    removed = []
     for path in sorted(folders):
         with suppress(OSError):  # a living process has the lock, no folder, or gone meanwhile
-            if _remove_if_dead(path, is_ours, empty):
-                removed.append(path)
-    return removed
+            if _is_dead(path, is_ours, empty, remove):
+                yield path
 
 
 def left_behind(place: Path) -> Iterator[Path]:
@@ -186,7 +194,7 @@ def _write_mark(folder: Path) -> None:
         raise named(error, folder / MARK, len(text) + 1) from error
 
 
-def _remove_if_dead(path: Path, is_ours: Callable[[Path], bool] | None, empty: bool) -> bool:
+def _is_dead(path: Path, is_ours: Callable[[Path], bool] | None, empty: bool, remove: bool) -> bool:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if not _locks_reach_all_hosts(descriptor):
@@ -195,12 +203,13 @@ def _remove_if_dead(path: Path, is_ours: Callable[[Path], bool] | None, empty: b
         if not _is_still(path, descriptor):
             return False
         if is_marked(path) or (is_ours is not None and is_ours(path)):
-            log.warning("removing %s, which a killed process left", path)
-            remove_marked(path)
-        elif empty or _HIDDEN_NAME.fullmatch(path.name):
-            path.rmdir()  # killed before the mark was written; raises unless it is empty
-        else:
+            if remove:
+                remove_marked(path)
+            return True
+        if any(path.iterdir()) or not (empty or _HIDDEN_NAME.fullmatch(path.name)):
             return False
+        if remove:
+            path.rmdir()  # killed before the mark was written; raises where a file came meanwhile
         return True
     finally:
         os.close(descriptor)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 from graph_emb.core.errors import CompatError, ConfigError, PartitionError, unknown_name
+from graph_emb.core.hidden import scratch_folder
 from partition.methods.base import Problem, method, one_only
 
 PRESETS = ("deterministic", "deterministic_quality")
@@ -74,8 +73,8 @@ def kaminpar(problem: Problem) -> np.ndarray:
     package = _load("kaminpar")
     weights, tolerance = problem.constraints.weights[0], float(problem.constraints.tolerances[0])
     adjacency, costs = problem.adjacency, _edge_weights(problem)
-    with tempfile.TemporaryDirectory(prefix="kaminpar-") as folder:
-        path = Path(folder, "graph.metis")
+    with scratch_folder("graph-emb-kaminpar") as folder:
+        path = folder / "graph.metis"
         with path.open("w", encoding="ascii") as out:  # METIS's text format with node and edge weights, ids from 1
             out.write(f"{adjacency.num_nodes} {adjacency.num_entries // 2} 011\n")
             for node in range(adjacency.num_nodes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from graph_emb.cli.demo import draw_map, markdown, project
 from graph_emb.cli.parser import parse
 from graph_emb.cli.train import config_of, default_folder
 from graph_emb.config import config_from
+from graph_emb.core import left_behind
+from graph_emb.core.hidden import HiddenFolder
 from graph_emb.formats.embedding_files import load_embeddings
 from tests.cli.conftest import CliqueFiles, Outcome
 from tests.cli.test_main import refused
@@ -220,6 +223,32 @@ def test_info_describes_each_kind_of_thing(cli: Cli, cliques: CliqueFiles) -> No
     assert re.search(r"^edges +57$", cli("info", cliques[0]).out, re.MULTILINE)
     refused(cli("info", "nowhere.csv"), "nowhere.csv: no such file")
     refused(cli("info", "--root", "x"), "means nothing without the name")
+
+
+def test_doctor_lists_and_removes_what_killed_processes_left(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    for name in ("shm", "tmp", "runs", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(left_behind, "SHARED_MEMORY", tmp_path / "shm")
+    places = ["x", "runs/run", "tmp/graph-emb-parts", "other/x"]
+    folders = [HiddenFolder(tmp_path / place) for place in places]
+    living = HiddenFolder(tmp_path / "runs" / "run")
+    for folder in folders:
+        folder.close(remove=False)
+    told = cli("doctor").out
+    assert "threads" in told
+    assert all(f"left by a killed process: {folder.path}" in told for folder in folders)
+    assert "graph-emb doctor --clean removes it" in told
+    assert all(folder.path.exists() for folder in folders)
+    assert f"removed {folders[3].path}" in cli("doctor", "--clean", "other").out
+    assert "no killed process left anything in other or" in cli("doctor", "other").out
+    assert cli("doctor", "--clean").out.count("removed ") == 3
+    assert [folder.path.exists() for folder in folders] == [False] * 4
+    living.close()
+    assert cli("doctor").out.splitlines()[-1].startswith("no killed process left anything in ., runs, ")
+    refused(cli("doctor", "nowhere"), "doctor: nowhere is no folder")
 
 
 def test_the_demo_draws_judges_and_replaces_its_own_folder(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shlex
 import socket
@@ -16,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.core.left_behind import left_in_shared_memory
 from graph_emb.core.storage import replace_text
 from graph_emb.run.launch import plan, watch
 from graph_emb.run.launch.plan import LOOPBACK, Host
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment
+
+log = logging.getLogger("graph_emb.launch")
 
 PORT = 29_417
 """Where the first machine's launcher listens when several machines take part and no port is given."""
@@ -84,6 +88,8 @@ def run_host(
     variables = {**(environment or {}), TOKEN_VARIABLE: token}
     processes = []
     if hosts[index].servers:
+        for path in left_in_shared_memory(remove=True):
+            log.warning("removed %s, which a killed process left", path)
         hosts_file = logs / "servers.txt"
         variables |= _kvstore_variables(hosts, index, port, hosts_file)
         per_server = threads or max(1, cores // hosts[index].servers)

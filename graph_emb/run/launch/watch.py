@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from graph_emb.core.errors import PeerError
+from graph_emb.core.left_behind import shared_names_of
 from graph_emb.core.terminal import INTERRUPTED, raising
 from graph_emb.run.launch.plan import Process
 
@@ -27,8 +28,6 @@ POLL = 0.05
 LATE = 2.0
 """Seconds that a trainer may take to end after the server that noticed it."""
 TAIL = 16_384
-SHARED_MEMORY = Path("/dev/shm")
-"""Names there tell which process made them (graph_emb.transport.kvstore.shared)."""
 
 
 class ProcessFailure(PeerError):
@@ -193,7 +192,7 @@ def end(running: Sequence[_Running]) -> None:
             one.popen.wait(max(0.0, deadline - time.monotonic()))
         _signal(one, signal.SIGKILL)  # the session: a loader's worker may outlive its trainer
         one.popen.wait()
-        for left in SHARED_MEMORY.glob(f"graph_emb_{one.popen.pid}_*"):  # a killed kvstore server could not
+        for left in shared_names_of(one.popen.pid):  # a killed kvstore server could not
             left.unlink(missing_ok=True)
         for copier in one.copiers:
             copier.join(GRACE)

@@ -10,12 +10,12 @@ import errno
 import itertools
 import random
 import socket
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from graph_emb.core.errors import ConfigError, PartitionError
+from graph_emb.core.hidden import scratch_folder
 from graph_emb.graph.partition_book import PartitionBook, RangeBook
 from graph_emb.transport.guard import Address, check_address
 
@@ -72,8 +72,8 @@ class Hosts:
     @contextlib.contextmanager
     def ip_config(self) -> Iterator[str]:
         """The path of a temporary file with the hosts, ``address port`` per line: DGL reads them from a file only."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "ip_config.txt")
+        with scratch_folder("graph-emb-hosts") as folder:
+            path = folder / "ip_config.txt"
             path.write_text("".join(f"{host} {port}\n" for host, port in self.addresses), encoding="utf-8")
             yield str(path)
 

@@ -8,24 +8,16 @@ from __future__ import annotations
 import errno
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.left_behind import SHARED_MEMORY, shared_name
 from graph_emb.table.shard import EmbeddingShard, StateSpec, TableSpec
-
-SHARED_MEMORY = Path("/dev/shm")
-
-
-def new_name() -> str:
-    """A name that no other job, part or table on this host has; it tells which process made it."""
-    return f"graph_emb_{os.getpid()}_{secrets.token_hex(8)}"
 
 
 def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, what: str, *, create: bool) -> Tensor:
@@ -163,7 +155,7 @@ class PushBuffer:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        self.name = new_name()
+        self.name = shared_name()
         self.memory = open_segment(self.name, (num_bytes,), torch.uint8, "the push buffer", create=True)
         self.used = 0
         self.last = Place(0, 0, 0, 0, torch.float32)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.left_behind import shared_name
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
@@ -112,7 +113,7 @@ class Tables:
         if table is None:
             table = ServerTable(spec, self._server, self._machine)
             create = segment is None
-            name = segment or shared.new_name()
+            name = segment or shared_name()
             weight = shared.open_segment(
                 name, (table.num_rows, spec.dim), spec.dtype, f"table {spec.name!r}", create=create
             )
@@ -148,7 +149,7 @@ class Tables:
         if optimizer not in table.shards:
             wanted = {spec.name: spec for spec in specs}
             weight, create = table.shards[0].weight, segments is None
-            names = segments or {name: shared.new_name() for name in wanted if wanted[name].kind != "table"}
+            names = segments or {name: shared_name() for name in wanted if wanted[name].kind != "table"}
             state = shared.open_state(table.spec, table.num_rows, specs, names, create=create)
             for name in names:
                 state[name][table.low : table.high] = wanted[name].initial

@@ -22,7 +22,7 @@ from graph_emb.transport.kvstore import shared
 tables = []
 for name in ("user", "item"):
     try:
-        made = shared.open_segment(shared.new_name(), (5_000, 1_000), torch.float32, f"table {name!r}", create=True)
+        made = shared.open_segment(shared.shared_name(), (5_000, 1_000), torch.float32, f"table {name!r}", create=True)
         tables.append(made)
     except Exception as error:
         print(type(error).__name__, error)
@@ -59,14 +59,14 @@ def test_a_segment_without_room_leaves_no_name(monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    name = shared.new_name()
+    name = shared.shared_name()
     with pytest.raises(ge.ConfigError, match=r"table 'user', shape \(4, 2\) .* takes 32 bytes .* --shm-size="):
         shared.open_segment(name, (4, 2), torch.float32, "table 'user'", create=True)
     assert not Path("/dev/shm", name).exists()
 
 
 def test_a_segment_without_rows_is_empty() -> None:
-    name = shared.new_name()
+    name = shared.shared_name()
     try:
         assert shared.open_segment(name, (0, 2), torch.float32, "table 'user'", create=True).shape == (0, 2)
     finally:
