@@ -41,14 +41,15 @@ _NET_TYPE = "net_type" in inspect.signature(rpc.create_sender).parameters
 _lost: list[bool] = []
 
 
-def start() -> None:
-    """Make DGL's sender and receiver of this process.
-
-    Raises:
-        ModeError: this process lost a peer before; DGL's threads cannot be ended then, and making new ones aborts.
-    """
+def check_startable() -> None:
+    """Raise a ModeError where this process lost a peer before: DGL's threads cannot be ended, and new ones abort."""
     if _lost:
         raise ModeError("this process lost a peer of its last job; start a new process")
+
+
+def start() -> None:
+    """Make DGL's sender and receiver of this process, after ``check_startable``."""
+    check_startable()
     rpc.reset()
     for create in (rpc.create_sender, rpc.create_receiver):
         create(QUEUE_BYTES, *(["socket"] if _NET_TYPE else []))

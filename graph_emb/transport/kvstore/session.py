@@ -45,6 +45,7 @@ class GuardedSession(Session):
     ) -> None:
         self.hosts, self.machine, self.rank, self.answer_timeout = hosts, machine, rank, answer_timeout
         self._timeout, self._start_timeout = timeout, start_timeout
+        rpc.check_startable()  # before servers are waited for
         if not 0 <= machine < hosts.num_machines:
             raise ConfigError(f"machine {machine} is outside [0, {hosts.num_machines}); hosts name that many")
         secret = guard.token_or_environment(token)
