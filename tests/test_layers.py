@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,17 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """The imports and classes of a file, which many tests read, parsed once."""
+    wanted = (ast.Import, ast.ImportFrom, ast.ClassDef)
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, wanted)]
+
+
 def imported_modules(path: Path) -> set[str]:
     """Every module that a file imports: in functions and under TYPE_CHECKING too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -63,7 +71,7 @@ def dependencies(path: Path, known: set[str]) -> set[str]:
     packages = {module.rpartition(".")[0] for module in found}
     named = {
         node.module
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom) and any(f"{node.module}.{alias.name}" not in known for alias in node.names)
     }
     return found - (packages - named)
@@ -127,7 +135,7 @@ def test_no_modules_import_each_other() -> None:
 def test_a_class_name_stands_once() -> None:
     homes = defaultdict(list)
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(module_of(path))
     assert {name: modules for name, modules in homes.items() if len(modules) > 1} == {}
