@@ -27,6 +27,16 @@ def test_the_import_brings_no_heavy_package_with_it() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_launcher_is_ready_without_numba() -> None:
+    """It imported the tables' code, to look for ports and to check a number of trainers: 0.8 s of CPU time more."""
+    code = (
+        "import sys; from graph_emb.run.launch import job; from graph_emb.transport.kvstore import layout\n"
+        "print(sorted({'torch', 'numba', 'scipy', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_step_brings_no_compiler_with_it() -> None:
     """torch.optim.Optimizer.add_param_group imports torch._dynamo: 1.2 s of CPU time in every trainer."""
     code = (

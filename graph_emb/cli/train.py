@@ -134,12 +134,13 @@ def _check_trainers(config: RunConfig) -> None:
     Raises:
         ConfigError: too many trainers for the machine or for the data.
     """
-    from graph_emb.run.family import family_of
     from graph_emb.run.launch.plan import LOOPBACK, Host, check_processes
 
     trainers = config.parallel.trainers
     check_processes(Host(LOOPBACK, trainers, config.parallel.servers), config.parallel.oversubscribe)
     if trainers > (os.cpu_count() or 1):
+        from graph_emb.run.family import family_of
+
         family = family_of(config)
         counts = family.describe(family.load())
         nodes = counts.get("nodes", counts.get("entities", trainers))

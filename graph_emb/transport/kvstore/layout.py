@@ -13,11 +13,14 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.hidden import scratch_folder
-from graph_emb.graph.partition_book import PartitionBook, RangeBook
 from graph_emb.transport.guard import Address, check_address
+
+if TYPE_CHECKING:
+    from graph_emb.graph.partition_book import PartitionBook, RangeBook
 
 PORTS = range(10_000, 65_536)
 """The range in which free ports are sought: well-known services have those below it."""
@@ -108,6 +111,8 @@ def server_book(book: PartitionBook, hosts: Hosts, table: str) -> RangeBook:
     Raises:
         PartitionError: parts are not ranges, or do not divide among the machines.
     """
+    from graph_emb.graph.partition_book import RangeBook  # here: a launcher, which looks for ports, needs no numba
+
     if not isinstance(book, RangeBook):
         raise PartitionError(f"table {table!r}: kvstore mode needs parts that are ranges, not {type(book).__name__}")
     machines = hosts.num_machines
