@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
 import os
 import pickle
 import sys
@@ -18,14 +17,9 @@ from typing import Any, NamedTuple
 
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore.layout import free_ports
+from tests.ranks import context
 
 LIMIT = 60.0  # seconds; a test that hangs fails
-PRELOADED = [
-    "graph_emb.transport.kvstore.client",
-    "graph_emb.transport.kvstore.server",
-    "graph_emb.optimizer",
-    "torch._dynamo",
-]
 
 
 class Outcome(NamedTuple):
@@ -67,13 +61,6 @@ def close_idle() -> None:
 
 # Before multiprocessing's own, which waits for all children and would wait for those that wait for us.
 atexit.register(close_idle)
-
-
-def context() -> Any:
-    """Forks from a process that imported DGL already: a child starts in milliseconds."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(PRELOADED)
-    return made
 
 
 class Cluster:
