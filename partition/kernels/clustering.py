@@ -80,24 +80,23 @@ def propose(
 def apply(nodes, targets, labels, node_weights, loads, limits, sizes):
     """Move the nodes of a batch, in order, where their label still has room: (moved, labels left without a node).
 
-    sizes counts the nodes of each label; empty: not asked for.
+    sizes counts the nodes of each label; empty: not asked for. With it no node moves to a label that the batch has left
+    without a node: two neighbours that proposed each other's label would change places in every round.
     """
+    counted = len(sizes) > 0
     moved, emptied = 0, 0
     for i in range(len(nodes)):
         v, target = nodes[i], targets[i]
         own = labels[v]
-        if target == own or not fits(loads, target, node_weights, v, limits):
+        if target == own or (counted and sizes[target] == 0) or not fits(loads, target, node_weights, v, limits):
             continue
         move(loads, node_weights, v, own, target)
         labels[v] = target
         moved += 1
-        if len(sizes) > 0:
+        if counted:
             sizes[own] -= 1
             sizes[target] += 1
-            if sizes[own] == 0:
-                emptied += 1
-            if sizes[target] == 1:
-                emptied -= 1
+            emptied += sizes[own] == 0
     return moved, emptied
 
 

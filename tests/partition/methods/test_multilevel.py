@@ -10,7 +10,7 @@ from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.threads import ThreadPool
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.methods import assign
-from partition.methods.multilevel import SMALL_EFFORT, Level, Parts, Search, first_parts
+from partition.methods.multilevel import SMALL_EFFORT, Level, Parts, Search, cluster, first_parts
 from partition.problem import symmetric
 from tests.partition.methods.graphs import plain, planted, skewed
 
@@ -130,6 +130,16 @@ def test_the_effort_for_large_graphs_finds_the_planted_partition_too(monkeypatch
     made = assign(graph, 4, "multilevel").homogeneous()
     for part in range(4):
         assert len(set(blocks[made == part])) == 1
+
+
+def test_neighbours_that_propose_each_others_label_merge() -> None:
+    """Proposals of a batch see the labels from before it: two neighbours in one batch once changed places for ever."""
+    pairs = np.arange(400).reshape(200, 2)
+    adjacency = symmetric(plain(400, pairs))
+    level = Level(adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ones((400, 1), np.int64))
+    with ThreadPool(1) as threads:
+        labels = cluster(level, np.array([2]), 1, np.random.default_rng(0), threads)
+    assert (labels[pairs[:, 0]] == labels[pairs[:, 1]]).all()
 
 
 def test_levels_between_leave_room_for_the_search_on_the_finest(monkeypatch: pytest.MonkeyPatch) -> None:
