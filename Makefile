@@ -8,6 +8,7 @@ OTHER_DGL := $(VENV)/dgl-2.1.0
 TESTS ?= tests
 # Files of tests that run at a time: many wait for processes, timeouts and links most of the time.
 WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)
 
@@ -31,11 +32,11 @@ demo: $(VENV)/.core
 	$(BIN)/graph-emb demo
 
 test: $(VENV)/.test test-dgl2
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
+	$(PYTEST) $(TESTS)
 
 # The same claims about DGL, on its other version (Python 3.11 installs both).
 test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done
-	PYTHONPATH=$(OTHER_DGL) $(BIN)/python -m pytest -q -m "not slow" $(DGL_TESTS)
+	PYTHONPATH=$(OTHER_DGL) $(PYTEST) -m "not slow" $(DGL_TESTS)
 
 # Damaged inputs that no run has tried before; `make test` tries 2,000, the same ones each time.
 fuzz: $(VENV)/.test
