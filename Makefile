@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)
 
-.PHONY: demo test test-dgl2 fuzz faults lint format bench docs clean
+.PHONY: demo test test-dgl2 test-sockets fuzz faults lint format bench docs clean
 
 $(VENV)/.core: setup.py requirements/tested.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 found; set PYTHON=/path/to/python"; exit 2; }
@@ -37,6 +37,11 @@ test: $(VENV)/.test test-dgl2
 # The same claims about DGL, on its other version (Python 3.11 installs both).
 test-dgl2: $(VENV)/.test $(OTHER_DGL)/.done
 	PYTHONPATH=$(OTHER_DGL) $(PYTEST) -m "not slow" $(DGL_TESTS)
+
+# The tests of several processes, where ranks of a machine exchange through sockets as those of several do.
+test-sockets: $(VENV)/.test
+	GRAPH_EMB_SHARED_MEMORY=0 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "dist and not slow" \
+	  --ignore tests/transport/kvstore --ignore tests/partition --ignore tests/faults $(TESTS)
 
 # Damaged inputs that no run has tried before; `make test` tries 2,000, the same ones each time.
 fuzz: $(VENV)/.test

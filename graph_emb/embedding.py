@@ -139,8 +139,9 @@ class DistEmbedding:
             PartitionError: an id is out of range.
             ShapeError: idx is no integer tensor.
         """
-        ids = check_ids(idx, self.num_embeddings, self._name).flatten()
-        rows = self._transport.pull(self._name, ids).to(device)
+        with self._transport.joint(f"pull of table {self._name!r}"):
+            ids = check_ids(idx, self.num_embeddings, self._name).flatten()
+            rows = self._transport.pull(self._name, ids).to(device)
         rows = rows.view(*idx.shape, self.embedding_dim)
         if not torch.is_grad_enabled():
             return rows
@@ -158,7 +159,8 @@ class DistEmbedding:
             PartitionError: an id is out of range.
             ShapeError: idx is no integer tensor.
         """
-        self._transport.prefetch(self._name, check_ids(idx, self.num_embeddings, self._name).flatten())
+        with self._transport.joint(f"prefetch of table {self._name!r}"):
+            self._transport.prefetch(self._name, check_ids(idx, self.num_embeddings, self._name).flatten())
 
     def reset_trace(self) -> None:
         """Forget every gradient that has come back, and those still to come from earlier calls."""
@@ -209,11 +211,15 @@ class DistEmbedding:
             ShapeError: ids are no integer tensor.
             ModeError: kvstore mode with ``hogwild=True``, where trainers update rows without asking the owner.
         """
-        self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), True)
+        self._freeze(ids, True)
 
     def unfreeze(self, ids: Tensor) -> None:
         """Let optimizers change rows again; arguments and errors as ``freeze``."""
-        self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), False)
+        self._freeze(ids, False)
+
+    def _freeze(self, ids: Tensor, frozen: bool) -> None:
+        with self._transport.joint(f"freeze of table {self._name!r}"):
+            self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), frozen)
 
     @property
     def name(self) -> str:
@@ -314,24 +320,30 @@ class Weight:
 
     def __getitem__(self, key: Tensor | slice | int) -> Tensor:
         """Copies of rows, shape (B, D); an integer gives shape (D,)."""
-        rows = self._table._transport.pull(self.name, self._ids(key))
+        transport = self._table._transport
+        with transport.joint(f"pull of table {self.name!r}"):
+            rows = transport.pull(self.name, self._ids(key))
         one = isinstance(key, int) or getattr(key, "ndim", 1) == 0  # numpy's integers and scalar tensors too
         return rows[0] if one else rows
 
     def __setitem__(self, key: Tensor | slice | int, values: Tensor) -> None:
         """Overwrite rows of distinct ids with values that broadcast to (B, D)."""
+        transport = self._table._transport
+        with transport.joint(f"write of table {self.name!r}"):
+            transport.write(self.name, *self._ids_and_rows(key, values))
+
+    def _ids_and_rows(self, key: Tensor | slice | int, values: Tensor) -> tuple[Tensor, Tensor]:
         ids = self._ids(key)
         if ids.unique().numel() != ids.numel():
             raise ShapeError(f"table {self.name!r}: an id is assigned twice; pass distinct ids")
         rows = torch.as_tensor(values, dtype=self.dtype).detach()  # the table would keep the graph of all values alive
         try:
-            rows = rows.broadcast_to(ids.numel(), self._table.embedding_dim)
+            return ids, rows.broadcast_to(ids.numel(), self._table.embedding_dim)
         except RuntimeError:
             raise ShapeError(
                 f"table {self.name!r}: values have shape {tuple(rows.shape)}; "
                 f"expected ({ids.numel()}, {self._table.embedding_dim})"
             ) from None
-        self._table._transport.write(self.name, ids, rows)
 
     def _ids(self, key: Tensor | slice | int) -> Tensor:
         if isinstance(key, tuple):

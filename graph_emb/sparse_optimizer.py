@@ -121,6 +121,19 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
+        with self.transport.joint(f"push of table {', '.join(map(repr, self._tables))}"):
+            pushes = self._checked_pushes()
+            try:
+                self.transport.push(pushes)
+            finally:  # an error may come when some, or all, of them are applied
+                for push in pushes:
+                    self._tables[push.table].clear_gradients()
+        if self._turns > 1:
+            for clock in self._clocks(push.table for push in pushes if push.touched):
+                clock.add_(self._turns - 1)
+        return result
+
+    def _checked_pushes(self) -> list[Push]:
         pushes = []
         for group in self.param_groups:
             rule = self.rule_of(group)
@@ -129,15 +142,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                     ids, grads = _concatenate(table)
                     check_gradient(table.name, ids, grads, table.embedding_dim)
                     pushes.append(Push(table.name, ids, grads, rule, self._merge, table.touched))
-        try:
-            self.transport.push(pushes)
-        finally:  # an error may come when some, or all, of them are applied
-            for push in pushes:
-                self._tables[push.table].clear_gradients()
-        if self._turns > 1:
-            for clock in self._clocks(push.table for push in pushes if push.touched):
-                clock.add_(self._turns - 1)
-        return result
+        return pushes
 
     def take_turns(self, position: int, trainers: int) -> None:
         """Say that trainers of kvstore mode take whole steps in turn, this one every ``trainers``-th from ``position``.

@@ -9,6 +9,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
+
+from graph_emb.transport.process_group import SHARED_VARIABLE
+
+with_shared_memory = pytest.mark.skipif(
+    os.environ.get(SHARED_VARIABLE) == "0", reason=f"ranks take sockets: {SHARED_VARIABLE}=0"
+)
+"""Of tests that need ranks to share memory, for runs of the others without it (``make test-sockets``)."""
 PRELOADED = [
     "graph_emb.transport.kvstore.client",
     "graph_emb.transport.kvstore.server",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import frozen
 from graph_emb.graph.partition_book import RankRanges, range_of
 from graph_emb.sampling.negatives import gathered_degrees, out_degrees
@@ -29,7 +29,8 @@ from graph_emb.sampling.walk_kernels import (
     stream_key,
     thread_count,
 )
-from graph_emb.transport.lockstep import HEAD, HOME, WALK
+from graph_emb.transport.collective import JointCalls
+from graph_emb.transport.lockstep import HOME, WALK
 from graph_emb.transport.process_group import ProcessGroup
 
 HEADER = 3
@@ -87,6 +88,7 @@ class PartitionedWalkSampler:
                 f"this process is rank {self.rank} of {self.world_size}"
             )
         if group is not None:
+            self._agree = JointCalls(group).agree
             options = (num_walks, walk_length, p, q, self.seed, graph.num_nodes, graph.directed)
             given = group.gather_objects(options, "walk sampler")
             if len(set(given)) > 1:
@@ -271,18 +273,7 @@ class PartitionedWalkSampler:
         """
         assert self.group is not None
         what = "walks over partitions"
-        ones, num = [1] * self.world_size, sizes.shape[1]
-        head = torch.zeros(self.world_size, HEAD, dtype=torch.int64)
-        head[:, :3] = torch.tensor([call, number, num])
-        head[:, 3 : 3 + num] = torch.from_numpy(sizes)
-        got = self.group.exchange(head, ones, ones, what)
-        wrong = (got[:, :3] != head[:, :3]).any(dim=1).nonzero().flatten().tolist()
-        if wrong:
-            raise PeerError(
-                f"rank {self.rank} is in {what}, rank {', '.join(map(str, wrong))} in another call; every rank takes "
-                "the same batches in the same order"
-            )
-        coming = got[:, 3 : 3 + num].numpy()
+        coming = self._agree(call, number, torch.from_numpy(sizes), what).numpy()
         if not coming[:, -1].any():
             return [np.empty(0, np.int32)] * len(pieces), coming
         to_send, to_receive = ((table[:, :-1] * words).sum(axis=1).tolist() for table in (sizes, coming))

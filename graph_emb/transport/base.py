@@ -6,7 +6,8 @@ Legend: B ids of a call or rows of a piece, R rows in reach, D width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -161,7 +162,8 @@ class Transport(ABC):
     ids that ``check_ids`` has seen: partition-order int64, shape (B,), any device. One thread of a process calls it.
 
     Joint calls: where ``lockstep`` is True every rank makes the calls marked so, in one order and for the same tables;
-    a rank that is in another one raises PeerError on all. Elsewhere each process calls when it likes. Every method but
+    a rank that is in another one, or has skipped one, raises PeerError on all, and an error in the middle of one makes
+    every later one a PeerError with the first cause. Elsewhere each process calls when it likes. Every method but
     ``destroy``, ``detach`` and ``close`` raises ModeError for a table that is not alive and after ``close``, and
     PeerError where another process was needed and is gone.
 
@@ -176,6 +178,8 @@ class Transport(ABC):
     rank: Rank
     world_size: int
     lockstep: bool
+    joint: Callable[[str], AbstractContextManager[Any]] = nullcontext
+    """Holds a joint call, in the words of errors, and the checks before it: who fails in them has skipped the call."""
     _tables: LiveTables[Any]
 
     @abstractmethod

@@ -5,9 +5,12 @@ Legend: B asked ids, R distinct ids, S sent rows, D width, W ranks, T tables of 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,10 +23,104 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather, gather_two
 from graph_emb.transport import lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Traffic, Transport
-from graph_emb.transport.lockstep import HEAD, Prefetch, RankTable
+from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, pack_share, settle
 from graph_emb.transport.shm_all_to_all import map_memory, new_memory
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class JointCalls:
+    """The joint calls of a rank, numbered in their order.
+
+    A call counts from its first check on: a rank that refuses its ids, and goes on, has skipped the call that the
+    others wait in, and both sides can name it. An error after numbers have travelled leaves the ranks out of step
+    (``ProcessGroup.fail``).
+
+    Args:
+        group: The ranks; it keeps the number.
+        tables: The live ones, which errors describe.
+    """
+
+    def __init__(self, group: ProcessGroup, tables: Mapping[str, RankTable] | None = None) -> None:
+        self._group, self._tables = group, {} if tables is None else tables
+        self._within = self._travels = False
+
+    @contextlib.contextmanager
+    def call(self, what: str) -> Iterator[None]:
+        """A joint call with its checks; within another one it is a part of that."""
+        if self._within:
+            yield
+            return
+        if self._group.failed:
+            self._group.check()
+        self._group.num_calls += 1
+        self._group.last_calls.append(what)
+        self._within, self._travels = True, False
+        try:
+            yield
+        except BaseException as error:
+            if self._travels:
+                self._group.fail(what, error)
+            raise
+        finally:
+            self._within = False
+
+    def agree(self, call: int, number: int, per_rank: Tensor, what: str) -> Tensor:
+        """Exchange one row of K numbers with every rank, and check that all are in the same call. Every rank calls it.
+
+        Args:
+            call: This rank's call (``lockstep.PULL`` ...).
+            number: What it is about: the ``signature`` of its tables, the round of walks.
+            per_rank: The numbers for each rank, (W, K), int64.
+            what: The words with which an error names the call.
+        Returns:
+            The numbers of each rank for this one, (W, K).
+        Raises:
+            PeerError: a process is gone, is in another call, or has skipped one.
+        """
+        with self.call(what):
+            self._travels = True
+            ranks, num, room = self._group.world_size, per_rank.shape[1], HEAD - FIXED
+            head = torch.zeros(ranks, HEAD, dtype=torch.int64)
+            head[:, :FIXED] = torch.tensor([call, number, num, self._group.num_calls])
+            head[:, FIXED : FIXED + num] = per_rank[:, :room]
+            got = self._group.exchange(head, [1] * ranks, [1] * ranks, what)
+            wrong = (got[:, :FIXED] != head[:, :FIXED]).any(dim=1).nonzero().flatten().tolist()
+            if wrong:
+                others = {rank: (int(got[rank, 0]), int(got[rank, 1])) for rank in wrong}
+                skipped = self._skipped({rank: int(got[rank, 3]) for rank in wrong})
+                raise lockstep.told_apart(self._group.rank, what, others, self._tables, skipped)
+            if num <= room:
+                return got[:, FIXED : FIXED + num]
+            rest = self._group.exchange(per_rank[:, room:].contiguous(), [1] * ranks, [1] * ranks, what)
+            return torch.cat([got[:, FIXED:], rest], dim=1)
+
+    def _skipped(self, places: Mapping[int, int]) -> str:
+        """Who skipped which call, from the number of the call that each rank is in."""
+        own, place = self._group.num_calls, min(places.values())
+        ahead = [rank for rank, theirs in places.items() if theirs > own]
+        if ahead:
+            return f"; rank {', '.join(map(str, ahead))} skipped {self._group.last_calls[-1]} (joint call {own})"
+        back = own - place
+        known = self._group.last_calls[-1 - back] if back < len(self._group.last_calls) else "a call"
+        return f"; rank {self._group.rank} skipped {known} (joint call {place})" if back else ""
+
+
+def _joint(what: str) -> Callable[[F], F]:
+    """Decorator of a call about a table, or about pushes, that the ranks make together: see ``Transport.joint``."""
+
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def call(self: CollectiveTransport, about: Any, *args: Any, **options: Any) -> Any:
+            names = [about] if isinstance(about, str) else [push.table for push in about]
+            with self.joint(f"{what} of table {', '.join(map(repr, names))}"):
+                return method(self, about, *args, **options)
+
+        return cast("F", call)
+
+    return decorate
 
 
 class CollectiveTransport(Transport):
@@ -48,7 +145,10 @@ class CollectiveTransport(Transport):
         if staleness not in (0, 1):
             raise ConfigError(f"staleness={staleness!r} must be 0 (prefetched rows are exact) or 1 (one step old)")
         if hogwild and group.world_size > 1 and not group.same_memory:
-            raise ConfigError("hogwild=True: ranks must share the memory of one machine, with shared_memory=True")
+            raise ConfigError(
+                "hogwild=True: ranks must share the memory of one machine with x86 cores, with shared_memory=True and "
+                "without $GRAPH_EMB_SHARED_MEMORY=0"
+            )
         self.staleness, self._hogwild = staleness, hogwild
         self.group = group
         self.rank = group.rank
@@ -57,6 +157,10 @@ class CollectiveTransport(Transport):
         self.traffic = Traffic()
         self._tables: LiveTables[RankTable] = LiveTables()
         self._created = 0
+        calls = JointCalls(group, self._tables)
+        self.agree = calls.agree
+        if self.world_size > 1:
+            self.joint = calls.call
         parts = group.gather_objects(part, "init")
         if any(p is None for p in parts) and any(p is not None for p in parts):
             raise ConfigError(f"init(part=...): the ranks gave {parts}; give a part on every rank or on none")
@@ -97,6 +201,7 @@ class CollectiveTransport(Transport):
         if table in self._tables:
             self._tables[table].shard.free_state()
 
+    @_joint("pull")
     def pull(self, table: str, ids: Tensor) -> Tensor:
         """As ``Transport.pull``. Each distinct id is asked for once; rows that this rank owns do not travel."""
         found = self._tables[table]
@@ -126,6 +231,7 @@ class CollectiveTransport(Transport):
         self.traffic.bytes_sent += sum(asks) * 8 + len(asked) * found.spec.dim * found.spec.dtype.itemsize
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
 
+    @_joint("prefetch")
     def prefetch(self, table: str, ids: Tensor) -> None:
         """As ``Transport.prefetch``. With staleness 0 the pull sends again the rows that a push changes in between."""
         found = self._tables[table]
@@ -174,6 +280,7 @@ class CollectiveTransport(Transport):
         early.rows.index_copy_(0, (places + starts).to(got.device), got)
         self.traffic.bytes_sent += len(places) * 8 + fresh.numel() * fresh.element_size()
 
+    @_joint("push")
     def push(self, pushes: Sequence[Push]) -> None:
         """Merge, send to the owners, merge there in the order (id, source rank, position), apply.
 
@@ -204,33 +311,6 @@ class CollectiveTransport(Transport):
         """A number that tells calls for these tables from calls for others."""
         return lockstep.signature([self._tables[name].identity for name in tables])
 
-    def agree(self, call: int, number: int, per_rank: Tensor, what: str) -> Tensor:
-        """Exchange one row of K numbers with every rank, and check that all are in the same call. Every rank calls it.
-
-        Args:
-            call, number: This rank's call (``lockstep.PULL`` ...), and the ``signature`` of its tables.
-            per_rank: The numbers for each rank, (W, K), int64.
-            what: The words with which an error names the call.
-        Returns:
-            The numbers of each rank for this one, (W, K).
-        Raises:
-            PeerError: a process is gone, or is in another call.
-        """
-        num = per_rank.shape[1]
-        head = torch.zeros(self.world_size, HEAD, dtype=torch.int64)
-        head[:, :3] = torch.tensor([call, number, num])
-        head[:, 3 : 3 + num] = per_rank[:, : HEAD - 3]
-        ones = [1] * self.world_size
-        got = self.group.exchange(head, ones, ones, what)
-        wrong = (got[:, :3] != head[:, :3]).any(dim=1).nonzero().flatten().tolist()
-        if wrong:
-            others = {rank: (int(got[rank, 0]), int(got[rank, 1])) for rank in wrong}
-            raise lockstep.told_apart(self.rank, what, others, self._tables)
-        if num <= HEAD - 3:
-            return got[:, 3 : 3 + num]
-        rest = self.group.exchange(per_rank[:, HEAD - 3 :].contiguous(), ones, ones, what)
-        return torch.cat([got[:, 3:], rest], dim=1)
-
     def _agree_counts(self, call: int, number: int, counts: list[int], what: str) -> list[int]:
         """Tell every rank how many rows are for it; returns how many each has for this one."""
         return self.agree(call, number, torch.tensor(counts).unsqueeze(1), what)[:, 0].tolist()
@@ -239,6 +319,7 @@ class CollectiveTransport(Transport):
         """Tell every rank a number; returns the sum of all, this rank's included."""
         return int(self.agree(call, number, torch.full((self.world_size, 1), said), what).sum())
 
+    @_joint("write")
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         found = self._tables[table]
         shard, what = found.shard, f"write of table {table!r}"
@@ -260,6 +341,7 @@ class CollectiveTransport(Transport):
             shard.write(rows, block)
             self.mark_changed(table, rows)
 
+    @_joint("freeze")
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         found = self._tables[table]
         what = f"freeze of table {table!r}"

@@ -61,7 +61,12 @@ class LocalSGDRows:
         Raises:
             PeerError: a process is gone, or is in another call.
         """
-        transport, what = self._transport, f"copies of rows of {self._tables_said}"
+        what = f"copies of rows of {self._tables_said}"
+        with self._transport.joint(what):
+            return self._pull(ids, what)
+
+    def _pull(self, ids: Sequence[Tensor], what: str) -> list[Tensor]:
+        transport = self._transport
         routes = [transport.layout_of(name).route(some) for name, some in zip(self._names, ids, strict=True)]
         self._asks = np.array([route.counts for route in routes], np.int64).T  # (W, T)
         self._wanted = transport.agree(COPY, self._signature, torch.from_numpy(self._asks), what).numpy()
@@ -98,7 +103,12 @@ class LocalSGDRows:
         """
         if not self._copies:
             raise ModeError(f"{self._tables_said}: no copies to give back; pull them first")
-        transport, what = self._transport, f"changes of copied rows of {self._tables_said}"
+        what = f"changes of copied rows of {self._tables_said}"
+        with self._transport.joint(what):
+            self._give_back(what)
+
+    def _give_back(self, what: str) -> None:
+        transport = self._transport
         transport.agree(RETURN, self._signature, torch.from_numpy(self._asks), what)
         pulled = self._memory["pulled"]
         changes = transport.group.outgoing(pulled, int(self._asks.sum()))

@@ -23,6 +23,8 @@ PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BA
 """Numbers of the joint calls of ranks, the walkers' included."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
+FIXED = 4
+"""Of them: the call, the number of what it is about, how many numbers follow, and which call of the rank it is."""
 _WORDS = (
     *("pull", "push", "write", "prefetch", "pull of prefetched rows", "freeze", "copies of rows"),
     *("changes of copied rows", "walks over partitions", "walks over partitions", "votes", "barrier", "create"),
@@ -86,9 +88,14 @@ def _digest(*about: object) -> int:
 
 
 def told_apart(
-    rank: int, what: str, others: Mapping[int, tuple[int, int]], tables: Mapping[str, RankTable]
+    rank: int, what: str, others: Mapping[int, tuple[int, int]], tables: Mapping[str, RankTable], skipped: str
 ) -> PeerError:
-    """The error of ranks that are not in this one's call; ``others``: each with the first two numbers of its call."""
+    """The error of ranks that are not in this one's call.
+
+    Args:
+        others: The first two numbers of the call of each.
+        skipped: Who skipped which call, as the end of a sentence; empty where none did.
+    """
     theirs: dict[str, None] = {}  # their calls, as far as this rank can tell
     for call, number in dict.fromkeys(others.values()):
         said = _WORDS[call - 1] if 0 < call <= len(_WORDS) else f"call {call}"
@@ -98,7 +105,7 @@ def told_apart(
         theirs[said] = None
     here = ", ".join(table.said for table in tables.values()) or "none"
     return PeerError(
-        f"rank {rank} is in {what}, rank {', '.join(map(str, others))} in another call ({'; '.join(theirs)}); "
+        f"rank {rank} is in {what}, rank {', '.join(map(str, others))} in another call ({'; '.join(theirs)}){skipped}; "
         "in collective mode every rank makes the same calls in the same order, and the same tables "
         f"(graph_emb.in_step keeps loops of unequal length together); tables of rank {rank}: {here}"
     )

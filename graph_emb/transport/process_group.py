@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -31,6 +31,7 @@ from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
+SHARED_VARIABLE = "GRAPH_EMB_SHARED_MEMORY"
 _WORDS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -40,11 +41,14 @@ class ProcessGroup:
     Args:
         backend: ``"gloo"``, ``"nccl"`` or None: gloo for CPU tensors, and nccl for CUDA tensors where there are any.
         timeout: Seconds after which a call that a peer does not answer raises.
-        shared_memory: Exchange through memory where all ranks are on one machine; False takes sockets there too.
+        shared_memory: Exchange through memory where all ranks are on one machine with x86 cores; False takes sockets
+            there too, and so does $GRAPH_EMB_SHARED_MEMORY=0, whatever the program says.
     Attributes:
         rank, world_size: This process, and how many there are.
         local_rank: This process among those of its machine: the number of its GPU.
         same_memory: Whether all processes are on one machine and see each other's memory.
+        failed: The error that left the ranks out of step; empty while they are in step.
+        num_calls, last_calls: How many joint calls this process began (``collective.JointCalls``), and the last ones.
     """
 
     def __init__(self, backend: str | None = None, timeout: float = 300.0, shared_memory: bool = True) -> None:
@@ -70,6 +74,8 @@ class ProcessGroup:
         self.rank = Rank(dist.get_rank(self._group))
         self.world_size = dist.get_world_size(self._group)
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+        self.failed, self.num_calls = "", 0
+        self.last_calls: deque[str] = deque(maxlen=64)
         self._shared: SharedExchange | None = None
         token = os.environ.get(TOKEN_VARIABLE)
         if token and self.world_size > 1:  # before any other word
@@ -78,13 +84,13 @@ class ProcessGroup:
             except BaseException:
                 self.close()
                 raise
-        if self.world_size > 1 and shared_memory:
+        if self.world_size > 1 and shared_memory and os.environ.get(SHARED_VARIABLE) != "0":
             self._shared = SharedExchange.open(
                 self.rank, self.world_size, lambda value: self.gather_objects(value, "init"), timeout
             )
         self.same_memory = self._shared is not None
         if self._shared is not None:  # ranks of one machine call the shared memory with no layer in between
-            shared = SharedAllToAll(self._shared, self.exchange_into, self._failed)
+            shared = SharedAllToAll(self._shared, self)
             self.exchange = shared.exchange  # type: ignore[method-assign]
             self.exchange_into = shared.exchange_into  # type: ignore[method-assign]
             self.outgoing = shared.outgoing  # type: ignore[method-assign]
@@ -225,35 +231,55 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def _translated(self, what: str) -> Iterator[None]:
+        self.check()
         try:
             yield
         except RuntimeError as error:
-            raise self._failed(error, what) from error
+            raise self.lost(error, what) from error
+        except BaseException as error:
+            self.fail(what, error)
+            raise
 
-    def _failed(self, error: RuntimeError, what: str) -> PeerError:
-        """The error of a call, with the ranks that no longer answer."""
-        silent = self._roll_call()
+    def fail(self, what: str, error: BaseException) -> None:
+        """Note that a call ended half done: the next exchange would be taken for its rest. The first cause stays."""
+        self.failed = self.failed or f"{what}: {type(error).__name__}: {_first_line(error)}"
+
+    def check(self) -> None:
+        """Raise a PeerError with the first cause where the ranks are out of step."""
+        if self.failed:
+            raise PeerError(
+                f"rank {self.rank}: the ranks are out of step since an earlier call failed; end this job and start it "
+                f"again; the first error was, in {self.failed}"
+            )
+
+    def lost(self, error: RuntimeError, what: str) -> PeerError:
+        """The error of a call, with the ranks that no longer answer; from here on every call fails."""
+        self.fail(what, error)
+        silent, heard = self._roll_call(what)
         who = f"rank {', '.join(map(str, silent))} no longer answers" if silent else "every rank still answers"
+        elsewhere = [f"rank {rank} in {call}" for rank, call in sorted(heard.items()) if call != what]
+        who += f" ({', '.join(elsewhere)})" if elsewhere else ""
         return PeerError(
             f"rank {self.rank} of {self.world_size}, in {what}: {who} "
             f"(timeout {self.timeout.total_seconds():g} s): {_first_line(error)}"
         )
 
-    def _roll_call(self) -> list[int]:
-        """The ranks that do not say that they live: gone, or running on without this one."""
+    def _roll_call(self, what: str) -> tuple[list[int], dict[int, str]]:
+        """The ranks that do not say that they live, gone or running on without this one; the calls of those that do."""
         others, store = [rank for rank in range(self.world_size) if rank != self.rank], self.store
         if store is None:
-            return []
-        heard: list[int] = []
+            return [], {}
+        heard: dict[int, str] = {}
         gone: list[int] = []
+        over = threading.Event()
 
         def call() -> None:
             try:
-                store.set(f"alive/{self.rank}", "")
-                while len(heard) < len(others):
-                    fresh = [rank for rank in others if rank not in heard and store.check([f"alive/{rank}"])]
-                    heard.extend(fresh)
-                    time.sleep(ROLL_CALL / 100)
+                store.set(f"alive/{self.rank}", what)
+                while len(heard) < len(others) and not over.wait(ROLL_CALL / 100):
+                    for rank in others:
+                        if rank not in heard and store.check([f"alive/{rank}"]):
+                            heard[rank] = store.get(f"alive/{rank}").decode()
             except RuntimeError:  # the store lives with rank 0 or its launcher
                 gone.append(0)
 
@@ -261,7 +287,8 @@ class ProcessGroup:
         calling = threading.Thread(target=call, daemon=True)
         calling.start()
         calling.join(ROLL_CALL)
-        return gone if gone and self.rank else [rank for rank in others if rank not in heard]
+        over.set()  # a thread inside the store while the interpreter ends aborts the process
+        return (gone if gone and self.rank else [rank for rank in others if rank not in heard]), dict(heard)
 
 
 def choose_interface(master: str) -> None:

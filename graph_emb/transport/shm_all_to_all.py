@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import platform
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from graph_emb.core.errors import ConfigError
 _WRITTEN, _TOKEN, _BUFFERS, _READ, _LEFT, _HEAD = 0, 1, 2, 6, 7, 8
 """Numbers at the head of a control memory: exchanges written, token, descriptor and bytes of each of the two buffers,
 exchanges read, whether the rank has left. After them: where the pieces for each rank begin, for each buffer."""
+ORDERED_STORES = ("x86_64", "amd64", "i386", "i686")
+"""Machines whose cores see each other's stores in the order in which they were made."""
 _SPINS = 200  # looks before the core is offered to another process
 _FAREWELL = 5.0  # seconds that a leaving rank waits for the others to read what it wrote
 _LOOK = 0.25  # seconds of waiting between two looks whether the others live
@@ -50,8 +53,11 @@ class SharedExchange:
 
     @classmethod
     def open(cls, rank: int, world_size: int, gather: Any, timeout: float) -> SharedExchange | None:
-        """The exchange, or None where a rank cannot see the memory of another: other machines or containers."""
-        if not hasattr(os, "memfd_create"):
+        """The exchange, or None where a rank cannot see the memory of another: other machines or containers.
+
+        None, too, where cores may show a rank's stores in another order than it made them: all but x86.
+        """
+        if not hasattr(os, "memfd_create") or platform.machine().lower() not in ORDERED_STORES:
             return None
         size = 8 * (_HEAD + 2 * world_size)
         descriptor, memory = new_memory(size)
@@ -91,7 +97,7 @@ class SharedExchange:
         else:
             self._write(turn, outgoing, starts)
         self._steps += 1
-        self._controls[self._rank][_WRITTEN] = self._steps  # after the data: x86 and the GIL keep the order of stores
+        self._controls[self._rank][_WRITTEN] = self._steps  # after the data: the cores keep the order of stores
         at = 0
         for rank, count in enumerate(to_receive):
             size = count * width
@@ -186,15 +192,10 @@ class SharedExchange:
 
 
 class SharedAllToAll:
-    """The exchange of ``ProcessGroup`` by shared memory; ``elsewhere`` is its own for tensors of other devices."""
+    """The exchange of a ``ProcessGroup`` by shared memory; tensors of other devices go the group's own way."""
 
-    def __init__(
-        self,
-        memory: SharedExchange,
-        elsewhere: Callable[[Tensor, Tensor, Sequence[int], Sequence[int], str], None],
-        failed: Callable[[RuntimeError, str], Exception],
-    ) -> None:
-        self._memory, self._elsewhere, self._failed = memory, elsewhere, failed
+    def __init__(self, memory: SharedExchange, group: Any) -> None:
+        self._memory, self._group, self._elsewhere = memory, group, group.exchange_into
 
     def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
         out = send.new_empty((sum(to_receive), *send.shape[1:]))
@@ -207,10 +208,15 @@ class SharedAllToAll:
         if send.device.type != "cpu":
             self._elsewhere(out, send, to_send, to_receive, what)
             return
+        if self._group.failed:
+            self._group.check()
         try:
             self._memory.exchange(out, send, to_send, to_receive)
         except RuntimeError as error:
-            raise self._failed(error, what) from error
+            raise self._group.lost(error, what) from error
+        except BaseException as error:  # no room, Ctrl-C: the others wait in this exchange
+            self._group.fail(what, error)
+            raise
 
     def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
         shape = (num_rows, *like.shape[1:])

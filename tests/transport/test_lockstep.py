@@ -155,3 +155,90 @@ def test_votes_and_barriers_are_calls_like_the_others(ranks: Ranks, calls: list[
     for (text, seconds), words in zip(ranks.run(meet, 2, calls), said, strict=True):
         assert words in text
         assert seconds < 10
+
+
+def refuse_a_call(call: str, ranks: list[int]) -> list[str]:
+    """Some ranks fail in the checks of a call and go on with the next one; the errors of each."""
+    transport: Any = ge.init(mode="collective", timeout=60)
+    table = ge.DistEmbedding(4, 1, "x")
+    optimizer = ge.SparseSGD([table], lr=1.0)
+    wrong, said = transport.rank in ranks, []
+    do: dict[str, Callable[[], Any]] = {
+        "pull": lambda: table(torch.tensor([99 if wrong else 1])),
+        "read": lambda: table.weight[[99 if wrong else 1]],
+        "write": lambda: table.weight.__setitem__(slice(0, 2), torch.zeros(3 if wrong else 2, 1)),
+        "freeze": lambda: table.freeze(torch.tensor([99 if wrong else 1])),
+        "push": optimizer.step,
+    }
+    table(torch.arange(4))
+    optimizer.param_groups[0]["lr"] = float("nan") if wrong else 1.0
+    for step in (do[call], lambda: table(torch.arange(4)), transport.barrier):
+        try:
+            step()
+        except ge.GraphEmbError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    ge.shutdown()
+    return said
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("call", ["pull", "read", "write", "freeze", "push"])
+def test_a_rank_that_skips_a_call_is_named_with_the_call(ranks: Ranks, call: str) -> None:
+    """The next pull of the rank that had refused its ids met the pull in which the others waited."""
+    skipped = f"rank 0 skipped {'pull' if call == 'read' else call} of table 'x' (joint call 2)"
+    first, second = ranks.run(refuse_a_call, 2, call, [0])
+    assert len(first) == 3, first
+    assert not first[0].startswith("PeerError")
+    for text in (first[1], second[0]):
+        assert text.startswith("PeerError: rank ")
+        assert skipped in text
+
+
+@pytest.mark.dist
+def test_a_call_that_every_rank_refuses_leaves_them_in_step(ranks: Ranks) -> None:
+    for said in ranks.run(refuse_a_call, 2, "pull", [0, 1]):
+        assert [text.partition(":")[0] for text in said] == ["PartitionError"]
+
+
+def fail_inside(how: str) -> list[str]:
+    """Rank 1 fails in the middle of a call and goes on; the errors of each rank."""
+    transport: Any = ge.init(mode="collective", timeout=60)
+    table = ge.DistEmbedding(4, 1, "x")
+    said, begun = [], time.monotonic()
+    if transport.rank == 1 and how == "owner":
+
+        def fail(*_: object) -> None:
+            raise MemoryError("no rows")
+
+        transport.shard("x").read_into = fail
+    calls: list[Callable[[], Any]] = [transport.barrier] if how == "other call" and transport.rank else []
+    for step in (*calls, *[lambda: table(torch.arange(4))] * 2, transport.barrier):
+        try:
+            step()
+        except (ge.GraphEmbError, MemoryError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+        if said and transport.rank == 1:
+            vars(transport.shard("x")).pop("read_into", None)
+        if said and transport.rank == 0:
+            break
+    ge.shutdown()
+    assert time.monotonic() - begun < 30
+    return said
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("owner", "pull of table 'x': MemoryError: no rows"),
+        ("other call", "barrier: PeerError: rank 1 is in barrier, rank 0 in another call (pull of table 'x')"),
+    ],
+)
+def test_after_an_error_inside_a_call_every_later_one_names_the_first_cause(ranks: Ranks, how: str, cause: str) -> None:
+    """Exchanges have no names: what came next was taken for the rest of the call that had failed."""
+    first, second = ranks.run(fail_inside, 2, how)
+    assert len(first) == 1
+    assert first[0].startswith("PeerError: rank 0")
+    assert len(second) == (4 if how == "other call" else 3)
+    assert all("rank 1: the ranks are out of step since an earlier call failed" in text for text in second[1:])
+    assert all(cause in text for text in second[1:]), second
