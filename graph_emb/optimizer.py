@@ -78,9 +78,10 @@ class SparseSGD(SparseOptimizer):
     Args:
         params: Tables or groups.
         lr: Learning rate.
-        momentum: In [0, 1); above 0 each weight has a buffer.
+        momentum: In [0, 1); above 0 each weight has a buffer, and a scheduler may change it in ``param_groups``.
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         compat: ``"torch"`` or ``"fbgemm"``.
+        maximize: Go up the gradient.
     Example:
         >>> emb = ge.DistEmbedding(4, 2, init_func=ge.initializers.Zeros())
         >>> opt = ge.SparseSGD([emb], lr=0.5)
@@ -93,15 +94,26 @@ class SparseSGD(SparseOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float,
+        lr: float = 1e-3,
         momentum: float = 0.0,
         *,
         merge: str | None = None,
         compat: str = "torch",
+        maximize: bool = False,
     ) -> None:
         _refuse(compat, ("dgl-0.5", "dgl-1.x"), "had no sparse SGD")
-        options = {"momentum": momentum}  # fixed: it decides whether there is state
-        super().__init__(params, SGD, {"lr": lr}, options, convention(compat, merge).merge)
+        options = {"momentum": momentum}  # this one is fixed: it decides whether there is state
+        numbers = {"lr": lr, "momentum": momentum, "maximize": maximize}
+        super().__init__(params, SGD, numbers, options, convention(compat, merge).merge)
+
+    def rule_of(self, group: dict[str, Any]) -> Rule:
+        """As in ``SparseOptimizer``; a group's momentum needs the buffers that only a first momentum above 0 makes."""
+        if group["momentum"] and not self._options["momentum"]:
+            raise ConfigError(
+                f"momentum={group['momentum']!r}: the optimizer was made without momentum and has no buffers; "
+                "make it with a momentum above 0, which a scheduler may then change"
+            )
+        return super().rule_of(group)
 
 
 class SparseAdagrad(SparseOptimizer):
@@ -113,9 +125,11 @@ class SparseAdagrad(SparseOptimizer):
         params: Tables or groups.
         lr: Learning rate.
         eps: Outside the root.
+        lr_decay: Above 0 the rate falls as ``lr / (1 + n * lr_decay)`` over the n earlier steps, a table's own.
         initial_accumulator_value: The first value of the state.
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         compat: ``"torch"``, ``"dgl-1.x"`` (mean), ``"dgl-0.5"`` (row-wise, each occurrence squared), ``"fbgemm"``.
+        maximize: Go up the gradient.
     Example:
         >>> emb = ge.DistEmbedding(3, 1, init_func=ge.initializers.Zeros())
         >>> opt = ge.SparseAdagrad([emb], lr=0.1)
@@ -133,16 +147,20 @@ class SparseAdagrad(SparseOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float,
+        lr: float = 1e-2,
         eps: float = 1e-10,
         *,
+        lr_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         merge: str | None = None,
         compat: str = "torch",
+        maximize: bool = False,
     ) -> None:
         rule = OccurrenceRowAdagrad if compat == "dgl-0.5" else self._rule_class
         options = {"initial_accumulator_value": initial_accumulator_value}
-        super().__init__(params, rule, {"lr": lr, "eps": eps}, options, convention(compat, merge).merge)
+        options |= {"lr_decay": lr_decay} if lr_decay else {}  # left out, as in states of earlier versions
+        numbers = {"lr": lr, "eps": eps, "maximize": maximize}
+        super().__init__(params, rule, numbers, options, convention(compat, merge).merge)
 
 
 class SparseRowAdagrad(SparseAdagrad):
@@ -175,6 +193,7 @@ class SparseAdam(SparseOptimizer):
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         bias_correction: ``"row"`` or ``"global"`` clock; None follows ``compat``.
         compat: ``"torch"`` (``torch.optim.SparseAdam``), ``"dgl-1.x"`` or ``"fbgemm"``.
+        maximize: Go up the gradient.
     Example:
         >>> emb = ge.DistEmbedding(4, 1, init_func=ge.initializers.Zeros())
         >>> opt = ge.SparseAdam([emb], lr=0.01)
@@ -191,15 +210,16 @@ class SparseAdam(SparseOptimizer):
     def __init__(
         self,
         params: Params,
-        lr: float,
+        lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         *,
         merge: str | None = None,
         bias_correction: str | None = None,
         compat: str = "torch",
+        maximize: bool = False,
     ) -> None:
-        numbers = {"lr": lr, "betas": betas, "eps": eps}
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize}
         self._start(params, numbers, merge, bias_correction, compat)
 
     def _start(
@@ -251,7 +271,7 @@ class SparseAdamW(SparseAdam):
     def __init__(
         self,
         params: Params,
-        lr: float,
+        lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
@@ -259,8 +279,9 @@ class SparseAdamW(SparseAdam):
         merge: str | None = None,
         bias_correction: str | None = None,
         compat: str = "torch",
+        maximize: bool = False,
     ) -> None:
-        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         self._start(params, numbers, merge, bias_correction, compat)
 
 

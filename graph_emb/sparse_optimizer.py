@@ -30,7 +30,8 @@ class SparseOptimizer(torch.optim.Optimizer):
     """Applies the gradients of touched rows by one rule. Base of the named optimizers.
 
     A ``torch.optim.Optimizer``, so that torch's learning-rate schedulers drive ``param_groups``; numbers are
-    read at ``step()``. A group's ``params`` are the scalar anchors of its ``tables``.
+    read at ``step()``. A group's ``params`` are the scalar anchors of its ``tables``. Every
+    group has ``maximize``: whether its steps go up the gradient.
 
     Args:
         params: Tables, or dicts with ``params`` (tables) and numbers of their own.
@@ -51,28 +52,54 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._merge = merge
         self._tables: dict[str, DistEmbedding] = {}
         self._turns = 1
-        groups: list[dict[str, Any]] = []
-        for group in _groups(params):
-            unknown = set(group) - set(numbers) - {"tables"}
-            if unknown:
-                raise ConfigError(f"{type(self).__name__}: unknown option {sorted(unknown)} in a parameter group")
-            for table in group["tables"]:
-                if table.name in self._tables:
-                    raise ConfigError(f"table {table.name!r} is given twice to one optimizer")
-                self._tables[table.name] = table
-            groups.append({"params": [table.anchor for table in group["tables"]], **group})
-        super().__init__(groups, dict(numbers))
-        rules = {table.name: self.rule_of(group) for group in self.param_groups for table in group["tables"]}
-        self.transport = transport_of(self._tables.values())
-        done: list[str] = []
+        groups = _groups(params)
+        self.transport = transport_of(table for group in groups for table in group["params"])
+        self._detach = weakref.finalize(self, _detach, self.transport, self._tables)
         try:
-            for name, own in rules.items():
-                self.transport.attach(name, own)
-                done.append(name)
+            super().__init__(groups, dict(numbers))  # it calls add_param_group for each
         except Exception:
-            _detach(self.transport, done)
+            self._detach()
             raise
-        self._detach = weakref.finalize(self, _detach, self.transport, done)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train further tables, from the next step on; state begins as in a new optimizer.
+
+        Every process of a job calls it at the same step.
+
+        Args:
+            param_group: ``params``, a table or several, and numbers of their own.
+        Raises:
+            ConfigError: an unknown option, a number out of its limits, or a table that is trained already.
+            ModeError: a table of another mode, or the optimizer was closed.
+        """
+        (group,) = _groups([param_group])
+        tables = group.pop("params")
+        unknown = set(group) - set(self.defaults)
+        if unknown:
+            raise ConfigError(f"{type(self).__name__}: unknown option {sorted(unknown)} in a parameter group")
+        self._check_open()
+        names = [*self._tables, *(table.name for table in tables)]
+        for table in tables:
+            if names.count(table.name) > 1:
+                raise ConfigError(f"table {table.name!r} is given twice to one optimizer")
+        transport_of([*self._tables.values(), *tables])
+        group = {"tables": tables, **self.defaults, **group}
+        rule = self.rule_of(group)
+        attached: list[str] = []
+        try:
+            for table in tables:
+                self.transport.attach(table.name, rule)
+                attached.append(table.name)
+        except Exception:
+            _detach(self.transport, attached)
+            raise
+        self._tables.update((table.name, table) for table in tables)
+        super().add_param_group({"params": [table.anchor for table in tables], **group})
+
+    def _check_open(self) -> None:
+        if not self._detach.alive:
+            names = ", ".join(map(repr, self._tables))
+            raise ModeError(f"{type(self).__name__} of {names} was closed; make another one")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Torch's own, which its ``__init__`` calls for each group."""
@@ -87,6 +114,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             ConfigError: a number is NaN or out of its limits.
         """
         numbers = {name: group[name] for name in self.defaults}
+        maximize = numbers.pop("maximize")
+        if not isinstance(maximize, bool):
+            raise ConfigError(f"{type(self).__name__}: maximize={maximize!r} must be True or False")
         if isinstance(numbers.get("lr"), Tensor):
             numbers["lr"] = float(numbers["lr"])
         if "betas" in numbers:
@@ -95,7 +125,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 raise ConfigError(f"betas={betas!r} must be two numbers in [0, 1)")
             numbers["beta1"], numbers["beta2"] = betas
         try:
-            return self.rule_type(**numbers, **self._options)
+            return self.rule_type(**{**self._options, **numbers})
         except ConfigError as error:
             names = ", ".join(repr(table.name) for table in group["tables"])
             raise ConfigError(f"{type(self).__name__}: table {names}: {error}") from None
@@ -114,9 +144,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             ShapeError: a gradient does not fit its table.
             ModeError: the optimizer was closed.
         """
-        if not self._detach.alive:
-            names = ", ".join(map(repr, self._tables))
-            raise ModeError(f"{type(self).__name__} of {names} was closed; make another one")
+        self._check_open()
         result = None
         if closure is not None:
             with torch.enable_grad():
@@ -141,6 +169,7 @@ class SparseOptimizer(torch.optim.Optimizer):
                 if table.touched or self.transport.lockstep:
                     ids, grads = _concatenate(table)
                     check_gradient(table.name, ids, grads, table.embedding_dim)
+                    grads = -grads if group["maximize"] else grads
                     pushes.append(Push(table.name, ids, grads, rule, self._merge, table.touched))
         return pushes
 
@@ -202,24 +231,37 @@ class SparseOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Copies of numbers and state: ``{"rule", "options", "param_groups", "state": {table: {name: tensor}}}``.
 
-        Every step of this process is applied.
+        Every step of this process is applied. Hooks run as torch's do.
         """
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
         self.transport.flush()
         state = {
             name: {key: value.clone() for key, value in table.optm_state.items()}
             for name, table in self._tables.items()
         }
-        return {**self.header(), "state": state}
+        found = {**self.header(), "state": state}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, found)
+            found = found if changed is None else changed
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned; everything is checked before anything changes.
+        """Restore what ``state_dict`` returned; everything is checked before anything changes. Hooks run as torch's do.
+
+        Where no saved table has the name of one here, tables take the state of those at their places, as in torch.
 
         Raises:
             ConfigError: another rule, other options, other tables or shapes.
         """
+        state_dict = state_dict.copy()
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         missing = {"rule", "options", "param_groups", "state"} - set(state_dict)
         if missing:
             raise ConfigError(f"state_dict lacks {sorted(missing)}; pass what state_dict() returned")
+        state_dict = self._by_place(state_dict)
         fresh, state = self.checked_groups(state_dict, "state_dict"), state_dict["state"]
         for name, table in self._tables.items():
             own, found = table.optm_state, state.get(name, {})
@@ -236,6 +278,19 @@ class SparseOptimizer(torch.optim.Optimizer):
         for name, table in self._tables.items():
             for key, target in table.optm_state.items():
                 target.copy_(state[name][key])
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _by_place(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """The same with the names of the tables here, where it has as many in each group and all by other names."""
+        own = [[table.name for table in group["tables"]] for group in self.param_groups]
+        theirs = [group["tables"] for group in saved["param_groups"]]
+        flat = [name for names in theirs for name in names]
+        if [len(names) for names in own] != [len(names) for names in theirs] or set(flat) & set(self._tables):
+            return saved
+        groups = [{**group, "tables": names} for group, names in zip(saved["param_groups"], own, strict=True)]
+        names = zip((name for names in own for name in names), flat, strict=True)
+        return {**saved, "param_groups": groups, "state": {mine: saved["state"].get(old, {}) for mine, old in names}}
 
     def checked_groups(self, saved: dict[str, Any], where: str) -> list[dict[str, Any]]:
         """The groups with the numbers of a saved ``header``; changes nothing.
@@ -373,7 +428,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
 
 def _groups(params: Any) -> list[dict[str, Any]]:
-    """Groups with their ``tables``: tables given plainly share one group, dicts are a group each."""
+    """Groups whose ``params`` are lists: tables given plainly share one group, dicts are a group each."""
     if isinstance(params, DistEmbedding):
         raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
     entries = list(params)
@@ -390,7 +445,7 @@ def _groups(params: Any) -> list[dict[str, Any]]:
         tables = list(own) if isinstance(own, Iterable) else []  # a generator can be looked through only once
         if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
             raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
-        found.append({"tables": tables, **group})
+        found.append({"params": tables, **group})
     return found
 
 
@@ -403,7 +458,7 @@ def transport_of(tables: Iterable[DistEmbedding]) -> Transport:
 
 
 def _detach(transport: Transport, names: Iterable[str]) -> None:
-    for name in names:
+    for name in list(names):
         transport.detach(name)
 
 

@@ -22,7 +22,8 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "adamw": ("betas", "eps", "weight_decay"),
     "row_adam": ("betas", "eps"),
 }
-"""The numbers of each rule besides its learning rate, by the names of its optimizer."""
+"""The numbers of each rule besides its learning rate, by the names of its optimizer. Of a run's rate ``train.lr_decay``
+is the schedule; Adagrad's own ``lr_decay`` is for programs."""
 CONVENTIONS: dict[str, tuple[str, ...]] = {
     "sgd": ("torch",),
     "adagrad": ("torch", "dgl-1.x", "dgl-0.5"),

@@ -192,7 +192,9 @@ def _run_sgd(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch:
 
 
 def _run_adagrad(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    _adagrad(weight, state["sum"], *batch, f32(rule.lr), f32(rule.eps))
+    _adagrad(weight, state["sum"], *batch, f32(rule.rate(state)), f32(rule.eps))
+    if rule.lr_decay:
+        state["step"] += 1
 
 
 def _run_adam(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class SGD(Rule):
         return (StateSpec("momentum_buffer", "element"),) if self.momentum else ()
 
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
-        if not self.momentum:
+        if "momentum_buffer" not in state:
             return weight - self.lr * grad, {}
         buffer = self.momentum * state["momentum_buffer"] + grad
         return weight - self.lr * buffer, {"momentum_buffer": buffer}
@@ -40,41 +41,53 @@ class SGD(Rule):
 class Adagrad(Rule):
     """``s <- s + g * g;  w <- w - lr * g / (sqrt(s) + eps)``, element by element, as ``torch.optim.Adagrad``.
 
+    With ``lr_decay`` the rate falls as ``lr / (1 + n * lr_decay)`` over the table's n earlier steps.
+
     Duchi, Hazan and Singer 2011, "Adaptive subgradient methods for online learning and stochastic optimization".
     """
 
     eps: float = 1e-10
     initial_accumulator_value: float = 0.0
+    lr_decay: float = 0.0
 
-    limits: ClassVar = {**Rule.limits, "eps": (0.0, math.inf), "initial_accumulator_value": (0.0, math.inf)}
+    sum_kind: ClassVar[Literal["element", "row"]] = "element"
+    limits: ClassVar = {
+        **Rule.limits,
+        "eps": (0.0, math.inf),
+        "initial_accumulator_value": (0.0, math.inf),
+        "lr_decay": (0.0, math.inf),
+    }
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        return (StateSpec("sum", "element", initial=self.initial_accumulator_value),)
+        total = StateSpec("sum", self.sum_kind, initial=self.initial_accumulator_value)
+        return (total, StateSpec("step", "table", dtype=torch.int64)) if self.lr_decay else (total,)
+
+    def rate(self, state: Mapping[str, Any]) -> float:
+        """``lr / (1 + n * lr_decay)`` after n steps of the table."""
+        return self.lr / (1.0 + int(state["step"][0]) * self.lr_decay) if self.lr_decay else self.lr
+
+    def later(self, total: Tensor, state: State) -> State:
+        """The state after a step."""
+        return {"sum": total, **({"step": state["step"] + 1} if self.lr_decay else {})}
 
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
         total = state["sum"] + grad.square()
-        return weight - self.lr * grad / (total.sqrt() + self.eps), {"sum": total}
+        return weight - self.rate(state) * grad / (total.sqrt() + self.eps), self.later(total, state)
 
 
 @dataclass(frozen=True)
-class RowAdagrad(Rule):
+class RowAdagrad(Adagrad):
     """``s <- s + mean(g * g);  w <- w - lr * g / (sqrt(s) + eps)`` with one scalar s per row.
 
     FBGEMM's exact row-wise Adagrad and PyTorch-BigGraph's (Lerer et al. 2019): the state takes 1/D of ``Adagrad``'s.
     """
 
-    eps: float = 1e-10
-    initial_accumulator_value: float = 0.0
-
-    limits: ClassVar = Adagrad.limits
-
-    def state_specs(self) -> tuple[StateSpec, ...]:
-        return (StateSpec("sum", "row", initial=self.initial_accumulator_value),)
+    sum_kind: ClassVar[Literal["element", "row"]] = "row"
 
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
         total = state["sum"] + mean_square(grad)
-        scale = self.lr / (total.sqrt() + self.eps)
-        return weight - scale.unsqueeze(1) * grad, {"sum": total}
+        scale = self.rate(state) / (total.sqrt() + self.eps)
+        return weight - scale.unsqueeze(1) * grad, self.later(total, state)
 
 
 @dataclass(frozen=True)
@@ -94,8 +107,8 @@ class OccurrenceRowAdagrad(RowAdagrad):
     def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
         """New rows and state; weight has shape (R, D), grad (R, D + 1) as summed from ``prepare``."""
         total = state["sum"] + grad[:, -1]
-        scale = self.lr / (total.sqrt() + self.eps)
-        return weight - scale.unsqueeze(1) * grad[:, :-1], {"sum": total}
+        scale = self.rate(state) / (total.sqrt() + self.eps)
+        return weight - scale.unsqueeze(1) * grad[:, :-1], self.later(total, state)
 
 
 Clock = Literal["row", "global"]
