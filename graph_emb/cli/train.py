@@ -20,6 +20,11 @@ from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, WATCHED, say, show_p
 
 READINGS = ("optimistic", "pessimistic")
 """Of ties, besides the value to report, which the table of several seeds shows."""
+REPEATS = {
+    "same threads": "the same seed gives the same bits with --threads {threads} only",
+    "never": "the same seed gives other bits each time: rows are changed without an order (sgd: see --threads 1)",
+}
+"""Of runs that do not give the same bits for every number of threads."""
 NOT_OF_RECIPES = ("model", "dataset", "labels", "hold_out", "config", "directed", "trust_pickle", "no_eval")
 """Flags that mean nothing beside ``--recipe``."""
 
@@ -218,6 +223,8 @@ def summary(metrics: dict[str, Any]) -> str:
             f"{train[unit]:,} {unit} in {train['seconds']:.1f} s ({train[rate]:,} {unit}/s), "
             f"{loss}peak memory {train['peak_memory_mib']:,} MiB"
         )
+    if line := REPEATS.get(train.get("repeats")):
+        lines.append(line.format(**train))
     return "\n".join(lines)
 
 

@@ -213,6 +213,18 @@ def about_now(saved: Mapping[str, Any]) -> Mapping[str, Any]:
         return saved  # a field that is gone: the comparison names it
 
 
+def repeats(config: RunConfig, threads: int) -> str:
+    """When another run of the same seed ends with the same bits: ``always``, with the ``same threads``, or ``never``.
+
+    Threads and Hogwild trainers of SGD in place change rows without locks; servers apply pushes as they come; and
+    torch sums the products of a network by thread.
+    """
+    parallel, in_place = config.parallel, getattr(config.model, "in_place", False)
+    if (in_place and (threads > 1 or parallel.hogwild)) or (parallel.mode == "kvstore" and parallel.trainers > 1):
+        return "never"
+    return "same threads" if config.model.family in ("gnn", "links") else "always"
+
+
 def _place(out: str | Path) -> Path:
     return Path(os.path.realpath(Path(out).expanduser()))
 
@@ -286,7 +298,8 @@ class _Run:
                 checkpoints.record(line)
 
         trained = self.family.train(self.dataset, TrainingJob(self.ranks, log, self.progress, checkpoints))
-        common = {"threads": thread_count(self.config.train.threads), "peak_memory_mib": peak_memory_mib()}
+        threads = thread_count(self.config.train.threads)
+        common = {"threads": threads, "repeats": repeats(self.config, threads), "peak_memory_mib": peak_memory_mib()}
         return replace(trained, metrics={**trained.metrics, **common})
 
     def _judge(self, trained: Trained) -> BaseException | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import graph_emb as ge
+from graph_emb.cli.train import summary
 from graph_emb.config import config_from
 from graph_emb.config.schema import FormatName
 from graph_emb.core.errors import ConfigError, DataError
@@ -21,6 +22,7 @@ from graph_emb.run.evaluation import SCORER_TITLES
 from graph_emb.run.families import plain as family
 from graph_emb.run.inputs import absolute_paths, read_plain_dataset
 from graph_emb.run.machine import STATE_SHARE
+from graph_emb.run.pipeline import repeats
 
 BASE: dict[str, Any] = {"model": "node2vec", "dataset": "digits"}
 TINY: dict[str, Any] = {"num_walks": 1, "walk_length": 6, "dim": 4, "threads": 1, "evaluate": False}
@@ -38,6 +40,36 @@ def plain() -> np.ndarray:
 def test_a_seed_repeats_the_rows_and_another_does_not(plain: np.ndarray) -> None:
     np.testing.assert_array_equal(plain, rows(seed=0))
     assert not np.array_equal(plain, rows(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "threads", "when"),
+    [
+        ({}, 1, "always"),
+        ({}, 2, "never"),
+        ({"train": {"rule": "adam"}}, 2, "always"),
+        ({"model": "line"}, 2, "never"),
+        ({"model": "metapath2vec"}, 1, "always"),
+        ({"model": "complex"}, 2, "always"),
+        ({"model": "sage"}, 2, "same threads"),
+        ({"model": "mf"}, 1, "same threads"),
+        ({"parallel": {"mode": "collective", "trainers": 2}}, 1, "always"),
+        ({"parallel": {"mode": "collective", "trainers": 2, "hogwild": True}}, 1, "never"),
+        ({"train": {"rule": "adam"}, "parallel": {"mode": "kvstore", "trainers": 2, "servers": 1}}, 1, "never"),
+        ({"train": {"rule": "adam"}, "parallel": {"mode": "kvstore", "trainers": 1, "servers": 2}}, 1, "always"),
+    ],
+)
+def test_a_run_says_when_its_seed_repeats_the_bits(settings: dict[str, Any], threads: int, when: str) -> None:
+    assert repeats(config_from({**BASE, **settings}), threads) == when
+
+
+def test_an_optimizers_rows_do_not_depend_on_the_threads() -> None:
+    runs = [ge.pipeline("node2vec", "digits", **{**TINY, "rule": "adam", "threads": threads}) for threads in (1, 2)]
+    np.testing.assert_array_equal(*(run.embeddings.weights for run in runs))
+    assert [run.metrics["train"]["repeats"] for run in runs] == ["always", "always"]
+    assert "same bits" not in summary(runs[0].metrics)
+    shared = ge.pipeline("node2vec", "digits", **{**TINY, "threads": 2})
+    assert "the same seed gives other bits each time" in summary(shared.metrics)
 
 
 @pytest.mark.parametrize(

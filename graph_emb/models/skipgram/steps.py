@@ -255,9 +255,11 @@ class GradientSteps:
         decay: LinearDecay,
         optimizer: SparseOptimizer,
         pool: ThreadPoolExecutor,
+        threads: int,
     ) -> None:
         self._kernel = Kernel(model.config, negatives)
         self._model, self._decay, self._pool, self.optimizer = model, decay, pool, optimizer
+        self._threads = threads
         transport = model.embedding.transport
         self._lockstep = transport.lockstep
         self.size = (model.config.batch_size or STEP_WALKS) * (transport.world_size if self._lockstep else 1)
@@ -276,7 +278,8 @@ class GradientSteps:
     def _backward(self, piece: WalkBatch) -> Iterator[tuple[float, float]]:
         """Leave the gradients of a step with the tables; loss and weight of its parts."""
         size = self.size if self._lockstep else part_walks(self.size, piece.walks.shape[1])
-        for pulled, gradients in [self._start(part) for part in piece.cut(size)]:
+        started = (self._start(part) for part in piece.cut(size))
+        for pulled, gradients in started if self._threads == 1 else list(started):  # one thread computes or pulls
             grads, own = gradients.result()
             torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in grads])
             yield own

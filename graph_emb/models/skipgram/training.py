@@ -218,7 +218,7 @@ def choose_steps(
         if optimizer is None:
             optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers())
         kind = AutogradSteps if config.path == "autograd" else GradientSteps
-        steps = kind(model, negatives, decay, optimizer, pool)
+        steps = kind(model, negatives, decay, optimizer, pool, threads)
     return PacedSteps(steps, transport, together) if paced else steps
 
 

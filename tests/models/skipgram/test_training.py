@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,15 @@ from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram import training as skipgram
 from graph_emb.models.skipgram.config import DEFAULT_LR
 from graph_emb.models.skipgram.model import cut_blocks
-from graph_emb.models.skipgram.steps import AutogradSteps, GradientSteps, InPlaceSteps, localize, part_walks
+from graph_emb.models.skipgram.steps import (
+    AutogradSteps,
+    GradientSteps,
+    InPlaceSteps,
+    Kernel,
+    WalkBatch,
+    localize,
+    part_walks,
+)
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.optimizer import OPTIMIZERS, SparseAdagrad, SparseSGD
 from graph_emb.sampling.walks import WalkSampler
@@ -325,3 +336,32 @@ def test_a_large_step_has_few_parts_and_a_small_one_parts_that_pay(monkeypatch: 
     config = SkipGramConfig(**{**vars(SMALL), "rule": "adam", "batch_size": 2000})
     train_skipgram(sampler(num_walks=100, walk_length=40), config, progress=False)
     assert parts == [125] * 16 + [125] * 3 + [25]  # 2,400 walks in two steps
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_thread_pulls_no_rows_while_another_computes(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, started = threading.Event(), []
+    run, start, result = Kernel.run, GradientSteps._start, Future.result
+    busy: list[bool] = []
+
+    def running(*args: Any) -> tuple[float, float]:
+        assert waited.wait(60)  # until the training has nothing else to do
+        return run(*args)
+
+    def starting(self: GradientSteps, part: WalkBatch) -> Any:
+        busy.append(not all(future.done() for future in started))
+        made = start(self, part)
+        started.append(made[1])
+        return made
+
+    def waiting(self: Future, timeout: float | None = None) -> Any:
+        waited.set()
+        return result(self, timeout)
+
+    monkeypatch.setattr(Kernel, "run", running)
+    monkeypatch.setattr(GradientSteps, "_start", starting)
+    monkeypatch.setattr(Future, "result", waiting)
+    config = SkipGramConfig(**{**vars(SMALL), "rule": "adam", "batch_size": 720})
+    train_skipgram(sampler(num_walks=30), config, num_threads=threads, progress=False)
+    assert len(busy) > 2
+    assert any(busy) == (threads > 1)
