@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.optim.apply import Merge, check_merge
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.rules import (
     CHOICES,
+    LAMB,
+    LARS,
     SGD,
     Adagrad,
     Adam,
@@ -19,8 +21,12 @@ from graph_emb.optim.rules import (
     OccurrenceRowAdagrad,
     RowAdagrad,
     RowAdam,
+    RowLAMB,
 )
-from graph_emb.sparse_optimizer import Params, SparseOptimizer
+from graph_emb.sparse_optimizer import Params, RowOptions, SparseOptimizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class SparseSGD(SparseOptimizer):
         momentum: In [0, 1); above 0 each weight has a buffer, and a scheduler may change it in ``param_groups``.
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         compat: ``"torch"`` or ``"fbgemm"``.
-        maximize: Go up the gradient.
+        rows: See ``RowOptions``.
     Example:
         >>> emb = ge.DistEmbedding(4, 2, init_func=ge.initializers.Zeros())
         >>> opt = ge.SparseSGD([emb], lr=0.5)
@@ -99,12 +105,12 @@ class SparseSGD(SparseOptimizer):
         *,
         merge: str | None = None,
         compat: str = "torch",
-        maximize: bool = False,
+        **rows: Unpack[RowOptions],
     ) -> None:
         _refuse(compat, ("dgl-0.5", "dgl-1.x"), "had no sparse SGD")
         options = {"momentum": momentum}  # this one is fixed: it decides whether there is state
-        numbers = {"lr": lr, "momentum": momentum, "maximize": maximize}
-        super().__init__(params, SGD, numbers, options, convention(compat, merge).merge)
+        numbers = {"lr": lr, "momentum": momentum}
+        super().__init__(params, SGD, numbers, options, convention(compat, merge).merge, rows)
 
     def rule_of(self, group: dict[str, Any]) -> Rule:
         """As in ``SparseOptimizer``; a group's momentum needs the buffers that only a first momentum above 0 makes."""
@@ -129,7 +135,7 @@ class SparseAdagrad(SparseOptimizer):
         initial_accumulator_value: The first value of the state.
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         compat: ``"torch"``, ``"dgl-1.x"`` (mean), ``"dgl-0.5"`` (row-wise, each occurrence squared), ``"fbgemm"``.
-        maximize: Go up the gradient.
+        rows: See ``RowOptions``.
     Example:
         >>> emb = ge.DistEmbedding(3, 1, init_func=ge.initializers.Zeros())
         >>> opt = ge.SparseAdagrad([emb], lr=0.1)
@@ -154,13 +160,12 @@ class SparseAdagrad(SparseOptimizer):
         initial_accumulator_value: float = 0.0,
         merge: str | None = None,
         compat: str = "torch",
-        maximize: bool = False,
+        **rows: Unpack[RowOptions],
     ) -> None:
         rule = OccurrenceRowAdagrad if compat == "dgl-0.5" else self._rule_class
         options = {"initial_accumulator_value": initial_accumulator_value}
         options |= {"lr_decay": lr_decay} if lr_decay else {}  # left out, as in states of earlier versions
-        numbers = {"lr": lr, "eps": eps, "maximize": maximize}
-        super().__init__(params, rule, numbers, options, convention(compat, merge).merge)
+        super().__init__(params, rule, {"lr": lr, "eps": eps}, options, convention(compat, merge).merge, rows)
 
 
 class SparseRowAdagrad(SparseAdagrad):
@@ -193,7 +198,7 @@ class SparseAdam(SparseOptimizer):
         merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
         bias_correction: ``"row"`` or ``"global"`` clock; None follows ``compat``.
         compat: ``"torch"`` (``torch.optim.SparseAdam``), ``"dgl-1.x"`` or ``"fbgemm"``.
-        maximize: Go up the gradient.
+        rows: See ``RowOptions``.
     Example:
         >>> emb = ge.DistEmbedding(4, 1, init_func=ge.initializers.Zeros())
         >>> opt = ge.SparseAdam([emb], lr=0.01)
@@ -206,6 +211,9 @@ class SparseAdam(SparseOptimizer):
     """
 
     _rule_class: type[Rule] = Adam
+    _absent: tuple[tuple[str, ...], str] = (("dgl-0.5",), "had no Adam")
+    _eps_placement: EpsPlacement | None = None
+    _row_defaults: ClassVar[RowOptions] = {}
 
     def __init__(
         self,
@@ -217,23 +225,13 @@ class SparseAdam(SparseOptimizer):
         merge: str | None = None,
         bias_correction: str | None = None,
         compat: str = "torch",
-        maximize: bool = False,
+        **rows: Unpack[RowOptions],
     ) -> None:
-        numbers = {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize}
-        self._start(params, numbers, merge, bias_correction, compat)
-
-    def _start(
-        self,
-        params: Params,
-        numbers: dict[str, Any],
-        merge: str | None,
-        bias_correction: str | None,
-        compat: str,
-    ) -> None:
-        _refuse(compat, ("dgl-0.5",), "had no Adam")
+        _refuse(compat, *self._absent)
         chosen = convention(compat, merge, bias_correction)
-        options = {"clock": chosen.clock, "eps_placement": chosen.eps_placement}
-        SparseOptimizer.__init__(self, params, self._rule_class, numbers, options, chosen.merge)
+        options = {"clock": chosen.clock, "eps_placement": self._eps_placement or chosen.eps_placement}
+        numbers = {"lr": lr, "betas": betas, "eps": eps}
+        super().__init__(params, self._rule_class, numbers, options, chosen.merge, {**self._row_defaults, **rows})
 
 
 class SparseRowAdam(SparseAdam):
@@ -268,21 +266,82 @@ class SparseAdamW(SparseAdam):
         [1.0, 0.75]
     """
 
+    _row_defaults: ClassVar[RowOptions] = {"weight_decay": 0.01, "weight_decay_mode": "decoupled"}
+
+
+class SparseLAMB(SparseAdam):
+    """LAMB (You et al. 2020, "Large batch optimization for deep learning") on touched rows, each a layer of its own.
+
+    ``r = (m / c1) / (sqrt(v / c2) + eps) + weight_decay * w;  w <- w - lr * (|w| / |r|) * r`` with the moments of
+    ``SparseAdam``. Where a norm is 0 the ratio is 1, so that rows of zeros move. Arguments as ``SparseAdam``;
+    ``compat`` is ``"torch"`` or ``"fbgemm"``, which are the same here.
+
+    Example:
+        >>> emb = ge.DistEmbedding(2, 2, init_func=ge.initializers.FromArray(torch.tensor([[3.0, 4.0], [1.0, 1.0]])))
+        >>> opt = ge.SparseLAMB([emb], lr=0.1)
+        >>> emb(torch.tensor([0])).sum().backward()
+        >>> opt.step()
+        >>> [round(x, 4) for x in emb.weight[0].tolist()]  # a step of lr * |w| = 0.5
+        [2.6464, 3.6464]
+    """
+
+    _rule_class = LAMB
+    _absent = (("dgl-0.5", "dgl-1.x"), "had no LAMB")
+    _eps_placement = "corrected"
+
+
+class SparseRowLAMB(SparseLAMB):
+    """LAMB (You et al. 2020) with one second moment per row: FBGEMM's partial row-wise LAMB.
+
+    As ``SparseLAMB`` but ``v <- b2 v + (1 - b2) mean(g * g)`` over the row's columns.
+
+    Example:
+        >>> emb = ge.DistEmbedding(1000, 64)
+        >>> opt = ge.SparseRowLAMB([emb], lr=0.001)
+        >>> emb.optm_state["exp_avg_sq"].shape
+        torch.Size([1000])
+    """
+
+    _rule_class = RowLAMB
+
+
+class SparseLARS(SparseOptimizer):
+    """LARS (You, Gitman and Ginsburg 2017) on touched rows, each a layer of its own.
+
+    ``a = eta * |w| / (|g| + weight_decay * |w|);  b <- momentum * b + lr * a * (g + weight_decay * w);  w <- w - b``.
+    The rate is folded into the buffer, as in the paper and FBGEMM. Where |w| or the divisor is 0, ``a = 1``.
+
+    Args:
+        params: Tables or groups.
+        lr: Learning rate.
+        momentum: In [0, 1).
+        eta: The trust coefficient.
+        merge: ``"sum"`` or ``"mean"`` over duplicates; None follows ``compat``.
+        compat: ``"torch"`` or ``"fbgemm"``, which are the same here.
+        rows: See ``RowOptions``.
+    Example:
+        >>> emb = ge.DistEmbedding(1, 2, init_func=ge.initializers.FromArray(torch.tensor([[3.0, 4.0]])))
+        >>> opt = ge.SparseLARS([emb], lr=1.0, momentum=0.0, eta=0.1)
+        >>> emb(torch.tensor([0]))[0, 0].backward()
+        >>> opt.step()
+        >>> [round(x, 4) for x in emb.weight[0].tolist()]
+        [2.5, 4.0]
+    """
+
     def __init__(
         self,
         params: Params,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
+        lr: float = 1e-2,
+        momentum: float = 0.9,
+        eta: float = 1e-3,
         *,
         merge: str | None = None,
-        bias_correction: str | None = None,
         compat: str = "torch",
-        maximize: bool = False,
+        **rows: Unpack[RowOptions],
     ) -> None:
-        numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        self._start(params, numbers, merge, bias_correction, compat)
+        _refuse(compat, ("dgl-0.5", "dgl-1.x"), "had no LARS")
+        numbers = {"lr": lr, "momentum": momentum, "eta": eta}
+        super().__init__(params, LARS, numbers, {}, convention(compat, merge).merge, rows)
 
 
 OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
@@ -292,6 +351,9 @@ OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
     "adam": SparseAdam,
     "adamw": SparseAdamW,
     "row_adam": SparseRowAdam,
+    "lamb": SparseLAMB,
+    "row_lamb": SparseRowLAMB,
+    "lars": SparseLARS,
 }
 """By the name that a configuration gives the rule."""
 

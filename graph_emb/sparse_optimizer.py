@@ -10,28 +10,58 @@ import json
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, DataError, ModeError
+from graph_emb.core.errors import ConfigError, DataError, ModeError, unknown_name
 from graph_emb.core.storage import replacing
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.apply import Merge, check_gradient
-from graph_emb.optim.rule import Rule
+from graph_emb.optim.rule import DecayMode, Rule
 from graph_emb.transport.base import Push, Transport
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
 FORMAT = 1
 
 
+class RowOptions(TypedDict, total=False):
+    """Keyword arguments of every sparse optimizer, and numbers of its groups; steps of a row in this order.
+
+    Attributes:
+        maximize: Go up the gradient.
+        clip_value: Largest absolute value of a number of a row's merged gradient; None: any.
+        clip_row_norm: Largest Euclidean norm of a row's merged gradient; None: any.
+        weight_decay: A row decays in the steps that touch it.
+        weight_decay_mode: ``"l2"``, the default as in torch: ``weight_decay * w`` joins the gradient; ``"decoupled"``,
+            the default of AdamW: the row shrinks by ``1 - lr * weight_decay``. LAMB and LARS have their own formulas.
+        max_norm: Largest Euclidean norm of a row after a step that touched it; None: any.
+    """
+
+    maximize: bool
+    clip_value: float | None
+    clip_row_norm: float | None
+    weight_decay: float
+    weight_decay_mode: DecayMode
+    max_norm: float | None
+
+
+ROW_OPTIONS: RowOptions = {
+    "maximize": False,
+    "clip_value": None,
+    "clip_row_norm": None,
+    "weight_decay": 0.0,
+    "weight_decay_mode": "l2",
+    "max_norm": None,
+}
+
+
 class SparseOptimizer(torch.optim.Optimizer):
     """Applies the gradients of touched rows by one rule. Base of the named optimizers.
 
     A ``torch.optim.Optimizer``, so that torch's learning-rate schedulers drive ``param_groups``; numbers are
-    read at ``step()``. A group's ``params`` are the scalar anchors of its ``tables``. Every
-    group has ``maximize``: whether its steps go up the gradient.
+    read at ``step()``. A group's ``params`` are the scalar anchors of its ``tables``.
 
     Args:
         params: Tables, or dicts with ``params`` (tables) and numbers of their own.
@@ -39,14 +69,26 @@ class SparseOptimizer(torch.optim.Optimizer):
         numbers: The default of each number in a group.
         options: The choices that fix the rule's state: equal for all groups.
         merge: The treatment of duplicates.
+        row_options: Those that are not at their default.
     Attributes:
         rule_type: The rule's class.
         transport: Of all tables.
     """
 
     def __init__(
-        self, params: Params, rule: type[Rule], numbers: dict[str, Any], options: dict[str, Any], merge: Merge
+        self,
+        params: Params,
+        rule: type[Rule],
+        numbers: dict[str, Any],
+        options: dict[str, Any],
+        merge: Merge,
+        row_options: RowOptions,
     ) -> None:
+        for name in row_options:
+            if name not in ROW_OPTIONS:
+                raise unknown_name(f"{type(self).__name__} option", name, [*numbers, *options, *ROW_OPTIONS])
+        mode = {} if rule.own_decay is None else {"weight_decay_mode": rule.own_decay}
+        numbers = {**numbers, **ROW_OPTIONS, **mode, **row_options}
         self.rule_type = rule
         self._options = options
         self._merge = merge

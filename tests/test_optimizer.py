@@ -24,6 +24,9 @@ OPTIMIZERS: dict[str, Any] = {
     "SparseAdam": lambda p, **k: ge.SparseAdam(p, **{"lr": 0.1, **k}),
     "SparseRowAdam": lambda p, **k: ge.SparseRowAdam(p, **{"lr": 0.1, **k}),
     "SparseAdamW": lambda p, **k: ge.SparseAdamW(p, **{"lr": 0.1, **k}),
+    "SparseLAMB": lambda p, **k: ge.SparseLAMB(p, **{"lr": 0.1, **k}),
+    "SparseRowLAMB": lambda p, **k: ge.SparseRowLAMB(p, **{"lr": 0.1, **k}),
+    "SparseLARS": lambda p, **k: ge.SparseLARS(p, **{"lr": 0.1, "eta": 1.0, **k}),
 }
 
 

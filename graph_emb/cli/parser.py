@@ -115,7 +115,7 @@ TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
     "seed": ("seed", None, None, "walks, first rows, negatives and splits follow from it; default: 0"),
     "dim": ("model.dim", None, None, "width of an embedding"),
     "epochs": ("train.epochs", None, None, "passes over the walks"),
-    "rule": ("train.rule", None, None, "sgd, adagrad, row_adagrad, adam, adamw or row_adam"),
+    "rule": ("train.rule", None, None, "sgd, adagrad, row_adagrad, adam, adamw, row_adam, lamb, row_lamb or lars"),
     "lr": ("train.lr", None, None, "learning rate"),
     "threads": ("train.threads", None, None, "of each trainer; default: all cores, shared evenly"),
     "mode": ("parallel.mode", str, None, "local, collective or kvstore; default: local, or collective with --trainers"),

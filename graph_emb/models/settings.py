@@ -10,27 +10,25 @@ from pydantic import Field, model_validator
 
 from graph_emb.core.settings import Count, Number, Settings
 
-RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "adamw", "row_adam"]
+RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "adamw", "row_adam", "lamb", "row_lamb", "lars"]
 CompatName = Literal["torch", "dgl-1.x", "dgl-0.5", "fbgemm"]
 DecayName = Literal["linear", "none"]
 
+OF_ROWS = ("weight_decay", "weight_decay_mode", "clip_value", "clip_row_norm", "max_norm")
+"""The numbers of every rule, see ``graph_emb.sparse_optimizer.RowOptions``."""
 NUMBERS: dict[str, tuple[str, ...]] = {
-    "sgd": ("momentum",),
-    "adagrad": ("eps", "initial_accumulator_value"),
-    "row_adagrad": ("eps", "initial_accumulator_value"),
-    "adam": ("betas", "eps"),
-    "adamw": ("betas", "eps", "weight_decay"),
-    "row_adam": ("betas", "eps"),
+    "sgd": ("momentum", *OF_ROWS),
+    "adagrad": ("eps", "initial_accumulator_value", *OF_ROWS),
+    "row_adagrad": ("eps", "initial_accumulator_value", *OF_ROWS),
+    **dict.fromkeys(("adam", "adamw", "row_adam", "lamb", "row_lamb"), ("betas", "eps", *OF_ROWS)),
+    "lars": ("momentum", "eta", *OF_ROWS),
 }
 """The numbers of each rule besides its learning rate, by the names of its optimizer. Of a run's rate ``train.lr_decay``
 is the schedule; Adagrad's own ``lr_decay`` is for programs."""
 CONVENTIONS: dict[str, tuple[str, ...]] = {
-    "sgd": ("torch",),
-    "adagrad": ("torch", "dgl-1.x", "dgl-0.5"),
-    "row_adagrad": ("torch", "dgl-1.x", "dgl-0.5"),
-    "adam": ("torch", "dgl-1.x", "fbgemm"),
-    "adamw": ("torch", "dgl-1.x", "fbgemm"),
-    "row_adam": ("torch", "dgl-1.x", "fbgemm"),
+    **dict.fromkeys(("sgd", "lamb", "row_lamb", "lars"), ("torch",)),
+    **dict.fromkeys(("adagrad", "row_adagrad"), ("torch", "dgl-1.x", "dgl-0.5")),
+    **dict.fromkeys(("adam", "adamw", "row_adam"), ("torch", "dgl-1.x", "fbgemm")),
 }
 """The conventions in which a rule differs; see ``graph_emb.optimizer.PRESETS``."""
 
@@ -69,7 +67,7 @@ Epochs = Annotated[Count, Field(ge=1, le=1_000_000, description="passes over the
 BatchSize = Annotated[Count, Field(ge=1, le=1 << 24), At("train.batch_size")]
 MaybeBatchSize = Annotated[Count | None, Field(ge=1, le=1 << 24), At("train.batch_size")]
 WeightDecay = Annotated[
-    Number | None, Field(ge=0, le=1e3, description="of adamw; null: 0.01"), At("train.weight_decay")
+    Number | None, Field(ge=0, le=1e3, description="of touched rows; null: 0, of adamw 0.01"), At("train.weight_decay")
 ]
 
 
@@ -95,13 +93,28 @@ class ModelSettings(Settings):
         default=None, gt=0, le=1e3, description="learning rate; null: the rule's own"
     )
     betas: Annotated[tuple[Beta, Beta] | None, At("train.betas")] = Field(
-        default=None, description="decay of the moments of adam, adamw, row_adam; null: 0.9, 0.999"
+        default=None, description="decay of the moments of the adam and lamb kinds; null: 0.9, 0.999"
     )
     eps: Annotated[Number | None, At("train.eps")] = Field(
-        default=None, ge=0, le=1e3, description="of the divisor, not of sgd; null: the rule's own"
+        default=None, ge=0, le=1e3, description="of the divisor, not of sgd and lars; null: the rule's own"
     )
     momentum: Annotated[Number | None, At("train.momentum")] = Field(
-        default=None, ge=0, lt=1, description="of sgd; null: 0"
+        default=None, ge=0, lt=1, description="of sgd, null: 0; of lars, null: 0.9"
+    )
+    eta: Annotated[Number | None, At("train.eta")] = Field(
+        default=None, ge=0, le=1e3, description="trust coefficient of lars; null: 0.001"
+    )
+    weight_decay_mode: Annotated[Literal["l2", "decoupled"] | None, At("train.weight_decay_mode")] = Field(
+        default=None, description="weight decay joins the gradient, or shrinks the row; null: the rule's own"
+    )
+    clip_value: Annotated[Number | None, At("train.clip_value")] = Field(
+        default=None, gt=0, le=1e30, description="most of a number of a row's gradient; null: any"
+    )
+    clip_row_norm: Annotated[Number | None, At("train.clip_row_norm")] = Field(
+        default=None, gt=0, le=1e30, description="most of the norm of a row's gradient; null: any"
+    )
+    max_norm: Annotated[Number | None, At("train.max_norm")] = Field(
+        default=None, gt=0, le=1e30, description="most of the norm of a row that a step touched; null: any"
     )
     initial_accumulator_value: Annotated[Number | None, At("train.initial_accumulator_value")] = Field(
         default=None, ge=0, le=1e9, description="first state of adagrad, row_adagrad; null: 0"
@@ -118,7 +131,7 @@ class ModelSettings(Settings):
     def numbers(self) -> dict[str, Any]:
         """The rule's numbers that were chosen, by the optimizer's names; without the learning rate."""
         names = {path.removeprefix("train."): name for name, path in paths_of(type(self)).items()}
-        chosen = {number: getattr(self, names[number]) for number in NUMBERS[self.rule]}
+        chosen = {number: getattr(self, names[number]) for number in NUMBERS[self.rule] if number in names}
         return {name: value for name, value in {**chosen, "compat": self.compat}.items() if value is not None}
 
     @model_validator(mode="after")
@@ -128,6 +141,9 @@ class ModelSettings(Settings):
             number, value = path.removeprefix("train."), getattr(self, name)
             if path.startswith("train.") and number in everywhere - {*NUMBERS[self.rule]} and value is not None:
                 raise ValueError(f"{name} = {value!r} has no effect on rule={self.rule}; leave it out")
+        decays = self.rule == "adamw" or self.numbers().get("weight_decay")
+        if self.weight_decay_mode is not None and not decays:
+            raise ValueError(f"weight_decay_mode = {self.weight_decay_mode!r} has no effect without a weight_decay")
         if self.compat is not None and self.compat not in CONVENTIONS[self.rule]:
             known = ", ".join(CONVENTIONS[self.rule])
             raise ValueError(f"compat = {self.compat!r} has no effect on rule={self.rule}, which knows {known}")

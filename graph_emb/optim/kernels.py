@@ -18,8 +18,8 @@ from torch import Tensor
 
 from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.rule import SparseRule
-from graph_emb.optim.rules import SGD, Adagrad, Adam, RowAdagrad, RowAdam
+from graph_emb.optim.rule import BOUNDS, SparseRule
+from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.shard import EmbeddingShard, prefetch
 
 
@@ -78,12 +78,45 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
     return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
 
 
-# numba compiles a form for each type of the state and drops the branches that are for the others: None (no state), and
-# per element (two dimensions) or per row (one).
+# numba compiles a form for each type of the arguments and drops the branches that are for the others: None (no state,
+# no trust ratio), and state per element (two dimensions) or per row (one).
+
+
+@njit(inline="always")
+def _norm_below(row, norm):
+    """Scale a row down to a norm; infinity leaves it alone."""
+    if norm < np.inf:
+        square = np.float32(0.0)
+        for d in range(row.shape[0]):
+            square += row[d] * row[d]
+        found = np.sqrt(square)
+        if found > norm:
+            scale = norm / found
+            for d in range(row.shape[0]):
+                row[d] *= scale
+
+
+@njit(inline="always")
+def _begin(row, g, options):
+    """Bound the merged gradient of a row, then decay: the order that ``Rule`` states."""
+    clip, clip_norm, added, factor, _ = options
+    if clip < np.inf:
+        for d in range(row.shape[0]):
+            if g[d] > clip:
+                g[d] = clip
+            elif g[d] < -clip:
+                g[d] = -clip
+    _norm_below(g, clip_norm)
+    if added != 0.0:
+        for d in range(row.shape[0]):
+            g[d] += added * row[d]
+    if factor != 1.0:
+        for d in range(row.shape[0]):
+            row[d] *= factor
 
 
 @_fused
-def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, lr, momentum):
+def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, lr, momentum):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
@@ -95,6 +128,7 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, lr, mom
                     prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
             merged(grads, first[k], following, mean, g)
+            _begin(weight[r], g, options)
             if buffer is None:
                 for d in range(width):
                     weight[r, d] -= lr * g[d]
@@ -103,10 +137,40 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, lr, mom
                     b = momentum * buffer[r, d] + g[d]
                     buffer[r, d] = b
                     weight[r, d] -= lr * b
+            _norm_below(weight[r], options[4])
 
 
 @_fused
-def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, eps):
+def _lars(weight, buffer, distinct, first, following, grads, mean, parts, options, lr, momentum, eta, decay):
+    width = weight.shape[1]
+    for part in prange(parts):
+        low, high = share(part, parts, len(distinct))
+        g = np.empty(width, np.float32)
+        for k in range(low, high):
+            if k + AHEAD < high:
+                prefetch(weight, distinct[k + AHEAD])
+                prefetch(buffer, distinct[k + AHEAD])
+            r = distinct[k]
+            merged(grads, first[k], following, mean, g)
+            _begin(weight[r], g, options)
+            of_row, of_gradient = np.float32(0.0), np.float32(0.0)
+            for d in range(width):
+                of_row += weight[r, d] * weight[r, d]
+                of_gradient += g[d] * g[d]
+            norm = np.sqrt(of_row)
+            divisor = np.sqrt(of_gradient) + decay * norm
+            scale = lr
+            if eta * norm > 0.0 and divisor > 0.0:
+                scale = lr * (eta * norm / divisor)
+            for d in range(width):
+                b = momentum * buffer[r, d] + scale * (g[d] + decay * weight[r, d])
+                buffer[r, d] = b
+                weight[r, d] -= b
+            _norm_below(weight[r], options[4])
+
+
+@_fused
+def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, lr, eps):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
@@ -118,6 +182,7 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, 
                     prefetch(total, distinct[k + AHEAD])
             r = distinct[k]
             merged(grads, first[k], following, mean, g)
+            _begin(weight[r], g, options)
             if total.ndim == 2:
                 for d in range(width):
                     s = total[r, d] + g[d] * g[d]
@@ -132,6 +197,7 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, lr, 
                 scale = lr / (np.sqrt(s) + eps)
                 for d in range(width):
                     weight[r, d] -= scale * g[d]
+            _norm_below(weight[r], options[4])
 
 
 @njit(inline="always")
@@ -144,8 +210,8 @@ def _corrections(step, beta1, beta2, eps, raw):
 
 
 @_fused
-def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, lr, beta1, beta2,
-          eps, decay, row_clock, raw):  # fmt: skip
+def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, options, lr, beta1,
+          beta2, eps, row_clock, raw, decay):  # fmt: skip
     width = weight.shape[1]
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
@@ -164,31 +230,57 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
             merged(grads, first[k], following, mean, g)
+            _begin(weight[r], g, options)
             if second_moment.ndim == 2:
                 for d in range(width):
                     m = b1 * first_moment[r, d] + a1 * g[d]
                     v = b2 * second_moment[r, d] + a2 * g[d] * g[d]
                     first_moment[r, d] = m
                     second_moment[r, d] = v
-                    weight[r, d] = weight[r, d] * decay - lr * (m * i1) / (np.sqrt(v) * i2 + e)
+                    if decay is not None:
+                        g[d] = (m * i1) / (np.sqrt(v) * i2 + e) + decay * weight[r, d]
+                    else:
+                        weight[r, d] = weight[r, d] - lr * (m * i1) / (np.sqrt(v) * i2 + e)
             else:
                 square = np.float32(0.0)
                 for d in range(width):
                     square += g[d] * g[d]
                 v = b2 * second_moment[r] + a2 * (square / np.float32(width))
                 second_moment[r] = v
-                scale = lr * i1 / (np.sqrt(v) * i2 + e)
+                scale = i1 / (np.sqrt(v) * i2 + e)
+                if decay is None:
+                    scale = lr * i1 / (np.sqrt(v) * i2 + e)
                 for d in range(width):
                     m = b1 * first_moment[r, d] + a1 * g[d]
                     first_moment[r, d] = m
-                    weight[r, d] = weight[r, d] * decay - scale * m
+                    if decay is not None:
+                        g[d] = scale * m + decay * weight[r, d]
+                    else:
+                        weight[r, d] = weight[r, d] - scale * m
+            if decay is not None:  # LAMB: g is the direction now
+                of_row, of_step = np.float32(0.0), np.float32(0.0)
+                for d in range(width):
+                    of_row += weight[r, d] * weight[r, d]
+                    of_step += g[d] * g[d]
+                ratio = lr
+                if of_row > 0.0 and of_step > 0.0:
+                    ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
+                for d in range(width):
+                    weight[r, d] -= ratio * g[d]
+            _norm_below(weight[r], options[4])
 
 
 f32 = np.float32
+OFF = np.inf
 
 
 def _run_sgd(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
     _sgd(weight, state.get("momentum_buffer"), *batch, f32(rule.lr), f32(rule.momentum))
+
+
+def _run_lars(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
+    numbers = (rule.lr, rule.momentum, rule.eta, _own_decay(rule))
+    _lars(weight, state["momentum_buffer"], *batch, *map(f32, numbers))
 
 
 def _run_adagrad(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
@@ -200,19 +292,33 @@ def _run_adagrad(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], ba
 def _run_adam(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
     if rule.clock == "global":
         state["step"] += 1
+    decay = None if rule.own_decay is None else f32(_own_decay(rule))
     _adam(
         weight, state["exp_avg"], state["exp_avg_sq"], state["step"], *batch, f32(rule.lr), float(rule.beta1),
-        float(rule.beta2), float(rule.eps), f32(1.0 - rule.lr * rule.weight_decay), rule.clock == "row",
-        rule.eps_placement == "raw",
+        float(rule.beta2), float(rule.eps), rule.clock == "row", rule.eps_placement == "raw", decay,
     )  # fmt: skip
+
+
+def _own_decay(rule: Any) -> float:
+    """The weight decay inside the rule's own formula."""
+    return rule.weight_decay if rule.weight_decay_mode == rule.own_decay else 0.0
+
+
+def _options(rule: Any, state: dict[str, np.ndarray]) -> tuple[np.float32, ...]:
+    """Bounds and decay for ``_begin`` and ``_norm_below``: clip_value, clip_row_norm, added, factor, max_norm."""
+    clip, clip_norm, max_norm = (OFF if bound is None else bound for bound in (getattr(rule, name) for name in BOUNDS))
+    return tuple(map(f32, (clip, clip_norm, *rule.decays(state), max_norm)))
 
 
 FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None]] = {
     SGD: _run_sgd,
+    LARS: _run_lars,
     Adagrad: _run_adagrad,
     RowAdagrad: _run_adagrad,
     Adam: _run_adam,
     RowAdam: _run_adam,
+    LAMB: _run_adam,
+    RowLAMB: _run_adam,
 }
 """The rules that have a fused form; others take the torch form."""
 
@@ -236,5 +342,6 @@ def run(
         touched, first, following = group(places)
     state = {name: tensor.numpy() for name, tensor in shard.state.items()}
     with threads_for(len(touched)) as parts:
-        fused(rule, weight.numpy(), state, (touched, first, following, grads.numpy(), mean, parts))
+        batch = (touched, first, following, grads.numpy(), mean, parts, _options(rule, state))
+        fused(rule, weight.numpy(), state, batch)
     return True

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.table.shard import StateSpec
 
 State = dict[str, Tensor]
@@ -50,35 +51,104 @@ class SparseRule(Protocol):
         """
 
 
+DecayMode = Literal["l2", "decoupled"]
+BOUNDS = ("clip_value", "clip_row_norm", "max_norm")
+
+
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Base of the rules: a learning rate, limits on every number, no state, no preparation."""
+    """Base of the rules: learning rate, decay and bounds of touched rows, limits on every number.
+
+    The steps of a row, in this order: the merged gradient's numbers are clipped to ``clip_value``, then its norm to
+    ``clip_row_norm``; ``weight_decay`` joins the gradient (``"l2"``) or shrinks the row by ``1 - lr * weight_decay``
+    (``"decoupled"``: Loshchilov and Hutter 2019); the rule moves the row; a norm above ``max_norm`` is scaled down
+    to it. A row decays in the steps that touch it. None switches a bound off.
+
+    Attributes:
+        own_decay: The mode in which the rule itself uses ``weight_decay``, by a formula of its paper.
+    """
 
     lr: float
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    weight_decay_mode: DecayMode = "l2"
+    clip_value: float | None = None
+    clip_row_norm: float | None = None
+    max_norm: float | None = None
 
     per_occurrence: ClassVar[bool] = False
-    limits: ClassVar[dict[str, tuple[float, float]]] = {"lr": (0.0, math.inf)}
+    own_decay: ClassVar[DecayMode | None] = None
+    limits: ClassVar[dict[str, tuple[float, float]]] = {"lr": (0.0, math.inf), "weight_decay": (0.0, math.inf)}
     """Field to (lowest allowed, first value that is too large)."""
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {"weight_decay_mode": ("l2", "decoupled")}
+    """Field to the words that it takes."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name in self.limits:
-                (low, high), value = self.limits[field.name], getattr(self, field.name)
-                ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-                if not ok or not low <= value < high:
-                    raise ConfigError(f"{type(self).__name__}: {field.name}={value!r} is outside [{low:g}, {high:g})")
+        kind = type(self).__name__
+        for name, (low, high) in self.limits.items():
+            if not _finite(value := getattr(self, name)) or not low <= value < high:
+                raise ConfigError(f"{kind}: {name}={value!r} is outside [{low:g}, {high:g})")
+        for name in BOUNDS:
+            if (value := getattr(self, name)) is not None and (not _finite(value) or value <= 0):
+                raise ConfigError(f"{kind}: {name}={value!r} must be above 0 and finite, or None")
+        for name, known in self.choices.items():
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
 
     def state_specs(self) -> tuple[StateSpec, ...]:
         """The state that the rule keeps for each row."""
         return ()
 
-    @abstractmethod
-    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
-        """New rows and new state, exactly the declared entries; nothing is mutated."""
-
     def prepare(self, grads: Tensor) -> Tensor:
         """The columns that are summed over the duplicates of an id: the gradients, shape (B, D)."""
         return grads
+
+    def rate(self, state: Mapping[str, Any]) -> float:
+        """The learning rate of this step."""
+        return self.lr
+
+    def decays(self, state: Mapping[str, Any]) -> tuple[float, float]:
+        """What weight decay adds of a row to its gradient, and the factor by which it shrinks the row."""
+        if not self.weight_decay or self.weight_decay_mode == self.own_decay:
+            return 0.0, 1.0
+        if self.weight_decay_mode == "l2":
+            return self.weight_decay, 1.0
+        return 0.0, 1.0 - self.rate(state) * self.weight_decay
+
+    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        """New rows and new state, exactly the declared entries; nothing is mutated."""
+        added, factor = self.decays(state)
+        own, prepared = grad[:, : weight.shape[1]], grad[:, weight.shape[1] :]
+        if self.clip_value is not None:
+            own = own.clamp(-self.clip_value, self.clip_value)
+        own = at_most(own, self.clip_row_norm)
+        if added:
+            own = own + added * weight
+        if factor != 1.0:
+            weight = weight * factor
+        moved, state = self.move(weight, torch.cat([own, prepared], dim=1) if prepared.shape[1] else own, state)
+        return at_most(moved, self.max_norm), state
+
+    @abstractmethod
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        """The rule's own formula: new rows and new state, arguments as ``SparseRule.update``; mutates nothing."""
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def at_most(rows: Tensor, norm: float | None) -> Tensor:
+    """Rows (R, D), those of a larger Euclidean norm scaled down to it."""
+    if norm is None:
+        return rows
+    norms = row_norm(rows)
+    return torch.where(norms > norm, rows * (norm / norms), rows)
+
+
+def row_norm(rows: Tensor) -> Tensor:
+    """Euclidean norms of rows, shape (R, 1)."""
+    return rows.square().sum(dim=1, keepdim=True).sqrt()
 
 
 def mean_square(grad: Tensor) -> Tensor:

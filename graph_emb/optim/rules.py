@@ -1,4 +1,4 @@
-"""The update rules: stochastic gradient descent, Adagrad and Adam with their row-wise forms."""
+"""The update rules: SGD, LARS, and Adagrad, Adam, LAMB with their row-wise forms."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import unknown_name
-from graph_emb.optim.rule import Rule, State, bias_correction, mean_square
+from graph_emb.optim.rule import DecayMode, Rule, State, bias_correction, mean_square, row_norm
 from graph_emb.table.shard import StateSpec
 
 
@@ -30,7 +29,7 @@ class SGD(Rule):
     def state_specs(self) -> tuple[StateSpec, ...]:
         return (StateSpec("momentum_buffer", "element"),) if self.momentum else ()
 
-    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
         if "momentum_buffer" not in state:
             return weight - self.lr * grad, {}
         buffer = self.momentum * state["momentum_buffer"] + grad
@@ -70,7 +69,7 @@ class Adagrad(Rule):
         """The state after a step."""
         return {"sum": total, **({"step": state["step"] + 1} if self.lr_decay else {})}
 
-    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
         total = state["sum"] + grad.square()
         return weight - self.rate(state) * grad / (total.sqrt() + self.eps), self.later(total, state)
 
@@ -84,7 +83,7 @@ class RowAdagrad(Adagrad):
 
     sum_kind: ClassVar[Literal["element", "row"]] = "row"
 
-    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
         total = state["sum"] + mean_square(grad)
         scale = self.rate(state) / (total.sqrt() + self.eps)
         return weight - scale.unsqueeze(1) * grad, self.later(total, state)
@@ -104,7 +103,7 @@ class OccurrenceRowAdagrad(RowAdagrad):
         """The gradients with one more column, the mean square of each occurrence; shape (B, D + 1)."""
         return torch.cat([grads, mean_square(grads).unsqueeze(1)], dim=1)
 
-    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
         """New rows and state; weight has shape (R, D), grad (R, D + 1) as summed from ``prepare``."""
         total = state["sum"] + grad[:, -1]
         scale = self.rate(state) / (total.sqrt() + self.eps)
@@ -120,71 +119,109 @@ CHOICES = {"clock": ("row", "global"), "eps_placement": ("corrected", "raw")}
 class Adam(Rule):
     """Adam (Kingma and Ba 2015) on touched rows; the moments of a row do not decay while it is untouched.
 
-    ``m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g * g;  w <- w - lr * (m / c1) / (sqrt(v / c2) + e) - lr * wd * w``
-    with ``c = 1 - b ** t``.
+    ``m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g * g;  w <- w - lr * (m / c1) / (sqrt(v / c2) + e)`` with
+    ``c = 1 - b ** t``.
 
     Args:
         clock: ``t`` counts the steps that touched the row (``"row"``, DGL) or the steps of the table
             (``"global"``, ``torch.optim.SparseAdam``).
         eps_placement: ``e = eps`` added to the corrected root (``"corrected"``: DGL, FBGEMM, dense Adam), or to
             the raw one, ``e = eps / sqrt(c2)`` (``"raw"``: ``torch.optim.SparseAdam``).
-        weight_decay: Decoupled as in AdamW (Loshchilov and Hutter 2019); a row decays in the steps that touch it.
     """
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
-    weight_decay: float = 0.0
     clock: Clock = "global"
     eps_placement: EpsPlacement = "raw"
 
-    limits: ClassVar = {
-        **Rule.limits,
-        "beta1": (0.0, 1.0),
-        "beta2": (0.0, 1.0),
-        "eps": (0.0, math.inf),
-        "weight_decay": (0.0, math.inf),
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
+    second_kind: ClassVar[Literal["element", "row"]] = "element"
+    limits: ClassVar = {**Rule.limits, "beta1": (0.0, 1.0), "beta2": (0.0, 1.0), "eps": (0.0, math.inf)}
+    choices: ClassVar = {**Rule.choices, **CHOICES}
 
     def state_specs(self) -> tuple[StateSpec, ...]:
         return (
             StateSpec("exp_avg", "element"),
-            StateSpec("exp_avg_sq", "element"),
+            StateSpec("exp_avg_sq", self.second_kind),
             StateSpec("step", "row" if self.clock == "row" else "table", dtype=torch.int64),
         )
 
-    def second_moment(self, grad: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
-        """The new second moment as stored and, for the division, in a shape that broadcasts to (R, D)."""
-        new = self.beta2 * old + (1.0 - self.beta2) * grad.square()
-        return new, new
-
-    def update(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+    def direction(self, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        """``(m / c1) / (sqrt(v / c2) + e)``, shape (R, D), and the new state."""
         step = state["step"] + 1
         first = self.beta1 * state["exp_avg"] + (1.0 - self.beta1) * grad
-        second, divisor = self.second_moment(grad, state["exp_avg_sq"])
+        square = grad.square() if self.second_kind == "element" else mean_square(grad)
+        second = self.beta2 * state["exp_avg_sq"] + (1.0 - self.beta2) * square
         correction1 = bias_correction(self.beta1, step, first).unsqueeze(1)
         root2 = bias_correction(self.beta2, step, first).sqrt().unsqueeze(1)
         eps = self.eps / root2 if self.eps_placement == "raw" else self.eps
-        delta = (first / correction1) / (divisor.sqrt() / root2 + eps)
-        decayed = weight * (1.0 - self.lr * self.weight_decay)
-        return decayed - self.lr * delta, {"exp_avg": first, "exp_avg_sq": second, "step": step}
+        divisor = second.sqrt() if self.second_kind == "element" else second.sqrt().unsqueeze(1)
+        found = (first / correction1) / (divisor / root2 + eps)
+        return found, {"exp_avg": first, "exp_avg_sq": second, "step": step}
+
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        delta, state = self.direction(grad, state)
+        return weight - self.lr * delta, state
 
 
 @dataclass(frozen=True)
 class RowAdam(Adam):
     """Adam with one second moment per row, ``v <- b2 v + (1 - b2) mean(g * g)``: FBGEMM's partial row-wise Adam."""
 
-    def state_specs(self) -> tuple[StateSpec, ...]:
-        first, second, step = super().state_specs()
-        return first, StateSpec(second.name, "row"), step
+    second_kind: ClassVar[Literal["element", "row"]] = "row"
 
-    def second_moment(self, grad: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
-        """The new second moment, shape (R,), and the same with shape (R, 1)."""
-        new = self.beta2 * old + (1.0 - self.beta2) * mean_square(grad)
-        return new, new.unsqueeze(1)
+
+@dataclass(frozen=True)
+class LAMB(Adam):
+    """LAMB (You et al. 2020) on touched rows, each row being a layer of its own.
+
+    ``r = (m / c1) / (sqrt(v / c2) + eps) + weight_decay * w;  w <- w - lr * (|w| / |r|) * r`` with Adam's moments m, v
+    and corrections c. Where |w| or |r| is 0 the ratio is 1, so that rows of zeros move. Its decay is ``"decoupled"``.
+    """
+
+    eps_placement: EpsPlacement = "corrected"
+
+    own_decay: ClassVar[DecayMode | None] = "decoupled"
+
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        delta, state = self.direction(grad, state)
+        if self.weight_decay_mode == "decoupled":
+            delta = delta + self.weight_decay * weight
+        return weight - self.lr * trust(row_norm(weight), row_norm(delta)) * delta, state
+
+
+@dataclass(frozen=True)
+class RowLAMB(LAMB):
+    """LAMB with one second moment per row, ``v <- b2 v + (1 - b2) mean(g * g)``: FBGEMM's partial row-wise LAMB."""
+
+    second_kind: ClassVar[Literal["element", "row"]] = "row"
+
+
+@dataclass(frozen=True)
+class LARS(Rule):
+    """LARS (You, Gitman and Ginsburg 2017) on touched rows, each row being a layer of its own.
+
+    ``a = eta * |w| / (|g| + weight_decay * |w|);  b <- momentum * b + lr * a * (g + weight_decay * w);  w <- w - b``.
+    The rate is folded into b, as in the paper. Where |w| or the divisor is 0, ``a = 1``. Its decay is ``"l2"``.
+    """
+
+    momentum: float = 0.9
+    eta: float = 1e-3
+
+    own_decay: ClassVar[DecayMode | None] = "l2"
+    limits: ClassVar = {**Rule.limits, "momentum": (0.0, 1.0), "eta": (0.0, math.inf)}
+
+    def state_specs(self) -> tuple[StateSpec, ...]:
+        return (StateSpec("momentum_buffer", "element"),)
+
+    def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
+        decay = self.weight_decay if self.weight_decay_mode == "l2" else 0.0
+        norm = row_norm(weight)
+        scale = self.lr * trust(self.eta * norm, row_norm(grad) + decay * norm)
+        buffer = self.momentum * state["momentum_buffer"] + scale * (grad + decay * weight)
+        return weight - buffer, {"momentum_buffer": buffer}
+
+
+def trust(norm: Tensor, divisor: Tensor) -> Tensor:
+    """``norm / divisor``, and 1 where one of them is 0."""
+    return torch.where((norm > 0) & (divisor > 0), norm / divisor, 1.0)

@@ -29,7 +29,11 @@ def peak_memory_mib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20
 
 
-STATE_SHARE = {"sgd": 0.0, "row_adagrad": 0.0, "row_adam": 1.0, "adagrad": 1.0, "adam": 2.0, "adamw": 2.0}
+STATE_SHARE = {
+    **dict.fromkeys(("sgd", "row_adagrad"), 0.0),
+    **dict.fromkeys(("adagrad", "row_adam", "row_lamb", "lars"), 1.0),
+    **dict.fromkeys(("adam", "adamw", "lamb"), 2.0),
+}
 """Optimizer state of each rule as a share of the tables."""
 
 

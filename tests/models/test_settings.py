@@ -20,6 +20,7 @@ from graph_emb.optimizer import OPTIMIZERS
 ROWS = 4
 VALUES: dict[str, Any] = {
     "betas": (0.5, 0.9), "eps": 0.5, "momentum": 0.5, "initial_accumulator_value": 0.5, "weight_decay": 0.5,
+    "eta": 0.5, "clip_value": 0.05, "clip_row_norm": 0.05, "max_norm": 0.1,
 }  # fmt: skip
 
 
@@ -67,8 +68,11 @@ def base(rule: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("rule", "number"), [(rule, number) for rule in NUMBERS for number in NUMBERS[rule]])
 def test_every_number_of_a_rule_changes_the_rows(rule: str, number: str) -> None:
-    plain, changed = (stepped(SkipGramConfig(**base(rule), **extra)) for extra in ({}, {number: VALUES[number]}))
-    assert not torch.equal(plain, changed)
+    """With a decay, because steps of LARS and row-wise LAMB alone do not depend on the size of the gradient."""
+    decay = {} if number == "weight_decay" else {"weight_decay": 0.25}
+    values = ("l2", "decoupled") if number == "weight_decay_mode" else (None, VALUES[number])
+    rows = [stepped(SkipGramConfig(**base(rule), **decay, **{number: value})) for value in values]
+    assert not torch.equal(*rows)
 
 
 @pytest.mark.parametrize(("rule", "compat"), [(r, c) for r in CONVENTIONS for c in CONVENTIONS[r] if c != "torch"])
@@ -81,13 +85,15 @@ def test_every_convention_of_a_rule_changes_the_rows(rule: str, compat: str) -> 
     ("settings", "values", "message"),
     [
         (SkipGramConfig, {"rule": "adam", "momentum": 0.5}, "momentum = 0.5 has no effect on rule=adam"),
-        (SkipGramConfig, {"rule": "adam", "weight_decay": 0.5}, "weight_decay = 0.5 has no effect on rule=adam"),
+        (SkipGramConfig, {"rule": "adam", "eta": 0.5}, "eta = 0.5 has no effect on rule=adam"),
+        (SkipGramConfig, {"max_norm": 1.0}, "max_norm has no effect on sgd in place; set path=optimizer"),
+        (SkipGramConfig, {"rule": "adam", "max_norm": 0.0}, "max_norm = 0.0: should be greater than 0"),
         (SkipGramConfig, {"rule": "sgd", "eps": 1e-3}, r"eps = 0.001 has no effect on rule=sgd"),
         (SkipGramConfig, {"momentum": 0.5}, "momentum has no effect on sgd in place; set path=optimizer"),
         (LineConfig, {"rule": "row_adagrad", "betas": (0.5, 0.5)}, "betas = .* has no effect on rule=row_adagrad"),
         (KGEConfig, {"rule": "adagrad", "compat": "fbgemm"}, "compat = 'fbgemm' has no effect on rule=adagrad"),
         (KGEConfig, {"betas": (0.9, 1.0)}, "betas.1 = 1.0: should be less than 1"),
-        (RGCNConfig, {"table_weight_decay": 0.1}, "table_weight_decay = 0.1 has no effect on rule=adam"),
+        (RGCNConfig, {"weight_decay_mode": "l2"}, "weight_decay_mode = 'l2' has no effect without a weight_decay"),
         (SAGEConfig, {"rule": "sgd", "compat": "dgl-1.x"}, "compat = 'dgl-1.x' has no effect on rule=sgd"),
     ],
 )

@@ -6,14 +6,28 @@ An oracle is a function (weight, memory, per-row list of occurrence gradients) -
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from graph_emb.optim.rule import Rule
-from graph_emb.optim.rules import SGD, Adagrad, Adam, OccurrenceRowAdagrad, RowAdagrad, RowAdam
+from graph_emb.optim.rules import (
+    LAMB,
+    LARS,
+    SGD,
+    Adagrad,
+    Adam,
+    OccurrenceRowAdagrad,
+    RowAdagrad,
+    RowAdam,
+    RowLAMB,
+)
 
 EPS = 0.01  # large enough that its place beside or inside the root shows
 Occurrences = dict[int, list[np.ndarray]]
+Oracle = Callable[[np.ndarray, dict, Occurrences], None]
 
 
 def rules_below(base: type[Rule]) -> list[type[Rule]]:
@@ -77,11 +91,54 @@ def adam(
         w[r] = w[r] - lr * decay * w[r] - lr * m[r] / (1 - b1**t) / root
 
 
+def ratio(norm: float, divisor: float) -> float:
+    return norm / divisor if norm > 0 and divisor > 0 else 1.0
+
+
+def lamb(w: np.ndarray, memory: dict, touched: Occurrences, decay: float = 0.0, by_row: bool = False) -> None:
+    """The step of ``adam`` without its rate, and then You et al.'s ratio of norms."""
+    moved = np.zeros_like(w)
+    adam(moved, memory, touched, raw=False, by_row=by_row)
+    for r in touched:
+        step = -moved[r] / 0.05 + decay * w[r]
+        w[r] -= 0.05 * ratio(np.linalg.norm(w[r]), np.linalg.norm(step)) * step
+
+
+def lars(w: np.ndarray, memory: dict, touched: Occurrences, decay: float = 0.0) -> None:
+    buffer = memory.setdefault("b", np.zeros_like(w))
+    for r, grads in touched.items():
+        g, norm = sum(grads), np.linalg.norm(w[r])
+        local = 0.5 * ratio(0.1 * norm, np.linalg.norm(g) + decay * norm)
+        buffer[r] = 0.9 * buffer[r] + local * (g + decay * w[r])
+        w[r] -= buffer[r]
+
+
+def bounded(rule: Any, oracle: Oracle) -> Oracle:
+    """An oracle between the bounds and the decay of the rule's options."""
+
+    def run(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
+        merged = {}
+        for r, grads in touched.items():
+            g = np.clip(sum(grads), -rule.clip_value, rule.clip_value)
+            g = g * min(1.0, rule.clip_row_norm / max(np.linalg.norm(g), 1e-30))
+            if rule.weight_decay_mode != rule.own_decay:
+                if rule.weight_decay_mode == "l2":
+                    g = g + rule.weight_decay * w[r]
+                else:
+                    w[r] *= 1 - rule.lr * rule.weight_decay
+            merged[r] = [g]
+        oracle(w, memory, merged)
+        for r in touched:
+            w[r] *= min(1.0, rule.max_norm / np.linalg.norm(w[r]))
+
+    return run
+
+
 _ADAM = {"lr": 0.05, "eps": 1e-3}
 _GLOBAL_RAW = {"clock": "global", "eps_placement": "raw"}
 _ROW_CORRECTED = {"clock": "row", "eps_placement": "corrected"}
 
-CASES: dict[str, tuple[object, Callable[[np.ndarray, dict, Occurrences], None]]] = {
+CASES: dict[str, tuple[Any, Oracle]] = {
     "sgd": (SGD(0.1), sgd),
     "sgd momentum": (SGD(0.1, momentum=0.9), lambda w, s, t: sgd(w, s, t, momentum=0.9)),
     "adagrad": (Adagrad(0.1, EPS), adagrad),
@@ -90,13 +147,28 @@ CASES: dict[str, tuple[object, Callable[[np.ndarray, dict, Occurrences], None]]]
     "occurrence_row_adagrad": (OccurrenceRowAdagrad(0.1, EPS), occurrence_row_adagrad),
     "adam": (Adam(**_ADAM, **_GLOBAL_RAW), adam),
     "adam row clock": (Adam(**_ADAM, **_ROW_CORRECTED), lambda w, s, t: adam(w, s, t, "row", False)),
-    "adamw": (Adam(**_ADAM, weight_decay=0.3), lambda w, s, t: adam(w, s, t, decay=0.3)),
+    "adamw": (
+        Adam(**_ADAM, weight_decay=0.3, weight_decay_mode="decoupled"),
+        lambda w, s, t: adam(w, s, t, decay=0.3),
+    ),
     "row_adam": (RowAdam(**_ADAM, **_GLOBAL_RAW), lambda w, s, t: adam(w, s, t, by_row=True)),
     "row_adam row clock": (
-        RowAdam(**_ADAM, **_ROW_CORRECTED, weight_decay=0.3),
+        RowAdam(**_ADAM, **_ROW_CORRECTED, weight_decay=0.3, weight_decay_mode="decoupled"),
         lambda w, s, t: adam(w, s, t, "row", False, decay=0.3, by_row=True),
     ),
+    "lamb": (LAMB(**_ADAM, weight_decay=0.3, weight_decay_mode="decoupled"), lambda w, s, t: lamb(w, s, t, 0.3)),
+    "row_lamb": (RowLAMB(**_ADAM), lambda w, s, t: lamb(w, s, t, by_row=True)),
+    "lars": (LARS(0.5, eta=0.1, weight_decay=0.3), lambda w, s, t: lars(w, s, t, 0.3)),
 }
+_BOUNDS = {"clip_value": 1.5, "clip_row_norm": 2.0, "max_norm": 1.75, "weight_decay": 0.2}
+for _name, (_rule, _oracle) in list(CASES.items()):
+    if not _rule.weight_decay and not _rule.per_occurrence:
+        for _mode in [mode for mode in ("l2", "decoupled") if mode != _rule.own_decay]:
+            _bounded = replace(_rule, **_BOUNDS, weight_decay_mode=_mode)
+            CASES[f"{_name} {_mode} bounded"] = (_bounded, bounded(_bounded, _oracle))
+for _name, _own in {"lamb": partial(lamb, decay=0.3), "lars": partial(lars, decay=0.3)}.items():
+    _bounded = replace(CASES[_name][0], **{**_BOUNDS, "weight_decay": 0.3})
+    CASES[f"{_name} bounded"] = (_bounded, bounded(_bounded, _own))
 """Name to (rule, oracle). Every registered rule must appear (tests/optim/test_rules.py checks)."""
 
 

@@ -15,6 +15,7 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim import kernels
 from graph_emb.optim.apply import apply_reference, apply_update
+from graph_emb.optim.rule import BOUNDS
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 from tests.optim.oracles import CASES, RULES, batches, occurrences
@@ -125,11 +126,13 @@ def test_rules_are_frozen_and_picklable(name: str) -> None:
 
 @pytest.mark.parametrize("rule_type", RULES)
 def test_every_number_of_a_rule_is_checked(rule_type: Any) -> None:
-    numbers = [f.name for f in dataclasses.fields(rule_type) if f.name not in ("clock", "eps_placement")]
-    for name in numbers:
-        for bad in (math.nan, -1.0, math.inf, "0.1", True, None):
+    for name in {field.name for field in dataclasses.fields(rule_type)} - set(rule_type.choices):
+        for bad in (math.nan, -1.0, math.inf, "0.1", True, 0.0 if name in BOUNDS else None):
             with pytest.raises(ConfigError, match=f"{name}="):
                 rule_type(**{"lr": 0.1, name: bad})
+    for name in rule_type.choices:
+        with pytest.raises(ConfigError, match=f"unknown {name} 'rwo'"):
+            rule_type(**{"lr": 0.1, name: "rwo"})
 
 
 def test_nan_gradients_reach_the_row_in_both_forms() -> None:

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.dist
 
 NUM, DIM, STEPS = 37, 5, 6
 BOOKS = {1: [0, 37], 2: [0, 5, 37], 3: [0, 20, 20, 37], 4: [0, 1, 9, 30, 37]}
+BOUNDED = {"clip_value": 0.5, "clip_row_norm": 0.75, "weight_decay": 0.1, "max_norm": 1.5}
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SparseSGD", {"lr": 0.1}),
     "momentum": ("SparseSGD", {"lr": 0.1, "momentum": 0.9}),
@@ -30,6 +31,12 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adam, row clock": ("SparseAdam", {"lr": 0.1, "bias_correction": "row", "merge": "mean"}),
     "row adam": ("SparseRowAdam", {"lr": 0.1}),
     "adamw": ("SparseAdamW", {"lr": 0.1}),
+    "adagrad, bounded": ("SparseAdagrad", {"lr": 0.1, **BOUNDED}),
+    "adam, bounded": ("SparseAdam", {"lr": 0.1, "merge": "mean", **BOUNDED, "weight_decay_mode": "decoupled"}),
+    "each occurrence, bounded": ("SparseAdagrad", {"lr": 0.1, "compat": "dgl-0.5", **BOUNDED}),
+    "lamb": ("SparseLAMB", {"lr": 0.1, **BOUNDED}),
+    "row lamb": ("SparseRowLAMB", {"lr": 0.1, "bias_correction": "row"}),
+    "lars": ("SparseLARS", {"lr": 1.0, "eta": 0.1, **BOUNDED}),
 }
 
 

@@ -11,7 +11,10 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number, Settings
 from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, ModelSettings, WeightDecay
 
-DEFAULT_LR = {"sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "adamw": 0.01, "row_adam": 0.01}
+DEFAULT_LR = {
+    "sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "adamw": 0.01, "row_adam": 0.01, "lamb": 0.01,
+    "row_lamb": 0.01, "lars": 10.0,
+}  # fmt: skip
 """Learning rate of each rule where none is given: word2vec's for SGD, OGB's node2vec examples' for Adam."""
 STEP_WALKS = 128
 """Walks of an optimizer step where no batch size is given."""
@@ -62,9 +65,10 @@ class SkipGramTraining(ModelSettings):
         return self.rule == "sgd" and self.path == "auto"
 
     @model_validator(mode="after")
-    def _momentum_needs_an_optimizer(self) -> SkipGramTraining:
-        if self.momentum is not None and self.in_place:
-            raise ValueError("momentum has no effect on sgd in place; set path=optimizer or leave it out")
+    def _numbers_need_an_optimizer(self) -> SkipGramTraining:
+        for name in self.numbers() if self.in_place else ():
+            if name != "compat":
+                raise ValueError(f"{name} has no effect on sgd in place; set path=optimizer or leave it out")
         return self
 
 

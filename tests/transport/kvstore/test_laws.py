@@ -13,6 +13,7 @@ from graph_emb.graph.partition_book import RangeBook
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
 NUM, DIM, STEPS = 23, 3, 5
+BOUNDED = {"clip_value": 0.5, "clip_row_norm": 0.75, "weight_decay": 0.1, "max_norm": 1.5}
 RULES: dict[str, tuple[type, dict[str, Any]]] = {
     "sgd": (ge.SparseSGD, {"lr": 0.1}),
     "momentum": (ge.SparseSGD, {"lr": 0.1, "momentum": 0.9}),
@@ -24,6 +25,9 @@ RULES: dict[str, tuple[type, dict[str, Any]]] = {
     "adam_row_clock": (ge.SparseAdam, {"lr": 0.1, "bias_correction": "row"}),
     "row_adam": (ge.SparseRowAdam, {"lr": 0.1}),
     "adamw": (ge.SparseAdamW, {"lr": 0.1}),
+    "adagrad_bounded": (ge.SparseAdagrad, {"lr": 0.1, **BOUNDED}),
+    "lamb": (ge.SparseLAMB, {"lr": 0.1, **BOUNDED}),
+    "lars": (ge.SparseLARS, {"lr": 1.0, "eta": 0.1, **BOUNDED}),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LAYOUTS = [(p, s, w) for p in (1, 2) for s in (1, 2) for w in (1, 2)]
