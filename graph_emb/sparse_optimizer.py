@@ -136,18 +136,15 @@ class SparseOptimizer(torch.optim.Optimizer):
             _detach(self.transport, attached)
             raise
         self._tables.update((table.name, table) for table in tables)
-        super().add_param_group({"params": [table.anchor for table in tables], **group})
+        # Unwrapped: torch 2.13's wrapper (torch/_compile.py) imports the compiler, torch._dynamo, which takes a process
+        # two thirds of the time that torch itself does.
+        add = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+        add(self, {"params": [table.anchor for table in tables], **group})
 
     def _check_open(self) -> None:
         if not self._detach.alive:
             names = ", ".join(map(repr, self._tables))
             raise ModeError(f"{type(self).__name__} of {names} was closed; make another one")
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Torch's own, which its ``__init__`` calls for each group."""
-        # Unwrapped: torch 2.13's wrapper (torch/_compile.py) imports the compiler, torch._dynamo, which takes a process
-        # two thirds of the time that torch itself does.
-        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def rule_of(self, group: dict[str, Any]) -> Rule:
         """The group's rule with the numbers as they stand now.

@@ -38,6 +38,9 @@ OPTIMIZERS = [
     ge.SparseAdam,
     ge.SparseRowAdam,
     ge.SparseAdamW,
+    ge.SparseLAMB,
+    ge.SparseRowLAMB,
+    ge.SparseLARS,
 ]
 MODELS = [
     SkipGram,
