@@ -19,6 +19,7 @@ from graph_emb.core.errors import ConfigError, DataError, ModeError, unknown_nam
 from graph_emb.core.storage import replacing
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.apply import Merge, check_gradient
+from graph_emb.optim.rounding import DIGITS
 from graph_emb.optim.rule import DecayMode, Rule
 from graph_emb.transport.base import Push, Transport
 
@@ -37,6 +38,9 @@ class RowOptions(TypedDict, total=False):
         weight_decay_mode: ``"l2"``, the default as in torch: ``weight_decay * w`` joins the gradient; ``"decoupled"``,
             the default of AdamW: the row shrinks by ``1 - lr * weight_decay``. LAMB and LARS have their own formulas.
         max_norm: Largest Euclidean norm of a row after a step that touched it; None: any.
+        stochastic_rounding: Round rows of float16 or bfloat16 by chance, so that steps smaller than half a unit in the
+            last place count on average. The same for all groups, as the seed.
+        rounding_seed: Of that chance, which also depends on step, original id and column alone.
     """
 
     maximize: bool
@@ -45,8 +49,11 @@ class RowOptions(TypedDict, total=False):
     weight_decay: float
     weight_decay_mode: DecayMode
     max_norm: float | None
+    stochastic_rounding: bool
+    rounding_seed: int
 
 
+FIXED_OPTIONS = ("stochastic_rounding", "rounding_seed")
 ROW_OPTIONS: RowOptions = {
     "maximize": False,
     "clip_value": None,
@@ -85,10 +92,16 @@ class SparseOptimizer(torch.optim.Optimizer):
         row_options: RowOptions,
     ) -> None:
         for name in row_options:
-            if name not in ROW_OPTIONS:
-                raise unknown_name(f"{type(self).__name__} option", name, [*numbers, *options, *ROW_OPTIONS])
+            if name not in (*ROW_OPTIONS, *FIXED_OPTIONS):
+                known = [*numbers, *options, *ROW_OPTIONS, *FIXED_OPTIONS]
+                raise unknown_name(f"{type(self).__name__} option", name, known)
+        given = dict(row_options)
+        fixed = {name: given.pop(name) for name in FIXED_OPTIONS if name in given}
+        if "rounding_seed" in fixed and not fixed.get("stochastic_rounding"):
+            raise ConfigError("rounding_seed has no effect without stochastic_rounding=True; leave it out")
+        options = {**options, **{name: value for name, value in fixed.items() if value is not False}}
         mode = {} if rule.own_decay is None else {"weight_decay_mode": rule.own_decay}
-        numbers = {**numbers, **ROW_OPTIONS, **mode, **row_options}
+        numbers = {**numbers, **ROW_OPTIONS, **mode, **given}
         self.rule_type = rule
         self._options = options
         self._merge = merge
@@ -127,6 +140,11 @@ class SparseOptimizer(torch.optim.Optimizer):
         transport_of([*self._tables.values(), *tables])
         group = {"tables": tables, **self.defaults, **group}
         rule = self.rule_of(group)
+        for table in tables if rule.stochastic_rounding else ():
+            if table.dtype not in DIGITS:
+                raise ConfigError(
+                    f"stochastic_rounding is for tables of float16 and bfloat16; {table.name!r} is {table.dtype}"
+                )
         attached: list[str] = []
         try:
             for table in tables:

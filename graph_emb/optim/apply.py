@@ -12,7 +12,8 @@ from torch import Tensor
 
 from graph_emb.core.errors import ShapeError, unknown_name
 from graph_emb.optim import kernels
-from graph_emb.optim.rule import SparseRule
+from graph_emb.optim.rounding import round_stochastically
+from graph_emb.optim.rule import ROUNDING_STEP, SparseRule
 from graph_emb.table.shard import EmbeddingShard, accumulation_dtype
 
 Merge = Literal["sum", "mean"]
@@ -71,6 +72,10 @@ def apply_reference(
     grads = grads.to(shard.weight.device, dtype)
     distinct, merged = merge(rows, grads if prepared else rule.prepare(grads), how)
     weight, state = rule.update(shard.read(distinct).to(dtype), merged, shard.read_state(distinct))
+    if getattr(rule, "stochastic_rounding", False):
+        step = int(state[ROUNDING_STEP]) - 1
+        ids = shard.original_ids(distinct)
+        weight = round_stochastically(weight, shard.weight.dtype, rule.rounding_seed, step, ids)  # type: ignore[attr-defined]
     shard.write(distinct, weight)
     shard.write_state(distinct, state)
 

@@ -53,6 +53,7 @@ class SparseRule(Protocol):
 
 DecayMode = Literal["l2", "decoupled"]
 BOUNDS = ("clip_value", "clip_row_norm", "max_norm")
+ROUNDING_STEP = "rounding_step"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Rule(ABC):
     ``clip_row_norm``; ``weight_decay`` joins the gradient (``"l2"``) or shrinks the row by ``1 - lr * weight_decay``
     (``"decoupled"``: Loshchilov and Hutter 2019); the rule moves the row; a norm above ``max_norm`` is scaled down
     to it. A row decays in the steps that touch it. None switches a bound off.
+
+    With ``stochastic_rounding`` a row of 16 bits takes one of the two neighbours of each new number by chance
+    (``round_stochastically``); the state counts the table's steps for it.
 
     Attributes:
         own_decay: The mode in which the rule itself uses ``weight_decay``, by a formula of its paper.
@@ -75,6 +79,8 @@ class Rule(ABC):
     clip_value: float | None = None
     clip_row_norm: float | None = None
     max_norm: float | None = None
+    stochastic_rounding: bool = False
+    rounding_seed: int = 0
 
     per_occurrence: ClassVar[bool] = False
     own_decay: ClassVar[DecayMode | None] = None
@@ -91,12 +97,22 @@ class Rule(ABC):
         for name in BOUNDS:
             if (value := getattr(self, name)) is not None and (not _finite(value) or value <= 0):
                 raise ConfigError(f"{kind}: {name}={value!r} must be above 0 and finite, or None")
+        if not isinstance(self.stochastic_rounding, bool):
+            raise ConfigError(f"{kind}: stochastic_rounding={self.stochastic_rounding!r} must be True or False")
+        seed = self.rounding_seed
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise ConfigError(f"{kind}: rounding_seed={seed!r} must be an integer in [0, 2**63)")
         for name, known in self.choices.items():
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
 
     def state_specs(self) -> tuple[StateSpec, ...]:
-        """The state that the rule keeps for each row."""
+        """The state that the rule keeps for each row, and the count of steps that rounding needs."""
+        clock = (StateSpec(ROUNDING_STEP, "table", dtype=torch.int64),) if self.stochastic_rounding else ()
+        return self.own_specs() + clock
+
+    def own_specs(self) -> tuple[StateSpec, ...]:
+        """The state of the rule's own formula."""
         return ()
 
     def prepare(self, grads: Tensor) -> Tensor:
@@ -126,8 +142,10 @@ class Rule(ABC):
             own = own + added * weight
         if factor != 1.0:
             weight = weight * factor
-        moved, state = self.move(weight, torch.cat([own, prepared], dim=1) if prepared.shape[1] else own, state)
-        return at_most(moved, self.max_norm), state
+        moved, new = self.move(weight, torch.cat([own, prepared], dim=1) if prepared.shape[1] else own, state)
+        if self.stochastic_rounding:
+            new = {**new, ROUNDING_STEP: state[ROUNDING_STEP] + 1}
+        return at_most(moved, self.max_norm), new
 
     @abstractmethod
     def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:

@@ -26,7 +26,7 @@ class SGD(Rule):
 
     limits: ClassVar = {**Rule.limits, "momentum": (0.0, 1.0)}
 
-    def state_specs(self) -> tuple[StateSpec, ...]:
+    def own_specs(self) -> tuple[StateSpec, ...]:
         return (StateSpec("momentum_buffer", "element"),) if self.momentum else ()
 
     def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:
@@ -57,7 +57,7 @@ class Adagrad(Rule):
         "lr_decay": (0.0, math.inf),
     }
 
-    def state_specs(self) -> tuple[StateSpec, ...]:
+    def own_specs(self) -> tuple[StateSpec, ...]:
         total = StateSpec("sum", self.sum_kind, initial=self.initial_accumulator_value)
         return (total, StateSpec("step", "table", dtype=torch.int64)) if self.lr_decay else (total,)
 
@@ -139,7 +139,7 @@ class Adam(Rule):
     limits: ClassVar = {**Rule.limits, "beta1": (0.0, 1.0), "beta2": (0.0, 1.0), "eps": (0.0, math.inf)}
     choices: ClassVar = {**Rule.choices, **CHOICES}
 
-    def state_specs(self) -> tuple[StateSpec, ...]:
+    def own_specs(self) -> tuple[StateSpec, ...]:
         return (
             StateSpec("exp_avg", "element"),
             StateSpec("exp_avg_sq", self.second_kind),
@@ -211,7 +211,7 @@ class LARS(Rule):
     own_decay: ClassVar[DecayMode | None] = "l2"
     limits: ClassVar = {**Rule.limits, "momentum": (0.0, 1.0), "eta": (0.0, math.inf)}
 
-    def state_specs(self) -> tuple[StateSpec, ...]:
+    def own_specs(self) -> tuple[StateSpec, ...]:
         return (StateSpec("momentum_buffer", "element"),)
 
     def move(self, weight: Tensor, grad: Tensor, state: State) -> tuple[Tensor, State]:

@@ -156,6 +156,7 @@ class EmbeddingShard:
     state: dict[str, Tensor]
     attached: bool
     frozen: Tensor | None = None
+    _original_ids: np.ndarray | None = None
 
     def __init__(self, spec: TableSpec, first_id: int, num_rows: int, weight: Tensor | None = None) -> None:
         self.spec = spec
@@ -178,6 +179,15 @@ class EmbeddingShard:
         """``read`` into memory that the caller holds, shape (B, D), contiguous, of the table's dtype; rows may lie on
         any device."""
         gather(self.weight, rows.to(self.weight.device), out)
+
+    def original_ids(self, rows: Tensor) -> np.ndarray:
+        """The original ids of rows, shape (B,), int64; the first call reads those of the whole shard."""
+        here = rows.cpu().numpy()
+        if self.spec.original_ids is None:
+            return here + self.first_id
+        if self._original_ids is None:
+            self._original_ids = self.spec.original_ids.of(self.first_id, self.first_id + self.num_rows)
+        return self._original_ids[here]
 
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite distinct rows with values, shape (B, D), of any floating dtype; frozen ones too."""

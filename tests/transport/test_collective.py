@@ -38,6 +38,10 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "row lamb": ("SparseRowLAMB", {"lr": 0.1, "bias_correction": "row"}),
     "lars": ("SparseLARS", {"lr": 1.0, "eta": 0.1, **BOUNDED}),
 }
+ROUNDED = {
+    "rounded": ("SparseAdagrad", {"lr": 0.1, "stochastic_rounding": True}),
+    "rounded adam": ("SparseAdam", {"lr": 0.1, "stochastic_rounding": True, "rounding_seed": 3, **BOUNDED}),
+}
 
 
 def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +60,7 @@ def tables(dtype: torch.dtype, parts: int) -> tuple[ge.DistEmbedding, ge.DistEmb
 def train(name: str, dtype: torch.dtype, parts: int, ranks_played: list[int]) -> tuple[Any, ...]:
     """Train two tables on the batches of some ranks; returns what this process stores."""
     first, second = tables(dtype, parts)
-    kind, options = OPTIMIZERS[name]
+    kind, options = {**OPTIMIZERS, **ROUNDED}[name]
     opt = getattr(ge, kind)([first, second], **options)
     for step in range(STEPS):
         for rank in ranks_played:
@@ -99,6 +103,18 @@ def test_float64_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int
             else:
                 mine = torch.cat([entry[3][key] for entry in sorted(found, key=lambda entry: entry[0])])
                 assert torch.equal(mine, value), (name, key)
+
+
+@pytest.mark.parametrize(("world_size", "parts"), [(2, 2), (3, 4)])
+def test_stochastic_rounding_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int, parts: int) -> None:
+    names = ["rounded", "rounded adam"]
+    answers = ranks.run(train_on_a_rank, world_size, names, torch.bfloat16, parts)
+    ge.init()
+    for name in names:
+        _, first, second, _ = train(name, torch.bfloat16, parts, list(range(world_size)))
+        found = [answer[name] for answer in answers]
+        assert torch.equal(joined(found, 1), first), name
+        assert torch.equal(torch.cat([entry[2] for entry in found]), second), name
 
 
 @pytest.mark.parametrize("options", [{"shared_memory": False}, {"hogwild": True}], ids=str)

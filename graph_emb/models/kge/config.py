@@ -24,7 +24,7 @@ from graph_emb.models.settings import (
 LossName = Literal["logistic", "margin", "softmax", "self_adversarial"]
 DEFAULT_LR = {
     "sgd": 1.0, "adagrad": 0.1, "row_adagrad": 0.1, "adam": 0.002, "adamw": 0.002, "row_adam": 0.002, "lamb": 0.01,
-    "row_lamb": 0.01, "lars": 10.0,
+    "row_lamb": 0.01, "lars": 3.0,
 }  # fmt: skip
 """Learning rate of each rule where none is given."""
 

@@ -13,7 +13,7 @@ from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeB
 
 DEFAULT_LR = {
     "sgd": 0.025, "adagrad": 0.05, "row_adagrad": 0.05, "adam": 0.01, "adamw": 0.01, "row_adam": 0.01, "lamb": 0.01,
-    "row_lamb": 0.01, "lars": 10.0,
+    "row_lamb": 0.01, "lars": 3.0,
 }  # fmt: skip
 """Learning rate of each rule where none is given: word2vec's for SGD, OGB's node2vec examples' for Adam."""
 STEP_WALKS = 128

@@ -84,7 +84,7 @@ def test_the_loss_is_the_sum_over_pairs_and_shared_negatives() -> None:
 @pytest.mark.parametrize("tables", [1, 2])
 @pytest.mark.parametrize("rule", sorted(DEFAULT_LR))
 def test_every_rule_learns_the_groups(rule: str, tables: int) -> None:
-    lr = {"adam": 0.03, "row_adam": 0.03}.get(rule, 0.1)
+    lr = {"adam": 0.03, "row_adam": 0.03, "lars": 3.0}.get(rule, 0.1)
     config = SkipGramConfig(**{**vars(SMALL), "rule": rule, "tables": tables, "epochs": 3, "lr": lr})
     result = train_skipgram(sampler(), config, progress=False, log_interval=0, num_threads=1)
     assert separation(result.embeddings()) > 0.4

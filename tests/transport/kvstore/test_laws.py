@@ -29,7 +29,8 @@ RULES: dict[str, tuple[type, dict[str, Any]]] = {
     "lamb": (ge.SparseLAMB, {"lr": 0.1, **BOUNDED}),
     "lars": (ge.SparseLARS, {"lr": 1.0, "eta": 0.1, **BOUNDED}),
 }
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+ROUNDED = {"rounded": (ge.SparseAdam, {"lr": 0.1, "stochastic_rounding": True, **BOUNDED})}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 LAYOUTS = [(p, s, w) for p in (1, 2) for s in (1, 2) for w in (1, 2)]
 
 
@@ -44,7 +45,7 @@ def train(transport: Any, parts: int, ranks: list[int], world_size: int, overlap
     """Weights after a few steps of every rule; the local reference trains all ranks' ids in one step."""
     found: dict[str, Tensor] = {}
     for dtype_name, dtype in DTYPES.items():
-        for rule, (optimizer, numbers) in RULES.items():
+        for rule, (optimizer, numbers) in (ROUNDED if dtype is torch.bfloat16 else RULES).items():
             name = f"{rule}_{dtype_name}"
             emb = ge.DistEmbedding(
                 NUM,

@@ -1,0 +1,132 @@
+"""Stochastic rounding: unbiased, between the neighbours, a function of (seed, step, original id, column)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.core.errors import ConfigError
+from graph_emb.optim.rounding import round_stochastically
+
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True)
+def fresh_mode() -> Iterator[None]:
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+def rounded(values: Any, dtype: torch.dtype, seed: int = 0, step: int = 0, ids: Any = None) -> torch.Tensor:
+    values = torch.as_tensor(values, dtype=torch.float32)
+    return round_stochastically(values, dtype, seed, step, np.arange(len(values)) if ids is None else np.asarray(ids))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("value", [1.001, -0.3, 3e-7, 1e-3, 1000.7, 6e-5])
+def test_the_mean_of_a_million_roundings_is_the_number(dtype: torch.dtype, value: float) -> None:
+    found = rounded(torch.full((1000, 1000), value), dtype).double()
+    low, high = found.min().item(), found.max().item()
+    exact = float(np.float32(value))
+    assert low <= exact <= high
+    assert len(found.unique()) == 2
+    sigma = math.sqrt((exact - low) * (high - exact) / found.numel())
+    assert abs(found.mean().item() - exact) < 4 * sigma
+    near = torch.tensor([low], dtype=dtype)
+    assert torch.nextafter(near.float(), torch.tensor([math.inf])).to(dtype).item() <= high
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_numbers_of_the_type_stay_and_what_is_beyond_it_is_rounded_as_always(dtype: torch.dtype) -> None:
+    kept = torch.randn(50, 20, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert torch.equal(rounded(kept.float(), dtype), kept)
+    odd = torch.tensor([[0.0, -0.0, math.inf, -math.inf, math.nan, 3.4e38, torch.finfo(dtype).max]])
+    assert torch.equal(rounded(odd, dtype).isnan(), odd.isnan())
+    assert torch.equal(rounded(odd, dtype).nan_to_num(1.0), odd.to(dtype).nan_to_num(1.0))
+
+
+def test_the_bits_belong_to_seed_step_id_and_column() -> None:
+    values = torch.full((64, 16), 1.0039)  # in the middle between two numbers
+    whole = rounded(values, torch.bfloat16, ids=range(100, 164))
+    assert torch.equal(rounded(values[:9, :5], torch.bfloat16, ids=range(120, 129)), whole[20:29, :5])
+    for other in ({"seed": 1}, {"step": 1}, {"ids": range(200, 264)}):
+        assert not torch.equal(rounded(values, torch.bfloat16, **{"ids": range(100, 164), **other}), whole)
+    assert len({tuple(row.tolist()) for row in whole}) == 64
+    assert len({tuple(column.tolist()) for column in whole.T}) == 16
+
+
+def moved(dtype: torch.dtype, steps: int = 200, width: int = 4096, **options: Any) -> torch.Tensor:
+    """A row of ones after steps of 1e-4 each."""
+    emb = ge.DistEmbedding(1, width, init_func=ge.initializers.FromArray(torch.ones(1, width)), dtype=dtype)
+    opt = ge.SparseSGD([emb], lr=1e-4, **options)
+    for _ in range(steps):
+        emb(torch.tensor([0])).backward(torch.ones(1, width, dtype=dtype))
+        opt.step()
+    return emb.weight[0].float()
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_small_steps_count(dtype: torch.dtype) -> None:
+    """200 updates of 1e-4 left a bfloat16 weight of 1.0 at 1.0; FBGEMM takes stochastic_rounding and still does."""
+    assert moved(torch.bfloat16).eq(1.0).all()
+    exact = moved(torch.float32, width=1).item()
+    assert abs(moved(dtype, stochastic_rounding=True).mean().item() - exact) < 0.01 * (1.0 - exact)
+
+
+@pytest.mark.parametrize("kind", ["SparseSGD", "SparseRowAdagrad", "SparseAdam", "SparseLAMB"])
+def test_state_and_seed(kind: str) -> None:
+    def trained(**options: Any) -> torch.Tensor:
+        emb = ge.DistEmbedding(6, 8, init_func=ge.initializers.Uniform(-1, 1, seed=0), dtype=torch.bfloat16)
+        opt = getattr(ge, kind)([emb], lr=0.01, **options)
+        for step in range(5):
+            emb(torch.tensor([0, 3, 3, step])).sum().backward()
+            opt.step()
+        if options:
+            assert emb.optm_state["rounding_step"].tolist() == [5]
+        return emb.weight[:]
+
+    by_chance = trained(stochastic_rounding=True)
+    assert torch.equal(by_chance, trained(stochastic_rounding=True, rounding_seed=0))
+    assert not torch.equal(by_chance, trained(stochastic_rounding=True, rounding_seed=1))
+    assert not torch.equal(by_chance, trained())
+
+
+def test_a_state_dict_continues_the_same_bits() -> None:
+    def steps(emb: Any, opt: Any, count: int) -> None:
+        for _ in range(count):
+            emb(torch.tensor([0, 1])).sum().backward()
+            opt.step()
+
+    def make(name: str) -> tuple[Any, Any]:
+        first = ge.initializers.Uniform(-1, 1, seed=0)
+        emb = ge.DistEmbedding(2, 50, name, first, dtype=torch.bfloat16)
+        return emb, ge.SparseAdagrad([emb], lr=0.01, stochastic_rounding=True)
+
+    whole, half = make("whole"), make("half")
+    steps(*whole, 6)
+    steps(*half, 3)
+    later = make("later")
+    later[0].weight[:] = half[0].weight[:]
+    later[1].load_state_dict(half[1].state_dict())
+    steps(*later, 3)
+    assert torch.equal(later[0].weight[:], whole[0].weight[:])
+
+
+def test_what_means_nothing_is_refused() -> None:
+    wide = ge.DistEmbedding(1, 1, "wide")
+    narrow = ge.DistEmbedding(1, 1, "narrow", dtype=torch.float16)
+    with pytest.raises(ConfigError, match="stochastic_rounding is for tables of float16 and bfloat16; 'wide' is"):
+        ge.SparseSGD([narrow, wide], stochastic_rounding=True)
+    with pytest.raises(ConfigError, match="rounding_seed has no effect without stochastic_rounding=True"):
+        ge.SparseSGD([narrow], rounding_seed=1)
+    for options in ({"stochastic_rounding": 1}, {"stochastic_rounding": True, "rounding_seed": -1}):
+        with pytest.raises(ConfigError, match=r"stochastic_rounding=1 must|rounding_seed=-1 must"):
+            ge.SparseSGD([narrow], **options)
+    ge.SparseSGD([narrow], stochastic_rounding=False)
