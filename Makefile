@@ -47,7 +47,8 @@ test-sockets: $(VENV)/.test
 fuzz: $(VENV)/.test
 	FUZZ_INPUTS=$${FUZZ_INPUTS:-100000} $(BIN)/python -m pytest -q tests/fuzz
 
-# Every call of the system that a build makes fails once; `make test` takes one in twelve.
+# Every call of the system that a build makes fails once, and each process of a job is killed and stopped; `make test`
+# takes one call in twelve and three of the 14 signals.
 faults: $(VENV)/.test
 	FAULTS_STEP=1 $(BIN)/python -m pytest -q tests/faults
 

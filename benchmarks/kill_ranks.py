@@ -1,9 +1,11 @@
-"""SIGKILL to a random trainer or server at a random step, many times: every job must end by itself and say who died.
+"""SIGKILL or SIGSTOP to a random trainer or server at a random step, many times: every job must end and say who it was.
 
     python benchmarks/kill_ranks.py --kills 50 --json kills.json
     python benchmarks/kill_ranks.py --mode kvstore --servers 2 --kills 50
+    python benchmarks/kill_ranks.py --signal SIGSTOP --timeout 5 --kills 20
 
-A clean end: the launcher raises within 30 s, names the killed process, leaves no process and no file in shared memory.
+A clean end: the launcher raises within 30 s (and the timeout, where a process is stopped), names the process, leaves no
+process and no file in shared memory.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from graph_emb.core.left_behind import left_in_shared_memory
 from graph_emb.run.launch.job import run_host
 from graph_emb.run.launch.plan import LOOPBACK, Host
 from graph_emb.run.launch.watch import ProcessFailure
@@ -31,7 +34,8 @@ SCRIPT = """
 import pathlib, sys
 import torch
 import graph_emb as ge
-transport = ge.init(mode=sys.argv[2], timeout=20)
+options = {"answer_timeout": float(sys.argv[3])} if sys.argv[2] == "kvstore" else {}
+transport = ge.init(mode=sys.argv[2], timeout=float(sys.argv[3]), **options)
 place = pathlib.Path(sys.argv[1])
 (place / f"pid-{transport.rank}").write_text(str(__import__("os").getpid()))
 emb = ge.DistEmbedding(10_000, 32, "t", ge.initializers.Uniform(seed=1))
@@ -56,23 +60,22 @@ def one(args: argparse.Namespace, victim: str, after: int, folder: Path) -> dict
             time.sleep(0.001)
         pid = pid_of(victim, folder)
         killed_at.append(time.monotonic())
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.Signals[args.signal])
 
-    before = set(os.listdir("/dev/shm"))
     threading.Thread(target=kill, daemon=True).start()
     message = ""
     try:
         hosts = [Host(LOOPBACK, args.trainers, args.servers)]
-        run_host(
-            [sys.executable, "-c", SCRIPT, str(folder), args.mode], hosts, 0, logs=folder / "logs", port=0, threads=1
-        )
+        command = [sys.executable, "-c", SCRIPT, str(folder), args.mode, str(args.timeout)]
+        run_host(command, hosts, 0, logs=folder / "logs", port=0, threads=1)
     except ProcessFailure as failure:
         message = str(failure)
     seconds = time.monotonic() - killed_at[0] if killed_at else float("inf")  # it ended before it was killed
     left = [str(process.pid) for process in psutil.Process().children(recursive=True)]
-    shared = sorted(set(os.listdir("/dev/shm")) - before)
-    named = f"{victim} " in message and "SIGKILL" in message
-    clean = named and seconds <= LIMIT and not left and not shared
+    shared = [str(path) for path in left_in_shared_memory(remove=False)]
+    named = message.startswith(f"{victim} (process ") and args.signal in message.partition(";")[0].partition(" held")[0]
+    limit = LIMIT + (args.timeout if args.signal == "SIGSTOP" else 0.0)
+    clean = named and seconds <= limit and not left and not shared
     return {
         "victim": victim,
         "step": after,
@@ -104,6 +107,8 @@ def main() -> None:
     """Run and print; exit code 1 when an end was not clean."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--signal", choices=["SIGKILL", "SIGSTOP"], default="SIGKILL")
+    parser.add_argument("--timeout", type=float, default=20.0, help="seconds until a silent process is an error")
     parser.add_argument("--mode", choices=["collective", "kvstore"], default="collective")
     parser.add_argument("--trainers", type=int, default=3)
     parser.add_argument("--servers", type=int, default=0, help="of kvstore mode")

@@ -49,6 +49,17 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
 
+def end_at_once(code: int) -> NoReturn:
+    """End this process without ending the interpreter, under threads of C++ that would crash with it.
+
+    DGL's wait for peers that are gone, some inside Python: SIGSEGV at the end of a survivor, which its launcher would
+    blame instead of the process that died.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog: str, when_out_of_memory: str) -> int:
     """Run a command line and turn every failure into an exit code and one line.
 

@@ -80,7 +80,8 @@ def start(config: RunConfig) -> Trainers:
     else:
         group = ProcessGroup(timeout=parallel.timeout)
         silence = min(parallel.timeout, MOST_SILENCE)
-        ranks = Trainers(group, runtime.init(mode="kvstore", timeout=silence, hogwild=parallel.hogwild))
+        options = {"timeout": silence, "answer_timeout": parallel.timeout, "hogwild": parallel.hogwild}
+        ranks = Trainers(group, runtime.init(mode="kvstore", **options))
     try:
         if ranks.group.world_size != parallel.trainers:
             raise ConfigError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 
 def main() -> int:
     """Serve until every trainer said goodbye; one line and exit code 2 where that went wrong."""
     from graph_emb.core.errors import GraphEmbError
+    from graph_emb.core.terminal import end_at_once
     from graph_emb.transport import kvstore
 
     number, hosts, num_servers, num_clients = sys.argv[1:]
@@ -16,11 +16,7 @@ def main() -> int:
         kvstore.serve(int(number), hosts, int(num_servers), int(num_clients))
     except (GraphEmbError, OSError) as error:
         print(f"graph-emb: server {number}: error: {error}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # DGL's threads wait for peers that are gone, some inside Python: ending the interpreter under them is SIGSEGV,
-        # and the launcher would blame this server instead of the process that died.
-        os._exit(2)
+        end_at_once(2)
     return 0
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TextIO
 
+import psutil
+
 from graph_emb.core.errors import PeerError
 from graph_emb.core.left_behind import shared_names_of
 from graph_emb.core.terminal import INTERRUPTED, raising
@@ -28,6 +30,7 @@ POLL = 0.05
 LATE = 2.0
 """Seconds that a trainer may take to end after the server that noticed it."""
 TAIL = 16_384
+CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 
 
 class ProcessFailure(PeerError):
@@ -111,7 +114,7 @@ def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
         if any(one.plan.role == "trainer" and one.popen.returncode == INTERRUPTED for one in failed):
             raise KeyboardInterrupt  # it was told to stop by itself, not through this launcher
         if failed:
-            raise _failure(_first(_with_late_trainers(failed, left)))
+            raise _failure(_first(_with_late_trainers(failed, left)), [one for one in left if _is_stopped(one)])
         left = [one for one in left if one.popen.poll() is None]
         reason = stop()
         if reason is not None:
@@ -151,11 +154,27 @@ def _with_late_trainers(failed: list[_Running], left: list[_Running]) -> list[_R
 
 
 def _first(failed: list[_Running]) -> _Running:
-    """The one to blame: what a signal killed before what ended with an error because its peer was gone."""
-    return min(failed, key=lambda one: (one.popen.returncode > 0, one.plan.role == "server", one.plan.rank))
+    """The one to blame: what a signal killed before what ended with an error because its peer was gone.
+
+    Signals of a crash come last among the signals: libraries crash where a peer is gone.
+    """
+
+    def order(one: _Running) -> tuple[bool, bool, bool, int]:
+        code = one.popen.returncode
+        return code > 0, -code in CRASHES, one.plan.role == "server", one.plan.rank
+
+    return min(failed, key=order)
 
 
-def _failure(one: _Running) -> ProcessFailure:
+def _is_stopped(one: _Running) -> bool:
+    try:
+        return psutil.Process(one.popen.pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _failure(one: _Running, stopped: Sequence[_Running]) -> ProcessFailure:
+    """The error for a process that ended badly; where others are stopped, it ended because it waited for them."""
     code = one.popen.returncode
     _signal(one, signal.SIGKILL)  # a loader's worker that outlives its trainer holds the pipe open
     for copier in one.copiers:
@@ -163,11 +182,13 @@ def _failure(one: _Running) -> ProcessFailure:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     line = last_line(one.plan.log)
     said = f"; its last line: {line}" if line else "; it wrote nothing"
-    return ProcessFailure(
-        f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}",
-        128 - code if code < 0 else code,
-        one.plan.name,
-    )
+    text = f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}"
+    exit_code = 128 - code if code < 0 else code
+    if not stopped or (code < 0 and -code not in CRASHES):
+        return ProcessFailure(text, exit_code, one.plan.name)
+    names = ", ".join(f"{other.plan.name} (process {other.popen.pid})" for other in stopped)
+    text = f"{names} was stopped (SIGSTOP) and held up the others: {text}"
+    return ProcessFailure(text, exit_code, stopped[0].plan.name)
 
 
 def last_line(log: Path) -> str:
@@ -186,6 +207,7 @@ def end(running: Sequence[_Running]) -> None:
     """End what still runs: SIGTERM, ten seconds, SIGKILL. Every process is reaped, with the children it left."""
     for one in running:
         _signal(one, signal.SIGTERM)
+        _signal(one, signal.SIGCONT)  # a stopped process hears of nothing, and leaves its folders behind
     deadline = time.monotonic() + GRACE
     for one in running:
         with contextlib.suppress(subprocess.TimeoutExpired):

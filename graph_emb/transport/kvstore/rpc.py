@@ -13,10 +13,12 @@ import ctypes
 import inspect
 import pickle
 import select
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import Any
 
 import psutil
@@ -25,6 +27,7 @@ from torch import Tensor
 from graph_emb.compat.dgl import load
 from graph_emb.core import errors
 from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerError
+from graph_emb.core.terminal import end_at_once
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore.layout import Hosts
 
@@ -56,8 +59,25 @@ def start() -> None:
 
 
 def abandon() -> None:
-    """Leave sender and receiver as they are: a peer is gone, and DGL would wait for its goodbye for ever."""
+    """Leave sender and receiver as they are: a peer is gone, and DGL would wait for its goodbye for ever.
+
+    An error that nobody catches then ends the process at once (``end_at_once``), and so does ``graph-emb``.
+    """
+    if not _lost:
+        shown = sys.excepthook
+
+        def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            shown(kind, error, trace)
+            if not hasattr(sys, "ps1"):  # an interactive session goes on
+                end_at_once(1)
+
+        sys.excepthook = end
     _lost.append(True)
+
+
+def lost_a_peer() -> bool:
+    """Whether DGL's threads wait for a peer that is gone."""
+    return bool(_lost)
 
 
 def stop() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import psutil
 import pytest
 
 from graph_emb.run.launch.plan import Process
-from graph_emb.run.launch.watch import ProcessFailure, last_line, run
+from graph_emb.run.launch.watch import ProcessFailure, _first, _Running, last_line, run
 
 pytestmark = pytest.mark.dist
 
@@ -70,6 +71,46 @@ def test_a_trainer_is_blamed_before_the_server_that_noticed_it(tmp_path: Path) -
     with pytest.raises(ProcessFailure, match=r"server 0.*trainer 4 went without a goodbye"):
         run([server, python(tmp_path, 0, WAIT)])
     assert no_child_is_left()
+
+
+def test_a_stopped_process_is_blamed_before_those_that_waited_for_it(tmp_path: Path) -> None:
+    """SIGSTOP: the survivor that gave up first was named. It also never heard of SIGTERM, and left what it had."""
+    stopped = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: (print("I clean up", flush=True), os._exit(3)))
+os.kill(os.getpid(), signal.SIGSTOP)
+signal.pause()
+"""
+    late = f"""
+import psutil
+while not [c for c in psutil.Process({os.getpid()}).children() if c.status() == psutil.STATUS_STOPPED]:
+    pass
+raise SystemExit("rank 1 no longer answers")
+"""
+    with pytest.raises(ProcessFailure) as caught:
+        run([python(tmp_path, 0, late), python(tmp_path, 1, stopped)])
+    assert caught.value.process == "trainer 1"
+    assert caught.value.exit_code == 1
+    held = (
+        r"trainer 1 \(process \d+\) was stopped \(SIGSTOP\) and held up the others: trainer 0 .* exit code 1; its last"
+    )
+    assert re.match(rf"{held} line: rank 1 no longer answers", str(caught.value))
+    assert (tmp_path / "trainer-1.log").read_text() == "I clean up\n"
+    assert no_child_is_left()
+
+
+def test_an_abort_is_blamed_after_the_kill_that_caused_it(tmp_path: Path) -> None:
+    """Libraries abort where a peer is gone, at times within one look of the launcher at its processes."""
+    aborted, killed = (
+        _Running(
+            python(tmp_path, rank, ""),
+            subprocess.Popen([sys.executable, "-c", f"import os; os.kill(os.getpid(), {n})"]),
+        )
+        for rank, n in enumerate((signal.SIGABRT.value, signal.SIGKILL.value))
+    )
+    for one in (aborted, killed):
+        one.popen.wait()
+    assert _first([aborted, killed]) is killed
 
 
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

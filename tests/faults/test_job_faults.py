@@ -1,0 +1,143 @@
+"""SIGKILL and SIGSTOP of each process of a job: it ends in time, names the culprit, and leaves nothing for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from graph_emb.core.left_behind import SHARED_MEMORY, left_in
+
+pytestmark = pytest.mark.dist
+
+ALL = os.environ.get("FAULTS_STEP") == "1"
+"""``make faults`` takes every case, ``make test`` three of them."""
+TIMEOUT = 10.0
+LIMIT = TIMEOUT + 40.0
+"""Seconds: parallel.timeout, the roll call, the grace of ten seconds after SIGTERM, and a busy machine."""
+QUICK = [
+    ("collective", "launcher", "SIGKILL"),
+    ("collective", "trainer 1", "SIGSTOP"),
+    ("kvstore", "server 0", "SIGSTOP"),
+]
+ROLES = {"collective": ["launcher", "trainer 0", "trainer 1"]}
+ROLES["kvstore"] = [*ROLES["collective"], "server 0"]
+CASES = [(mode, role, sign) for mode, roles in ROLES.items() for role in roles for sign in ("SIGKILL", "SIGSTOP")]
+
+
+class Job:
+    """``graph-emb train`` with two trainers, which train until they are ended; all it may leave lies in a folder."""
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        self.folder, self._mode = folder, mode
+        (folder / "tmp").mkdir()
+        (folder / "ring.csv").write_text("".join(f"{node},{(node + 1) % 40}\n" for node in range(40)))
+        self.errors = folder / "errors"
+        self.launcher = self._start("train.epochs=1000000")
+        self.processes: dict[str, psutil.Process] = {}
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        options = f"--dataset {self.folder / 'ring.csv'} --mode {self._mode} --trainers 2 --threads 1 --dim 4 --no-eval"
+        numbers = f"model.num_walks=1 train.log_interval=0.01 parallel.timeout={TIMEOUT}"
+        command = [sys.executable, "-m", "graph_emb", "train", "deepwalk", *options.split(), *numbers.split(), *words]
+        with self.errors.open("wb") as stream:
+            return subprocess.Popen(
+                [*command, "--out", str(self.folder / "run")],
+                stdout=stream,
+                stderr=stream,
+                env={**os.environ, "TMPDIR": str(self.folder / "tmp")},
+            )
+
+    def wait_until_it_trains(self) -> None:
+        until(lambda: self.steps() > 0 or self.launcher.poll() is not None, 120, self)
+        assert self.launcher.poll() is None, self.said()
+        self.processes = {"launcher": psutil.Process(self.launcher.pid)}
+        for process in self.processes["launcher"].children(recursive=True):
+            words, variables = process.cmdline(), process.environ()
+            name = f"server {words[3]}" if "graph_emb.run.launch.serve" in words else f"trainer {variables['RANK']}"
+            self.processes[name] = process
+
+    def steps(self) -> int:
+        """Bytes of the training log."""
+        return sum(file.stat().st_size for file in self.folder.glob(".run.partial-*/metrics.jsonl"))
+
+    def again(self) -> None:
+        """The next run of the same name, to its end."""
+        assert self._start("train.epochs=1").wait(120) == 0, self.said()
+
+    def clean(self) -> bool:
+        """``graph-emb doctor --clean``; the last threads of a killed process may still hold what it leaves at first."""
+        list(left_in([self.folder, self.folder / "tmp"], remove=True))
+        return not self.left()
+
+    def said(self) -> str:
+        return self.errors.read_text(errors="replace")
+
+    def left(self) -> list[str]:
+        """What lies about that is no result of a run."""
+        hidden = [path.name for folder in (self.folder, self.folder / "tmp") for path in folder.glob(".*")]
+        pids = [process.pid for process in self.processes.values()]
+        return hidden + [path.name for pid in pids for path in SHARED_MEMORY.glob(f"graph_emb_{pid}_*")]
+
+    def end(self) -> None:
+        """Leave no process, whatever the test found; trainers and servers end with their launcher."""
+        self.launcher.kill()
+        self.launcher.wait()
+        for process in self.processes.values():
+            if alive(process.pid):
+                process.kill()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition: Callable[[], bool], seconds: float, job: Job) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it never happened; {job.said()}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path, request.param)
+    try:
+        made.wait_until_it_trains()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.mark.parametrize(("job", "role", "sign"), CASES if ALL else QUICK, indirect=["job"])
+def test_the_job_ends_and_names_the_process(job: Job, role: str, sign: str) -> None:
+    victim = job.processes[role]
+    victim.send_signal(signal.Signals[sign])
+    if (role, sign) == ("launcher", "SIGSTOP"):  # Ctrl-Z: the trainers go on without it
+        before = job.steps()
+        until(lambda: job.steps() > before, LIMIT, job)
+        victim.send_signal(signal.SIGCONT)
+        victim.send_signal(signal.SIGINT)
+        assert job.launcher.wait(LIMIT) == 130, job.said()
+    else:
+        code = job.launcher.wait(LIMIT)
+        assert code != 0
+    until(lambda: not any(alive(process.pid) for process in job.processes.values()), LIMIT, job)
+    if role != "launcher":
+        how = "was killed by SIGKILL" if sign == "SIGKILL" else "was stopped (SIGSTOP) and held up the others"
+        assert f"error: {role} (process {victim.pid}) {how}" in job.said()
+    if not ALL:
+        until(job.clean, 10, job)
+    elif not (job.folder / "run").exists():
+        job.again()
+    assert job.left() == []
