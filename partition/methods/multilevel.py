@@ -15,20 +15,23 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from graph_emb.core.errors import unknown_name
 from graph_emb.core.threads import ThreadPool
 from partition.kernels import clustering as kernels
 from partition.kernels import refinement
 from partition.kernels.sorting import cut_of, group
 from partition.methods.base import Problem, any_but_none, at_least, method
+from partition.methods.effort import EFFORTS, Effort, Search
 from partition.problem import close_gaps
 
 CHUNK = 32
 """Consecutive nodes that stay together in a random order: memory near in the input stays near."""
 BATCHES = 48
-CLUSTER_ROUNDS = 3
 MIN_BATCH = 64
 SERIAL_ENTRIES = 2_000_000
 """Below this a batch costs less than handing it to threads."""
+ALONE_ENTRIES = 200_000
+"""Below this a whole loop does."""
 SWAP_TRIES = 2_000
 PROPAGATION_ROUNDS = 6
 
@@ -65,6 +68,11 @@ class Level:
         """The type that holds any sum of the weights."""
         total = self.weights.sum(dtype=np.int64) if len(self.weights) else len(self.indices)
         return np.dtype(np.int32 if total < 2**31 else np.int64)
+
+
+def alone_or(threads: ThreadPool, entries: int) -> ThreadPool:
+    """The pool, or one thread for a loop over too few entries to share."""
+    return threads if entries >= ALONE_ENTRIES else ThreadPool(1)
 
 
 def random_order(num_nodes: int, rng: np.random.Generator) -> np.ndarray:
@@ -126,7 +134,9 @@ class Propagation:
         return moved, emptied
 
 
-def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Generator, threads: ThreadPool) -> np.ndarray:
+def cluster(
+    level: Level, limits: np.ndarray, rounds: int, target: int, rng: np.random.Generator, threads: ThreadPool
+) -> np.ndarray:
     """Clusters of at most ``limits``, (N,), int32, any numbers below N; stops early at ``target`` clusters."""
     num_nodes = level.num_nodes
     labels = np.arange(num_nodes, dtype=np.int32)
@@ -135,7 +145,7 @@ def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Genera
     favoured = np.full(num_nodes, -1, np.int32)
     propagation = Propagation(level, labels, loads, limits, threads)
     left = num_nodes
-    for _ in range(CLUSTER_ROUNDS):
+    for _ in range(rounds):
         moved, emptied = propagation.round(rng, sizes=sizes, favoured=favoured, grouped=True)
         left -= emptied
         if left <= target or moved < num_nodes // 50:
@@ -147,6 +157,7 @@ def cluster(level: Level, limits: np.ndarray, target: int, rng: np.random.Genera
 
 def contract(level: Level, labels: np.ndarray, threads: ThreadPool) -> Level:
     """The graph whose nodes are the clusters; ``level.labels`` is set to their numbers."""
+    threads = alone_or(threads, len(level.indices))
     numbers, num_labels = kernels.number(labels)
     order, starts = group(numbers, num_labels, np.int32)
     begins = np.append(0, np.cumsum(np.diff(level.indptr)[order]))[starts]  # rows if no edge were merged
@@ -178,19 +189,18 @@ def contract(level: Level, labels: np.ndarray, threads: ThreadPool) -> Level:
 
 
 def coarsen(
-    finest: Level, limits: np.ndarray, growth: float, target: int, rng: np.random.Generator, threads: ThreadPool
+    finest: Level, limits: np.ndarray, effort: Effort, target: int, rng: np.random.Generator, threads: ThreadPool
 ) -> list[Level]:
     """Levels from the given one to the coarsest: about ``target`` nodes, or where clustering no longer helps.
 
     Args:
-        limits: (C,): what a cluster may hold on any level.
-        growth: And at most this many mean nodes on one: smaller steps leave more chances to refine.
+        limits: (C,): what a cluster may hold on any level; on one it holds ``effort.growth`` mean nodes at most.
     """
     levels = [finest]
     while levels[-1].num_nodes > target:
         means = finest.totals / levels[-1].num_nodes
-        steady = np.minimum(limits, np.maximum(growth * means, 1)).astype(np.int64)
-        labels = cluster(levels[-1], steady, target, rng, threads)
+        steady = np.minimum(limits, np.maximum(effort.growth * means, 1)).astype(np.int64)
+        labels = cluster(levels[-1], steady, effort.rounds, target, rng, threads)
         coarser = contract(levels[-1], labels, threads)
         if coarser.num_nodes > 0.95 * levels[-1].num_nodes:
             levels[-1].labels = None
@@ -204,29 +214,6 @@ def scales_of(means: np.ndarray) -> np.ndarray:
     return np.exp2(-np.floor(np.log2(np.maximum(means, 1.0))))
 
 
-@dataclass(frozen=True)
-class Search:
-    """Rounds of local search with the same parameters.
-
-    Attributes:
-        rounds: At most; a round that gains less than ``LEAST_GAIN`` of the cut is the last.
-        per_search: Boundary nodes that each search starts from; 0: all at once.
-        patience: Moves without a better state that end a search.
-        after: Left out where the round before gained less than this share of the cut.
-    """
-
-    rounds: int
-    per_search: int
-    patience: int
-    after: float = 0.0
-
-
-SMALL = Search(rounds=3, per_search=0, patience=400), Search(rounds=3, per_search=20, patience=60)
-LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100, after=0.005)
-HUGE = LARGE[:1]
-"""First from the whole boundary at once, then from a few nodes each, which finds what the first does not, but little of
-it on the largest levels, where it takes longest."""
-SMALL_ENTRIES, LARGE_ENTRIES = 3_000_000, 15_000_000
 LEAST_GAIN = 0.002
 TABLE_BYTES_PER_ENTRY = 12
 LEAST_TABLE_BYTES = 1 << 27
@@ -280,7 +267,7 @@ class Parts:
         """Overload, then the weight of the edges between parts, counted from both ends: the less the better."""
         return self.overload, int(cut_of(*self.rows[:3], self.parts))
 
-    def refine(self, rng: np.random.Generator, threads: ThreadPool) -> None:
+    def refine(self, searches: tuple[Search, ...], rng: np.random.Generator, threads: ThreadPool) -> None:
         """Lower the cut; nothing goes further above its limit than it was."""
         level, entries = self.level, len(self.level.indices)
         table_bytes = level.num_nodes * self.num_parts * level.sums.itemsize
@@ -292,11 +279,12 @@ class Parts:
                 if moved < LEAST_GAIN * level.num_nodes:
                     break
             return
+        threads = alone_or(threads, entries)
         table = np.empty((level.num_nodes, self.num_parts), level.sums)
         spans = threads.ranges(level.num_nodes, level.indptr)
         threads.run([partial(refinement.connect, *self.rows[:3], self.parts, a, b, table) for a, b in spans])
         last = cut = int(refinement.outside(table, self.parts))
-        for search in SMALL if entries < SMALL_ENTRIES else LARGE if entries < LARGE_ENTRIES else HUGE:
+        for search in searches:
             if last < search.after * cut:
                 continue
             least, marks = LEAST_GAIN * cut, np.empty(level.num_nodes, np.int8)
@@ -313,85 +301,57 @@ class Parts:
                     break
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much work a graph of some size is worth.
-
-    Attributes:
-        repeats, cycles: Runs from scratch, and runs that start from the best parts.
-        starts: On the coarsest level at most, over the depth of the bisection.
-        tries: Of each bisection in a start: fewer make the starts more different.
-        refined: The share of the starts that are refined, the best of them.
-        growth: Mean nodes that may merge in one coarsening; 1e9 leaves it to the limit on clusters.
-        shares: Of a part's limit: the most that a cluster may hold, one after the other in repeated runs.
-        coarsest, per_part: Nodes of the coarsest level, in all and for each part; the larger counts.
-    """
-
-    repeats: int
-    cycles: int
-    starts: int
-    tries: int
-    refined: float
-    growth: float
-    shares: tuple[float, ...]
-    coarsest: int
-    per_part: int
-
-
-SMALL_EFFORT = Effort(
-    3, 1, starts=108, tries=2, refined=1, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60
-)
-LARGE_EFFORT = Effort(
-    1, 0, starts=108, tries=2, refined=1 / 4, growth=1e9, shares=(1 / 5, 1 / 10, 1 / 20), coarsest=400, per_part=40
-)
-LARGE_EDGES = 4_000_000
-"""Directed edges from which a graph is large."""
 INNER_ROOM = 0.95
 """Of what a part may hold above an even share: the most that it may on the levels between the coarsest and the finest.
 Between parts that arrive there full, each of something else, the last and strongest search finds no move."""
 ROUNDS = 8
 LEAST_PATIENCE = 50
 LEAST_REFINED = 8
-WORK = 4_000_000
-"""Entries that all starts together may look at in one try of each bisection."""
 
 
 @method("multilevel", refusal=any_but_none)
-def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | None = None) -> np.ndarray:
-    """The best of several multilevel runs, refined again by cycles that keep its parts.
+def multilevel(
+    problem: Problem, *, effort: str = "default", repeats: int | None = None, cycles: int | None = None
+) -> np.ndarray:
+    """Multilevel partitioning; of several runs the best, refined again by cycles that keep its parts.
 
     Args:
-        repeats: Runs from scratch with clusters of other sizes, at least 1; None: 3, and 1 from 4 million edges on.
-        cycles: Coarsenings inside the best parts (Walshaw, 2004), at least 0; None: 1, and 0 from 4 million edges on.
+        effort: ``"default"``, one run, or ``"high"``, three runs and a cycle of more work each.
+        repeats: Runs from scratch with clusters of other sizes, at least 1; None: as the effort says.
+        cycles: Coarsenings inside the best parts (Walshaw, 2004), at least 0; None: as the effort says.
+    Raises:
+        ConfigError: an unknown effort, or a count out of range.
     """
     adjacency, num_parts, rng = problem.adjacency, problem.num_parts, np.random.default_rng(problem.seed)
-    effort = SMALL_EFFORT if problem.graph.total_edges < LARGE_EDGES else LARGE_EFFORT
-    repeats = effort.repeats if repeats is None else at_least("repeats", repeats, 1)
-    cycles = effort.cycles if cycles is None else at_least("cycles", cycles, 0)
+    if effort not in tuple(EFFORTS):
+        raise unknown_name("effort", effort, EFFORTS)
+    given, entries = EFFORTS[effort], adjacency.num_entries
+    repeats = given.repeats if repeats is None else at_least("repeats", repeats, 1)
+    cycles = given.cycles if cycles is None else at_least("cycles", cycles, 0)
     limits = problem.constraints.limits(num_parts)
     finest = Level(
         adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ascontiguousarray(problem.constraints.weights.T)
     )
     even = -(-finest.totals // num_parts)
     inner = even + (INNER_ROOM * (limits - even)).astype(np.int64)  # a limit is never below the even share
-    target = max(effort.coarsest, effort.per_part * num_parts)
+    target = max(given.coarsest, given.per_part * num_parts)
 
     def run(start: Level, share: float, threads: ThreadPool) -> Parts:
         """Down to the coarsest level and back; with groups, from these parts on."""
         caps = np.maximum((limits * share).astype(np.int64), 1)
-        levels = coarsen(start, caps, effort.growth, target, rng, threads)
+        levels = coarsen(start, caps, given, target, rng, threads)
         coarsest = levels.pop()
         if len(coarsest.groups):
             made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
-            made.refine(rng, threads)
+            made.refine(given.searches(len(coarsest.indices), entries), rng, threads)
         else:
-            made = first_parts(coarsest, num_parts, limits, effort, rng, threads)
+            made = first_parts(coarsest, num_parts, limits, given, entries, rng, threads)
         while levels:
             level = levels.pop()
             assert level.labels is not None  # only the coarsest has none
             made = Parts(level, made.parts[level.labels], inner if levels else limits, num_parts)
             made.rebalance(rng)
-            made.refine(rng, threads)
+            made.refine(given.searches(len(level.indices), entries), rng, threads)
             level.labels = None
         return made
 
@@ -400,7 +360,7 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
         parts = np.empty(0, np.int32)
         for turn in range(repeats + cycles):
             start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
-            share = effort.shares[turn % len(effort.shares)]
+            share = given.shares[turn % len(given.shares)]
             made = run(start, share, threads)
             if repeats + cycles == 1:
                 return made.parts
@@ -411,14 +371,18 @@ def multilevel(problem: Problem, *, repeats: int | None = None, cycles: int | No
 
 
 def first_parts(
-    level: Level, num_parts: int, limits: np.ndarray, effort: Effort, rng: np.random.Generator, threads: ThreadPool
-) -> Parts:
+    level: Level, num_parts: int, limits: np.ndarray, effort: Effort, entries: int,
+    rng: np.random.Generator, threads: ThreadPool,
+) -> Parts:  # fmt: skip
     """The best of several starts by recursive bisection: least overload, then least cut.
 
-    A coarsest graph with many edges gets fewer starts than ``effort`` says, and at least ``LEAST_REFINED`` are refined.
+    Args:
+        entries: Of the graph. A coarsest level with many of them gets fewer starts, and at least ``LEAST_REFINED`` are
+            refined.
     """
-    depth = max(1.0, float(np.log2(num_parts)))
-    starts = int(np.clip(WORK / (effort.tries * max(len(level.indices), 1)), 1, effort.starts) / depth) or 1
+    starts = effort.num_starts(len(level.indices), entries, num_parts)
+    searches = effort.searches(len(level.indices), entries)
+    threads = alone_or(threads, starts * effort.tries * len(level.indices))
 
     def start(own: np.random.Generator) -> tuple[Parts, np.random.Generator]:
         parts = Parts(level, _bisect_recursively(level, num_parts, limits, effort.tries, own), limits, num_parts)
@@ -426,8 +390,7 @@ def first_parts(
         return parts, own
 
     def refined(parts: Parts, own: np.random.Generator) -> Parts:
-        with ThreadPool(1) as alone:
-            parts.refine(own, alone)
+        parts.refine(searches, own, ThreadPool(1))
         return parts
 
     # A generator for each start: what it draws does not depend on the thread that runs it.

@@ -104,6 +104,7 @@ def test_convert(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["convert", "EDGES", "OUT", "--to", "chunked", "--read", "source=x"], "'source' is an argument of its own"),
         (["build", "EDGES", "--parts", "2", "--out", "OUT", "--set", "x"], "--set 'x': write key=value"),
         (["build", "EDGES", "--parts", "2", "--out", "OUT", "--set", "seed=1"], "argument of its own, --seed on"),
+        (["build", "EDGES", "--parts", "2", "--out", "OUT", "--set", "effort=hihg"], "did you mean 'high'?"),
         (["build", "EDGES", "--parts", "2", "--out", "OUT", "--set", "relation_weights=5"], "relation_weights is 5"),
         (["build", "EDGES", "--parts", "2", "--out", "OUT", "--set", "path=3", "--method", "file"], "not 3"),
         (["build", "EDGES", "--parts", "2", "--out", "OUT", "--read", "a=[", *LOOSE], "--read 'a=[': no YAML value"),

@@ -10,7 +10,8 @@ from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.core.threads import ThreadPool
 from graph_emb.graph.typed import EDGE_TYPE, HeteroGraph
 from partition.methods import assign
-from partition.methods.multilevel import SMALL_EFFORT, Level, Parts, Search, cluster, first_parts
+from partition.methods.effort import EFFORTS, Search
+from partition.methods.multilevel import Level, Parts, cluster, first_parts
 from partition.problem import symmetric
 from tests.partition.methods.graphs import plain, planted, skewed
 
@@ -124,12 +125,30 @@ def test_cycles_never_make_the_cut_worse() -> None:
     assert cut(graph, cycled.homogeneous()) <= cut(graph, once.homogeneous())
 
 
-def test_the_effort_for_large_graphs_finds_the_planted_partition_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partition.methods.multilevel.LARGE_EDGES", 0)
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_every_effort_finds_the_planted_partition(effort: str) -> None:
     graph, blocks = planted()
-    made = assign(graph, 4, "multilevel").homogeneous()
+    made = assign(graph, 4, "multilevel", effort=effort).homogeneous()
     for part in range(4):
         assert len(set(blocks[made == part])) == 1
+
+
+def test_more_effort_cuts_less() -> None:
+    graph, _ = planted(num_blocks=40, size=60, seed=1)
+    cuts = {
+        effort: sum(
+            cut(graph, assign(graph, 8, "multilevel", seed=seed, effort=effort).homogeneous()) for seed in (0, 1)
+        )
+        for effort in EFFORTS
+    }
+    assert cuts["high"] < cuts["default"]
+
+
+@pytest.mark.parametrize("effort", ["hihg", 3, ["high"]])
+def test_an_unknown_effort_is_refused(effort: object) -> None:
+    graph, _ = planted()
+    with pytest.raises(ConfigError, match=r"unknown effort .*; known: default, high"):
+        assign(graph, 2, "multilevel", effort=effort)
 
 
 def test_neighbours_that_propose_each_others_label_merge() -> None:
@@ -138,7 +157,7 @@ def test_neighbours_that_propose_each_others_label_merge() -> None:
     adjacency = symmetric(plain(400, pairs))
     level = Level(adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ones((400, 1), np.int64))
     with ThreadPool(1) as threads:
-        labels = cluster(level, np.array([2]), 1, np.random.default_rng(0), threads)
+        labels = cluster(level, np.array([2]), 3, 1, np.random.default_rng(0), threads)
     assert (labels[pairs[:, 0]] == labels[pairs[:, 1]]).all()
 
 
@@ -181,17 +200,15 @@ def test_only_the_best_starts_are_refined(monkeypatch: pytest.MonkeyPatch) -> No
     with ThreadPool(1) as threads:
         for share in (1.0, 0.25, 0.0):
             before.clear()
-            effort = replace(SMALL_EFFORT, starts=40, tries=1, refined=share)
-            first_parts(level, 2, np.array([63]), effort, np.random.default_rng(0), threads)
+            effort = replace(EFFORTS["high"], starts=40, tries=1, refined=share)
+            first_parts(level, 2, np.array([63]), effort, len(level.indices), np.random.default_rng(0), threads)
             cuts[share] = sorted(before)
     assert [len(found) for found in cuts.values()] == [40, 10, 8]
     assert cuts[0.25] == cuts[1.0][:10]
 
 
 @pytest.mark.parametrize(("after", "tried"), [(0.0, True), (2.0, False)])
-def test_a_search_is_left_out_where_the_round_before_gained_too_little(
-    after: float, tried: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_is_left_out_where_the_round_before_gained_too_little(after: float, tried: bool) -> None:
     graph, _ = planted(num_blocks=6, size=100)
     adjacency = symmetric(graph)
     level = Level(
@@ -200,10 +217,9 @@ def test_a_search_is_left_out_where_the_round_before_gained_too_little(
     first = Search(rounds=1, per_search=0, patience=1)
     found = []
     for searches in ((first,), (first, Search(rounds=3, per_search=20, patience=60, after=after))):
-        monkeypatch.setattr("partition.methods.multilevel.SMALL", searches)
         made = Parts(level, np.random.default_rng(0).integers(4, size=600).astype(np.int32), np.array([200]), 4)
         with ThreadPool(1) as threads:
-            made.refine(np.random.default_rng(1), threads)
+            made.refine(searches, np.random.default_rng(1), threads)
         found.append(made.score[1])
     assert (found[1] < found[0]) == tried
 
@@ -224,6 +240,7 @@ def test_without_a_limit_it_refuses() -> None:
 def test_batches_shared_by_threads_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small levels are not worth threads and stay with one; here every level is handed out."""
     monkeypatch.setattr("partition.methods.multilevel.SERIAL_ENTRIES", 0)
+    monkeypatch.setattr("partition.methods.multilevel.ALONE_ENTRIES", 0)
     graph, _ = planted(num_blocks=6, size=400)
     made = {
         assign(graph, 3, "multilevel", seed=4, num_threads=threads).homogeneous().tobytes() for threads in (1, 2, 3)

@@ -1,0 +1,91 @@
+"""How much work a multilevel partition is worth: runs, starts on the coarsest level, rounds of search on each level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Search:
+    """Rounds of local search with the same parameters.
+
+    Attributes:
+        rounds: At most; a round that gains less than ``multilevel.LEAST_GAIN`` of the cut is the last.
+        per_search: Boundary nodes that each search starts from; 0: all at once.
+        patience: Moves without a better state that end a search.
+        after: Left out where the round before gained less than this share of the cut.
+    """
+
+    rounds: int
+    per_search: int
+    patience: int
+    after: float = 0.0
+
+
+SMALL = Search(rounds=3, per_search=0, patience=400), Search(rounds=3, per_search=20, patience=60)
+LARGE = Search(rounds=2, per_search=0, patience=400), Search(rounds=1, per_search=200, patience=100, after=0.005)
+HUGE = LARGE[:1]
+"""First from the whole boundary at once, then from a few nodes each, which finds what the first does not, but little of
+it on the largest levels, where it takes longest."""
+SMALL_ENTRIES, LARGE_ENTRIES = 3_000_000, 15_000_000
+LEAST_WORK = 20_000
+"""Entries that all starts together may look at in one try of each bisection, on any graph."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work a partition is worth.
+
+    Attributes:
+        repeats, cycles: Runs from scratch, and runs that start from the best parts.
+        rounds: Of label propagation in each coarsening.
+        growth: Mean nodes that may merge in one coarsening, as smaller steps leave more chances to refine; 1e9 leaves
+            it to the limit on clusters.
+        shares: Of a part's limit: the most that a cluster may hold, one after the other in repeated runs.
+        coarsest, per_part: Nodes of the coarsest level, in all and for each part; the larger counts.
+        starts: On the coarsest level at most, over the depth of the bisection.
+        work, most_work: Entries that all starts together may look at in one try of each bisection, for each entry of
+            the graph, and on any graph.
+        tries: Of each bisection in a start: fewer make the starts more different.
+        refined: The share of the starts that are refined, the best of them.
+        thorough: The share of the graph's entries up to which a level gets the ``SMALL`` searches.
+    """
+
+    repeats: int
+    cycles: int
+    rounds: int
+    growth: float
+    shares: tuple[float, ...]
+    coarsest: int
+    per_part: int
+    starts: int
+    work: float
+    most_work: int
+    tries: int
+    refined: float
+    thorough: float
+
+    def num_starts(self, level: int, graph: int, num_parts: int) -> int:
+        """At least 1, for the entries of the coarsest level and of the graph."""
+        most = np.clip(self.work * graph, LEAST_WORK, self.most_work) / (self.tries * max(level, 1))
+        return int(np.clip(most, 1, self.starts) / max(1.0, np.log2(num_parts))) or 1
+
+    def searches(self, level: int, graph: int) -> tuple[Search, ...]:
+        """On a level, for its entries and those of the graph."""
+        if level < SMALL_ENTRIES and level <= self.thorough * graph:
+            return SMALL
+        return LARGE if level < LARGE_ENTRIES else HUGE
+
+
+EFFORTS = {
+    "default": Effort(
+        1, 0, rounds=2, growth=1e9, shares=(1 / 10, 1 / 5, 1 / 20), coarsest=400, per_part=40,
+        starts=108, work=0.5, most_work=1_000_000, tries=2, refined=1 / 4, thorough=1 / 4,
+    ),
+    "high": Effort(
+        3, 1, rounds=3, growth=40, shares=(1 / 10, 1 / 20, 1 / 40), coarsest=1500, per_part=60,
+        starts=108, work=np.inf, most_work=4_000_000, tries=2, refined=1, thorough=1,
+    ),
+}  # fmt: skip
