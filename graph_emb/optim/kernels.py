@@ -1,4 +1,4 @@
-"""Fused updates for float32 tables on the CPU: duplicates, state and weight in one pass over each touched row.
+"""Fused updates of float32 and bfloat16 tables on the CPU: duplicates, state and weight in one pass over touched rows.
 
 The arithmetic is that of the rules' torch form, which is the oracle in the tests. Fused, a row's lines are read
 and written once; the torch form reads and writes them once per operation.
@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit, prange, types
+from numba.extending import overload
 from torch import Tensor
 
-from graph_emb.core.compiled import group
+from graph_emb.core.compiled import GOLDEN, group, mix64
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.rule import BOUNDS, SparseRule
+from graph_emb.optim.rounding import by_chance, nearest, row_key
+from graph_emb.optim.rule import BOUNDS, ROUNDING_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.shard import EmbeddingShard, prefetch
 
@@ -82,6 +84,45 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
 # no trust ratio), and state per element (two dimensions) or per row (one).
 
 
+def _open(weight, r, held, bits):
+    """Row r in float32: itself, or of a bfloat16 table (as uint16) its copy in ``held``, which ``bits`` views."""
+
+
+@overload(_open, inline="always")
+def _opened(weight, r, held, bits):
+    if weight.dtype == types.float32:
+        return lambda weight, r, held, bits: weight[r]
+
+    def widened(weight, r, held, bits):
+        for d in range(held.shape[0]):
+            bits[d] = np.uint32(weight[r, d]) << np.uint32(16)
+        return held
+
+    return widened
+
+
+def _close(weight, r, bits, rounding, k):
+    """Put a row that ``_open`` copied back, rounded to the nearest, or by chance where ``rounding`` has ids."""
+
+
+@overload(_close, inline="always")
+def _closed(weight, r, bits, rounding, k):
+    if weight.dtype == types.float32:
+        return lambda weight, r, bits, rounding, k: None
+
+    def narrowed(weight, r, bits, rounding, k):
+        ids, seed, step = rounding
+        if len(ids):
+            key = row_key(seed, step, ids[k])
+            for d in range(bits.shape[0]):
+                weight[r, d] = by_chance(bits[d], mix64(key + np.uint64(d + 1) * GOLDEN))
+        else:
+            for d in range(bits.shape[0]):
+                weight[r, d] = nearest(bits[d])
+
+    return narrowed
+
+
 @njit(inline="always")
 def _norm_below(row, norm):
     """Scale a row down to a norm; infinity leaves it alone."""
@@ -116,46 +157,51 @@ def _begin(row, g, options):
 
 
 @_fused
-def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, lr, momentum):
+def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, rounding, lr, momentum):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g = np.empty(width, np.float32)
+        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        bits = held.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 if buffer is not None:
                     prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
+            row = _open(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(weight[r], g, options)
+            _begin(row, g, options)
             if buffer is None:
                 for d in range(width):
-                    weight[r, d] -= lr * g[d]
+                    row[d] -= lr * g[d]
             else:
                 for d in range(width):
                     b = momentum * buffer[r, d] + g[d]
                     buffer[r, d] = b
-                    weight[r, d] -= lr * b
-            _norm_below(weight[r], options[4])
+                    row[d] -= lr * b
+            _norm_below(row, options[4])
+            _close(weight, r, bits, rounding, k)
 
 
 @_fused
-def _lars(weight, buffer, distinct, first, following, grads, mean, parts, options, lr, momentum, eta, decay):
+def _lars(weight, buffer, distinct, first, following, grads, mean, parts, options, rounding, lr, momentum, eta, decay):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g = np.empty(width, np.float32)
+        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        bits = held.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
+            row = _open(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(weight[r], g, options)
+            _begin(row, g, options)
             of_row, of_gradient = np.float32(0.0), np.float32(0.0)
             for d in range(width):
-                of_row += weight[r, d] * weight[r, d]
+                of_row += row[d] * row[d]
                 of_gradient += g[d] * g[d]
             norm = np.sqrt(of_row)
             divisor = np.sqrt(of_gradient) + decay * norm
@@ -163,31 +209,34 @@ def _lars(weight, buffer, distinct, first, following, grads, mean, parts, option
             if eta * norm > 0.0 and divisor > 0.0:
                 scale = lr * (eta * norm / divisor)
             for d in range(width):
-                b = momentum * buffer[r, d] + scale * (g[d] + decay * weight[r, d])
+                b = momentum * buffer[r, d] + scale * (g[d] + decay * row[d])
                 buffer[r, d] = b
-                weight[r, d] -= b
-            _norm_below(weight[r], options[4])
+                row[d] -= b
+            _norm_below(row, options[4])
+            _close(weight, r, bits, rounding, k)
 
 
 @_fused
-def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, lr, eps):
+def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, rounding, lr, eps):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g = np.empty(width, np.float32)
+        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        bits = held.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 if total.ndim == 2:
                     prefetch(total, distinct[k + AHEAD])
             r = distinct[k]
+            row = _open(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(weight[r], g, options)
+            _begin(row, g, options)
             if total.ndim == 2:
                 for d in range(width):
                     s = total[r, d] + g[d] * g[d]
                     total[r, d] = s
-                    weight[r, d] -= lr * g[d] / (np.sqrt(s) + eps)
+                    row[d] -= lr * g[d] / (np.sqrt(s) + eps)
             else:
                 square = np.float32(0.0)
                 for d in range(width):
@@ -196,8 +245,9 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
                 total[r] = s
                 scale = lr / (np.sqrt(s) + eps)
                 for d in range(width):
-                    weight[r, d] -= scale * g[d]
-            _norm_below(weight[r], options[4])
+                    row[d] -= scale * g[d]
+            _norm_below(row, options[4])
+            _close(weight, r, bits, rounding, k)
 
 
 @njit(inline="always")
@@ -210,14 +260,15 @@ def _corrections(step, beta1, beta2, eps, raw):
 
 
 @_fused
-def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, options, lr, beta1,
-          beta2, eps, row_clock, raw, decay):  # fmt: skip
+def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, options,
+          rounding, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
     width = weight.shape[1]
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g = np.empty(width, np.float32)
+        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        bits = held.view(np.uint32)
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
             if k + AHEAD < high:
@@ -226,11 +277,12 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 if second_moment.ndim == 2:
                     prefetch(second_moment, distinct[k + AHEAD])
             r = distinct[k]
+            row = _open(weight, r, held, bits)
             if row_clock:
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
             merged(grads, first[k], following, mean, g)
-            _begin(weight[r], g, options)
+            _begin(row, g, options)
             if second_moment.ndim == 2:
                 for d in range(width):
                     m = b1 * first_moment[r, d] + a1 * g[d]
@@ -238,9 +290,9 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                     first_moment[r, d] = m
                     second_moment[r, d] = v
                     if decay is not None:
-                        g[d] = (m * i1) / (np.sqrt(v) * i2 + e) + decay * weight[r, d]
+                        g[d] = (m * i1) / (np.sqrt(v) * i2 + e) + decay * row[d]
                     else:
-                        weight[r, d] = weight[r, d] - lr * (m * i1) / (np.sqrt(v) * i2 + e)
+                        row[d] = row[d] - lr * (m * i1) / (np.sqrt(v) * i2 + e)
             else:
                 square = np.float32(0.0)
                 for d in range(width):
@@ -254,20 +306,21 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                     m = b1 * first_moment[r, d] + a1 * g[d]
                     first_moment[r, d] = m
                     if decay is not None:
-                        g[d] = scale * m + decay * weight[r, d]
+                        g[d] = scale * m + decay * row[d]
                     else:
-                        weight[r, d] = weight[r, d] - scale * m
+                        row[d] = row[d] - scale * m
             if decay is not None:  # LAMB: g is the direction now
                 of_row, of_step = np.float32(0.0), np.float32(0.0)
                 for d in range(width):
-                    of_row += weight[r, d] * weight[r, d]
+                    of_row += row[d] * row[d]
                     of_step += g[d] * g[d]
                 ratio = lr
                 if of_row > 0.0 and of_step > 0.0:
                     ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
                 for d in range(width):
-                    weight[r, d] -= ratio * g[d]
-            _norm_below(weight[r], options[4])
+                    row[d] -= ratio * g[d]
+            _norm_below(row, options[4])
+            _close(weight, r, bits, rounding, k)
 
 
 f32 = np.float32
@@ -323,16 +376,14 @@ FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None
 """The rules that have a fused form; others take the torch form."""
 
 
-def run(
-    rule: SparseRule, shard: EmbeddingShard, rows: Tensor, grads: Tensor, mean: bool, distinct: bool = False
-) -> bool:
+def run(rule: Any, shard: EmbeddingShard, rows: Tensor, grads: Tensor, mean: bool, distinct: bool = False) -> bool:
     """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
 
-    Arguments as ``apply_update``; the weight must be float32 on the CPU for the fused form.
+    Arguments as ``apply_update``; the weight must be float32 or bfloat16 on the CPU for the fused form.
     """
     fused = FUSED.get(type(rule))
     weight = shard.weight
-    if fused is None or weight.dtype is not torch.float32 or weight.device.type != "cpu":
+    if fused is None or weight.dtype not in (torch.float32, torch.bfloat16) or weight.device.type != "cpu":
         return False
     grads = grads.detach().to("cpu", torch.float32).contiguous()
     places = rows.detach().cpu().contiguous().numpy()
@@ -341,7 +392,13 @@ def run(
     else:
         touched, first, following = group(places)
     state = {name: tensor.numpy() for name, tensor in shard.state.items()}
+    memory = weight.numpy() if weight.dtype is torch.float32 else weight.view(torch.int16).numpy().view(np.uint16)
+    rounding = (np.empty(0, np.int64), np.uint64(0), 0)
+    if rule.stochastic_rounding:
+        clock = state[ROUNDING_STEP]
+        rounding = (shard.original_ids(torch.from_numpy(touched)), np.uint64(rule.rounding_seed), int(clock[0]))
+        clock += 1
     with threads_for(len(touched)) as parts:
-        batch = (touched, first, following, grads.numpy(), mean, parts, _options(rule, state))
-        fused(rule, weight.numpy(), state, batch)
+        batch = (touched, first, following, grads.numpy(), mean, parts, _options(rule, state), rounding)
+        fused(rule, memory, state, batch)
     return True

@@ -24,6 +24,25 @@ def row_key(seed: Any, step: Any, id: Any) -> Any:
     return mix64(mix64(mix64(seed + GOLDEN) + np.uint64(step)) ^ (np.uint64(id) * GOLDEN))
 
 
+@njit(inline="always")
+def nearest(bits: Any) -> Any:
+    """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even."""
+    if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000):
+        return np.uint16(0x7FC0)  # NaN
+    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+
+@njit(inline="always")
+def by_chance(bits: Any, draw: Any) -> Any:
+    """``round_stochastically`` of one float32, as uint32, to bfloat16, as uint16, by 64 random bits."""
+    if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F7F0000):
+        return nearest(bits)  # beyond the largest number
+    rest, chance = np.uint64(bits & np.uint32(0xFFFF)) << np.uint64(16), draw >> np.uint64(32)
+    below_zero = bits >> np.uint32(31)  # where the upper neighbour is the shorter one
+    away = chance + rest >= np.uint64(1 << 32) if below_zero else chance < rest
+    return np.uint16(bits >> np.uint32(16)) + np.uint16(away)
+
+
 @njit(cache=True, nogil=True)
 def _draws(ids: np.ndarray, seed: np.uint64, step: int, out: np.ndarray) -> None:
     for r in range(out.shape[0]):

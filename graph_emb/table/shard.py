@@ -24,7 +24,7 @@ from graph_emb.graph.original_ids import OriginalIds
 from graph_emb.graph.partition_book import PartitionBook
 from graph_emb.table.initializers import Initializer, fill_rows_
 
-LINE = 16  # float32 values in a cache line
+LINE = 64  # bytes of a cache line
 AHEAD = 6  # rows whose lines are asked for before they are needed
 CPU = torch.device("cpu")
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -273,6 +273,7 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, t
 
 def _emit_prefetch(typingctx: Any, array: Any, row: Any) -> Any:
     """Ask for the cache lines of array[row, :] (two-dimensional, C order), for writing."""
+    itemsize = array.dtype.bitwidth // 8
     signature = types.void(array, row)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -283,11 +284,11 @@ def _emit_prefetch(typingctx: Any, array: Any, row: Any) -> Any:
         i32 = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        with cgutils.for_range_slice(builder, width.type(0), width, width.type(LINE), intp=width.type) as (
+        with cgutils.for_range_slice(builder, width.type(0), width, width.type(LINE // itemsize), intp=width.type) as (
             column,
             _,
         ):
-            offset = builder.mul(column, width.type(4))
+            offset = builder.mul(column, width.type(itemsize))
             builder.call(function, [builder.gep(pointer, [offset]), i32(1), i32(3), i32(1)])
         return context.get_dummy_value()
 

@@ -76,11 +76,33 @@ def test_fused_equals_reference(name: str, how: str, shape: tuple[int, int]) -> 
         check_float32_close(value, plain.state[key])
 
 
+@pytest.mark.parametrize("by_chance", [False, True], ids=["nearest", "by chance"])
 @pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in kernels.FUSED])
-def test_fused_form_is_taken_for_float32_and_only_there(name: str) -> None:
+def test_fused_bfloat16_equals_reference(name: str, by_chance: bool) -> None:
+    """Step by step from the same rows: a sum of another last bit may round a number to its other neighbour."""
+    rule = dataclasses.replace(CASES[name][0], stochastic_rounding=by_chance)
+    start = np.random.default_rng(1).normal(size=(40, 17))
+    fused, plain = (make_shard(rule, torch.bfloat16, 40, 17, start) for _ in range(2))
+    differing = 0
+    for step in batches(40, 17, steps=6, seed=2):
+        run(apply_update, rule, fused, [step], "sum")
+        run(apply_reference, rule, plain, [step], "sum")
+        apart = (fused.weight.float() - plain.weight.float()).abs() / plain.weight.float().abs()
+        assert apart.max() < 2**-6
+        differing += int((apart > 0).sum())
+        fused.weight.copy_(plain.weight)
+        for key, value in fused.state.items():
+            check_float32_close(value, plain.state[key])
+            value.copy_(plain.state[key])
+    assert differing < 0.005 * 6 * 40 * 17
+
+
+@pytest.mark.parametrize("name", [name for name, (rule, _) in CASES.items() if type(rule) in kernels.FUSED])
+def test_fused_form_is_taken_for_float32_and_bfloat16_and_only_there(name: str) -> None:
     rule, _ = CASES[name]
     ids, grads = torch.tensor([1, 1]), torch.ones(2, DIM)
-    assert kernels.run(rule, make_shard(rule, torch.float32), ids, grads, False)
+    for dtype in (torch.float32, torch.bfloat16):
+        assert kernels.run(rule, make_shard(rule, dtype), ids, grads, False)
     other = make_shard(rule, torch.float64)
     before = other.weight.clone()
     assert not kernels.run(rule, other, ids, grads, False)
