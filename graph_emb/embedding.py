@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.core.errors import ModeError, ShapeError
+from graph_emb.core.errors import ConfigError, ModeError, ShapeError, unknown_name
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
 from graph_emb.table.initializers import initializer_for
@@ -148,6 +149,46 @@ class DistEmbedding:
         return _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
 
     forward = __call__
+
+    def bag(
+        self,
+        ids: Tensor,
+        offsets: Tensor | None = None,
+        mode: str = "sum",
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Sums or means of rows over bags of ids, with the conventions of ``torch.nn.EmbeddingBag``.
+
+        Each distinct row is pulled, and its gradient pushed, once; no row is copied for each of its occurrences.
+
+        Args:
+            ids: Shape (B,) with offsets, or (bags, ids of each) without.
+            offsets: Where each bag begins, shape (bags,), integers from 0 to B, ascending, the first one 0.
+            mode: ``"sum"``, or ``"mean"``, which divides by the number of ids. An empty bag is zeros.
+            per_sample_weights: Factor of each id, floating, shaped as ids; gradients reach it. For ``"sum"`` only.
+        Returns:
+            Shape (bags, D).
+        Raises:
+            PartitionError: an id is out of range.
+            ShapeError: offsets or weights do not fit the ids.
+            ConfigError: an unknown mode, or weights of a mean.
+        Example:
+            >>> emb = ge.DistEmbedding(4, 1, init_func=ge.initializers.FromArray(torch.arange(4.0).view(4, 1)))
+            >>> emb.bag(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 1])).tolist()  # bags of 1, of none, of 3 and 3
+            [[1.0], [0.0], [6.0]]
+        """
+        flat = check_ids(ids, self.num_embeddings, self._name).flatten()
+        if ids.dim() == 2 and offsets is None:
+            offsets = torch.arange(len(ids)) * ids.shape[1]
+        elif ids.dim() != 1 or offsets is None:
+            raise ShapeError(
+                f"table {self._name!r}: ids of shape {tuple(ids.shape)}: (B,) needs offsets, (bags, n) none"
+            )
+        _check_bags(self._name, flat, offsets, mode, per_sample_weights)
+        distinct, places = torch.unique(flat, return_inverse=True)
+        rows = self(distinct)
+        weights = None if per_sample_weights is None else per_sample_weights.flatten().to(rows.dtype)
+        return F.embedding_bag(places, rows, offsets.long(), mode=mode, per_sample_weights=weights)
 
     def prefetch(self, idx: Tensor) -> None:
         """Start to fetch rows that the next call will ask for, while this process goes on.
@@ -290,6 +331,23 @@ class DistEmbedding:
 
     def __repr__(self) -> str:
         return f"DistEmbedding({self._name!r}, {self.num_embeddings}, {self.embedding_dim}, dtype={self._spec.dtype})"
+
+
+def _check_bags(table: str, ids: Tensor, offsets: Tensor, mode: str, weights: Tensor | None) -> None:
+    if mode not in ("sum", "mean"):
+        raise unknown_name("mode", mode, ("sum", "mean"))
+    steps = offsets.diff() if offsets.dim() == 1 and not offsets.is_floating_point() else None
+    if steps is None or (len(offsets) and (offsets[0] != 0 or (steps < 0).any() or offsets[-1] > len(ids))):
+        raise ShapeError(f"table {table!r}: offsets must be integers that ascend from 0 to at most {len(ids)}, the ids")
+    if len(ids) and not len(offsets):
+        raise ShapeError(f"table {table!r}: {len(ids)} ids and no bag; give the offset 0")
+    if weights is not None and mode == "mean":
+        raise ConfigError(f"table {table!r}: per_sample_weights are for mode='sum', as in torch.nn.EmbeddingBag")
+    if weights is not None and (weights.numel() != len(ids) or not weights.is_floating_point()):
+        raise ShapeError(
+            f"table {table!r}: per_sample_weights of shape {tuple(weights.shape)} and {weights.dtype}; expected a "
+            f"floating factor for each of {len(ids)} ids"
+        )
 
 
 class Weight:
