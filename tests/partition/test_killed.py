@@ -53,13 +53,17 @@ def accepted(folder):
 
 
 build(new)  # children then import and compile nothing
+whole_old = place.with_name("old")
+if overwrite:
+    build(old, overwrite=True)
+    (place / "out").rename(whole_old)
 found = {"killed": 0, "accepted": [], "out": []}
 last = 1
 while True:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     if overwrite:
-        build(old)
+        shutil.copytree(whole_old, place / "out")
     child = os.fork()
     if child == 0:
         arm(last)
@@ -71,11 +75,11 @@ while True:
     if os.WIFEXITED(status):
         break
     found["killed"] += 1
-    for folder in place.iterdir():
-        if accepted(folder):
-            whole = partition.verify(folder, heterogeneous()).sound
-            found["accepted"].append([folder.name, whole, partition.load(folder).num_parts])
-    found["out"].append(accepted(place / "out"))
+    taken = [folder for folder in place.iterdir() if accepted(folder)]
+    for folder in taken:
+        whole = partition.verify(folder, heterogeneous()).sound
+        found["accepted"].append([folder.name, whole, partition.load(folder).num_parts])
+    found["out"].append(place / "out" in taken)
     last += stride
 build(new, overwrite=(place / "out").exists())
 found["left"] = [folder.name for folder in place.iterdir()]
