@@ -156,6 +156,7 @@ class DistEmbedding:
         offsets: Tensor | None = None,
         mode: str = "sum",
         per_sample_weights: Tensor | None = None,
+        device: torch.device | str = "cpu",
     ) -> Tensor:
         """Sums or means of rows over bags of ids, with the conventions of ``torch.nn.EmbeddingBag``.
 
@@ -166,6 +167,7 @@ class DistEmbedding:
             offsets: Where each bag begins, shape (bags,), integers from 0 to B, ascending, the first one 0.
             mode: ``"sum"``, or ``"mean"``, which divides by the number of ids. An empty bag is zeros.
             per_sample_weights: Factor of each id, floating, shaped as ids; gradients reach it. For ``"sum"`` only.
+            device: Where the result is wanted, and the weights are.
         Returns:
             Shape (bags, D).
         Raises:
@@ -186,9 +188,9 @@ class DistEmbedding:
             )
         _check_bags(self._name, flat, offsets, mode, per_sample_weights)
         distinct, places = torch.unique(flat, return_inverse=True)
-        rows = self(distinct)
+        rows, places = self(distinct, device), places.to(device)
         weights = None if per_sample_weights is None else per_sample_weights.flatten().to(rows.dtype)
-        return F.embedding_bag(places, rows, offsets.long(), mode=mode, per_sample_weights=weights)
+        return F.embedding_bag(places, rows, offsets.long().to(device), mode=mode, per_sample_weights=weights)
 
     def prefetch(self, idx: Tensor) -> None:
         """Start to fetch rows that the next call will ask for, while this process goes on.
