@@ -13,7 +13,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.transport import runtime
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 
 pytestmark = pytest.mark.dist
 
@@ -117,7 +117,9 @@ def test_stochastic_rounding_is_bit_for_bit_the_single_process(ranks: Ranks, wor
         assert torch.equal(torch.cat([entry[2] for entry in found]), second), name
 
 
-@pytest.mark.parametrize("options", [{"shared_memory": False}, {"hogwild": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"shared_memory": False}, pytest.param({"hogwild": True}, marks=with_shared_memory)], ids=str
+)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_sockets_and_common_rows_give_the_bits_of_shared_memory(
     ranks: Ranks, world_size: int, options: dict[str, Any]

@@ -14,7 +14,7 @@ import graph_emb as ge
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.table.shard import TableSpec
 from graph_emb.transport.lockstep import identity, signature
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 
 
 def made(name: str = "t", num_rows: int = 4, dim: int = 2, dtype: torch.dtype = torch.float32) -> TableSpec:
@@ -93,6 +93,7 @@ def test_tables_made_in_another_order_do_not_meet(ranks: Ranks) -> None:
 
 
 @pytest.mark.dist
+@with_shared_memory
 def test_common_rows_of_other_shapes_are_refused(ranks: Ranks) -> None:
     theirs = {"num_embeddings": 2000, "embedding_dim": 4}
     for said in ranks.run(pull_other_tables, 2, [SMALL, theirs], [["x"], ["x"]], True):

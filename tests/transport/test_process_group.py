@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import platform
 import socket
 from typing import Any
 
@@ -12,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 import graph_emb as ge
-from tests.ranks import Ranks
+from graph_emb.transport.process_group import SHARED_VARIABLE
+from tests.ranks import Ranks, with_shared_memory
 
 
 @pytest.mark.parametrize("backend", ["glo", "cpu:glo", "gloo,cuda:nkcl", "undefined"])
@@ -105,3 +108,30 @@ def test_rank_0_does_not_listen_on_every_interface(address: str, monkeypatch: py
 def test_a_master_addr_of_another_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ge.PeerError, match=r"rank 0 cannot listen on MASTER_ADDR 192\.0\.2\.1:0"):
         start_alone("192.0.2.1", monkeypatch)
+
+
+def shares_memory(machine: str | None, switch: str | None) -> bool:
+    if machine is not None:
+        platform.machine = lambda: machine
+    if switch is not None:
+        os.environ[SHARED_VARIABLE] = switch
+    try:
+        transport: Any = ge.init(mode="collective", timeout=60)
+        return transport.group.same_memory
+    finally:
+        ge.shutdown()
+        os.environ.pop(SHARED_VARIABLE, None)
+        importlib.reload(platform)
+
+
+@pytest.mark.dist
+@with_shared_memory
+@pytest.mark.parametrize(
+    ("machine", "switch", "shared"),
+    [(None, None, True), ("AMD64", "1", True), (None, "0", False), ("aarch64", None, False), ("ppc64le", None, False)],
+)
+def test_ranks_share_memory_where_stores_keep_their_order_and_unless_told_not_to(
+    ranks: Ranks, machine: str | None, switch: str | None, shared: bool
+) -> None:
+    """A rank's counter may be seen before its data elsewhere than on x86: rows of another step, without a word."""
+    assert ranks.run(shares_memory, 2, machine, switch) == [shared, shared]

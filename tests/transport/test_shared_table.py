@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 import graph_emb as ge
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, with_shared_memory]
 
 
 def refused_hogwild(shared_memory: bool, device: str) -> str:

@@ -15,9 +15,9 @@ import torch
 
 import graph_emb as ge
 from graph_emb.transport.shm_all_to_all import SharedExchange
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, with_shared_memory]
 
 
 def exchange_many(rounds: int) -> list[tuple[int, bool]]:

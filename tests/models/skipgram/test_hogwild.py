@@ -24,7 +24,7 @@ from graph_emb.transport.process_group import ProcessGroup
 from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, fill, graph_of_groups
 from tests.models.skipgram.test_collective import GROUPS, PLANTED, accuracy, planted
 from tests.models.skipgram.test_kvstore import as_a_rank
-from tests.ranks import Ranks
+from tests.ranks import Ranks, with_shared_memory
 from tests.transport.kvstore.cluster import Cluster, close_idle
 
 BOUNDS = [0, 25, 40]
@@ -72,6 +72,7 @@ def in_turns_on_a_rank(tables: int) -> list[torch.Tensor]:
         ge.shutdown()
 
 
+@with_shared_memory
 @pytest.mark.dist
 @pytest.mark.parametrize(("world_size", "tables"), [(2, 2), (3, 1)])
 def test_ranks_in_turns_are_one_process(ranks: Ranks, world_size: int, tables: int) -> None:
@@ -160,6 +161,7 @@ def check_planted(found: list[dict[str, Any]]) -> None:
     assert accuracy(found[0]["rows"][GROUPS]) > accuracy(local.embeddings().numpy()[GROUPS]) - 0.03
 
 
+@with_shared_memory
 @pytest.mark.dist
 def test_two_ranks_in_place_find_planted_groups_as_well_as_one(ranks: Ranks) -> None:
     check_planted(ranks.run(planted_on_a_rank, 2))
@@ -186,6 +188,7 @@ def what_fits(hogwild: bool) -> list[bool]:
         ge.shutdown()
 
 
+@with_shared_memory
 @pytest.mark.dist
 @pytest.mark.parametrize("hogwild", [True, False])
 def test_in_place_only_where_asked_for_and_with_no_row_frozen(ranks: Ranks, hogwild: bool) -> None:
