@@ -24,7 +24,7 @@ LIMIT = TIMEOUT + 40.0
 """Seconds: parallel.timeout, the roll call, the grace of ten seconds after SIGTERM, and a busy machine."""
 QUICK = [
     ("collective", "launcher", "SIGKILL"),
-    ("collective", "trainer 1", "SIGSTOP"),
+    ("collective", "trainer 0", "SIGSTOP"),
     ("kvstore", "server 0", "SIGSTOP"),
 ]
 ROLES = {"collective": ["launcher", "trainer 0", "trainer 1"]}

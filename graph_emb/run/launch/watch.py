@@ -37,7 +37,7 @@ class ProcessFailure(PeerError):
     """A process of the job failed; the others were ended.
 
     Attributes:
-        exit_code: Its exit code; 128 + the signal where one killed it.
+        exit_code: Its exit code; 128 + the signal where one killed or stopped it.
         process: Its name, such as ``"trainer 1"``; empty where another machine failed.
     """
 
@@ -183,12 +183,11 @@ def _failure(one: _Running, stopped: Sequence[_Running]) -> ProcessFailure:
     line = last_line(one.plan.log)
     said = f"; its last line: {line}" if line else "; it wrote nothing"
     text = f"{one.plan.name} (process {one.popen.pid}) {how}{said}; log: {one.plan.log}"
-    exit_code = 128 - code if code < 0 else code
     if not stopped or (code < 0 and -code not in CRASHES):
-        return ProcessFailure(text, exit_code, one.plan.name)
+        return ProcessFailure(text, 128 - code if code < 0 else code, one.plan.name)
     names = ", ".join(f"{other.plan.name} (process {other.popen.pid})" for other in stopped)
     text = f"{names} was stopped (SIGSTOP) and held up the others: {text}"
-    return ProcessFailure(text, exit_code, stopped[0].plan.name)
+    return ProcessFailure(text, 128 + signal.SIGSTOP, stopped[0].plan.name)
 
 
 def last_line(log: Path) -> str:
