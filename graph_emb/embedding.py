@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from graph_emb.core.errors import ConfigError, ModeError, ShapeError, unknown_name
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
+from graph_emb.optim.apply import merge
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard, TableSpec, checked_shape
 from graph_emb.transport import runtime
@@ -75,6 +76,8 @@ class DistEmbedding:
         part_policy: None (one range), a partition book, a policy of ``partition`` or a DGL node or edge policy.
         dtype: Storage; 16-bit tables accumulate in float32.
         device: Where the rows lie.
+        bounds: ``"raise"``, or ``"drop"``: ids outside the table get rows of zeros and no gradient, and ``dropped``
+            counts them; the caller's ids stay as they are.
         original_ids: The original id of each row, (num_embeddings,) distinct integers or an ``OriginalIds``: what first
             values and checkpoints are keyed by. None: those of the policy where it is one of ``partition``; any other
             policy's ids (DGL's too) are taken as original.
@@ -104,7 +107,11 @@ class DistEmbedding:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
+        bounds: Literal["raise", "drop"] = "raise",
     ) -> None:
+        if bounds not in ("raise", "drop"):
+            raise unknown_name("bounds", bounds, ("raise", "drop"))
+        self._drops, self.dropped = bounds == "drop", 0
         self._transport = runtime.current()
         if name is None:
             name = f"embedding_{next(_unnamed.setdefault(self._transport, itertools.count()))}"
@@ -137,9 +144,17 @@ class DistEmbedding:
         Returns:
             Shape ``idx.shape + (D,)``; recorded for the optimizer where gradients are enabled.
         Raises:
-            PartitionError: an id is out of range.
+            PartitionError: an id is out of range, unless the table drops those.
             ShapeError: idx is no integer tensor.
         """
+        if self._drops:
+            check_ids(idx[:0], self.num_embeddings, self._name)
+            inside = self._is_inside(idx.flatten()).nonzero().flatten()
+            self.dropped += idx.numel() - len(inside)
+            if len(inside) < idx.numel():
+                rows = self(idx.flatten()[inside], device)
+                found = rows.new_zeros(idx.numel(), self.embedding_dim).index_copy(0, inside.to(rows.device), rows)
+                return found.view(*idx.shape, self.embedding_dim)
         with self._transport.joint(f"pull of table {self._name!r}"):
             ids = check_ids(idx, self.num_embeddings, self._name).flatten()
             rows = self._transport.pull(self._name, ids).to(device)
@@ -149,6 +164,9 @@ class DistEmbedding:
         return _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
 
     forward = __call__
+
+    def _is_inside(self, ids: Tensor) -> Tensor:
+        return (ids >= 0) & (ids < self.num_embeddings)
 
     def bag(
         self,
@@ -179,7 +197,8 @@ class DistEmbedding:
             >>> emb.bag(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 1])).tolist()  # bags of 1, of none, of 3 and 3
             [[1.0], [0.0], [6.0]]
         """
-        flat = check_ids(ids, self.num_embeddings, self._name).flatten()
+        check_ids(ids[:0] if self._drops else ids, self.num_embeddings, self._name)
+        flat = ids.flatten().long()
         if ids.dim() == 2 and offsets is None:
             offsets = torch.arange(len(ids)) * ids.shape[1]
         elif ids.dim() != 1 or offsets is None:
@@ -188,6 +207,8 @@ class DistEmbedding:
             )
         _check_bags(self._name, flat, offsets, mode, per_sample_weights)
         distinct, places = torch.unique(flat, return_inverse=True)
+        if self._drops:  # the call counts a distinct id once
+            self.dropped += int((~self._is_inside(flat)).sum()) - int((~self._is_inside(distinct)).sum())
         rows, places = self(distinct, device), places.to(device)
         weights = None if per_sample_weights is None else per_sample_weights.flatten().to(rows.dtype)
         return F.embedding_bag(places, rows, offsets.long().to(device), mode=mode, per_sample_weights=weights)
@@ -227,6 +248,33 @@ class DistEmbedding:
                     "backward(); keep it until step(), or pass a copy to backward()"
                 )
         return [(ids, grads) for ids, grads, _ in self._live_trace.entries]
+
+    def joined_pending(self) -> tuple[Tensor, Tensor]:
+        """``pending`` as one pair; of no rows where a backward met none, which still counts as a step."""
+        entries = self.pending()
+        if not entries:
+            return torch.empty(0, dtype=torch.int64), torch.empty(0, self.embedding_dim)
+        if len(entries) == 1:
+            return entries[0]
+        device = entries[0][1].device
+        ids = torch.cat([ids.to(device) for ids, _ in entries])
+        return ids, torch.cat([grads.to(device) for _, grads in entries])
+
+    def sparse_grad(self) -> Tensor:
+        """The gradient that came back in this process since the last step, for an update of one's own.
+
+        Returns:
+            Shape (num_embeddings, D), a coalesced sparse tensor: duplicates are summed. ``clear_gradients`` forgets it.
+        """
+        ids, grads = self.joined_pending()
+        distinct, merged = merge(ids.to(grads.device), grads)
+        return torch.sparse_coo_tensor(
+            distinct.unsqueeze(0),
+            merged,
+            (self.num_embeddings, self.embedding_dim),
+            is_coalesced=True,
+            check_invariants=False,
+        )
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply the gradients that came back since the last step, to clip them for instance."""

@@ -224,7 +224,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             rule = self.rule_of(group)
             for table in group["tables"]:
                 if table.touched or self.transport.lockstep:
-                    ids, grads = _concatenate(table)
+                    ids, grads = table.joined_pending()
                     check_gradient(table.name, ids, grads, table.embedding_dim)
                     grads = -grads if group["maximize"] else grads
                     pushes.append(Push(table.name, ids, grads, rule, self._merge, table.touched))
@@ -517,15 +517,3 @@ def transport_of(tables: Iterable[DistEmbedding]) -> Transport:
 def _detach(transport: Transport, names: Iterable[str]) -> None:
     for name in list(names):
         transport.detach(name)
-
-
-def _concatenate(table: DistEmbedding) -> tuple[Tensor, Tensor]:
-    """The table's pending ids and gradients; none where a backward met no row, which still counts as a step."""
-    entries = table.pending()
-    if not entries:
-        return torch.empty(0, dtype=torch.int64), torch.empty(0, table.embedding_dim)
-    if len(entries) == 1:
-        return entries[0]
-    device = entries[0][1].device
-    ids = torch.cat([ids.to(device) for ids, _ in entries])
-    return ids, torch.cat([grads.to(device) for _, grads in entries])

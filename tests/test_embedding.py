@@ -263,3 +263,46 @@ def test_a_table_on_the_gpu_equals_one_on_the_cpu() -> None:
             emb(ids, device=emb.shard.weight.device).pow(2).sum().backward()
             opt.step()
     torch.testing.assert_close(tables[0].weight[:], tables[1].weight[:].cpu(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_sparse_grad_is_the_merged_gradient_that_torch_would_have() -> None:
+    emb, peer = counting(), torch.nn.Embedding(counting().num_embeddings, 2, sparse=True)
+    assert not emb.sparse_grad().to_dense().any()
+    with torch.sparse.check_sparse_tensor_invariants(False):
+        for ids in ([4, 1, 4], [0], []):
+            for table in (emb, peer):
+                (table(torch.tensor(ids, dtype=torch.int64)) * (1 + len(ids))).sum().backward()
+        found = emb.sparse_grad()
+        assert found.is_coalesced()
+        assert found.indices().tolist() == [[0, 1, 4]]
+        assert torch.equal(found.to_dense(), peer.weight.grad.to_dense())
+    emb.clear_gradients()
+    assert emb.sparse_grad().indices().numel() == 0
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_dropped_ids_are_zeros_without_a_gradient_and_counted(shape: tuple[int, ...]) -> None:
+    """FBGEMM writes 0 over a wrong id in the caller's tensor, and trains row 0 with its gradient."""
+    first = ge.initializers.FromArray(torch.arange(10.0).view(5, 2))
+    emb = ge.DistEmbedding(5, 2, init_func=first, bounds="drop")
+    opt = ge.SparseSGD([emb], lr=1.0)
+    ids = torch.tensor([4, -1, 99, 4]).view(shape)
+    rows = emb(ids)
+    assert rows.shape == (*shape, 2)
+    assert rows.view(4, 2).tolist() == [[8.0, 9.0], [0.0, 0.0], [0.0, 0.0], [8.0, 9.0]]
+    rows.sum().backward()
+    opt.step()
+    assert emb.weight[:].tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0], [6.0, 7.0]]
+    assert (emb.dropped, ids.flatten().tolist()) == (2, [4, -1, 99, 4])
+    assert emb.bag(torch.tensor([7, 4, 7]), torch.tensor([0, 2]), "mean").tolist() == [[3.0, 3.5], [0.0, 0.0]]
+    assert emb.dropped == 4
+    assert emb(torch.tensor([8, 9])).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert emb(torch.tensor([1])).tolist() == [[2.0, 3.0]]
+    assert emb.dropped == 6
+
+
+def test_bounds_are_raise_or_drop() -> None:
+    with pytest.raises(ge.ConfigError, match=r"unknown bounds 'drpo'.*did you mean 'drop'"):
+        ge.DistEmbedding(1, 1, bounds="drpo")
+    with pytest.raises(ge.ShapeError, match=r"dtype torch\.float32"):
+        ge.DistEmbedding(1, 1, bounds="drop")(torch.tensor([0.5]))
