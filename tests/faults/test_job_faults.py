@@ -19,7 +19,7 @@ pytestmark = pytest.mark.dist
 
 ALL = os.environ.get("FAULTS_STEP") == "1"
 """``make faults`` takes every case, ``make test`` three of them."""
-TIMEOUT = 15.0
+TIMEOUT = 15.0 if ALL else 12.0
 LIMIT = TIMEOUT + 40.0
 """Seconds: parallel.timeout, the roll call, the grace of ten seconds after SIGTERM, and a busy machine."""
 QUICK = [
