@@ -81,7 +81,7 @@ class Effort:
 
 EFFORTS = {
     "default": Effort(
-        1, 0, rounds=2, growth=1e9, shares=(1 / 10, 1 / 5, 1 / 20), coarsest=400, per_part=40,
+        1, 0, rounds=2, growth=1e9, shares=(1 / 5, 1 / 10, 1 / 20), coarsest=400, per_part=40,
         starts=108, work=0.5, most_work=1_000_000, tries=2, refined=1 / 4, thorough=1 / 4,
     ),
     "high": Effort(

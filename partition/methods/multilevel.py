@@ -301,6 +301,8 @@ class Parts:
                     break
 
 
+LARGEST = 1 / 20
+"""Of the graph: the most that a cluster may hold. A fifth of one of two parts leaves the first parts few choices."""
 INNER_ROOM = 0.95
 """Of what a part may hold above an even share: the most that it may on the levels between the coarsest and the finest.
 Between parts that arrive there full, each of something else, the last and strongest search finds no move."""
@@ -338,7 +340,7 @@ def multilevel(
 
     def run(start: Level, share: float, threads: ThreadPool) -> Parts:
         """Down to the coarsest level and back; with groups, from these parts on."""
-        caps = np.maximum((limits * share).astype(np.int64), 1)
+        caps = np.maximum(np.minimum(limits * share, finest.totals * LARGEST).astype(np.int64), 1)
         levels = coarsen(start, caps, given, target, rng, threads)
         coarsest = levels.pop()
         if len(coarsest.groups):
