@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import subprocess
 import sys
+import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+CLONE_NEWNS, CLONE_NEWIPC = 0x0002_0000, 0x0800_0000  # linux/sched.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def serve(ip_config: str, config: str, part: int) -> None:
@@ -43,9 +52,75 @@ def look(ip_config: str, name: str, out: str) -> None:
     dgl.distributed.exit_client()
 
 
+def run(ip_config: str, config: str, num_parts: int, out: str) -> bool:
+    """A server for each part and a client, forked from this process, which imports DGL once for all of them.
+
+    DGL's servers of different parts on one host write to the same names in shared memory, so each gets a /dev/shm of
+    its own. The client shares that of part 0, which DGL takes for its machine's.
+
+    Returns:
+        Whether all of them ended well; the others are ended when one did not.
+    """
+    _dgl()
+
+    def first() -> None:
+        _own_shared_memory(num_parts)
+        server, client = _forked(serve, ip_config, config, 0), _forked(look, ip_config, Path(config).stem, out)
+        if not _ended_well([server, client]):
+            raise RuntimeError("the server of part 0 or the client failed")
+
+    def other(part: int) -> None:
+        _own_shared_memory(num_parts)
+        serve(ip_config, config, part)
+
+    return _ended_well([_forked(first), *(_forked(other, part) for part in range(1, num_parts))])
+
+
+def _own_shared_memory(num_parts: int) -> None:
+    if num_parts == 1:
+        return
+    _unshare(CLONE_NEWNS | CLONE_NEWIPC)
+    for words in (["--make-rprivate", "/"], ["-t", "tmpfs", "none", "/dev/shm"]):
+        subprocess.run(["mount", *words], check=True)
+
+
+def _unshare(flags: int) -> None:
+    """``os.unshare`` of Python 3.12."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(flags):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _forked(function: Callable[..., None], *args: Any) -> int:
+    child = os.fork()
+    if child:
+        return child
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        function(*args)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _ended_well(children: list[int]) -> bool:
+    """Wait for processes; when one ends badly, end the others."""
+    left, good = set(children), True
+    while left:
+        child, status = os.wait()
+        left.discard(child)
+        if status and good:
+            good = False
+            for other in left:
+                os.kill(other, signal.SIGKILL)
+    return good
+
+
 def _dgl() -> Any:
     import importlib
-    import os
 
     os.environ["DGL_DIST_MODE"] = "distributed"
     warnings.simplefilter("ignore")
@@ -57,7 +132,4 @@ def _dgl() -> Any:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
-        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
-    else:
-        look(sys.argv[2], Path(sys.argv[3]).stem, sys.argv[4])
+    sys.exit(not run(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

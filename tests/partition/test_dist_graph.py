@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,51 +22,33 @@ pytestmark = pytest.mark.dist
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 60
 
-# DGL's servers of different parts on one host write to the same names in shared memory, so each gets a /dev/shm of its
-# own. The client shares that of part 0, which DGL takes for its machine's.
-OWN_SHARED_MEMORY = ["unshare", "--mount", "--ipc", "sh", "-c", 'mount -t tmpfs none /dev/shm && eval "$0"']
+OWN_SHARED_MEMORY = ["unshare", "--mount", "--ipc", "sh", "-c", "mount -t tmpfs none /dev/shm"]
 
 
 def can_unshare() -> bool:
     try:
-        return subprocess.run([*OWN_SHARED_MEMORY, "true"], capture_output=True, check=False).returncode == 0
+        return subprocess.run(OWN_SHARED_MEMORY, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
         return False
 
 
 def seen_by_dgl(whole: partition.PartitionedGraph, folder: Path) -> dict[str, np.ndarray]:
-    """Start a server for each part and a client; every child is waited for and its exit code checked."""
+    """A server for each part and a client; every process is waited for and its exit code checked."""
     ip_config, out = folder / "ip_config.txt", folder / "seen.npz"
     first = free_ports(whole.num_parts)
     ip_config.write_text("".join(f"127.0.0.1 {first + part}\n" for part in range(whole.num_parts)))
-    program = f"{sys.executable} {dist_client.__file__}"
-    serve = [f"{program} serve {ip_config} {whole.config_path} {part}" for part in range(whole.num_parts)]
-    look = f"{program} look {ip_config} {whole.config_path} {out}"
-    # one shell for part 0 and the client: both have to end well
-    scripts = [
-        f"{serve[0]} & server=$!; {look} || {{ kill $server; exit 1; }}; wait $server",
-        *(f"exec {command}" for command in serve[1:]),
-    ]
-    command = OWN_SHARED_MEMORY if whole.num_parts > 1 else ["sh", "-c", 'eval "$0"']
+    command = [sys.executable, dist_client.__file__, ip_config, whole.config_path, str(whole.num_parts), out]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])}
-    children = [
-        subprocess.Popen(
-            [*command, script],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        for script in scripts
-    ]
+    job = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
     try:
-        outputs = [child.communicate(timeout=LIMIT_SECONDS)[0].decode() for child in children]
+        output = job.communicate(timeout=LIMIT_SECONDS)[0].decode()
     finally:
-        for child in children:
-            if child.poll() is None:
-                os.killpg(child.pid, 9)
-                child.wait()
-    assert [child.returncode for child in children] == [0] * len(children), "\n".join(outputs)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)  # what a process that failed left, too
+        job.wait()
+    assert job.returncode == 0, output
     return dict(np.load(out))
 
 
