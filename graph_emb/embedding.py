@@ -148,7 +148,7 @@ class DistEmbedding:
             ShapeError: idx is no integer tensor.
         """
         if self._drops:
-            check_ids(idx[:0], self.num_embeddings, self._name)
+            check_ids(idx.flatten()[:0] if isinstance(idx, Tensor) else idx, self.num_embeddings, self._name)
             inside = self._is_inside(idx.flatten()).nonzero().flatten()
             self.dropped += idx.numel() - len(inside)
             if len(inside) < idx.numel():

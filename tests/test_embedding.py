@@ -298,7 +298,8 @@ def test_dropped_ids_are_zeros_without_a_gradient_and_counted(shape: tuple[int, 
     assert emb.dropped == 4
     assert emb(torch.tensor([8, 9])).tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert emb(torch.tensor([1])).tolist() == [[2.0, 3.0]]
-    assert emb.dropped == 6
+    assert emb(torch.tensor(7)).tolist() == [0.0, 0.0]
+    assert emb.dropped == 7
 
 
 def test_bounds_are_raise_or_drop() -> None:
@@ -306,3 +307,5 @@ def test_bounds_are_raise_or_drop() -> None:
         ge.DistEmbedding(1, 1, bounds="drpo")
     with pytest.raises(ge.ShapeError, match=r"dtype torch\.float32"):
         ge.DistEmbedding(1, 1, bounds="drop")(torch.tensor([0.5]))
+    with pytest.raises(ge.ShapeError, match="ids are list"):
+        ge.DistEmbedding(1, 1, bounds="drop")([0])
