@@ -14,6 +14,7 @@ import graph_emb as ge
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
+from graph_emb.sparse_optimizer import ROW_OPTIONS
 from tests.cli.conftest import Outcome
 
 Cli = Callable[..., Outcome]
@@ -61,7 +62,7 @@ def test_a_folder_of_checkpoints_means_the_newest(cli: Cli, saved: Path) -> None
         "dtype": "float32",
         "rule": "Adam",
         "options": {"clock": "global", "eps_placement": "raw", "merge": "sum"},
-        "numbers": {"lr": 0.25, "betas": [0.9, 0.999], "eps": 1e-08},
+        "numbers": {"lr": 0.25, "betas": [0.9, 0.999], "eps": 1e-08, **ROW_OPTIONS},
         "state": {"exp_avg": "float32 per element", "exp_avg_sq": "float32 per element", "step": "int64 per table"},
         "files": 1,
         "bytes": facts["tables"]["node"]["bytes"],

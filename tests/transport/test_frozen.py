@@ -34,8 +34,11 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adam, row clock": ("SparseAdam", {"lr": 0.1, "bias_correction": "row", "merge": "mean"}),
     "row_adam": ("SparseRowAdam", {"lr": 0.1}),
     "adamw": ("SparseAdamW", {"lr": 0.1, "weight_decay": 0.3}),
+    "lamb": ("SparseLAMB", {"lr": 0.1, "weight_decay": 0.3, "max_norm": 2.0}),
+    "row_lamb": ("SparseRowLAMB", {"lr": 0.1, "clip_value": 0.5}),
+    "lars": ("SparseLARS", {"lr": 0.1, "eta": 0.5, "weight_decay": 0.3, "weight_decay_mode": "decoupled"}),
 }
-DTYPES = [torch.float32, torch.float64, torch.bfloat16]  # the fused kernels, exact sums, torch operations
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]  # the fused kernels, exact sums, fused by a copy
 Stored = dict[str, dict[str, Tensor]]
 
 

@@ -98,10 +98,11 @@ def run_on_a_rank(root: str, options: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("typed", [False, True])
 def test_two_ranks_find_the_areas(ranks: Ranks, dbis: Path, typed: bool) -> None:
     options = {**QUICK, "typed_negatives": typed, "num_walks": 60}
-    found = ranks.run(run_on_a_rank, 2, str(dbis.parent), options)
-    assert nmi(found[0]) > 0.6
-    assert found[0]["train"]["local_share"] < 1
-    assert "train" not in found[1]
+    found = [ranks.run(run_on_a_rank, 2, str(dbis.parent), {**options, "seed": seed}) for seed in range(4)]
+    assert np.mean([nmi(first) for first, _ in found]) > 0.6  # of one seed .55 to .74, as in one process
+    for first, second in found:
+        assert first["train"]["local_share"] < 1
+        assert "train" not in second
 
 
 @pytest.mark.dist
