@@ -309,7 +309,7 @@ class SparseLARS(SparseOptimizer):
     """LARS (You, Gitman and Ginsburg 2017) on touched rows, each a layer of its own.
 
     ``a = eta * |w| / (|g| + weight_decay * |w|);  b <- momentum * b + lr * a * (g + weight_decay * w);  w <- w - b``.
-    The rate is folded into the buffer, as in the paper and FBGEMM. Where |w| or the divisor is 0, ``a = 1``.
+    The rate is folded into the buffer, as in the paper and FBGEMM. Where ``|w|`` or the divisor is 0, ``a = 1``.
 
     Args:
         params: Tables or groups.

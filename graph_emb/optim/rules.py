@@ -176,7 +176,8 @@ class LAMB(Adam):
     """LAMB (You et al. 2020) on touched rows, each row being a layer of its own.
 
     ``r = (m / c1) / (sqrt(v / c2) + eps) + weight_decay * w;  w <- w - lr * (|w| / |r|) * r`` with Adam's moments m, v
-    and corrections c. Where |w| or |r| is 0 the ratio is 1, so that rows of zeros move. Its decay is ``"decoupled"``.
+    and corrections c. Where ``|w|`` or ``|r|`` is 0 the ratio is 1, so that rows of zeros move. Its decay is
+    ``"decoupled"``.
     """
 
     eps_placement: EpsPlacement = "corrected"
@@ -202,7 +203,7 @@ class LARS(Rule):
     """LARS (You, Gitman and Ginsburg 2017) on touched rows, each row being a layer of its own.
 
     ``a = eta * |w| / (|g| + weight_decay * |w|);  b <- momentum * b + lr * a * (g + weight_decay * w);  w <- w - b``.
-    The rate is folded into b, as in the paper. Where |w| or the divisor is 0, ``a = 1``. Its decay is ``"l2"``.
+    The rate is folded into b, as in the paper. Where ``|w|`` or the divisor is 0, ``a = 1``. Its decay is ``"l2"``.
     """
 
     momentum: float = 0.9
