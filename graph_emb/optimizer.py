@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.optim.apply import Merge, check_merge
-from graph_emb.optim.rule import Rule
+from graph_emb.optim.rule import RowOptions, Rule
 from graph_emb.optim.rules import (
     CHOICES,
     LAMB,
@@ -23,7 +23,7 @@ from graph_emb.optim.rules import (
     RowAdam,
     RowLAMB,
 )
-from graph_emb.sparse_optimizer import Params, RowOptions, SparseOptimizer
+from graph_emb.sparse_optimizer import Params, SparseOptimizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

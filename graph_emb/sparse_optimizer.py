@@ -10,7 +10,7 @@ import json
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,48 +20,11 @@ from graph_emb.core.storage import replacing
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
-from graph_emb.optim.rule import DecayMode, Rule
+from graph_emb.optim.rule import FIXED_OPTIONS, ROW_OPTIONS, RowOptions, Rule
 from graph_emb.transport.base import Push, Transport
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
 FORMAT = 1
-
-
-class RowOptions(TypedDict, total=False):
-    """Keyword arguments of every sparse optimizer, and numbers of its groups; steps of a row in this order.
-
-    Attributes:
-        maximize: Go up the gradient.
-        clip_value: Largest absolute value of a number of a row's merged gradient; None: any.
-        clip_row_norm: Largest Euclidean norm of a row's merged gradient; None: any.
-        weight_decay: A row decays in the steps that touch it.
-        weight_decay_mode: ``"l2"``, the default as in torch: ``weight_decay * w`` joins the gradient; ``"decoupled"``,
-            the default of AdamW: the row shrinks by ``1 - lr * weight_decay``. LAMB and LARS have their own formulas.
-        max_norm: Largest Euclidean norm of a row after a step that touched it; None: any.
-        stochastic_rounding: Round rows of float16 or bfloat16 by chance, so that steps smaller than half a unit in the
-            last place count on average. The same for all groups, as the seed.
-        rounding_seed: Of that chance, which also depends on step, original id and column alone.
-    """
-
-    maximize: bool
-    clip_value: float | None
-    clip_row_norm: float | None
-    weight_decay: float
-    weight_decay_mode: DecayMode
-    max_norm: float | None
-    stochastic_rounding: bool
-    rounding_seed: int
-
-
-FIXED_OPTIONS = ("stochastic_rounding", "rounding_seed")
-ROW_OPTIONS: RowOptions = {
-    "maximize": False,
-    "clip_value": None,
-    "clip_row_norm": None,
-    "weight_decay": 0.0,
-    "weight_decay_mode": "l2",
-    "max_norm": None,
-}
 
 
 class SparseOptimizer(torch.optim.Optimizer):

@@ -15,7 +15,7 @@ CompatName = Literal["torch", "dgl-1.x", "dgl-0.5", "fbgemm"]
 DecayName = Literal["linear", "none"]
 
 OF_ROWS = ("weight_decay", "weight_decay_mode", "clip_value", "clip_row_norm", "max_norm")
-"""The numbers of every rule, see ``graph_emb.sparse_optimizer.RowOptions``."""
+"""The numbers of every rule, see ``graph_emb.optim.rule.RowOptions``."""
 NUMBERS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", *OF_ROWS),
     "adagrad": ("eps", "initial_accumulator_value", *OF_ROWS),

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -54,6 +54,43 @@ class SparseRule(Protocol):
 DecayMode = Literal["l2", "decoupled"]
 BOUNDS = ("clip_value", "clip_row_norm", "max_norm")
 ROUNDING_STEP = "rounding_step"
+
+
+class RowOptions(TypedDict, total=False):
+    """Keyword arguments of every sparse optimizer, and numbers of its groups; steps of a row in this order.
+
+    Attributes:
+        maximize: Go up the gradient.
+        clip_value: Largest absolute value of a number of a row's merged gradient; None: any.
+        clip_row_norm: Largest Euclidean norm of a row's merged gradient; None: any.
+        weight_decay: A row decays in the steps that touch it.
+        weight_decay_mode: ``"l2"``, the default as in torch: ``weight_decay * w`` joins the gradient; ``"decoupled"``,
+            the default of AdamW: the row shrinks by ``1 - lr * weight_decay``. LAMB and LARS have their own formulas.
+        max_norm: Largest Euclidean norm of a row after a step that touched it; None: any.
+        stochastic_rounding: Round rows of float16 or bfloat16 by chance, so that steps smaller than half a unit in the
+            last place count on average. The same for all groups, as the seed.
+        rounding_seed: Of that chance, which also depends on step, original id and column alone.
+    """
+
+    maximize: bool
+    clip_value: float | None
+    clip_row_norm: float | None
+    weight_decay: float
+    weight_decay_mode: DecayMode
+    max_norm: float | None
+    stochastic_rounding: bool
+    rounding_seed: int
+
+
+FIXED_OPTIONS = ("stochastic_rounding", "rounding_seed")
+ROW_OPTIONS: RowOptions = {
+    "maximize": False,
+    "clip_value": None,
+    "clip_row_norm": None,
+    "weight_decay": 0.0,
+    "weight_decay_mode": "l2",
+    "max_norm": None,
+}
 
 
 @dataclass(frozen=True)

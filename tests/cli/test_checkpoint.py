@@ -14,7 +14,7 @@ import graph_emb as ge
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.checkpoint.saving import save_checkpoint
 from graph_emb.formats.embedding_files import load_embeddings, save_embeddings
-from graph_emb.sparse_optimizer import ROW_OPTIONS
+from graph_emb.optim.rule import ROW_OPTIONS
 from tests.cli.conftest import Outcome
 
 Cli = Callable[..., Outcome]
