@@ -21,7 +21,7 @@ from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
 from graph_emb.optim.apply import merge
 from graph_emb.table.initializers import initializer_for
-from graph_emb.table.shard import EmbeddingShard, TableSpec, checked_shape
+from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 
@@ -148,8 +148,7 @@ class DistEmbedding:
             ShapeError: idx is no integer tensor.
         """
         if self._drops:
-            check_ids(idx.flatten()[:0] if isinstance(idx, Tensor) else idx, self.num_embeddings, self._name)
-            inside = self._is_inside(idx.flatten()).nonzero().flatten()
+            inside = self._inside(idx)
             self.dropped += idx.numel() - len(inside)
             if len(inside) < idx.numel():
                 rows = self(idx.flatten()[inside], device)
@@ -165,8 +164,10 @@ class DistEmbedding:
 
     forward = __call__
 
-    def _is_inside(self, ids: Tensor) -> Tensor:
-        return (ids >= 0) & (ids < self.num_embeddings)
+    def _inside(self, ids: Tensor) -> Tensor:
+        """Positions of the ids that the table has among all, of a table that drops the others."""
+        check_ids(ids.flatten()[:0] if isinstance(ids, Tensor) else ids, self.num_embeddings, self._name)
+        return ((ids >= 0) & (ids < self.num_embeddings)).flatten().nonzero().flatten()
 
     def bag(
         self,
@@ -197,7 +198,7 @@ class DistEmbedding:
             >>> emb.bag(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 1])).tolist()  # bags of 1, of none, of 3 and 3
             [[1.0], [0.0], [6.0]]
         """
-        check_ids(ids[:0] if self._drops else ids, self.num_embeddings, self._name)
+        inside = self._inside(ids) if self._drops else check_ids(ids, self.num_embeddings, self._name)
         flat = ids.flatten().long()
         if ids.dim() == 2 and offsets is None:
             offsets = torch.arange(len(ids)) * ids.shape[1]
@@ -208,10 +209,12 @@ class DistEmbedding:
         _check_bags(self._name, flat, offsets, mode, per_sample_weights)
         distinct, places = torch.unique(flat, return_inverse=True)
         if self._drops:  # the call counts a distinct id once
-            self.dropped += int((~self._is_inside(flat)).sum()) - int((~self._is_inside(distinct)).sum())
+            self.dropped += len(flat) - len(inside) - (len(distinct) - len(self._inside(distinct)))
         rows, places = self(distinct, device), places.to(device)
-        weights = None if per_sample_weights is None else per_sample_weights.flatten().to(rows.dtype)
-        return F.embedding_bag(places, rows, offsets.long().to(device), mode=mode, per_sample_weights=weights)
+        sums = rows.to(accumulation_dtype(rows.dtype))
+        weights = None if per_sample_weights is None else per_sample_weights.flatten().to(sums.dtype)
+        found = F.embedding_bag(places, sums, offsets.long().to(device), mode=mode, per_sample_weights=weights)
+        return found.to(rows.dtype)
 
     def prefetch(self, idx: Tensor) -> None:
         """Start to fetch rows that the next call will ask for, while this process goes on.
@@ -224,6 +227,8 @@ class DistEmbedding:
             ShapeError: idx is no integer tensor.
         """
         with self._transport.joint(f"prefetch of table {self._name!r}"):
+            if self._drops:
+                idx = idx.flatten()[self._inside(idx)]
             self._transport.prefetch(self._name, check_ids(idx, self.num_embeddings, self._name).flatten())
 
     def reset_trace(self) -> None:
@@ -264,10 +269,11 @@ class DistEmbedding:
         """The gradient that came back in this process since the last step, for an update of one's own.
 
         Returns:
-            Shape (num_embeddings, D), a coalesced sparse tensor: duplicates are summed. ``clear_gradients`` forgets it.
+            Shape (num_embeddings, D), a coalesced sparse tensor: duplicates are summed, those of 16-bit tables in
+            float32. ``clear_gradients`` forgets it.
         """
         ids, grads = self.joined_pending()
-        distinct, merged = merge(ids.to(grads.device), grads)
+        distinct, merged = merge(ids.to(grads.device), grads.to(accumulation_dtype(grads.dtype)))
         return torch.sparse_coo_tensor(
             distinct.unsqueeze(0),
             merged,

@@ -83,6 +83,20 @@ def test_other_types(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.double(), torch.stack([part.sum(dim=0) for part in exact]), rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_over_many_occurrences_are_float32(dtype: torch.dtype) -> None:
+    """Summed in bfloat16, a thousand ones are 256."""
+    emb = ge.DistEmbedding(2, 1, "ones", ge.initializers.FromArray(torch.ones(2, 1)), dtype=dtype)
+    ids = torch.ones(1000, dtype=torch.int64)
+    rows = emb.bag(ids, torch.tensor([0]))
+    assert (rows.dtype, rows.item()) == (dtype, 1000.0)
+    rows.backward(torch.ones_like(rows))
+    assert emb.sparse_grad().to_dense().flatten().tolist() == [0.0, 1000.0]
+    emb.clear_gradients()
+    emb(ids).sum().backward()
+    assert emb.sparse_grad().to_dense().flatten().tolist() == [0.0, 1000.0]
+
+
 def train(ranks_played: list[int]) -> Tensor:
     emb = table()
     opt = ge.SparseAdagrad([emb], lr=0.1)

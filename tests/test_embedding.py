@@ -299,6 +299,7 @@ def test_dropped_ids_are_zeros_without_a_gradient_and_counted(shape: tuple[int, 
     assert emb(torch.tensor([8, 9])).tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert emb(torch.tensor([1])).tolist() == [[2.0, 3.0]]
     assert emb(torch.tensor(7)).tolist() == [0.0, 0.0]
+    emb.prefetch(torch.tensor([1, 8]))
     assert emb.dropped == 7
 
 
