@@ -71,9 +71,13 @@ def ours(rule: str, num_rows: int, dim: int, dtype: torch.dtype = torch.float32,
     """Our table and optimizer."""
     emb = ge.DistEmbedding(num_rows, dim, init_func=ge.initializers.Uniform(seed=0), dtype=dtype)
     opt = OPTIMIZERS[rule]([emb], lr=0.01, **options)
+    narrow: dict[tuple[int, int], torch.Tensor] = {}  # a network of 16-bit rows gives such gradients itself
 
     def step(ids: torch.Tensor, grad: torch.Tensor) -> None:
-        emb(ids).backward(grad.to(dtype))
+        if dtype is not grad.dtype:
+            key = (grad.data_ptr(), len(grad))
+            grad = narrow[key] if key in narrow else narrow.setdefault(key, grad.to(dtype))
+        emb(ids).backward(grad)
         opt.step()
         opt.zero_grad()
 
