@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -33,6 +34,8 @@ ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
 SHARED_VARIABLE = "GRAPH_EMB_SHARED_MEMORY"
 _WORDS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_STORE_NAME = "graph_emb/store"
+_joined: set[bytes] = set()
 
 
 class ProcessGroup:
@@ -109,7 +112,7 @@ class ProcessGroup:
         choose_interface(os.environ["MASTER_ADDR"])
         try:
             store, rank, world_size = _rendezvous(self.timeout)
-            store = dist.PrefixStore("graph_emb", store)
+            store = dist.PrefixStore(f"graph_emb/{store.add(f'graph_emb/joins/{rank}', 1)}", store)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=self.timeout)
         except GraphEmbError:
             raise
@@ -315,9 +318,10 @@ def _rendezvous(timeout: timedelta) -> tuple[Any, int, int]:
     torch 2.13's listens on every interface. Where a launcher holds the store, no rank listens.
     """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or int(os.environ["RANK"]) != 0:
-        store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
-        return store, rank, world_size
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return next(dist.rendezvous("env://", timeout=timeout))
+    if int(os.environ["RANK"]) != 0:
+        return _join(timeout)
     check_address(address)
     try:
         family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
@@ -337,7 +341,29 @@ def _rendezvous(timeout: timedelta) -> tuple[Any, int, int]:
         multi_tenant=True,
         master_listen_fd=server.detach(),
     )
+    store.set(_STORE_NAME, secrets.token_hex(8))
     return store, 0, world_size
+
+
+def _join(timeout: timedelta) -> tuple[Any, int, int]:
+    """The store of rank 0, but none that this process was in before.
+
+    A rank that begins again may be faster than rank 0, which then still holds the store of the last group.
+    """
+    last = time.monotonic() + timeout.total_seconds()
+    while True:
+        left = timedelta(seconds=max(last - time.monotonic(), 0.001))
+        try:
+            store, rank, world_size = next(dist.rendezvous("env://", timeout=left))
+            name = store.get(_STORE_NAME)
+        except RuntimeError:
+            if not _joined or time.monotonic() >= last:
+                raise  # otherwise rank 0 may be ending the last group's store just now
+        else:
+            if name not in _joined:
+                _joined.add(name)
+                return store, rank, world_size
+        time.sleep(0.01)
 
 
 def _first_line(error: BaseException) -> str:

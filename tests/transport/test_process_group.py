@@ -6,6 +6,8 @@ import importlib
 import os
 import platform
 import socket
+import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -88,6 +90,48 @@ def test_without_a_launcher_rank_0_listens_on_master_addr_alone(ranks: Ranks) ->
     first, second = ranks.run(listen_without_a_launcher, 2, port)
     assert first == [("127.0.0.1", "first"), ("127.0.0.1", "second")]
     assert second == []
+
+
+def begin_again(folder: str, held_by: str, port: int) -> int:
+    """Rank 1 begins anew while rank 0, or the launcher, still holds what the last group said."""
+    told = Path(folder) / held_by
+    if held_by == "rank 0":
+        del os.environ["TORCHELASTIC_USE_AGENT_STORE"]
+        os.environ["MASTER_PORT"] = str(port)
+    begin, joins = dist.init_process_group, dist.rendezvous
+
+    def tell_and_begin(*args: Any, **kwargs: Any) -> None:
+        told.touch()
+        begin(*args, **kwargs)
+
+    def join_and_tell(*args: Any, **kwargs: Any) -> Any:
+        found = next(joins(*args, **kwargs))
+        told.touch()
+        return iter([found])
+
+    for again in range(2):
+        if again and os.environ["RANK"] == "1":
+            dist.init_process_group, dist.rendezvous = tell_and_begin, join_and_tell
+        transport: Any = ge.init(mode="collective", timeout=20)
+        total = int(transport.group.sum(torch.tensor([1]), "count")[0])
+        transport.barrier()
+        if not again and os.environ["RANK"] == "0":
+            if held_by == "launcher":
+                ge.shutdown()
+            while not told.exists():
+                time.sleep(0.01)
+            time.sleep(0.2)  # rank 1 reads what the last group left, if it reads it at all
+        ge.shutdown()
+    dist.init_process_group, dist.rendezvous = begin, joins
+    return total
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("held_by", ["rank 0", "launcher"])
+def test_a_rank_may_begin_again_before_the_others_ended(ranks: Ranks, tmp_path: Path, held_by: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    assert ranks.run(begin_again, 2, str(tmp_path), held_by, port) == [2, 2]
 
 
 def start_alone(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

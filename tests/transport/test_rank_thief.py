@@ -36,7 +36,7 @@ class _Bomb:
 
 def _join_as_thief() -> None:
     store, rank, world_size = next(dist.rendezvous("env://", timeout=timedelta(seconds=60)))
-    store = dist.PrefixStore("graph_emb", store)
+    store = dist.PrefixStore("graph_emb/1", store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
 
 
