@@ -6,7 +6,6 @@ State of rows is copied whole; ids are the table's (partition order). Files hold
 from __future__ import annotations
 
 import inspect
-import json
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, DataError, ModeError, unknown_name
-from graph_emb.core.storage import replacing
+from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
-from graph_emb.optim.rule import FIXED_OPTIONS, ROW_OPTIONS, RowOptions, Rule
+from graph_emb.optim.rule import FIXED_OPTIONS, ROUNDING_STEP, ROW_OPTIONS, RowOptions, Rule
+from graph_emb.optim.state_file import read_state, write_state
+from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
-FORMAT = 1
 
 
 class SparseOptimizer(torch.optim.Optimizer):
@@ -218,6 +217,40 @@ class SparseOptimizer(torch.optim.Optimizer):
         shards = [self.transport.shard(table) for table in tables]
         return [s.state[name] for s in shards for name, spec in s.state_specs.items() if spec.kind == "table"]
 
+    def set_lr(self, lr: float | Tensor) -> None:
+        """Give every group a learning rate, which the next ``step()`` takes, for gradients that are there already too.
+
+        It is that of this process: in collective mode every rank calls it, in kvstore mode it travels with each push.
+        A scheduler goes on from its own rate.
+
+        Raises:
+            ConfigError: NaN, infinite or negative; no group has changed then.
+        """
+        fresh = [{**group, "lr": lr} for group in self.param_groups]
+        for trial in fresh:
+            self.rule_of(trial)
+        self.set_groups(fresh)
+
+    def set_step(self, step: int) -> None:
+        """Let the tables count as many steps as given: the next ``step()`` is ``step + 1`` to them, at once.
+
+        Adam's global clock, Adagrad's with ``lr_decay`` and that of stochastic rounding take it, those of this process:
+        in collective mode every rank calls it, in kvstore mode clocks travel with each push.
+
+        Raises:
+            ConfigError: step is no integer of at least 0, or the optimizer counts no steps, or those of each row.
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ConfigError(f"{type(self).__name__}: step={step!r} must be an integer of at least 0")
+        shards = [self.transport.shard(table) for table in self._tables]
+        clocks = [shard.state[name] for shard in shards for name in _counted(shard)]
+        if not clocks:
+            of_rows = any("step" in shard.state for shard in shards)
+            why = "counts the steps of each row; set emb.optm_state['step']" if of_rows else "keeps no count of steps"
+            raise ConfigError(f"{type(self).__name__} {why}: set_step({step}) would change nothing")
+        for clock in clocks:
+            clock.fill_(step)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients that came back; ``step()`` has consumed its own already.
 
@@ -341,21 +374,8 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def save(self, f: str | Path) -> None:
         """Write the state to ``f_<rank>`` (DGL's naming) as safetensors, atomically; no pickle."""
-        from safetensors.torch import save_file
-
-        target = self._rank_file(f)
-        if not target.parent.is_dir():
-            raise DataError(f"{target.parent} is no folder; make it before save()")
         self.transport.flush()
-        tensors = {
-            f"{name}/{key}": value
-            for name, table in self._tables.items()
-            for key, value in table.optm_state.items()
-            if value.numel()
-        }
-        about = {"format": FORMAT, "world_size": self.world_size, **self.header()}
-        with replacing(target) as draft:
-            save_file(tensors, draft, metadata={"graph_emb": json.dumps(about)})
+        write_state(self._rank_file(f), self._states(), self.world_size, self.header())
 
     def load(self, f: str | Path) -> None:
         """Read what ``save`` wrote.
@@ -364,33 +384,10 @@ class SparseOptimizer(torch.optim.Optimizer):
             DataError: the file is missing or damaged.
             ConfigError: it belongs to another rule or other tables.
         """
-        from safetensors import SafetensorError, safe_open
+        self.load_state_dict(read_state(self._rank_file(f), self._states(), self.world_size))
 
-        target = self._rank_file(f)
-        if not target.is_file():
-            raise DataError(f"no optimizer state at {target}; save() writes it")
-        try:
-            with safe_open(target, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["graph_emb"])
-                names = set(file.keys())
-                state = {
-                    name: {
-                        key: file.get_tensor(f"{name}/{key}") if f"{name}/{key}" in names else torch.empty_like(value)
-                        for key, value in table.optm_state.items()
-                        if f"{name}/{key}" in names or not value.numel()
-                    }
-                    for name, table in self._tables.items()
-                }
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise DataError(f"{target} is no optimizer state of graph_emb or is damaged: {error}") from error
-        if about.get("format") != FORMAT:
-            raise DataError(f"{target} has format {about.get('format')}, this version reads {FORMAT}")
-        if about.get("world_size") != self.world_size:
-            raise ConfigError(
-                f"{target} was written by {about.get('world_size')} processes, this job has {self.world_size}; "
-                "use a checkpoint to change the number of processes"
-            )
-        self.load_state_dict({**about, "state": state})
+    def _states(self) -> dict[str, dict[str, Tensor]]:
+        return {name: table.optm_state for name, table in self._tables.items()}
 
     def _rank_file(self, f: str | Path) -> Path:
         return Path(f).with_name(f"{Path(f).name}_{self.rank}")
@@ -467,6 +464,11 @@ def _groups(params: Any) -> list[dict[str, Any]]:
             raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
         found.append({"params": tables, **group})
     return found
+
+
+def _counted(shard: EmbeddingShard) -> list[str]:
+    """The names of the clocks that say which step of the table is next."""
+    return [n for n in ("step", ROUNDING_STEP) if n in shard.state and shard.state_specs[n].kind == "table"]
 
 
 def transport_of(tables: Iterable[DistEmbedding]) -> Transport:
