@@ -23,7 +23,7 @@ from graph_emb.optim.apply import merge
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
-from graph_emb.transport.base import Transport
+from graph_emb.transport.base import Traffic, Transport
 
 _unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
@@ -317,6 +317,27 @@ class DistEmbedding:
     def _freeze(self, ids: Tensor, frozen: bool) -> None:
         with self._transport.joint(f"freeze of table {self._name!r}"):
             self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), frozen)
+
+    def reset_rows(self, ids: Tensor) -> None:
+        """Give rows the values that they began with, and every state that an optimizer keeps of them.
+
+        Frozen rows too; gradients that came back stay. Clocks that count the steps of the table go on. In collective
+        mode every rank calls it and the ids of all count; in kvstore mode the call of one trainer is enough.
+
+        Args:
+            ids: As ``freeze`` takes them.
+        Raises:
+            PartitionError: an id is out of range.
+            ShapeError: ids are no integer tensor.
+            ConfigError: ``init_func`` was a function of the shape, whose values belong to no id.
+        """
+        with self._transport.joint(f"reset of table {self._name!r}"):
+            self._transport.reset(self._name, check_ids(ids, self.num_embeddings, self._name).flatten())
+
+    @property
+    def traffic(self) -> Traffic:
+        """Ids and bytes of the table that this process asked for and sent since it was made: a copy."""
+        return self._transport.traffic_of(self._name)
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graph_emb.core.compiled import group
+from graph_emb.core.compiled import GOLDEN, group
 from graph_emb.core.errors import PartitionError, ShapeError
 
 Rank = NewType("Rank", int)
@@ -203,6 +203,30 @@ class RankRanges:
             asked, self.bounds, self.ranks, self.world_size, -1 if last is None else last
         )
         return Route(torch.from_numpy(distinct), counts.tolist(), torch.from_numpy(place), first, following)
+
+
+def num_distinct(ids: Tensor) -> int:
+    """How many distinct values ids, (B,), int64, have."""
+    return _num_distinct(ids.contiguous().numpy()) if ids.device.type == "cpu" else len(ids.unique())
+
+
+@njit(cache=True, nogil=True)
+def _num_distinct(ids: np.ndarray) -> int:
+    """The hash table of ``group``, without chains."""
+    bits = 4
+    while (1 << bits) < 2 * len(ids):
+        bits += 1
+    slots = np.full(1 << bits, -1, np.int32)
+    shift, mask = np.uint64(64 - bits), (1 << bits) - 1
+    found = 0
+    for i in range(len(ids)):
+        slot = np.int64((np.uint64(ids[i]) * GOLDEN) >> shift)
+        while slots[slot] >= 0 and ids[slots[slot]] != ids[i]:
+            slot = (slot + 1) & mask
+        if slots[slot] < 0:
+            slots[slot] = i
+            found += 1
+    return found
 
 
 def cut(counts: Sequence[int]) -> list[tuple[int, int, int]]:

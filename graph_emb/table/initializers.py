@@ -113,14 +113,49 @@ def fill_rows_(initializer: Initializer, weight: Tensor, first_id: int, original
         initializer.fill_(weight, first_id)
         return
     for start, stop in _chunks(weight):
-        ids = original_ids.of(first_id + start, first_id + stop)
-        fill_at = getattr(initializer, "fill_at_", None)
-        if fill_at is not None:
-            fill_at(weight[start:stop], ids)
-            continue
-        ends = [0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
-        for low, high in itertools.pairwise(ends):
-            initializer.fill_(weight[start + low : start + high], int(ids[low]))
+        _fill_at_(initializer, weight[start:stop], original_ids.of(first_id + start, first_id + stop))
+
+
+def _fill_at_(initializer: Initializer, weight: Tensor, ids: np.ndarray) -> None:
+    """Write the rows of original ids, (R,) int64 in any order, into weight, shape (R, D)."""
+    fill_at = getattr(initializer, "fill_at_", None)
+    if fill_at is not None:
+        fill_at(weight, ids)
+        return
+    for low, high in _runs(ids):
+        initializer.fill_(weight[low:high], int(ids[low]))
+
+
+def _runs(ids: np.ndarray) -> Iterator[tuple[int, int]]:
+    """[start, stop) of the places where ids, not empty, are consecutive."""
+    return itertools.pairwise([0, *(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)])
+
+
+@torch.no_grad()
+def fill_rows_at_(
+    initializer: Initializer, weight: Tensor, ids: np.ndarray, named: np.ndarray, original_ids: OriginalIds | None
+) -> None:
+    """Write the first values of some rows again into weight, shape (R, D): the values that ``fill_rows_`` wrote.
+
+    Args:
+        initializer: Of the table.
+        weight: Of the table's dtype.
+        ids: Partition-order ids, (R,), int64, ascending.
+        named: Their original ids.
+        original_ids: As in ``fill_rows_``.
+    Raises:
+        ConfigError: a function of the shape made them, which gave all rows of a process their values at once.
+    """
+    if isinstance(initializer, FromFunction):
+        raise ConfigError(
+            "the first values came from init_func(shape, dtype), which knows no ids; make the table with an object of "
+            "graph_emb.initializers, or assign emb.weight[ids] = values"
+        )
+    if isinstance(initializer, OwnerInitializer):
+        for low, high in _runs(ids):
+            initializer.fill_owned_(weight[low:high], int(ids[low]), original_ids)
+        return
+    _fill_at_(initializer, weight, named)
 
 
 def _check_seed(seed: int) -> None:

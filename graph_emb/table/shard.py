@@ -22,7 +22,7 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.graph.original_ids import OriginalIds
 from graph_emb.graph.partition_book import PartitionBook
-from graph_emb.table.initializers import Initializer, fill_rows_
+from graph_emb.table.initializers import Initializer, fill_rows_, fill_rows_at_
 
 LINE = 64  # bytes of a cache line
 AHEAD = 6  # rows whose lines are asked for before they are needed
@@ -97,6 +97,11 @@ class TableSpec:
             raise ConfigError(f"table name {self.name!r} must be non-empty and without '/'")
         checked_shape(self.name, self.num_rows, self.dim, self.dtype)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dim * self.dtype.itemsize
+
     def fill_(self, weight: Tensor, first_id: int) -> None:
         """Write the first values of the rows first_id, first_id + 1, ... into weight, shape (R, D)."""
         fill_rows_(self.initializer, weight, first_id, self.original_ids)
@@ -150,12 +155,14 @@ class EmbeddingShard:
         state: Name to tensor: (num_rows, D) per element, (num_rows,) per row, (1,) per table.
         attached: Whether an optimizer trains the table.
         frozen: Which rows no optimizer may change, (num_rows,) bool; None: none, and no update looks for them.
+        own: [low, high) of the rows that this process writes; None: all.
     """
 
     state_specs: dict[str, StateSpec]
     state: dict[str, Tensor]
     attached: bool
     frozen: Tensor | None = None
+    own: tuple[int, int] | None = None
     _original_ids: np.ndarray | None = None
 
     def __init__(self, spec: TableSpec, first_id: int, num_rows: int, weight: Tensor | None = None) -> None:
@@ -181,13 +188,14 @@ class EmbeddingShard:
         gather(self.weight, rows.to(self.weight.device), out)
 
     def original_ids(self, rows: Tensor) -> np.ndarray:
-        """The original ids of rows, shape (B,), int64; the first call reads those of the whole shard."""
+        """The original ids of ``own`` rows, shape (B,), int64; the first call reads those of all."""
         here = rows.cpu().numpy()
         if self.spec.original_ids is None:
             return here + self.first_id
+        low, high = self.own or (0, self.num_rows)
         if self._original_ids is None:
-            self._original_ids = self.spec.original_ids.of(self.first_id, self.first_id + self.num_rows)
-        return self._original_ids[here]
+            self._original_ids = self.spec.original_ids.of(self.first_id + low, self.first_id + high)
+        return self._original_ids[here - low]
 
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite distinct rows with values, shape (B, D), of any floating dtype; frozen ones too."""
@@ -198,6 +206,25 @@ class EmbeddingShard:
         if self.frozen is None:
             self.frozen = torch.zeros(self.num_rows, dtype=torch.bool, device=self.weight.device)
         self.frozen[rows.to(self.frozen.device)] = frozen
+
+    def reset(self, rows: Tensor, *, weight: bool = True) -> None:
+        """Give rows, repeats allowed, and their state first values again, frozen ones too; rows on any device.
+
+        Args:
+            rows: Shape (B,).
+            weight: False resets the state alone.
+        Raises:
+            ConfigError: the first values are no function of the id.
+        """
+        rows = rows.unique()
+        if weight and len(rows):
+            values = self.weight.new_empty((len(rows), self.spec.dim))
+            ids = rows.cpu().numpy() + self.first_id
+            fill_rows_at_(self.spec.initializer, values, ids, self.original_ids(rows), self.spec.original_ids)
+            self.write(rows.to(self.weight.device), values)
+        for name, tensor in self.state.items():
+            if self.state_specs[name].kind != "table":
+                tensor.index_fill_(0, rows.to(tensor.device), self.state_specs[name].initial)
 
     def without_frozen(self, rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
         """The rows that may change, (B',), with their gradients, (B', D): what an update begins with."""

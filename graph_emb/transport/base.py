@@ -6,9 +6,10 @@ Legend: B ids of a call or rows of a piece, R rows in reach, D width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
@@ -61,14 +62,14 @@ class Reach(NamedTuple):
 
 @dataclass
 class Traffic:
-    """Counts of ids and bytes that a process asked for and sent, since the start.
+    """Counts of ids and bytes that a process asked for and sent, since the start: of one table or of all.
 
     Attributes:
         asked: Ids asked for, repeats counted.
         distinct: Ids asked for, each once a pull.
         local: Distinct ids whose rows it reads without asking another process.
         bytes_sent: Ids, rows and gradients sent to other ranks or machines.
-        steps: Pushes.
+        steps: Pushes: of a table those that touched it, of all tables those of whole steps.
     """
 
     asked: int = 0
@@ -76,6 +77,13 @@ class Traffic:
     local: int = 0
     bytes_sent: int = 0
     steps: int = 0
+
+    def add(self, other: Traffic) -> None:
+        """Add another table's ids and bytes; its steps are not further steps."""
+        self.asked += other.asked
+        self.distinct += other.distinct
+        self.local += other.local
+        self.bytes_sent += other.bytes_sent
 
     @property
     def local_share(self) -> float:
@@ -172,6 +180,8 @@ class Transport(ABC):
         rank: This process.
         world_size: Processes that share the tables.
         lockstep: Whether pull, push and the other joint calls are made by all ranks together.
+        counts: What this process asked for and sent, by table: the transport counts as it goes.
+        num_steps: Whole steps that it pushed.
     """
 
     mode: str
@@ -181,6 +191,24 @@ class Transport(ABC):
     joint: Callable[[str], AbstractContextManager[Any]] = nullcontext
     """Holds a joint call, in the words of errors, and the checks before it: who fails in them has skipped the call."""
     _tables: LiveTables[Any]
+
+    def __init__(self) -> None:
+        self.counts: defaultdict[str, Traffic] = defaultdict(Traffic)
+        self.num_steps = 0
+        self._past = Traffic()
+
+    @property
+    def traffic(self) -> Traffic:
+        """The counts of all tables, those that are gone included."""
+        found = replace(self._past, steps=self.num_steps)
+        for counts in list(self.counts.values()):
+            found.add(counts)
+        return found
+
+    def traffic_of(self, table: str) -> Traffic:
+        """The counts of a live table."""
+        self._tables[table]
+        return replace(self.counts[table])
 
     @abstractmethod
     def create(self, spec: TableSpec) -> None:
@@ -195,6 +223,7 @@ class Transport(ABC):
 
     def destroy(self, table: str) -> None:
         """Free a table; nothing where it is gone. Waits for no process, because the garbage collector may call it."""
+        self._past.add(self.counts.pop(table, Traffic()))
         self._tables.pop(table, None)
 
     @abstractmethod
@@ -251,6 +280,16 @@ class Transport(ABC):
 
         Raises:
             ModeError: processes update rows without asking their owner (kvstore mode with Hogwild).
+        """
+
+    @abstractmethod
+    def reset(self, table: str, ids: Tensor) -> None:
+        """Give rows, frozen ones too, and their state first values again; they are there when it returns. Joint.
+
+        Pushes of this process that came before are applied before. The ids of all ranks count.
+
+        Raises:
+            ConfigError: the first values are no function of the id.
         """
 
     @abstractmethod

@@ -22,7 +22,7 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather, gather_two
 from graph_emb.transport import lockstep
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Traffic, Transport
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, pack_share, settle
@@ -154,7 +154,7 @@ class CollectiveTransport(Transport):
         self.rank = group.rank
         self.world_size = group.world_size
         self.local_rank = group.local_rank
-        self.traffic = Traffic()
+        super().__init__()
         self._tables: LiveTables[RankTable] = LiveTables()
         self._created = 0
         calls = JointCalls(group, self._tables)
@@ -210,7 +210,7 @@ class CollectiveTransport(Transport):
             found.early = None
             return gather(rows, route.place.to(rows.device))
         route = found.ranges.route(ids, self.rank)
-        self._count(route, len(ids))
+        self._count(table, route, len(ids))
         weight, remote = found.shard.weight, len(route.ids) - route.counts[self.rank]
         others = weight.new_empty((remote, found.spec.dim))
         if self.world_size > 1:
@@ -228,7 +228,7 @@ class CollectiveTransport(Transport):
         what = f"{'pull' if call == lockstep.PULL else 'prefetch'} of table {found.spec.name!r}"
         wanted = self._agree_counts(call, found.identity, asks, what)
         asked = self.group.exchange(route.ids[: sum(asks)], asks, wanted, what)
-        self.traffic.bytes_sent += sum(asks) * 8 + len(asked) * found.spec.dim * found.spec.dtype.itemsize
+        self.counts[found.spec.name].bytes_sent += sum(asks) * 8 + len(asked) * found.spec.row_bytes
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
 
     @_joint("prefetch")
@@ -238,7 +238,7 @@ class CollectiveTransport(Transport):
         if found.early is not None:
             raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
         route = found.ranges.route(ids, self.rank)
-        self._count(route, len(ids))
+        self._count(table, route, len(ids))
         rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
         early = Prefetch(ids.clone(), route, rows)
         if self.world_size > 1:
@@ -278,7 +278,7 @@ class CollectiveTransport(Transport):
         got = self.group.exchange(fresh, counts, coming, what)
         starts = torch.tensor([0, *early.asks]).cumsum(0)[:-1].repeat_interleave(torch.tensor(coming))
         early.rows.index_copy_(0, (places + starts).to(got.device), got)
-        self.traffic.bytes_sent += len(places) * 8 + fresh.numel() * fresh.element_size()
+        self.counts[found.spec.name].bytes_sent += len(places) * 8 + fresh.numel() * fresh.element_size()
 
     @_joint("push")
     def push(self, pushes: Sequence[Push]) -> None:
@@ -295,9 +295,9 @@ class CollectiveTransport(Transport):
             numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
             got = self.agree(lockstep.PUSH, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
             touched = got[:, len(packed) :].any(dim=0).tolist()
-            for p in packed:
+            for name, p in zip(names, packed, strict=True):
                 travelling = len(p.ids) - p.counts[self.rank]
-                self.traffic.bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
+                self.counts[name].bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
             packed = exchange(self.group, packed, got[:, : len(packed)].T.tolist(), what)
         for (push, table), came, reached in zip(both, packed, touched, strict=True):
             if reached:
@@ -305,7 +305,8 @@ class CollectiveTransport(Transport):
                 rows = ids.to(grads.device) - table.shard.first_id
                 self.mark_changed(push.table, rows)
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
-        self.traffic.steps += 1
+                self.counts[push.table].steps += 1
+        self.num_steps += 1
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""
@@ -343,20 +344,31 @@ class CollectiveTransport(Transport):
 
     @_joint("freeze")
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
+        rows, anywhere = self._named(lockstep.FREEZE, table, ids, "freeze")
+        if anywhere:  # of all ranks: each knows whether any froze rows
+            self._tables[table].shard.freeze(rows, frozen)
+
+    @_joint("reset")
+    def reset(self, table: str, ids: Tensor) -> None:
+        rows, _ = self._named(lockstep.RESET, table, ids, "reset")
+        self._tables[table].shard.reset(rows)
+        self.mark_changed(table, rows)
+
+    def _named(self, call: int, table: str, ids: Tensor, word: str) -> tuple[Tensor, bool]:
+        """The rows of this rank that any rank names by ids, repeats kept, and whether any rank names one anywhere."""
         found = self._tables[table]
-        what = f"freeze of table {table!r}"
+        what = f"{word} of table {table!r}"
         route = found.ranges.route(ids, self.rank)
         remote = len(route.ids) - route.counts[self.rank]
         rows, anywhere = route.ids[remote:], len(route.ids) > 0
         if self.world_size > 1:
             counts = list(route.counts)
             counts[self.rank] = 0
-            told = torch.tensor([[count, int(anywhere)] for count in counts])  # every rank knows whether any froze rows
-            got = self.agree(lockstep.FREEZE, found.identity, told, what)
+            told = torch.tensor([[count, int(anywhere)] for count in counts])
+            got = self.agree(call, found.identity, told, what)
             coming, anywhere = got[:, 0].tolist(), bool(got[:, 1].any())
             rows = torch.cat([rows, self.group.exchange(route.ids[:remote], counts, coming, what)])
-        if anywhere:
-            found.shard.freeze(rows - found.shard.first_id, frozen)
+        return rows - found.shard.first_id, anywhere
 
     def votes(self, yes: bool) -> int:
         self._tables.check_open()
@@ -391,10 +403,11 @@ class CollectiveTransport(Transport):
             self._tables.close()
             self.group.close()
 
-    def _count(self, route: Route, asked: int) -> None:
-        self.traffic.asked += asked
-        self.traffic.distinct += len(route.ids)
-        self.traffic.local += route.counts[self.rank]
+    def _count(self, table: str, route: Route, asked: int) -> None:
+        counts = self.counts[table]
+        counts.asked += asked
+        counts.distinct += len(route.ids)
+        counts.local += route.counts[self.rank]
 
 
 def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]], what: str) -> list[Packed]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from graph_emb.core.errors import ShapeError
-from graph_emb.graph.partition_book import Rank, check_ids
+from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec
@@ -26,6 +26,7 @@ class LocalTransport(Transport):
     lockstep = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._tables: LiveTables[EmbeddingShard] = LiveTables()
 
     def create(self, spec: TableSpec) -> None:
@@ -41,14 +42,27 @@ class LocalTransport(Transport):
 
     def pull(self, table: str, ids: Tensor) -> Tensor:
         shard = self._tables[table]
+        self._count_pull(table, ids)
         return shard.read(ids.to(shard.weight.device))
 
+    def _count_pull(self, table: str, ids: Tensor) -> None:
+        distinct = num_distinct(ids)
+        counts = self.counts[table]
+        counts.asked += len(ids)
+        counts.distinct += distinct
+        counts.local += distinct
+
     def push(self, pushes: Sequence[Push]) -> None:
+        self.num_steps += 1
         for push in pushes:
             if push.touched:
-                shard = self._tables[push.table]
-                device = shard.weight.device
-                apply_update(push.rule, shard, push.ids.to(device), push.grads.to(device), push.merge)
+                self._apply(push)
+
+    def _apply(self, push: Push) -> None:
+        shard = self._tables[push.table]
+        device = shard.weight.device
+        apply_update(push.rule, shard, push.ids.to(device), push.grads.to(device), push.merge)
+        self.counts[push.table].steps += 1
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
         shard = self._tables[table]
@@ -56,6 +70,9 @@ class LocalTransport(Transport):
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         self._tables[table].freeze(ids, frozen)
+
+    def reset(self, table: str, ids: Tensor) -> None:
+        self._tables[table].reset(ids)
 
     def votes(self, yes: bool) -> int:
         self._tables.check_open()
@@ -114,16 +131,17 @@ class StandaloneTransport(LocalTransport):
     def pull(self, table: str, ids: Tensor) -> Tensor:
         if table not in self._pull_handlers:
             return super().pull(table, ids)
+        self._count_pull(table, ids)
         distinct, inverse = ids.unique(return_inverse=True)
         return self._pull_handlers[table](self._data(), table, distinct)[inverse]
 
-    def push(self, pushes: Sequence[Push]) -> None:
-        for push in pushes:
-            if push.table not in self._push_handlers:
-                super().push([push])
-            elif push.touched:
-                rows, grads = merge(*self.shard(push.table).without_frozen(push.ids, push.grads), push.merge)
-                self._push_handlers[push.table](self._data(), push.table, rows, grads)
+    def _apply(self, push: Push) -> None:
+        if push.table not in self._push_handlers:
+            super()._apply(push)
+            return
+        rows, grads = merge(*self.shard(push.table).without_frozen(push.ids, push.grads), push.merge)
+        self._push_handlers[push.table](self._data(), push.table, rows, grads)
+        self.counts[push.table].steps += 1
 
     def push_data(self, table: str, ids: Tensor, values: Tensor) -> None:
         """As ``KVStoreTransport.push_data``."""

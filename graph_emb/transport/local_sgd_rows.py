@@ -87,9 +87,11 @@ class LocalSGDRows:
         self._copies = [self._lend(f"copies {t}", len(places)) for t, places in enumerate(self._places)]
         for copies, places in zip(self._copies, self._places, strict=True):
             gather(here, places, copies)
-        traffic = transport.traffic
-        traffic.asked, traffic.distinct = traffic.asked + len(sent), traffic.distinct + len(sent)
-        traffic.bytes_sent += len(sent) * 8 + sum(wanted) * self._row_bytes
+        sums = zip(self._names, self._asks.sum(axis=0).tolist(), self._wanted.sum(axis=0).tolist(), strict=True)
+        for name, num_asked, num_served in sums:
+            counts = transport.counts[name]
+            counts.asked, counts.distinct = counts.asked + num_asked, counts.distinct + num_asked
+            counts.bytes_sent += num_asked * 8 + num_served * self._row_bytes
         return self._copies
 
     def give_back(self) -> None:
@@ -122,8 +124,10 @@ class LocalSGDRows:
             rows = self._asked[part] - shard.first_id
             apply_update(SGD(1.0), shard, rows, came[part], "sum", prepared=True, distinct=True)
             transport.mark_changed(shard.spec.name, rows)
-        transport.traffic.bytes_sent += len(changes) * self._row_bytes
-        transport.traffic.steps += 1
+        for name, num in zip(self._names, self._asks.sum(axis=0).tolist(), strict=True):
+            transport.counts[name].bytes_sent += num * self._row_bytes
+            transport.counts[name].steps += 1
+        transport.num_steps += 1
         self._copies = []
 
     def _served(self) -> Iterator[tuple[EmbeddingShard, slice]]:

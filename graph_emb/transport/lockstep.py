@@ -19,7 +19,7 @@ from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.graph.partition_book import Part, PartitionBook, RangeBook, RankRanges, Route
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 
-PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE = range(1, 14)
+PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE, RESET = range(1, 15)
 """Numbers of the joint calls of ranks, the walkers' included."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
@@ -28,6 +28,7 @@ FIXED = 4
 _WORDS = (
     *("pull", "push", "write", "prefetch", "pull of prefetched rows", "freeze", "copies of rows"),
     *("changes of copied rows", "walks over partitions", "walks over partitions", "votes", "barrier", "create"),
+    "reset",
 )
 """The calls as errors name them, in the order of their numbers."""
 _AUTOMATIC = re.compile(r"embedding_\d+")

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
 from graph_emb.graph.original_ids import ArrayIds, FileIds
-from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, cut
+from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, cut, num_distinct
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.initializers import FromArray, OwnerInitializer
 from graph_emb.table.shard import CPU, TableSpec, accumulation_dtype, gather
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Traffic, Transport
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
 from graph_emb.transport.kvstore.rpc import Exchange, Session, check_picklable
@@ -51,6 +52,7 @@ class KVStoreTransport(Transport):
     lockstep = False
 
     def __init__(self, session: Session, *, staleness: int = 0, hogwild: bool = False) -> None:
+        super().__init__()
         if staleness < 0:
             raise ConfigError(f"staleness {staleness} must not be negative")
         self.rank, self.world_size = Rank(session.rank), len(session.machines)
@@ -64,7 +66,6 @@ class KVStoreTransport(Transport):
         self._failures: list[GraphEmbError] = []
         self._garbage: deque[tuple[tuple[str, int], int]] = deque()
         self._push_buffer: PushBuffer | None = None
-        self.traffic = Traffic()
 
     def create(self, spec: TableSpec) -> None:
         """Make the table at every server, with values that depend on seed and id alone; waits for no trainer."""
@@ -126,7 +127,8 @@ class KVStoreTransport(Transport):
     def destroy(self, table: str) -> None:
         """Forget a table. Sends nothing, because the garbage collector may call it at any moment: the servers hear
         of it with the next create, flush, barrier or close, and free the memory when every trainer forgot it."""
-        found = self._tables.pop(table, None)
+        found = self._tables.get(table)
+        super().destroy(table)
         if found is not None:
             if found.shard.attached:
                 self._garbage.append((found.key, found.optimizers))
@@ -174,7 +176,8 @@ class KVStoreTransport(Transport):
         if not found.pull_handler:
             local = ids - found.low
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
-                self._count(len(ids), len(ids), len(ids))
+                distinct = num_distinct(ids)
+                self._count(table, len(ids), distinct, distinct)
                 return found.shard.read(local)
         own = range(0) if found.pull_handler else self._servers
         route = found.owners.route(ids)
@@ -182,8 +185,8 @@ class KVStoreTransport(Transport):
         away = [piece for piece in pieces if piece[0] not in own]
         numbers = self._exchange.start([(s, "pull", (found.key,), (route.ids[i:j],)) for s, i, j in away])
         remote = sum(end - start for _, start, end in away)
-        self._count(len(ids), len(route.ids), len(route.ids) - remote)
-        self.traffic.bytes_sent += 8 * remote
+        self._count(table, len(ids), len(route.ids), len(route.ids) - remote)
+        self.counts[table].bytes_sent += 8 * remote
         out = torch.empty((len(route.ids), found.spec.dim), dtype=found.spec.dtype)
         for server, start, end in pieces:
             if server in own:
@@ -192,10 +195,11 @@ class KVStoreTransport(Transport):
             out[start:end] = answer.tensors[0]
         return gather(out, route.place)
 
-    def _count(self, asked: int, distinct: int, local: int) -> None:
-        self.traffic.asked += asked
-        self.traffic.distinct += distinct
-        self.traffic.local += local
+    def _count(self, table: str, asked: int, distinct: int, local: int) -> None:
+        counts = self.counts[table]
+        counts.asked += asked
+        counts.distinct += distinct
+        counts.local += local
 
     def push(self, pushes: Sequence[Push]) -> None:
         """Send the gradients of one step to the owners, merged; a later push, flush or pull raises a failure there.
@@ -203,7 +207,7 @@ class KVStoreTransport(Transport):
         The learning rate and other numbers travel with each push. A per-table clock is the pushing trainer's own.
         Where the servers' answers are awaited here, what failed is raised when all tables are sent.
         """
-        self.traffic.steps += 1
+        self.num_steps += 1
         for push in pushes:
             if push.touched:
                 self._push(self._tables[push.table], push)
@@ -231,9 +235,10 @@ class KVStoreTransport(Transport):
                 self._exchange.tell(server, "push_placed", *arguments, self._push_buffer.last, start, end)
             else:
                 self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
-                self.traffic.bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
+                self.counts[push.table].bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
             self._unflushed.add(server)
         table.pending += 1
+        self.counts[push.table].steps += 1
         for name in clocks:
             table.shard.state[name].add_(1)
 
@@ -284,6 +289,10 @@ class KVStoreTransport(Transport):
         ids = ids.to("cpu").unique()
         self._exchange.ask([(s, "freeze", (found.key, frozen), (ids[i:j],)) for s, i, j in found.book.pieces(ids)])
         found.shard.freeze(ids[(ids >= found.low) & (ids < found.high)] - found.low, frozen)
+
+    def reset(self, table: str, ids: Tensor) -> None:
+        found, ids = self._tables[table], ids.to("cpu").unique()
+        self._exchange.ask([(s, "reset", (found.key,), (ids[i:j],)) for s, i, j in found.book.pieces(ids)])
 
     def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
         """Let ``func(data_store, name, local_offset, data)`` apply pushes at the owners; every trainer calls it.
@@ -418,6 +427,9 @@ class ServerArray(FromArray):
 
     def fill_(self, weight: Tensor, first_id: int) -> None:
         super().fill_(weight, first_id - self._first_id)
+
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        super().fill_at_(weight, ids - self._first_id)
 
 
 def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool = False) -> TableSpec:

@@ -125,6 +125,7 @@ class Tables:
                 raise
             table.segments[0] = Segments({"": name}, set(trainers) if create else set())
             table.shards[0] = shared.SharedShard(spec, table.first_id, weight)
+            table.shards[0].own = table.low, table.high
             self._tables[key] = table
         mine, theirs = table.spec, spec
         if (mine.num_rows, mine.dim, mine.dtype, mine.book) != (theirs.num_rows, theirs.dim, theirs.dtype, theirs.book):
@@ -155,7 +156,7 @@ class Tables:
                 state[name][table.low : table.high] = wanted[name].initial
             shard = shared.SharedShard(table.spec, table.first_id, weight)
             shard.hold_state(wanted, state)
-            shard.frozen = table.shards[0].frozen
+            shard.frozen, shard.own = table.shards[0].frozen, table.shards[0].own
             table.shards[optimizer] = shard
             table.segments[optimizer] = Segments(names, set(trainers) if create else set())
         elif tuple(table.shards[optimizer].state_specs.values()) != specs:
@@ -231,6 +232,13 @@ class Tables:
         for shard in table.shards.values():
             shard.frozen = table.shards[0].frozen
 
+    def reset(self, sender: int, key: Key, ids: Tensor) -> None:
+        """First values again for distinct rows that this server owns, and for the state of every optimizer."""
+        table = self._table(key)
+        rows = table.rows(ids)
+        for optimizer, shard in table.shards.items():
+            shard.reset(rows, weight=optimizer == 0)
+
     def read_column(self, sender: int, key: Key, optimizer: int, column: str, low: int, high: int) -> Answer:
         """Rows of the ids [low, high), all of this server, of the weight or of a piece of state."""
         table = self._table(key)
@@ -285,7 +293,7 @@ class Tables:
 
 
 ANSWERED = {
-    *("create", "attach", "push_buffer", "write", "freeze", "pull", "read_column", "write_column", "register"),
+    *("create", "attach", "push_buffer", "write", "freeze", "reset", "pull", "read_column", "write_column", "register"),
     *("flush", "barrier"),
 }
 UNANSWERED = {"mapped", "release", "push", "push_placed", "push_data"}
