@@ -24,6 +24,7 @@ from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Traffic, Transport
+from graph_emb.weight import Weight
 
 _unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
@@ -425,72 +426,3 @@ def _check_bags(table: str, ids: Tensor, offsets: Tensor, mode: str, weights: Te
             f"table {table!r}: per_sample_weights of shape {tuple(weights.shape)} and {weights.dtype}; expected a "
             f"floating factor for each of {len(ids)} ids"
         )
-
-
-class Weight:
-    """Rows of a table by id, outside autograd."""
-
-    def __init__(self, table: DistEmbedding) -> None:
-        self._table = table
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(num_embeddings, embedding_dim)."""
-        return self._table.num_embeddings, self._table.embedding_dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._table._spec.dtype
-
-    @property
-    def name(self) -> str:
-        return self._table.name
-
-    @property
-    def part_policy(self) -> Any:
-        return self._table.part_policy
-
-    def __len__(self) -> int:
-        return self._table.num_embeddings
-
-    def __getitem__(self, key: Tensor | slice | int) -> Tensor:
-        """Copies of rows, shape (B, D); an integer gives shape (D,)."""
-        transport = self._table._transport
-        with transport.joint(f"pull of table {self.name!r}"):
-            rows = transport.pull(self.name, self._ids(key))
-        one = isinstance(key, int) or getattr(key, "ndim", 1) == 0  # numpy's integers and scalar tensors too
-        return rows[0] if one else rows
-
-    def __setitem__(self, key: Tensor | slice | int, values: Tensor) -> None:
-        """Overwrite rows of distinct ids with values that broadcast to (B, D)."""
-        transport = self._table._transport
-        with transport.joint(f"write of table {self.name!r}"):
-            transport.write(self.name, *self._ids_and_rows(key, values))
-
-    def _ids_and_rows(self, key: Tensor | slice | int, values: Tensor) -> tuple[Tensor, Tensor]:
-        ids = self._ids(key)
-        if ids.unique().numel() != ids.numel():
-            raise ShapeError(f"table {self.name!r}: an id is assigned twice; pass distinct ids")
-        rows = torch.as_tensor(values, dtype=self.dtype).detach()  # the table would keep the graph of all values alive
-        try:
-            return ids, rows.broadcast_to(ids.numel(), self._table.embedding_dim)
-        except RuntimeError:
-            raise ShapeError(
-                f"table {self.name!r}: values have shape {tuple(rows.shape)}; "
-                f"expected ({ids.numel()}, {self._table.embedding_dim})"
-            ) from None
-
-    def _ids(self, key: Tensor | slice | int) -> Tensor:
-        if isinstance(key, tuple):
-            raise ShapeError(
-                f"table {self.name!r}: weight[...] takes the ids of whole rows, got {len(key)} indices; read columns "
-                "by weight[ids][:, columns], and assign whole rows"
-            )
-        if isinstance(key, slice):
-            return torch.from_numpy(np.arange(*key.indices(len(self)), dtype=np.int64))  # torch's refuses 3:2
-        ids = torch.as_tensor([key] if isinstance(key, int) else key)
-        if ids.dtype == torch.bool:
-            if tuple(ids.shape) != (len(self),):
-                raise ShapeError(f"table {self.name!r}: mask of shape {tuple(ids.shape)}; expected ({len(self)},)")
-            return ids.nonzero().flatten()
-        return check_ids(ids, len(self), self.name).flatten()

@@ -17,7 +17,7 @@ LAYERS = [
     {"graph"},
     {"table", "optim"},
     {"transport"},
-    {"embedding", "optimizer", "sparse_optimizer"},
+    {"weight", "embedding", "optimizer", "sparse_optimizer"},
     {"checkpoint", "formats", "sampling", "initializers"},
     {"models", "evaluate"},
     {"config"},
