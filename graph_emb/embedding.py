@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.core.errors import ConfigError, ModeError, ShapeError, unknown_name
+from graph_emb.core.errors import ModeError, unknown_name
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
-from graph_emb.optim.apply import merge
+from graph_emb.optim.apply import merge, merged_bags
+from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
@@ -44,7 +44,7 @@ class _Capture(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
-        ctx.trace.add(ctx.ids, grad)
+        ctx.trace.add(ctx.ids, grad.reshape(ctx.ids.numel(), grad.shape[-1]))
         return None, None, None, None
 
 
@@ -55,13 +55,18 @@ class _Trace:
     """
 
     def __init__(self) -> None:
-        self.entries: list[tuple[Tensor, Tensor, int]] = []
+        self.entries: list[tuple[Tensor, Tensor | BagGradients, int]] = []
         self.touched = False
 
-    def add(self, ids: Tensor, grad: Tensor) -> None:
+    def add(self, ids: Tensor, grads: Tensor | BagGradients) -> None:
+        """Keep the gradients of ids, (B, D), or of the bags that they are in."""
         self.touched = True
-        grads = grad.reshape(ids.numel(), grad.shape[-1])
-        self.entries.append((ids, grads, grads._version))
+        self.entries.append((ids, grads, _received(grads)._version))
+
+
+def _received(grads: Tensor | BagGradients) -> Tensor:
+    """The tensor that backward handed in."""
+    return grads if isinstance(grads, Tensor) else grads.grads
 
 
 class DistEmbedding:
@@ -180,7 +185,8 @@ class DistEmbedding:
     ) -> Tensor:
         """Sums or means of rows over bags of ids, with the conventions of ``torch.nn.EmbeddingBag``.
 
-        Each distinct row is pulled, and its gradient pushed, once; no row is copied for each of its occurrences.
+        Rows are summed where they lie, or each distinct one is pulled once; gradients of the bags are merged into the
+        rows of their ids: nothing is copied for each of the ids.
 
         Args:
             ids: Shape (B,) with offsets, or (bags, ids of each) without.
@@ -199,23 +205,25 @@ class DistEmbedding:
             >>> emb.bag(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 1])).tolist()  # bags of 1, of none, of 3 and 3
             [[1.0], [0.0], [6.0]]
         """
-        inside = self._inside(ids) if self._drops else check_ids(ids, self.num_embeddings, self._name)
-        flat = ids.flatten().long()
-        if ids.dim() == 2 and offsets is None:
-            offsets = torch.arange(len(ids)) * ids.shape[1]
-        elif ids.dim() != 1 or offsets is None:
-            raise ShapeError(
-                f"table {self._name!r}: ids of shape {tuple(ids.shape)}: (B,) needs offsets, (bags, n) none"
-            )
-        _check_bags(self._name, flat, offsets, mode, per_sample_weights)
-        distinct, places = torch.unique(flat, return_inverse=True)
-        if self._drops:  # the call counts a distinct id once
-            self.dropped += len(flat) - len(inside) - (len(distinct) - len(self._inside(distinct)))
-        rows, places = self(distinct, device), places.to(device)
-        sums = rows.to(accumulation_dtype(rows.dtype))
-        weights = None if per_sample_weights is None else per_sample_weights.flatten().to(sums.dtype)
-        found = F.embedding_bag(places, sums, offsets.long().to(device), mode=mode, per_sample_weights=weights)
-        return found.to(rows.dtype)
+        check_ids(ids.flatten()[:0] if self._drops else ids, self.num_embeddings, self._name)
+        bags = checked_bags(self._name, ids, offsets, mode, per_sample_weights, self.dtype)
+        if self._drops:
+            outside = (bags.ids < 0) | (bags.ids >= self.num_embeddings)
+            bags.ids[outside] = -1
+            self.dropped += int(outside.sum())
+        traced = torch.is_grad_enabled()
+        rows = places = None
+        with self._transport.joint(f"pull of table {self._name!r}"):
+            if traced and per_sample_weights is not None and per_sample_weights.requires_grad:
+                distinct, places = bags.distinct()
+                rows = self._transport.pull(self._name, distinct)
+                found = bags.sums(rows, places)
+            else:
+                found = self._transport.pull_sums(self._name, bags)
+        found = found.to(device, self.dtype)
+        if not traced:
+            return found
+        return CaptureBags.apply(self.anchor, per_sample_weights, found, self._live_trace, bags, rows, places)
 
     def prefetch(self, idx: Tensor) -> None:
         """Start to fetch rows that the next call will ask for, while this process goes on.
@@ -242,29 +250,44 @@ class DistEmbedding:
         self._live_trace.touched = False
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:
-        """(ids, gradients) that came back since the last step: shapes (B,) and (B, D).
+        """(ids, gradients) that came back since the last step: shapes (B,) and (B, D), bags' with a row for each id.
 
         Raises:
             ModeError: a gradient was written in place since; ``scale_gradients`` makes new ones.
         """
+        return [(ids, grads if isinstance(grads, Tensor) else grads.rows()) for ids, grads in self._entries()]
+
+    def _entries(self) -> list[tuple[Tensor, Tensor | BagGradients]]:
         for _, grads, version in self._live_trace.entries:
-            if grads._version != version:
+            if (received := _received(grads))._version != version:
                 raise ModeError(
-                    f"table {self._name!r}: a gradient of shape {tuple(grads.shape)} was changed in place after "
+                    f"table {self._name!r}: a gradient of shape {tuple(received.shape)} was changed in place after "
                     "backward(); keep it until step(), or pass a copy to backward()"
                 )
         return [(ids, grads) for ids, grads, _ in self._live_trace.entries]
 
-    def joined_pending(self) -> tuple[Tensor, Tensor]:
-        """``pending`` as one pair; of no rows where a backward met none, which still counts as a step."""
-        entries = self.pending()
+    def joined_pending(self, bags: Literal["kept", "merged", "spread"] = "merged") -> tuple[Tensor, Any]:
+        """``pending`` as one pair; of no rows where a backward met none, which still counts as a step.
+
+        Args:
+            bags: ``"kept"`` leaves the gradients of bags as they are where they are all; ``"merged"`` sums those of an
+                id within a call (see ``merged_bags``); ``"spread"`` has one for each id, for averages and the like.
+        """
+        entries = self._entries()
         if not entries:
             return torch.empty(0, dtype=torch.int64), torch.empty(0, self.embedding_dim)
-        if len(entries) == 1:
+        if bags == "kept" and len(entries) == 1:
             return entries[0]
-        device = entries[0][1].device
-        ids = torch.cat([ids.to(device) for ids, _ in entries])
-        return ids, torch.cat([grads.to(device) for _, grads in entries])
+        rows: list[tuple[Tensor, Tensor]] = []
+        for ids, grads in entries:
+            if isinstance(grads, BagGradients):
+                ids, grads = (ids, grads.rows()) if bags == "spread" else merged_bags(ids, grads)
+            rows.append((ids, grads))
+        if len(rows) == 1:
+            return rows[0]
+        device = rows[0][1].device
+        joined = torch.cat([ids.to(device) for ids, _ in rows])
+        return joined, torch.cat([grads.to(device) for _, grads in rows])
 
     def sparse_grad(self) -> Tensor:
         """The gradient that came back in this process since the last step, for an update of one's own.
@@ -285,9 +308,9 @@ class DistEmbedding:
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply the gradients that came back since the last step, to clip them for instance."""
-        pending = self.pending()
+        entries = self._entries()
         self._live_trace.entries.clear()
-        for ids, grads in pending:
+        for ids, grads in entries:
             self._live_trace.add(ids, grads * factor)
 
     @property
@@ -409,20 +432,3 @@ class DistEmbedding:
 
     def __repr__(self) -> str:
         return f"DistEmbedding({self._name!r}, {self.num_embeddings}, {self.embedding_dim}, dtype={self._spec.dtype})"
-
-
-def _check_bags(table: str, ids: Tensor, offsets: Tensor, mode: str, weights: Tensor | None) -> None:
-    if mode not in ("sum", "mean"):
-        raise unknown_name("mode", mode, ("sum", "mean"))
-    steps = offsets.diff() if offsets.dim() == 1 and not offsets.is_floating_point() else None
-    if steps is None or (len(offsets) and (offsets[0] != 0 or (steps < 0).any() or offsets[-1] > len(ids))):
-        raise ShapeError(f"table {table!r}: offsets must be integers that ascend from 0 to at most {len(ids)}, the ids")
-    if len(ids) and not len(offsets):
-        raise ShapeError(f"table {table!r}: {len(ids)} ids and no bag; give the offset 0")
-    if weights is not None and mode == "mean":
-        raise ConfigError(f"table {table!r}: per_sample_weights are for mode='sum', as in torch.nn.EmbeddingBag")
-    if weights is not None and (weights.numel() != len(ids) or not weights.is_floating_point()):
-        raise ShapeError(
-            f"table {table!r}: per_sample_weights of shape {tuple(weights.shape)} and {weights.dtype}; expected a "
-            f"floating factor for each of {len(ids)} ids"
-        )

@@ -186,8 +186,11 @@ class SparseOptimizer(torch.optim.Optimizer):
             rule = self.rule_of(group)
             for table in group["tables"]:
                 if table.touched or self.transport.lockstep:
-                    ids, grads = table.joined_pending()
-                    check_gradient(table.name, ids, grads, table.embedding_dim)
+                    spread = self._merge == "mean" or rule.per_occurrence
+                    kept = "kept" if self.transport.takes_bags else "spread" if spread else "merged"
+                    ids, grads = table.joined_pending(kept)
+                    if isinstance(grads, Tensor):
+                        check_gradient(table.name, ids, grads, table.embedding_dim)
                     grads = -grads if group["maximize"] else grads
                     pushes.append(Push(table.name, ids, grads, rule, self._merge, table.touched))
         return pushes

@@ -15,7 +15,9 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENGINE = ["tests/optim", "tests/table", "tests/transport"]
-ENGINE += [f"tests/test_{name}.py" for name in ("embedding", "optimizer")] + ["tests/graph/test_partition_book.py"]
+ENGINE += [f"tests/test_{name}.py" for name in ("bags", "embedding", "optimizer")] + [
+    "tests/graph/test_partition_book.py"
+]
 
 MUTANTS: list[tuple[str, str, str]] = [
     # file, text, replacement
@@ -56,8 +58,14 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("optim/kernels.py", "lr * (np.sqrt(of_row) / np.sqrt(of_step))", "lr * (of_row / of_step)"),
     ("optim/kernels.py", "np.sqrt(of_gradient) + decay * norm", "np.sqrt(of_gradient)"),
     ("optim/kernels.py", "out[d] += grads[i, d]", "out[d] = grads[i, d]"),
-    ("optim/kernels.py", "if mean:", "if not mean:"),
-    ("optim/kernels.py", "row_key(seed, step, ids[k])", "row_key(seed, step, k)"),
+    ("optim/kernels.py", "if mean and count > 1:", "if not mean and count > 1:"),
+    ("optim/kernels.py", "out[d] += f * rows[s, d]", "out[d] += rows[s, d]"),
+    ("table/bags.py", "total[d] += row[d] * factor[i]", "total[d] += row[d] * factor[k]"),
+    ("table/bags.py", "total[d] /= size", "total[d] /= size + 1"),
+    ("table/bags.py", "grads / self.sizes.clamp(min=1)", "grads / self.sizes.clamp(min=2)"),
+    ("table/bags.py", "row[d] * grads[source[i], d]", "row[d] * grads[source[0], d]"),
+    ("optim/rounding.py", "rest << (np.uint64(32) - shift)", "rest << (np.uint64(31) - shift)"),
+    ("optim/rounding.py", "row_key(seed, step, ids[k])", "row_key(seed, step, k)"),
     ("optim/rounding.py", "chance < rest", "chance <= rest + rest"),
     ("optim/rounding.py", "np.uint32(0x7FFF) +", "np.uint32(0x8000) +"),
     ("core/compiled.py", "following[last[k]] = i", "following[i] = last[k]"),
@@ -66,7 +74,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("table/shard.py", "return gather(self.weight, rows)", "return gather(self.weight, rows.sort()[0])"),
     ("table/shard.py", "tensor.clone() if", "tensor if"),
     ("embedding.py", "pull(self._name, ids).to(device)", "pull(self._name, ids.flip(0)).to(device)"),
-    ("embedding.py", "ctx.trace.add(ctx.ids, grad)", "ctx.trace.add(ctx.ids.flip(0), grad)"),
+    ("embedding.py", "ctx.trace.add(ctx.ids, grad.", "ctx.trace.add(ctx.ids.flip(0), grad."),
     ("sparse_optimizer.py", "self._tables[push.table].clear_gradients()", "pass"),
     ("graph/partition_book.py", "right=True", "right=False"),
     ("graph/partition_book.py", "low < 0 or high >= num_rows", "low < 0 or high > num_rows"),

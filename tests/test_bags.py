@@ -11,7 +11,9 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
+from graph_emb.table.bags import Bags
 from tests.ranks import Ranks
+from tests.transport.kvstore.cluster import Cluster, close_idle
 
 ROWS, DIM = 30, 4
 
@@ -21,6 +23,12 @@ def fresh_mode() -> Iterator[None]:
     ge.shutdown()
     yield
     ge.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    yield
+    close_idle()
 
 
 def table(name: str = "t", dtype: torch.dtype = torch.float64) -> ge.DistEmbedding:
@@ -97,31 +105,135 @@ def test_sums_over_many_occurrences_are_float32(dtype: torch.dtype) -> None:
     assert emb.sparse_grad().to_dense().flatten().tolist() == [0.0, 1000.0]
 
 
-def train(ranks_played: list[int]) -> Tensor:
+def as_rows(emb: ge.DistEmbedding, ids: Tensor, offsets: Tensor, mode: str, factors: Tensor | None) -> Tensor:
+    """The bags from one row for each id."""
+    rows = emb(ids) if factors is None else emb(ids) * factors.to(emb.dtype).unsqueeze(1)
+    parts = rows.split(torch.cat([offsets, torch.tensor([len(ids)])]).diff().tolist())
+    return torch.stack([part.mean(dim=0) if mode == "mean" and len(part) else part.sum(dim=0) for part in parts])
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "SparseSGD": {"momentum": 0.5, "max_norm": 1.0},
+    "SparseAdagrad": {"weight_decay": 0.1},
+    "SparseRowAdagrad": {},
+    "SparseAdam": {"merge": "mean"},
+    "SparseRowAdam": {"maximize": True},
+    "SparseLAMB": {"clip_row_norm": 0.5},
+    "SparseLARS": {"eta": 0.1},
+}
+PRESETS = [("SparseAdagrad", {"compat": "dgl-0.5"})]
+
+
+@pytest.mark.parametrize(("kind", "options"), [*KINDS.items(), *PRESETS], ids=[*KINDS, "each occurrence"])
+@pytest.mark.parametrize("mode", ["sum", "mean", "weighted"])
+def test_steps_are_those_of_a_row_for_each_id(kind: str, options: dict[str, Any], mode: str) -> None:
+    """20 steps in float32, merged from the bags, against float64 rows; some rows are frozen, some enter late."""
+    found = []
+    for dtype, bagged in ((torch.float32, True), (torch.float64, False)):
+        emb = table(f"{kind} {dtype}", dtype)
+        emb.freeze(torch.tensor([3, 8]))
+        opt = getattr(ge, kind)([emb], **{"lr": 0.05, **options})
+        for step in range(20):
+            ids, offsets, factors = bags(step)
+            ids = ids % (ROWS if step > 10 else 20)
+            weights = factors.to(dtype) if mode == "weighted" else None
+            take = emb.bag if bagged else lambda *given, emb=emb: as_rows(emb, *given)
+            pooled = take(ids, offsets, "mean" if mode == "mean" else "sum", weights)
+            pooled.backward(torch.linspace(-1, 2, pooled.numel(), dtype=dtype).view(pooled.shape))
+            opt.step()
+        found.append(emb.weight[:].double())
+    assert (found[0] - table("first").weight[:]).abs().amax(dim=1).gt(1e-3).sum() == ROWS - 2
+    torch.testing.assert_close(found[0], found[1], rtol=2e-4, atol=2e-5)
+
+
+def test_a_gradient_of_bags_counts_as_one_of_each_id() -> None:
     emb = table()
-    opt = ge.SparseAdagrad([emb], lr=0.1)
-    for step in range(3):
-        for rank in ranks_played:
-            ids, offsets, factors = bags(10 * step + rank)
-            emb.bag(ids, offsets, "sum", factors).square().sum().backward()
-        opt.step()
-    return emb.weight[:]
+    emb.bag(torch.tensor([1, 2, 1]), torch.tensor([0, 2]), "mean").backward(torch.ones(2, DIM, dtype=torch.float64))
+    ((ids, grads),) = emb.pending()
+    assert (ids.tolist(), grads[:, 0].tolist()) == ([1, 2, 1], [0.5, 0.5, 1.0])
+    emb.scale_gradients(2.0)
+    assert emb.sparse_grad().coalesce().values()[:, 0].tolist() == [3.0, 1.0]
+    emb.bag(torch.tensor([2]), torch.tensor([0])).sum().backward()
+    emb(torch.tensor([2])).sum().backward()
+    assert emb.sparse_grad().coalesce().values()[:, 0].tolist() == [3.0, 3.0]
 
 
-def train_on_a_rank() -> Tensor:
+def test_ids_outside_count_in_a_mean_and_are_zeros() -> None:
+    emb = ge.DistEmbedding(3, 1, "drops", ge.initializers.FromArray(torch.ones(3, 1)), bounds="drop")
+    weights = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    ids, offsets = torch.tensor([0, 3, -1]), torch.tensor([0, 2])
+    pooled = emb.bag(ids, offsets, "mean")
+    assert (pooled.tolist(), emb.dropped) == ([[0.5], [0.0]], 2)
+    pooled.sum().backward()
+    assert emb.sparse_grad().to_dense().flatten().tolist() == [0.5, 0.0, 0.0]
+    emb.bag(ids, offsets, "sum", weights).sum().backward()
+    assert weights.grad.tolist() == [1.0, 0.0, 0.0]
+    assert ids.tolist() == [0, 3, -1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_torch_form_of_sums_is_the_compiled_one(dtype: torch.dtype) -> None:
+    """Devices take it."""
+    ids, offsets, factors = bags()
+    ids[2] = -1
+    rows = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    starts = torch.cat([offsets, torch.tensor([len(ids)])])
+    for made in (Bags(ids, starts, None, True), Bags(ids, starts, factors.to(wide), False)):
+        found = made.sums(rows, ids)
+        assert found.dtype == wide
+        torch.testing.assert_close(made._sums_by_torch(rows.to(wide), ids), found)
+
+
+MODES: list[tuple[str, dict[str, Any]]] = [
+    ("SparseAdagrad", {}),
+    ("SparseAdam", {"merge": "mean"}),
+    ("SparseAdagrad", {"compat": "dgl-0.5"}),
+]
+
+
+def train(ranks_played: list[int], num_ranks: int) -> list[Tensor]:
+    """Weights after steps on sums, weighted sums and means, every id at one rank."""
+    found = []
+    for kind, options in MODES:
+        emb = table(f"{kind} {options}")
+        opt = getattr(ge, kind)([emb], lr=0.1, **options)
+        for step in range(3):
+            for rank in ranks_played:
+                ids, offsets, factors = bags(10 * step + rank)
+                ids = ids // num_ranks * num_ranks % ROWS + rank
+                emb.bag(ids, offsets, "sum", factors).square().sum().backward()
+                emb.bag(ids, offsets, "mean").square().sum().backward()
+            opt.step()
+        emb.transport.flush()
+        emb.transport.barrier()
+        found.append(emb.weight[:])
+    return found
+
+
+def train_on_a_rank(num_ranks: int) -> list[Tensor]:
     transport = ge.init(mode="collective", timeout=60)
     try:
-        return train([transport.rank])
+        return train([transport.rank], num_ranks)
     finally:
         ge.shutdown()
 
 
+def train_as_a_trainer(transport: Any) -> list[Tensor]:
+    return train([transport.rank], transport.world_size)
+
+
 @pytest.mark.dist
-def test_ranks_train_bags_as_one_process(ranks: Ranks) -> None:
-    answers = ranks.run(train_on_a_rank, 2)
-    expected = train([0, 1])
-    for found in answers:
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+def test_every_mode_trains_bags_bit_for_bit(ranks: Ranks) -> None:
+    expected = train([0, 1], 2)
+    ge.shutdown()
+    ge.init("kvstore")  # alone
+    alone = train([0, 1], 2)
+    ge.shutdown()
+    others = [*ranks.run(train_on_a_rank, 2, 2), *Cluster(trainers=2, machines=1, servers=2).run(train_as_a_trainer)]
+    for found in [alone, *others]:
+        for mine, theirs in zip(found, expected, strict=True):
+            assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize(

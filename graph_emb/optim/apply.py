@@ -10,10 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from graph_emb.core.compiled import group
 from graph_emb.core.errors import ShapeError, unknown_name
 from graph_emb.optim import kernels
 from graph_emb.optim.rounding import round_stochastically
 from graph_emb.optim.rule import ROUNDING_STEP, SparseRule
+from graph_emb.table.bags import BagGradients
 from graph_emb.table.shard import EmbeddingShard, accumulation_dtype
 
 Merge = Literal["sum", "mean"]
@@ -33,7 +35,7 @@ def apply_update(
     rule: SparseRule,
     shard: EmbeddingShard,
     rows: Tensor,
-    grads: Tensor,
+    grads: Tensor | BagGradients,
     how: Merge = "sum",
     *,
     prepared: bool = False,
@@ -41,26 +43,28 @@ def apply_update(
 ) -> None:
     """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
 
-    float32 tables on the CPU take a fused kernel where the rule has one; it equals the torch form within rounding.
-    An empty batch still advances a per-table clock, so that the clock counts steps and not luck. Frozen rows of the
-    shard are left out before anything is merged: neither they nor their state change.
+    Tables of 32 and 16 bits on the CPU take a fused kernel where the rule has one; it equals the torch form within
+    rounding. An empty batch still advances a per-table clock, so that the clock counts steps and not luck. Frozen rows
+    of the shard are left out before anything is merged: neither they nor their state change.
 
     Args:
         rule: The arithmetic.
         shard: Mutated: weight and state of the touched rows.
         rows: Positions in the shard, shape (B,), int64, checked by the caller, repeats allowed.
-        grads: Shape (B, D).
+        grads: Shape (B, D), or those of bags, which a fused kernel merges from the bags themselves.
         how: The treatment of duplicates.
         prepared: Whether the sender has called ``rule.prepare`` and merged already.
         distinct: Whether the rows are known to hold no duplicates: one sender merged them all.
     """
-    if not prepared:
+    if not prepared and isinstance(grads, Tensor):
         check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
     check_merge(how)
     if shard.frozen is not None:
         rows, grads = shard.without_frozen(rows, grads)
     if kernels.run(rule, shard, rows, grads, how == "mean", distinct):
         return
+    if isinstance(grads, BagGradients):
+        grads = grads.rows()
     apply_reference(rule, shard, rows, grads, how, prepared=prepared)
 
 
@@ -136,6 +140,19 @@ def exact_sums(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Ten
         low[more] += (a - (total - part)) + (x - part)
     rounded = torch.where(high.isfinite(), high + low, high)
     return distinct, counts, rounded, low - (rounded - high)
+
+
+def merged_bags(ids: Tensor, grads: BagGradients) -> tuple[Tensor, Tensor]:
+    """Gradients of bags as a tensor, (R, D), with their ids: summed where the order of sums is free, else one an id.
+
+    Float64 tables keep one an id, (B, D), because only ``merge`` sums those exactly.
+    """
+    if grads.device.type != "cpu" or accumulation_dtype(grads.grads.dtype) is not torch.float32:
+        return ids, grads.rows()
+    distinct, first, following = group(ids.numpy())
+    out = torch.empty(len(distinct), grads.grads.shape[1])
+    kernels.sum_groups(grads, first, following, out)
+    return torch.from_numpy(distinct), out
 
 
 def presum(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Fused updates of float32 and bfloat16 tables on the CPU: duplicates, state and weight in one pass over touched rows.
+"""Fused updates of tables of 32 and 16 bits on the CPU: duplicates, state and weight in one pass over touched rows.
 
 The arithmetic is that of the rules' torch form, which is the oracle in the tests. Fused, a row's lines are read
 and written once; the torch form reads and writes them once per operation.
@@ -17,32 +17,51 @@ from numba import njit, prange, types
 from numba.extending import overload
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, group, mix64
+from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.rounding import by_chance, nearest, row_key
+from graph_emb.optim.rounding import close, memory_of, opened
 from graph_emb.optim.rule import BOUNDS, ROUNDING_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
-from graph_emb.table.shard import EmbeddingShard, prefetch
+from graph_emb.table.bags import BagGradients
+from graph_emb.table.shard import EmbeddingShard, accumulation_dtype, prefetch
+
+
+def _add(grads, i, out):
+    """Add the gradient of occurrence i to out: a row of its own, or a multiple of its bag's."""
+
+
+@overload(_add, inline="always")
+def _added(grads, i, out):
+    if isinstance(grads, types.BaseTuple):
+
+        def of_bag(grads, i, out):
+            rows, source, factor = grads
+            s, f = source[i], factor[i]
+            for d in range(out.shape[0]):
+                out[d] += f * rows[s, d]
+
+        return of_bag
+
+    def own(grads, i, out):
+        for d in range(out.shape[0]):
+            out[d] += grads[i, d]
+
+    return own
 
 
 @njit(inline="always")
 def merged(grads, start, following, mean, out):
     """Sum (or average) the gradients of one row's occurrences into out, first to last."""
-    width = out.shape[0]
-    for d in range(width):
-        out[d] = grads[start, d]
-    i = following[start]
-    if i < 0:
-        return
-    count = 1
+    for d in range(out.shape[0]):
+        out[d] = 0.0
+    count, i = 0, start
     while i >= 0:
-        for d in range(width):
-            out[d] += grads[i, d]
+        _add(grads, i, out)
         count += 1
         i = following[i]
-    if mean:
+    if mean and count > 1:
         scale = np.float32(1.0) / np.float32(count)
-        for d in range(width):
+        for d in range(out.shape[0]):
             out[d] *= scale
 
 
@@ -60,16 +79,24 @@ def _sum_groups(grads, first, following, parts, out):
             merged(grads, first[k], following, False, out[k])
 
 
-def sum_groups(grads: Tensor, first: np.ndarray, following: np.ndarray, out: Tensor) -> None:
+def sum_groups(grads: Tensor | BagGradients, first: np.ndarray, following: np.ndarray, out: Tensor) -> None:
     """Sum the gradients of each group, first to last.
 
     Args:
-        grads: Shape (B, D), float32 on the CPU.
+        grads: Shape (B, D), float32 on the CPU; those of bags of any floating dtype.
         first, following: The groups, as ``group`` returns them.
         out: Contiguous memory for the sums, shape (R, D).
     """
     with threads_for(len(first)) as parts:
-        _sum_groups(grads.contiguous().numpy(), first, following, parts, out.numpy())
+        _sum_groups(_arrays(grads), first, following, parts, out.numpy())
+
+
+def _arrays(grads: Tensor | BagGradients) -> Any:
+    """Gradients in float32 as the kernels take them: (B, D), or those of bags with the bag and factor of each id."""
+    if isinstance(grads, Tensor):
+        return grads.detach().to("cpu", torch.float32).contiguous().numpy()
+    factor = torch.ones(len(grads.source)) if grads.factor is None else grads.factor.float()
+    return _arrays(grads.grads), grads.source.numpy(), factor.numpy()
 
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
@@ -82,45 +109,6 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
 
 # numba compiles a form for each type of the arguments and drops the branches that are for the others: None (no state,
 # no trust ratio), and state per element (two dimensions) or per row (one).
-
-
-def _open(weight, r, held, bits):
-    """Row r in float32: itself, or of a bfloat16 table (as uint16) its copy in ``held``, which ``bits`` views."""
-
-
-@overload(_open, inline="always")
-def _opened(weight, r, held, bits):
-    if weight.dtype == types.float32:
-        return lambda weight, r, held, bits: weight[r]
-
-    def widened(weight, r, held, bits):
-        for d in range(held.shape[0]):
-            bits[d] = np.uint32(weight[r, d]) << np.uint32(16)
-        return held
-
-    return widened
-
-
-def _close(weight, r, bits, rounding, k):
-    """Put a row that ``_open`` copied back, rounded to the nearest, or by chance where ``rounding`` has ids."""
-
-
-@overload(_close, inline="always")
-def _closed(weight, r, bits, rounding, k):
-    if weight.dtype == types.float32:
-        return lambda weight, r, bits, rounding, k: None
-
-    def narrowed(weight, r, bits, rounding, k):
-        ids, seed, step = rounding
-        if len(ids):
-            key = row_key(seed, step, ids[k])
-            for d in range(bits.shape[0]):
-                weight[r, d] = by_chance(bits[d], mix64(key + np.uint64(d + 1) * GOLDEN))
-        else:
-            for d in range(bits.shape[0]):
-                weight[r, d] = nearest(bits[d])
-
-    return narrowed
 
 
 @njit(inline="always")
@@ -169,7 +157,7 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options
                 if buffer is not None:
                     prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
-            row = _open(weight, r, held, bits)
+            row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
             _begin(row, g, options)
             if buffer is None:
@@ -181,7 +169,7 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options
                     buffer[r, d] = b
                     row[d] -= lr * b
             _norm_below(row, options[4])
-            _close(weight, r, bits, rounding, k)
+            close(weight, r, bits, rounding, k)
 
 
 @_fused
@@ -196,7 +184,7 @@ def _lars(weight, buffer, distinct, first, following, grads, mean, parts, option
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(buffer, distinct[k + AHEAD])
             r = distinct[k]
-            row = _open(weight, r, held, bits)
+            row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
             _begin(row, g, options)
             of_row, of_gradient = np.float32(0.0), np.float32(0.0)
@@ -213,7 +201,7 @@ def _lars(weight, buffer, distinct, first, following, grads, mean, parts, option
                 buffer[r, d] = b
                 row[d] -= b
             _norm_below(row, options[4])
-            _close(weight, r, bits, rounding, k)
+            close(weight, r, bits, rounding, k)
 
 
 @_fused
@@ -229,7 +217,7 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
                 if total.ndim == 2:
                     prefetch(total, distinct[k + AHEAD])
             r = distinct[k]
-            row = _open(weight, r, held, bits)
+            row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
             _begin(row, g, options)
             if total.ndim == 2:
@@ -247,7 +235,7 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
                 for d in range(width):
                     row[d] -= scale * g[d]
             _norm_below(row, options[4])
-            _close(weight, r, bits, rounding, k)
+            close(weight, r, bits, rounding, k)
 
 
 @njit(inline="always")
@@ -277,7 +265,7 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 if second_moment.ndim == 2:
                     prefetch(second_moment, distinct[k + AHEAD])
             r = distinct[k]
-            row = _open(weight, r, held, bits)
+            row = opened(weight, r, held, bits)
             if row_clock:
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
@@ -320,7 +308,7 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 for d in range(width):
                     row[d] -= ratio * g[d]
             _norm_below(row, options[4])
-            _close(weight, r, bits, rounding, k)
+            close(weight, r, bits, rounding, k)
 
 
 f32 = np.float32
@@ -376,29 +364,34 @@ FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None
 """The rules that have a fused form; others take the torch form."""
 
 
-def run(rule: Any, shard: EmbeddingShard, rows: Tensor, grads: Tensor, mean: bool, distinct: bool = False) -> bool:
+def run(
+    rule: Any,
+    shard: EmbeddingShard,
+    rows: Tensor,
+    grads: Tensor | BagGradients,
+    mean: bool,
+    distinct: bool = False,
+) -> bool:
     """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
 
-    Arguments as ``apply_update``; the weight must be float32 or bfloat16 on the CPU for the fused form.
+    Arguments as ``apply_update``; the weight must be of 32 or 16 bits on the CPU for the fused form.
     """
     fused = FUSED.get(type(rule))
     weight = shard.weight
-    if fused is None or weight.dtype not in (torch.float32, torch.bfloat16) or weight.device.type != "cpu":
+    if fused is None or accumulation_dtype(weight.dtype) is not torch.float32 or weight.device.type != "cpu":
         return False
-    grads = grads.detach().to("cpu", torch.float32).contiguous()
     places = rows.detach().cpu().contiguous().numpy()
     if distinct:
         touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)
     else:
         touched, first, following = group(places)
     state = {name: tensor.numpy() for name, tensor in shard.state.items()}
-    memory = weight.numpy() if weight.dtype is torch.float32 else weight.view(torch.int16).numpy().view(np.uint16)
     rounding = (np.empty(0, np.int64), np.uint64(0), 0)
     if rule.stochastic_rounding:
         clock = state[ROUNDING_STEP]
         rounding = (shard.original_ids(torch.from_numpy(touched)), np.uint64(rule.rounding_seed), int(clock[0]))
         clock += 1
     with threads_for(len(touched)) as parts:
-        batch = (touched, first, following, grads.numpy(), mean, parts, _options(rule, state), rounding)
-        fused(rule, memory, state, batch)
+        batch = (touched, first, following, _arrays(grads), mean, parts, _options(rule, state), rounding)
+        fused(rule, memory_of(weight), state, batch)
     return True

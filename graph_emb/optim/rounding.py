@@ -1,4 +1,6 @@
-"""Stochastic rounding to 16 bits: random bits that belong to (seed, step, original id, column), not to a process.
+"""Rows of 16 bits in compiled loops, and stochastic rounding to them.
+
+Random bits belong to (seed, step, original id, column), not to a process.
 
 Legend: R rows, D width.
 """
@@ -9,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 from torch import Tensor
 
 from graph_emb.core.compiled import GOLDEN, mix64
@@ -24,8 +27,16 @@ def row_key(seed: Any, step: Any, id: Any) -> Any:
     return mix64(mix64(mix64(seed + GOLDEN) + np.uint64(step)) ^ (np.uint64(id) * GOLDEN))
 
 
+def memory_of(rows: Tensor) -> np.ndarray:
+    """Rows on the CPU as compiled loops take them: bfloat16 as uint16, float16 as int16, which tells the two apart."""
+    if rows.dtype not in DIGITS:
+        return rows.detach().numpy()
+    words = rows.detach().view(torch.int16).numpy()
+    return words.view(np.uint16) if rows.dtype is torch.bfloat16 else words
+
+
 @njit(inline="always")
-def nearest(bits: Any) -> Any:
+def _nearest_bfloat(bits: Any) -> Any:
     """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even."""
     if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000):
         return np.uint16(0x7FC0)  # NaN
@@ -33,14 +44,122 @@ def nearest(bits: Any) -> Any:
 
 
 @njit(inline="always")
-def by_chance(bits: Any, draw: Any) -> Any:
+def _bfloat_by_chance(bits: Any, draw: Any) -> Any:
     """``round_stochastically`` of one float32, as uint32, to bfloat16, as uint16, by 64 random bits."""
     if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F7F0000):
-        return nearest(bits)  # beyond the largest number
+        return _nearest_bfloat(bits)  # beyond the largest number
     rest, chance = np.uint64(bits & np.uint32(0xFFFF)) << np.uint64(16), draw >> np.uint64(32)
     below_zero = bits >> np.uint32(31)  # where the upper neighbour is the shorter one
     away = chance + rest >= np.uint64(1 << 32) if below_zero else chance < rest
     return np.uint16(bits >> np.uint32(16)) + np.uint16(away)
+
+
+@njit(inline="always")
+def _half_below(bits: Any) -> Any:
+    """The float16 next to a finite float32, as uint32, towards zero, and the digits it drops in units of 2^-32.
+
+    Those digits as an integer, and whether there are more.
+    """
+    size = np.uint64(bits & np.uint32(0x7FFFFFFF))
+    if size >= np.uint64(0x38800000):  # 2^-14, the least number with all digits
+        return (size - np.uint64(112 << 23)) >> np.uint64(13), (size & np.uint64(0x1FFF)) << np.uint64(19), False
+    exponent = size >> np.uint64(23)
+    digits = size & np.uint64(0x7FFFFF)
+    if exponent > 0:
+        digits |= np.uint64(0x800000)
+    shift = np.uint64(126) - max(exponent, np.uint64(1))  # 14 or more
+    if shift >= np.uint64(56):
+        return np.uint64(0), np.uint64(0), digits > 0
+    if shift > np.uint64(32):
+        less = shift - np.uint64(32)
+        return np.uint64(0), digits >> less, (digits & ((np.uint64(1) << less) - np.uint64(1))) > 0
+    rest = digits & ((np.uint64(1) << shift) - np.uint64(1))
+    return digits >> shift, rest << (np.uint64(32) - shift), False
+
+
+@njit(inline="always")
+def _half(bits: Any, draw: Any, by_chance: bool) -> Any:
+    """The float16, as int16, of a float32, as uint32: the nearest, ties to even, or by 64 random bits."""
+    size, below_zero = bits & np.uint32(0x7FFFFFFF), (bits >> np.uint32(31)) > 0
+    if size > np.uint32(0x7F800000):
+        found = np.uint64(0x7E00)  # NaN
+    elif size >= np.uint32(0x47800000):
+        found = np.uint64(0x7C00)  # 65536 or more: infinity
+    else:
+        found, rest, more = _half_below(bits)
+        one = np.uint64(1 << 32)
+        if by_chance and size <= np.uint32(0x477FE000):  # 65504, the largest number
+            chance = draw >> np.uint64(32)
+            away = chance + rest >= one if below_zero else (chance < rest or (chance == rest and more))
+        else:
+            middle = one >> np.uint64(1)
+            away = rest > middle or (rest == middle and (more or (found & np.uint64(1)) > 0))
+        found += np.uint64(away)
+    return np.int16(np.int64(found) - (32768 if below_zero else 0))
+
+
+def opened(weight, r, held, bits):
+    """Row r, in a compiled loop: itself, or of 16-bit rows its float32 copy in ``held``, which ``bits`` views.
+
+    Args:
+        weight: What ``memory_of`` returned.
+    """
+
+
+@overload(opened, inline="always")
+def _opened(weight, r, held, bits):
+    if weight.dtype == types.uint16:
+
+        def widened(weight, r, held, bits):
+            for d in range(held.shape[0]):
+                bits[d] = np.uint32(weight[r, d]) << np.uint32(16)
+            return held
+
+        return widened
+    if weight.dtype == types.int16:
+
+        def doubled(weight, r, held, bits):
+            for d in range(held.shape[0]):
+                bits[d] = (np.uint32(weight[r, d]) & np.uint32(0x7FFF)) << np.uint32(13)
+            for d in range(held.shape[0]):
+                held[d] *= np.float32(2.0**112)  # the difference of the exponents' biases; right below 2^-14 too
+            for d in range(held.shape[0]):
+                if bits[d] >= np.uint32(0x47800000):  # infinity and NaN
+                    bits[d] |= np.uint32(0x7F800000)
+                bits[d] |= (np.uint32(weight[r, d]) & np.uint32(0x8000)) << np.uint32(16)
+            return held
+
+        return doubled
+    return lambda weight, r, held, bits: weight[r]
+
+
+def close(weight, r, bits, rounding, k):
+    """Put a row that ``opened`` copied back, rounded to the nearest, or by chance.
+
+    Args:
+        rounding: Original ids, none to round to the nearest, a seed and the step.
+        k: The position of the row's id among them.
+    """
+
+
+@overload(close, inline="always")
+def _closed(weight, r, bits, rounding, k):
+    if weight.dtype not in (types.uint16, types.int16):
+        return lambda weight, r, bits, rounding, k: None
+    half = weight.dtype == types.int16
+
+    def narrowed(weight, r, bits, rounding, k):
+        ids, seed, step = rounding
+        if len(ids):
+            key = row_key(seed, step, ids[k])
+            for d in range(bits.shape[0]):
+                draw = mix64(key + np.uint64(d + 1) * GOLDEN)
+                weight[r, d] = _half(bits[d], draw, True) if half else _bfloat_by_chance(bits[d], draw)
+        else:
+            for d in range(bits.shape[0]):
+                weight[r, d] = _half(bits[d], np.uint64(0), False) if half else _nearest_bfloat(bits[d])
+
+    return narrowed
 
 
 @njit(cache=True, nogil=True)

@@ -226,8 +226,8 @@ class EmbeddingShard:
             if self.state_specs[name].kind != "table":
                 tensor.index_fill_(0, rows.to(tensor.device), self.state_specs[name].initial)
 
-    def without_frozen(self, rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows that may change, (B',), with their gradients, (B', D): what an update begins with."""
+    def without_frozen(self, rows: Tensor, grads: Any) -> tuple[Tensor, Any]:
+        """The rows that may change, (B',), with their gradients, (B', D) or of bags: what an update begins with."""
         if self.frozen is None or not len(rows):
             return rows, grads
         free = ~self.frozen[rows.to(self.frozen.device)]
@@ -298,8 +298,8 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, t
         ) from error
 
 
-def _emit_prefetch(typingctx: Any, array: Any, row: Any) -> Any:
-    """Ask for the cache lines of array[row, :] (two-dimensional, C order), for writing."""
+def _emit_prefetch(array: Any, row: Any, to_write: int) -> Any:
+    """Ask for the cache lines of array[row, :] (two-dimensional, C order)."""
     itemsize = array.dtype.bitwidth // 8
     signature = types.void(array, row)
 
@@ -316,14 +316,24 @@ def _emit_prefetch(typingctx: Any, array: Any, row: Any) -> Any:
             _,
         ):
             offset = builder.mul(column, width.type(itemsize))
-            builder.call(function, [builder.gep(pointer, [offset]), i32(1), i32(3), i32(1)])
+            builder.call(function, [builder.gep(pointer, [offset]), i32(to_write), i32(3), i32(1)])
         return context.get_dummy_value()
 
     return signature, generate
 
 
-prefetch: Any = intrinsic(_emit_prefetch)
-"""``prefetch(array, row)`` inside a compiled function."""
+def _emit_write(typingctx: Any, array: Any, row: Any) -> Any:
+    return _emit_prefetch(array, row, 1)
+
+
+def _emit_read(typingctx: Any, array: Any, row: Any) -> Any:
+    return _emit_prefetch(array, row, 0)
+
+
+prefetch: Any = intrinsic(_emit_write)
+"""``prefetch(array, row)`` inside a compiled function asks for the row's memory, to be written."""
+prefetch_to_read: Any = intrinsic(_emit_read)
+"""As ``prefetch``, without the ownership that writing needs."""
 
 
 @njit(parallel=True, cache=True, nogil=True)

@@ -18,6 +18,7 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import Rank
 from graph_emb.optim.apply import Merge
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.bags import BagGradients, Bags
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 
 WEIGHT = "weight"
@@ -30,7 +31,7 @@ class Push(NamedTuple):
     Attributes:
         table: The table's name.
         ids: Checked partition-order ids, shape (B,), int64, repeats allowed.
-        grads: Shape (B, D), floating.
+        grads: Shape (B, D), floating; where the transport ``takes_bags`` also those of bags.
         rule: The arithmetic, with the numbers of this step.
         merge: The treatment of duplicates.
         touched: Whether a backward reached the table on this rank. Where the mode is in lockstep, tables that no
@@ -39,7 +40,7 @@ class Push(NamedTuple):
 
     table: str
     ids: Tensor
-    grads: Tensor
+    grads: Tensor | BagGradients
     rule: SparseRule
     merge: Merge
     touched: bool = True
@@ -182,12 +183,14 @@ class Transport(ABC):
         lockstep: Whether pull, push and the other joint calls are made by all ranks together.
         counts: What this process asked for and sent, by table: the transport counts as it goes.
         num_steps: Whole steps that it pushed.
+        takes_bags: Whether a push may bring the gradients of bags as they are.
     """
 
     mode: str
     rank: Rank
     world_size: int
     lockstep: bool
+    takes_bags: bool = False
     joint: Callable[[str], AbstractContextManager[Any]] = nullcontext
     """Holds a joint call, in the words of errors, and the checks before it: who fails in them has skipped the call."""
     _tables: LiveTables[Any]
@@ -254,6 +257,16 @@ class Transport(ABC):
 
         All pushes of this process that came before are in them, but for the staleness that the mode allows.
         """
+
+    def pull_sums(self, table: str, bags: Bags) -> Tensor:
+        """Sums of rows over bags, (G, D), in the table's accumulation dtype, where its rows lie. Joint.
+
+        ``pull`` of each distinct id; rows that are all here are summed where they lie.
+        """
+        distinct, places = bags.distinct()
+        rows = self.pull(table, distinct)
+        self.counts[table].asked += len(bags.ids) - len(distinct)
+        return bags.sums(rows, places)
 
     @abstractmethod
     def push(self, pushes: Sequence[Push]) -> None:

@@ -11,6 +11,7 @@ from graph_emb.core.errors import ShapeError
 from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.bags import Bags
 from graph_emb.table.shard import EmbeddingShard, TableSpec
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
@@ -24,6 +25,7 @@ class LocalTransport(Transport):
     rank = Rank(0)
     world_size = 1
     lockstep = False
+    takes_bags = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +53,13 @@ class LocalTransport(Transport):
         counts.asked += len(ids)
         counts.distinct += distinct
         counts.local += distinct
+
+    def pull_sums(self, table: str, bags: Bags) -> Tensor:
+        shard = self._tables[table]
+        if shard.weight.device.type != "cpu":
+            return super().pull_sums(table, bags)
+        self._count_pull(table, bags.ids[bags.ids >= 0])
+        return bags.sums(shard.weight, bags.ids)
 
     def push(self, pushes: Sequence[Push]) -> None:
         self.num_steps += 1
@@ -96,6 +105,7 @@ class StandaloneTransport(LocalTransport):
     """Kvstore mode without a server: the same interface. Staleness and Hogwild change nothing here."""
 
     mode = "kvstore"
+    takes_bags = False  # a handler may take their place
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,6 +144,10 @@ class StandaloneTransport(LocalTransport):
         self._count_pull(table, ids)
         distinct, inverse = ids.unique(return_inverse=True)
         return self._pull_handlers[table](self._data(), table, distinct)[inverse]
+
+    def pull_sums(self, table: str, bags: Bags) -> Tensor:
+        handled = table in self._pull_handlers
+        return Transport.pull_sums(self, table, bags) if handled else super().pull_sums(table, bags)
 
     def _apply(self, push: Push) -> None:
         if push.table not in self._push_handlers:

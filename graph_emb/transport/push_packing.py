@@ -78,6 +78,7 @@ def settle(packed: Packed) -> tuple[Tensor, Tensor]:
 
 def _checked(push: Push, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     check_merge(push.merge)
+    assert isinstance(push.grads, Tensor)  # these transports take no bags as they are
     return push.ids.detach().cpu(), push.grads.detach().to(device, dtype)
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numba import njit
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from graph_emb.optim.rounding import round_stochastically
+from graph_emb.optim.rounding import close, memory_of, opened, round_stochastically
 
 HALF = [torch.bfloat16, torch.float16]
 
@@ -60,6 +61,48 @@ def test_the_bits_belong_to_seed_step_id_and_column() -> None:
         assert not torch.equal(rounded(values, torch.bfloat16, **{"ids": range(100, 164), **other}), whole)
     assert len({tuple(row.tolist()) for row in whole}) == 64
     assert len({tuple(column.tolist()) for column in whole.T}) == 16
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("by_chance", [False, True])
+def test_compiled_loops_widen_and_round_as_torch_does(dtype: torch.dtype, by_chance: bool) -> None:
+    """Every number of 16 bits, and float32 of every exponent with both signs, infinities and NaN."""
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype).view(64, 1024)
+    assert torch.equal(rounded_by_kernel(every.float(), dtype, by_chance).nan_to_num(0.5), every.nan_to_num(0.5))
+    gen = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(2**31), 2**31, (64, 1024), generator=gen).to(torch.int32)
+    near = torch.randn(64, 1024, generator=gen) * 2.0 ** torch.randint(-30, 17, (64, 1), generator=gen)
+    for values in (bits.view(torch.float32), near):
+        expected = rounded(values, dtype) if by_chance else values.to(dtype)
+        found = rounded_by_kernel(values, dtype, by_chance)
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found.nan_to_num(0.5), expected.nan_to_num(0.5))
+
+
+def rounded_by_kernel(values: torch.Tensor, dtype: torch.dtype, by_chance: bool) -> torch.Tensor:
+    """What the fused kernels store of values; what they read of it is compared on the way."""
+    weight = torch.zeros(values.shape, dtype=dtype)
+    ids = np.arange(len(values) if by_chance else 0)
+    held = np.empty(values.shape[1], np.float32)
+    _store(memory_of(weight), values.numpy(), held, (ids, np.uint64(0), 0))
+    back = np.empty(values.shape, np.float32)
+    _load(memory_of(weight), back)
+    assert torch.equal(torch.from_numpy(back).nan_to_num(0.5), weight.float().nan_to_num(0.5))
+    return weight
+
+
+@njit
+def _store(weight: Any, values: Any, held: Any, rounding: Any) -> None:
+    bits = held.view(np.uint32)
+    for r in range(len(values)):
+        held[:] = values[r]
+        close(weight, r, bits, rounding, r)
+
+
+@njit
+def _load(weight: Any, out: Any) -> None:
+    for r in range(len(out)):
+        out[r] = opened(weight, r, out[r], out[r].view(np.uint32))
 
 
 def moved(dtype: torch.dtype, steps: int = 200, width: int = 4096, **options: Any) -> torch.Tensor:
