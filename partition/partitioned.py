@@ -89,6 +89,9 @@ class PartitionedGraph:
     def __repr__(self) -> str:
         return f"PartitionedGraph({str(self.path)!r}: {self.num_parts} parts, {self.num_nodes()} nodes)"
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     def num_nodes(self, ntype: str | None = None) -> int:
         """Nodes of a type; of all types by default."""
         return self.nodes.total if ntype is None else int(self.nodes.typed_starts[-1, self.node_type_id(ntype)])

@@ -121,6 +121,7 @@ TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
     "mode": ("parallel.mode", str, None, "local, collective or kvstore; default: local, or collective with --trainers"),
     "trainers": ("parallel.trainers", None, "N", "processes that train; default: 1"),
     "servers": ("parallel.servers", None, "N", "of kvstore mode, on each machine; default there: 1"),
+    "partition": ("parallel.partition", str, "DIR", "a partition of the data set, whose parts the trainers take"),
     "oversubscribe": ("parallel.oversubscribe", True, None, OVERSUBSCRIBE),
     "formats": ("output.formats", listed, "A,B", "npy, parquet, word2vec, pt; default: npy"),
     "download": ("dataset.download", True, None, "fetch a known data set that is missing"),

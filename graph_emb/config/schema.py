@@ -130,6 +130,9 @@ class ParallelSection(Settings):
     trainers: Count = Field(default=1, ge=1, le=65_536, description="processes that train, over all machines")
     servers: Count = Field(default=0, ge=0, le=65_536, description="of kvstore mode, on each machine")
     method: str = Field(default="auto", min_length=1, description="how the graph is cut; see partition.methods")
+    partition: str | None = Field(
+        default=None, min_length=1, description="folder of a partition of the data set, whose parts the tables follow"
+    )
     hogwild: bool = Field(
         default=False,
         description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks",
@@ -145,6 +148,8 @@ class ParallelSection(Settings):
             raise ValueError(f"servers={self.servers} belongs to mode=kvstore; collective mode has none")
         if self.mode == "kvstore" and not self.servers:
             raise ValueError("mode=kvstore needs servers of at least 1")
+        if self.partition is not None and self.method != "auto":
+            raise ValueError(f"method={self.method!r} has no effect on the parts of partition; leave one of them out")
         if self.mode == "local":
             unused = sorted(self.model_fields_set - {"mode", "trainers", "servers"} - _fields_at_default(self))
             if unused:
@@ -286,9 +291,7 @@ class RunConfig(Settings):
     def _exchanges_have_an_effect(self) -> RunConfig:
         """Ranks exchange rows where SGD trains copies in place; servers' trainers meet as often under any rule."""
         model = self.model
-        if not isinstance(model, SkipGramTraining):
-            return self
-        if model.batch_size is not None and model.in_place:
+        if isinstance(model, SkipGramTraining) and model.batch_size is not None and model.in_place:
             raise ValueError("train.batch_size has no effect on sgd in place; set train.path=optimizer or leave it out")
         if self.parallel.mode == "local":
             for name, path in paths_of(type(model)).items():
@@ -296,6 +299,8 @@ class RunConfig(Settings):
                     raise ValueError(
                         f"{path} has no effect on one process; set parallel.mode=collective or leave it out"
                     )
+        if not isinstance(model, SkipGramTraining):
+            return self
         paced = self.parallel.mode == "kvstore"
         for name, value, honoured in (
             ("exchange_walks", model.exchange_walks, model.in_place or paced),

@@ -40,7 +40,6 @@ PLAIN_FILES = (
 OF_FROZEN_ROWS = (
     *(f"dataset.{field}" for field in (*PLAIN_FILES, "format")),
     "train.log_interval",
-    "parallel.method",
     "parallel.hogwild",
     "evaluate.ratios",
     "evaluate.shuffles",

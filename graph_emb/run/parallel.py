@@ -13,11 +13,13 @@ import torch
 
 import partition
 from graph_emb.config import RunConfig, config_text
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.core.hidden import scratch_folder
 from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.partition_book import PartitionBook, RankRanges
+from graph_emb.graph.ids import find_ids
+from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.sampling.part_graph import PartGraph
@@ -27,6 +29,9 @@ from graph_emb.transport.collective import CollectiveTransport
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
 from partition import PartitionedGraph
+from partition.assignment import Assignment
+from partition.methods import assign
+from partition.partitioned import PartPolicy
 
 WEIGHT = "weight"
 TABLE = "node"
@@ -98,7 +103,7 @@ def start(config: RunConfig) -> Trainers:
 
 @contextmanager
 def parts_for(
-    ranks: Trainers, config: RunConfig, graph: HeteroGraph | None, facts: Any = None
+    ranks: Trainers, config: RunConfig, graph: HeteroGraph | None, facts: Any = None, typed: HeteroGraph | None = None
 ) -> Iterator[tuple[PartitionedGraph, Any]]:
     """Cut a graph for the trainers and open the parts on every rank; every rank calls it, the first gives the graph.
 
@@ -107,6 +112,7 @@ def parts_for(
 
     Args:
         facts: What the first rank has to tell the others about the graph.
+        typed: As in ``cut``.
     Yields:
         The parts, and the first rank's ``facts``.
     """
@@ -114,20 +120,75 @@ def parts_for(
     if ranks.rank == 0:
         assert graph is not None
         folder = ranks.folders.enter_context(scratch_folder("graph-emb-parts"))
-        told = (str(cut(graph, config, folder).path), facts)
+        told = (str(cut(graph, config, folder, typed).path), facts)
     path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
     yield partition.load(path), facts
     ranks.group.barrier()
 
 
-def cut(graph: HeteroGraph, config: RunConfig, folder: Path) -> PartitionedGraph:
-    """Partition a graph for the trainers; on the first rank."""
-    parts = config.parallel.trainers
-    if parts > graph.total_nodes:
-        raise ConfigError(f"parallel.trainers = {parts}: the graph has {graph.total_nodes} nodes; take fewer trainers")
+def cut(graph: HeteroGraph, config: RunConfig, folder: Path, typed: HeteroGraph | None = None) -> PartitionedGraph:
+    """Partition a graph for the trainers; on the first rank. ``typed`` as in ``assigned``."""
     return partition.build(
-        graph, parts, config.parallel.method, out=folder / "parts", seed=config.seed, report=False, allow_empty=True
+        graph, assignment=assigned(graph, config, typed), out=folder / "parts", report=False, allow_empty=True
     )
+
+
+def policies_for(ranks: Trainers, config: RunConfig, graph: HeteroGraph | None) -> dict[str, PartPolicy]:
+    """Who owns which row of each node type's table; every rank calls it, the first gives the graph."""
+    made = None if graph is None else assigned(graph, config)
+    told = None if made is None else (made.parts, made.num_parts)
+    parts_by_type, num_parts = ranks.group.gather_objects(told, "the parts of the nodes")[0]
+    policies = {}
+    for ntype, parts in parts_by_type.items():
+        book = RangeBook.of_sizes(np.bincount(parts, minlength=num_parts).tolist())
+        policies[ntype] = PartPolicy(f"node~{ntype}", book, ArrayIds(np.argsort(parts, kind="stable"), len(parts)))
+    return policies
+
+
+def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = None) -> Assignment:
+    """The part of each node, by a method or as a partition of the user's has it; on the first rank.
+
+    Args:
+        typed: The nodes with the types and ids that the data set gives them, where ``graph`` has them otherwise: one
+            type after the other.
+    """
+    section = config.parallel
+    if section.partition is not None:
+        parts = parts_of_nodes(partition.load(section.partition), typed or graph)
+        return Assignment.of_homogeneous(graph, parts.homogeneous(), parts.num_parts)
+    if section.trainers > graph.total_nodes:
+        raise ConfigError(
+            f"parallel.trainers = {section.trainers}: the graph has {graph.total_nodes} nodes; take fewer trainers"
+        )
+    return assign(graph, section.trainers, section.method, seed=config.seed)
+
+
+def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph) -> Assignment:
+    """The part of each node of a graph in a partition of the same nodes, found by their original ids.
+
+    Where both have one node type, its name does not count.
+
+    Raises:
+        ConfigError: a node type of the graph, or a node, is not in the partition, or the partition has others.
+        DataError: DGL wrote the partition without id maps.
+    """
+    found = {}
+    for ntype, num_nodes in graph.num_nodes.items():
+        name = given.ntypes[0] if len(graph.num_nodes) == len(given.ntypes) == 1 else ntype
+        if name not in given.ntypes:
+            raise ConfigError(f"parallel.partition: {given.path}: {unknown_name('node type', ntype, given.ntypes)}")
+        known, asked = given.original_ids(name), graph.node_ids.get(ntype, np.arange(num_nodes))
+        places = find_ids(known, len(known), asked)
+        if (places < 0).any() or len(known) != num_nodes:
+            missing = asked[places < 0]
+            which = f"; it lacks {len(missing)} of them, such as {missing[0]}" if len(missing) else ""
+            raise ConfigError(
+                f"parallel.partition: {given.path} has {len(known)} nodes of type {name!r}, the graph {num_nodes}"
+                f"{which}; build the partition from the same data"
+            )
+        sizes = np.diff(given.nodes.typed_starts[:, given.node_type_id(name)])
+        found[ntype] = np.repeat(np.arange(given.num_parts, dtype=np.int32), sizes)[places]
+    return Assignment(found, given.num_parts)
 
 
 def of_one_type(graph: Graph) -> HeteroGraph:
@@ -135,7 +196,8 @@ def of_one_type(graph: Graph) -> HeteroGraph:
     heads = np.repeat(np.arange(graph.num_nodes, dtype=np.int64), np.diff(graph.indptr))
     data = {} if graph.weights is None else {EDGE_TYPE: {WEIGHT: graph.weights}}
     arcs = {EDGE_TYPE: (heads, graph.indices.astype(np.int64))}
-    return HeteroGraph({NODE_TYPE: graph.num_nodes}, arcs, edge_data=data, name="graph")
+    ids = {} if graph.node_ids is None else {NODE_TYPE: graph.node_ids}
+    return HeteroGraph({NODE_TYPE: graph.num_nodes}, arcs, edge_data=data, node_ids=ids, name="graph")
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,8 @@ def pipeline(
         given["dataset"] = {"name": os.fspath(dataset), "digest": None}
     elif dataset is not None and not isinstance(dataset, Mapping):
         held, given["dataset"] = in_memory(dataset)
-    named = {key: os.fspath(v) if isinstance(v, Path) else v for key, v in given.items() if v is not None}
-    layers = [place_key(key, value) for key, value in {**named, **overrides}.items()]
+    named = {key: value for key, value in given.items() if value is not None} | overrides
+    layers = [place_key(key, os.fspath(v) if isinstance(v, os.PathLike) else v) for key, v in named.items()]
     checked = config_from(_sections(config), *layers)
     checked.dataset.hold(held)
     return run(checked, out=out, overwrite=overwrite, resume=resume, progress=progress)

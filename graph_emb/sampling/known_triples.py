@@ -1,15 +1,19 @@
 """Known triples by the query that they answer, and negatives of triples without them, shared by a chunk.
 
-Legend: T triples, Q distinct queries, E entities, R relations, K chunks, C triples and N negatives of a chunk.
+Legend: T triples, Q distinct queries, E entities, R relations, K chunks, C triples and N negatives of a chunk, P parts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import torch
 from numba import njit
 
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.partition_book import Part, PartitionBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.sampling.negatives import NegativeSampler
 
@@ -106,6 +110,35 @@ def _mark(
             place[candidates[k, n]] = -1
 
 
+@dataclass(frozen=True, eq=False)
+class EntityParts:
+    """Where the entities of a partitioned table lie.
+
+    Attributes:
+        order: Entities in partition order, shape (E,).
+        bounds: The first place of each part in it, and its end, shape (P + 1,).
+        owner: The part of each entity, shape (E,).
+    """
+
+    order: np.ndarray
+    bounds: np.ndarray
+    owner: np.ndarray
+
+    @classmethod
+    def of(cls, book: PartitionBook, rows: np.ndarray) -> EntityParts | None:
+        """The parts of a table; None where it has one.
+
+        Args:
+            book: Who owns which row.
+            rows: The row of each entity, shape (E,).
+        """
+        sizes = [book.part_size(Part(part)) for part in range(book.num_parts)]
+        if len(sizes) < 2:
+            return None
+        owner = book.owner(torch.from_numpy(rows)).numpy()
+        return cls(np.argsort(rows), np.cumsum([0, *sizes]), owner)
+
+
 class ChunkNegatives:
     """Entities that take the place of a chunk's heads, or of its tails.
 
@@ -120,6 +153,9 @@ class ChunkNegatives:
         in_batch: Add the entities that stand in the chunk's own triples on the corrupted side.
         filtered: Leave out negatives that make a training triple true; without it only the triple itself.
         seed: Any integer.
+        parts: Draw for a chunk among the entities of the part that owns the head of its middle triple; None: all.
+    Raises:
+        ConfigError: ``parts`` of entities with types.
     """
 
     def __init__(
@@ -131,8 +167,10 @@ class ChunkNegatives:
         in_batch: bool = False,
         filtered: bool = True,
         seed: int = 0,
+        parts: EntityParts | None = None,
     ) -> None:
-        self._samplers, self._types = _samplers(graph, power, seed)
+        self._parts = parts
+        self._samplers, self._types = _samplers(graph, power, seed, parts)
         self._num_entities, self._num, self._in_batch = graph.num_entities, num, in_batch
         self._known = {side: KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)}
         self._filtered = filtered
@@ -158,7 +196,7 @@ class ChunkNegatives:
         answers = triples[:, :, 0 if side == HEAD else 2]
         found = np.empty((len(chunks), 0), np.int64)
         if self._num:
-            found = self._drawn(chunks, answers, epoch)
+            found = self._drawn(triples, chunks, answers, epoch)
         if self._in_batch:
             found = np.concatenate([found, answers], axis=1)
         if self._filtered:
@@ -170,7 +208,14 @@ class ChunkNegatives:
             excluded |= self._types[found][:, None, :] != self._types[answers][:, :, None]
         return found, excluded
 
-    def _drawn(self, chunks: np.ndarray, answers: np.ndarray, epoch: int) -> np.ndarray:
+    def _drawn(self, triples: np.ndarray, chunks: np.ndarray, answers: np.ndarray, epoch: int) -> np.ndarray:
+        if self._parts is not None:
+            owner = self._parts.owner[triples[:, triples.shape[1] // 2, 0]]
+            found = np.empty((len(chunks), self._num), np.int64)
+            for part in np.unique(owner):
+                own = owner == part
+                found[own] = self._parts.order[self._samplers[part].sample_for(chunks[own], self._num, epoch=epoch)]
+            return found
         draws = [sampler.sample_for(chunks, self._num, epoch=epoch) for sampler in self._samplers]
         if self._types is None:
             return draws[0].astype(np.int64)
@@ -178,16 +223,30 @@ class ChunkNegatives:
         return np.take_along_axis(np.stack(draws), wanted[None], axis=0)[0].astype(np.int64)
 
 
-def _samplers(graph: KnowledgeGraph, power: float, seed: int) -> tuple[list[NegativeSampler], np.ndarray | None]:
-    """A sampler for each type, and the type of each entity, (E,); one and None where there are no types."""
+def _samplers(
+    graph: KnowledgeGraph, power: float, seed: int, parts: EntityParts | None
+) -> tuple[list[NegativeSampler], np.ndarray | None]:
+    """A sampler for each part or type, and the type of each entity, (E,); one and None where there are none."""
     occurrences = graph.occurrences()
+    if parts is not None and graph.entity_types is not None:
+        raise ConfigError(
+            f"parallel.negatives = 'local': the negatives of {graph.name} follow the types of its entities; take global"
+        )
+    if parts is not None:
+        return _of_ranges(occurrences[parts.order], parts.bounds.tolist(), power, seed), None
     if graph.entity_types is None:
         return [NegativeSampler(occurrences, power, seed=seed)], None
     starts = sorted({low for low in graph.entity_types.values() if low < graph.num_entities})  # some may be empty
-    ends = [*starts[1:], graph.num_entities]
-    samplers, types = [], np.empty(graph.num_entities, np.int64)
-    for number, (low, high) in enumerate(zip(starts, ends, strict=True)):
-        types[low:high] = number
-        own = power if occurrences[low:high].any() else 0.0  # no triple needs a type without occurrences
+    bounds = [*starts, graph.num_entities]
+    types = np.repeat(np.arange(len(starts)), np.diff(bounds))
+    return _of_ranges(occurrences, bounds, power, seed), types
+
+
+def _of_ranges(occurrences: np.ndarray, bounds: list[int], power: float, seed: int) -> list[NegativeSampler]:
+    """A sampler of each range of entities; of all of them for an empty one, for which no triple asks."""
+    samplers = []
+    for low, high in pairwise(bounds):
+        low, high = (low, high) if low < high else (0, len(occurrences))
+        own = power if occurrences[low:high].any() else 0.0  # no triple needs a range without occurrences
         samplers.append(NegativeSampler(occurrences[low:high], own, seed=seed, low=low))
-    return samplers, types
+    return samplers

@@ -24,7 +24,7 @@ from graph_emb.models.epochs import Evaluation, TrainingResult, Values, run_epoc
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from graph_emb.models.gnn.trainer import InputRows, Trainer, WeightAverage, group_of_trainers, owned_by
+from graph_emb.models.gnn.trainer import InputRows, Trainer, WeightAverage, group_of_trainers
 from graph_emb.models.links.training import (
     CHUNK,
     FrozenRows,
@@ -81,7 +81,7 @@ def train_rgcn(
         task: The node type, its labels and split.
         config: The recipe.
         features: By node type, shape (nodes, any width), floating, torch or numpy.
-        policies: Partition policies by node type; graph, features and task are then in partition order.
+        policies: Partition policies by node type, which say who owns a row and trains on a node; ids stay the graph's.
         group: The trainers; needed in kvstore mode with several, else found.
         seed: Of first rows and weights, batches, samples and dropout.
         device: Where network and, in local mode, tables are.
@@ -208,9 +208,7 @@ def _fit(
         torch.manual_seed(seed)
         network = build(inputs).to(device)
         trainer = Trainer(graph, target, network, inputs, config, group=group, seed=seed, device=device)
-        training, model = _objective(
-            trainer, network, task, graph.num_nodes[target], (policies or {}).get(target), seed
-        )
+        training, model = _objective(trainer, network, task, graph.num_nodes[target], seed)
         torch.manual_seed(trainer.own_seed)  # of dropout: ranks differ
         if config.ema_decay:
             trainer.average = WeightAverage(training.networks, inputs, config.ema_decay)
@@ -270,18 +268,18 @@ def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module)
 
 
 def _objective(
-    trainer: Trainer, network: nn.Module, task: NodeTask | LinkTask, num_nodes: int, policy: Any, seed: int
+    trainer: Trainer, network: nn.Module, task: NodeTask | LinkTask, num_nodes: int, seed: int
 ) -> tuple[Objective, nn.Module]:
     """The training of a task, and all networks that it trains as one module."""
     if isinstance(task, NodeTask):
-        return NodeClassTraining(trainer, task, policy), network
+        return NodeClassTraining(trainer, task), network
     config = trainer.config
     assert isinstance(config, SAGEConfig)
     sizes = LinkPredictorConfig(
         hidden_dim=config.hidden_dim, num_layers=config.predictor_layers, dropout=config.dropout
     )
     predictor = LinkPredictor(config.hidden_dim, sizes, seed=seed).to(trainer.device)
-    training = LinkTraining(trainer, task, predictor, num_nodes, config, policy)
+    training = LinkTraining(trainer, task, predictor, num_nodes, config)
     return training, nn.ModuleDict({"encoder": network, "predictor": predictor})
 
 
@@ -327,12 +325,11 @@ class NodeClassTraining(Objective):
     Args:
         trainer: The network and its inputs.
         task: Labels and split.
-        policy: Who owns the target nodes; None: even ranges.
     """
 
-    def __init__(self, trainer: Trainer, task: NodeTask, policy: Any = None) -> None:
+    def __init__(self, trainer: Trainer, task: NodeTask) -> None:
         nodes = task.nodes["train"]
-        own = nodes[owned_by(trainer.rank, trainer.num_ranks, nodes, len(task.truth), policy)]
+        own = nodes[trainer.owned(nodes)]
         super().__init__(trainer, own, trainer.network.module)
         self._task = task
 
@@ -359,7 +356,6 @@ class LinkTraining(Objective):
         predictor: On the network's rows.
         num_nodes: N.
         config: The recipe.
-        policy: Who owns the nodes; None: even ranges.
     Raises:
         DataError: a part of the split is missing, empty, or names unknown nodes.
         ShapeError: a table of another shape.
@@ -372,10 +368,9 @@ class LinkTraining(Objective):
         predictor: LinkPredictor,
         num_nodes: int,
         config: SAGEConfig,
-        policy: Any = None,
     ) -> None:
         edges = pairs_of(task.split, "train", "edge", num_nodes)
-        own = owned_by(trainer.rank, trainer.num_ranks, edges[:, 0], num_nodes, policy)
+        own = trainer.owned(edges[:, 0])
         super().__init__(trainer, own, trainer.network.module, predictor)
         self._task, self._edges = task, edges
         self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")}

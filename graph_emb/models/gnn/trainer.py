@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding
+from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import as_book
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
@@ -30,7 +31,7 @@ class Trainer:
     """A network that computes rows of the nodes of type ``target``, with its input rows and optimizers.
 
     Args:
-        graph: The whole graph, in partition order where there are policies.
+        graph: The whole graph.
         target: The node type.
         network: Takes blocks and rows by type, gives rows by type.
         inputs: Its input rows.
@@ -66,6 +67,10 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(self.own_seed)
         self._sampling = None if config.fanouts is None else NeighborSampling(graph, config.fanouts, seed + self.rank)
         self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
+
+    def owned(self, nodes: Tensor) -> Tensor:
+        """Positions in ``nodes`` (B,) of the target nodes that this rank trains on."""
+        return self.inputs.owned(self.target, nodes, self.rank, self.num_ranks)
 
     def compute(self, nodes: Tensor) -> Tensor:
         """The network's rows of distinct target nodes (B,), shape (B, O), in training."""
@@ -154,14 +159,6 @@ def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:
     return group if group is not None and group.world_size > 1 else None
 
 
-def owned_by(rank: int, num_ranks: int, nodes: Tensor, num_nodes: int, policy: Any) -> Tensor:
-    """Positions in ``nodes`` (B,) of the nodes that a rank stores, and therefore trains on."""
-    if num_ranks == 1:
-        return torch.arange(len(nodes))
-    places = layout(as_book(policy, num_nodes, "targets"), num_ranks, None, "targets")
-    return (places.owner(nodes) == rank).nonzero().flatten()
-
-
 CHUNK_ROWS = 1 << 16
 """Rows of a table that are averaged at a time."""
 
@@ -238,12 +235,13 @@ class InputRows:
         num_nodes: N of each node type.
         config: Width, rule, learning rate and first rows of the tables.
         features: Shape (N, any width), floating, for some node types; the others get a table.
-        policies: Partition policies of node types; see ``DistEmbedding``.
+        policies: Partition policies of node types, see ``DistEmbedding``; ids stay those of the graph.
         prefix: A table is named by its node type with this before it; None: by a fresh number.
         seed: Of the initial values.
         device: Where the network runs; in local mode the tables lie there too.
     Attributes:
         tables: By node type; empty where all have features.
+        rows: The row of each node in a table that its policy numbers otherwise, shape (N,), by node type.
         widths: D of each node type's rows.
         optimizer: Of the tables; None where there are none.
     Raises:
@@ -270,6 +268,11 @@ class InputRows:
         self.features = {t: _matrix(t, f, num_nodes[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
         self._policies, self._prefix, self._dim = dict(policies or {}), prefix, config.dim
+        self.rows: dict[str, Tensor] = {}
+        for ntype, policy in self._policies.items():
+            original = as_original_ids(None, policy, num_nodes[ntype], ntype)
+            if original is not None:
+                self.rows[ntype] = torch.from_numpy(original.find(np.arange(num_nodes[ntype])))
         self.tables: dict[str, DistEmbedding] = {}
         for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
             if ntype not in self.features:
@@ -307,10 +310,22 @@ class InputRows:
         tables, found = self.tables if tables is None else tables, {}
         for ntype in self._num_nodes:
             if ntype in tables:
-                found[ntype] = tables[ntype](ids[ntype], device=self._device)
+                found[ntype] = tables[ntype](self.rows_of(ntype, ids[ntype]), device=self._device)
             else:
                 found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
         return found
+
+    def rows_of(self, ntype: str, nodes: Tensor) -> Tensor:
+        """The rows of nodes in their table, (B,)."""
+        return self.rows[ntype][nodes] if ntype in self.rows else nodes
+
+    def owned(self, ntype: str, nodes: Tensor, rank: int, num_ranks: int) -> Tensor:
+        """Positions in ``nodes`` (B,) of the nodes that a rank stores, and therefore trains on."""
+        if num_ranks == 1:
+            return torch.arange(len(nodes))
+        book = as_book(self._policies.get(ntype), self._num_nodes[ntype], ntype)
+        owner = layout(book, num_ranks, None, ntype).owner(self.rows_of(ntype, nodes))
+        return (owner == rank).nonzero().flatten()
 
     def step(self, clip_norm: float | None = None, group: ProcessGroup | None = None) -> None:
         """Apply the gradients of the rows gathered since the last step.

@@ -59,6 +59,9 @@ class KGEConfig(ModelSettings):
     num_negatives: Count = Field(default=256, ge=0, le=1 << 20, description="entities drawn for each chunk")
     chunk_size: Count = Field(default=256, ge=1, le=1 << 20, description="triples that share negatives")
     negative_power: Number = Field(default=0.0, ge=0, le=10, description="negatives follow occurrences ** power")
+    negative_scope: Annotated[Literal["global", "local"], At("parallel.negatives")] = Field(
+        default="global", description="negatives come from all entities, or from the part that owns a chunk's heads"
+    )
     in_batch: bool = Field(default=False, description="entities of the chunk's other triples are negatives too")
     filter_negatives: bool = Field(default=True, description="leave out negatives that make a training triple true")
     subsampling: bool = Field(default=False, description="weigh triples of frequent pairs less, as RotatE's code")

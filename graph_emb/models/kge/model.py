@@ -80,6 +80,7 @@ class KGEModel:
         self.relation = DistEmbedding(
             num_relations, self.scorer.relation_dim, names[1] or None, init_func=relation_first
         )
+        self.rows = self.entity.original_ids.find(np.arange(num_entities))
 
     @property
     def tables(self) -> list[DistEmbedding]:
@@ -100,7 +101,8 @@ class KGEModel:
         chunks, size = batch.weights.shape
         triples = torch.from_numpy(batch.triples).view(-1, 3)
         drawn = torch.from_numpy(batch.negatives)
-        rows = self.entity(torch.cat([triples[:, 0], triples[:, 2], drawn.flatten()]))
+        entities = np.concatenate([batch.triples[..., 0], batch.triples[..., 2], batch.negatives], axis=None)
+        rows = self.entity(torch.from_numpy(self.rows[entities]))
         head, tail, negative = rows.split([len(triples), len(triples), drawn.numel()])
         relation = self.relation(triples[:, 1])
         if batch.side == TAIL:

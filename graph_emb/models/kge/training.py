@@ -26,7 +26,7 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel, TripleBatch
 from graph_emb.optimizer import OPTIMIZERS
-from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, KnownAnswers
+from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
 from graph_emb.sampling.walk_kernels import thread_count
 
 BEST_FILE = "best.safetensors"
@@ -94,14 +94,16 @@ def train_kge(
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
     Every rank calls it with the same arguments and holds all triples; rows are stored as the mode has them. With a
-    validation part the rows of the best validation are returned and training stops early (``KGEConfig.patience``).
+    ``part_policy`` of several parts a rank trains the triples whose heads it owns, as far as all have equally much to
+    do. With a validation part the rows of the best validation are returned and training stops early
+    (``KGEConfig.patience``).
     In local and collective mode the steps are the same at any number of ranks.
 
     Args:
         graph: Triples.
         config: The recipe.
         seed: Of initial values, order, negatives and validation triples. Runs with one seed and mode are equal.
-        part_policy: Of the entities' table.
+        part_policy: Of the entities' table, which counts rows in partition order; the graph keeps its own.
         num_threads: Of torch and of the kernels; None: ``torch.get_num_threads()``. Results differ by no more than
             rounding in matrix products.
         progress: Show a bar on the first rank.
@@ -202,7 +204,8 @@ class _KGETraining:
         self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
         config, transport = model.config, model.entity.transport
         self.transport = transport
-        self.batches = Batches(graph, config, seed, transport.rank, transport.world_size, transport.lockstep)
+        own = transport.rank, transport.world_size, transport.lockstep
+        self.batches = Batches(graph, config, seed, *own, EntityParts.of(model.entity.book, model.rows))
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers())
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
@@ -331,7 +334,7 @@ class _KGETraining:
         self.transport.barrier()
         entities, relations = (all_rows(table, self.transport.rank == 0) for table in self.model.tables)
         self.transport.barrier()
-        return None if entities is None or relations is None else (entities, relations)
+        return None if entities is None or relations is None else (entities[self.model.rows], relations)
 
 
 FIRST_COUNT = 3.0  # added to a pair's occurrences: RotatE's code counts the first one as 4
@@ -340,15 +343,29 @@ FIRST_COUNT = 3.0  # added to a pair's occurrences: RotatE's code counts the fir
 class Batches:
     """The training triples of each epoch, shuffled, in chunks with their negatives.
 
-    The order and the draws depend on (seed, epoch) alone. Ranks in lockstep share each step's chunks, so that any
-    number of them trains the same steps; other ranks take whole steps in turn.
+    The order and the draws depend on (seed, epoch) and the parts alone. Ranks in lockstep share each step's chunks, so
+    that any number of them trains the same steps; other ranks take whole steps in turn. Triples whose heads lie in one
+    part come together, and a rank takes those of its own parts as far as all have equally much to do.
     """
 
     def __init__(
-        self, graph: KnowledgeGraph, config: KGEConfig, seed: int, rank: int, world_size: int, lockstep: bool
+        self,
+        graph: KnowledgeGraph,
+        config: KGEConfig,
+        seed: int,
+        rank: int,
+        world_size: int,
+        lockstep: bool,
+        parts: EntityParts | None = None,
     ) -> None:
         self._triples, self._config, self._seed = graph.train, config, seed
         self._rank, self._world_size, self._lockstep = rank, world_size, lockstep
+        local = config.negative_scope == "local"
+        if local and parts is None:
+            raise ConfigError(
+                "parallel.negatives = 'local' needs parts: set parallel.partition or parallel.method, or give a "
+                "part_policy of several"
+            )
         self._negatives = ChunkNegatives(
             graph,
             config.num_negatives,
@@ -356,31 +373,44 @@ class Batches:
             in_batch=config.in_batch,
             filtered=config.filter_negatives,
             seed=seed,
+            parts=parts if local else None,
         )
+        self._owner = None if parts is None else parts.owner[graph.train[:, 0]]
         self._weights = triple_weights(graph) if config.subsampling else np.ones(len(graph.train), np.float32)
         self.steps_per_epoch = -(-len(graph.train) // config.batch_size)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, TripleBatch]]:
         """This rank's batches of an epoch, from a step on, with the number of their step in it."""
         order = np.random.default_rng((self._seed, epoch)).permutation(len(self._triples))
+        together = 1 if self._lockstep else self._world_size  # steps that train at a time
+        size, begun = self._config.batch_size, epoch * self.steps_per_epoch
         for step in range(first, self.steps_per_epoch):
-            if self._lockstep or (epoch * self.steps_per_epoch + step) % self._world_size == self._rank:
-                yield step, self._batch(order, step, epoch)
+            turn = (begun + step) % together
+            if self._lockstep or turn == self._rank:
+                start = step - step % together
+                chosen = order[start * size : (start + together) * size]
+                if self._owner is not None:
+                    chosen = chosen[np.argsort(self._owner[chosen], kind="stable")]
+                place = turn if start + together <= self.steps_per_epoch else step - start
+                side = TAIL if (begun + step) // together % 2 == 0 else HEAD
+                yield step, self._batch(chosen[place * size : (place + 1) * size], step, epoch, side)
 
-    def _batch(self, order: np.ndarray, step: int, epoch: int) -> TripleBatch:
-        size, chunk = self._config.batch_size, self._config.chunk_size
-        chosen = order[step * size : (step + 1) * size]
-        side = TAIL if (epoch * self.steps_per_epoch + step) % 2 == 0 else HEAD
+    def _batch(self, chosen: np.ndarray, step: int, epoch: int, side: int) -> TripleBatch:
+        chunk = self._config.chunk_size
         chosen = chosen[self._negatives.by_type(self._triples[chosen], side)]
+        if self._owner is not None:
+            chosen = chosen[np.argsort(self._owner[chosen], kind="stable")]
         num_chunks = -(-len(chosen) // chunk)
         filled = np.concatenate([chosen, np.full(num_chunks * chunk - len(chosen), chosen[-1])])
         weights = self._weights[filled]
         weights[len(chosen) :] = 0.0
         numbers = np.arange(num_chunks)
         if self._lockstep:
-            numbers = numbers[self._rank :: self._world_size]
+            numbers = np.array_split(numbers, self._world_size)[self._rank]
         triples = self._triples[filled.reshape(num_chunks, chunk)[numbers]]
-        drawn, excluded = self._negatives.draw(triples, numbers + step * (size // chunk), side, epoch)
+        drawn, excluded = self._negatives.draw(
+            triples, numbers + step * (self._config.batch_size // chunk), side, epoch
+        )
         own = drawn[:, : self._config.num_negatives]
         share = weights.reshape(num_chunks, chunk)[numbers]
         if self._config.in_batch:  # a copy that pads the chunk is no negative

@@ -23,6 +23,8 @@ from graph_emb.run.evaluation import Finding, SeedsResult, each_seed
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.machine import check_memory
+from graph_emb.run.parallel import policies_for
+from partition.partitioned import PartPolicy
 
 LINK_METRICS = {
     "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),
@@ -57,6 +59,8 @@ MESSAGE_KINDS = (GNNData, HeteroGraph, NodeTask, LinkTask)
 
 class GNNFamily(Family):
     """See ``graph_emb.run.family.Family``."""
+
+    _policies: Mapping[str, PartPolicy] = {}  # of a job's tables, by node type
 
     def load(self) -> GNNData:
         """Graph, task and features."""
@@ -117,6 +121,9 @@ class GNNFamily(Family):
         ranks = job.ranks
         data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph", MESSAGE_KINDS)[0]
         assert data is not None
+        self._policies = (
+            {} if ranks is None else policies_for(ranks, self.config, None if dataset is None else dataset.graph)
+        )
         with torch_threads(self.config.train.threads):
             first, runs, interrupted = self._train_all(data, job)
         if not first:
@@ -156,6 +163,7 @@ class GNNFamily(Family):
         ranks, checkpoints = job.ranks, job.checkpoints
         options: dict[str, Any] = {
             "features": data.features,
+            "policies": self._policies,
             "group": None if ranks is None else ranks.group,
             "seed": seed,
             "device": self.config.train.device,
@@ -193,6 +201,7 @@ def _tables(graph: HeteroGraph, result: GNNResult, wanted: bool) -> dict[str, Em
     for ntype, table in result.tables.items():
         rows = all_rows(table, wanted)
         if rows is not None:
+            rows = rows[torch.from_numpy(table.original_ids.find(np.arange(table.num_embeddings)))]
             ids = graph.node_ids.get(ntype, np.arange(table.num_embeddings))
             found["node" if ntype == NODE_TYPE else ntype] = Embeddings(rows.numpy(), ids)
     return found

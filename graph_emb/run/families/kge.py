@@ -12,6 +12,7 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import KGEResult, train_kge
@@ -19,7 +20,7 @@ from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.machine import check_memory
-from graph_emb.run.parallel import Trainers
+from graph_emb.run.parallel import Trainers, policies_for
 
 ENTITY, RELATION = "entity", "relation"
 JUDGED = ("valid", "test")
@@ -53,7 +54,12 @@ class KGEFamily(Family):
 
     def train(self, dataset: KnowledgeGraph | None, job: TrainingJob) -> Trained:
         """Train in this process or with other ranks; each of them gets the training triples from the first."""
-        graph = dataset if job.ranks is None else _shared(job.ranks, dataset)
+        graph, policy = dataset, None
+        if job.ranks is not None:
+            graph = _shared(job.ranks, dataset)
+            if self._follows_parts:
+                policies = policies_for(job.ranks, self.config, None if dataset is None else _entities(dataset))
+                policy = policies[NODE_TYPE]
         assert graph is not None
         if job.checkpoints is not None and dataset is not None:
             save_ids(job.checkpoints.folder, ENTITY, _ids(graph.entities, graph.num_entities))
@@ -62,6 +68,7 @@ class KGEFamily(Family):
             graph,
             self.model,
             seed=self.config.seed,
+            part_policy=policy,
             num_threads=self.config.train.threads,
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),
@@ -74,6 +81,12 @@ class KGEFamily(Family):
             RELATION: Embeddings(result.relations.numpy(), _ids(graph.relations, graph.num_relations)),
         }
         return Trained(tables, result.interrupted, self._metrics(result))
+
+    @property
+    def _follows_parts(self) -> bool:
+        """Whether triples go to the part of their heads; else every number of ranks trains the same steps."""
+        section = self.config.parallel
+        return section.partition is not None or section.method != "auto"
 
     def judge(self, trained: Trained, dataset: KnowledgeGraph, *, progress: bool) -> list[Finding]:
         """Ranks of the held-out parts, by the data set's own rule."""
@@ -114,6 +127,14 @@ def _shared(ranks: Trainers, graph: KnowledgeGraph | None) -> KnowledgeGraph:
         told = KnowledgeGraph(graph.name, graph.num_entities, graph.num_relations, parts, entity_types=types)
     found = ranks.group.gather_objects(told, "triples", (KnowledgeGraph,))[0]
     return found if graph is None else graph
+
+
+def _entities(graph: KnowledgeGraph) -> HeteroGraph:
+    """The entities with an edge for each pair that a training triple joins, to be cut."""
+    pairs = np.unique(graph.train[:, 0] * graph.num_entities + graph.train[:, 2])
+    ids = {} if graph.entities is None else {NODE_TYPE: _ids(graph.entities, graph.num_entities)}
+    edges = {EDGE_TYPE: np.divmod(pairs, graph.num_entities)}
+    return HeteroGraph({NODE_TYPE: graph.num_entities}, edges, node_ids=ids, name=graph.name)
 
 
 def _ids(names: Sequence[str] | Sequence[int] | None, count: int) -> np.ndarray:

@@ -120,8 +120,9 @@ class MetapathFamily(Family):
 
         All nodes are cut as one type, so that one table has all rows; each distinct step is an edge type of its own.
         """
-        whole, facts = None, None
+        whole, facts, typed = None, None, None
         if dataset is not None:
+            typed = dataset.graph
             path = self._path(dataset)
             distinct = list(dict.fromkeys(path.steps))
             arcs_of = {_arc_type(number): step_arcs(dataset.graph, step) for number, step in enumerate(distinct)}
@@ -130,7 +131,7 @@ class MetapathFamily(Family):
             whole = HeteroGraph({NODE_TYPE: dataset.graph.total_nodes}, edges, edge_data=data, name="graph")
             types = [dataset.graph.ntypes.index(ntype) for ntype in path.types]
             facts = (types, [distinct.index(step) for step in path.steps], list(dataset.graph.num_nodes.values()))
-        with parallel.parts_for(ranks, self.config, whole, facts) as (parts, (types, steps, counts)):
+        with parallel.parts_for(ranks, self.config, whole, facts, typed) as (parts, (types, steps, counts)):
             order = np.array(parts.node_map())
             kinds = np.repeat(np.arange(len(counts), dtype=np.int8), counts)[order]
             places = ranks.layout(parts.books[NODE_TYPE])

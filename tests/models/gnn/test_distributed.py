@@ -12,16 +12,19 @@ import torch
 
 import graph_emb as ge
 from graph_emb.config.schema import MAX_SEED
+from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.transport.process_group import ProcessGroup
+from partition.partitioned import PartPolicy
 from tests.models.gnn.planted import planted, planted_links
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster
 
 pytestmark = pytest.mark.dist
 
+ORDER = np.random.default_rng(7).permutation(120)
 EXACT = RGCNConfig(epochs=4, dropout=0.0, lr=0.02, clip_norm=None)
 LEARN = RGCNConfig(epochs=12, dropout=0.0, lr=0.05, fanouts=(4, 4), batch_size=40, eval_every=4)
 LINKS = SAGEConfig(
@@ -46,10 +49,14 @@ def collective(config: Any, links: bool) -> Any:
 
 def learn(config: Any, links: bool, group: ProcessGroup | None = None) -> Any:
     graph, task = planted_links() if links else planted()
-    policies = None if links else {"user": RangeBook([0, 30, 120])}  # uneven parts
+    book = RangeBook([0, 30, 120])  # uneven parts, of users in another order than the graph's
+    policies = None if links else {"user": PartPolicy("node~user", book, ArrayIds(ORDER, len(ORDER)))}
     train: Any = train_sage if links else train_rgcn
     result = train(graph, task, config, group=group, policies=policies)
-    rows = {ntype: table(torch.arange(table.num_embeddings)).detach() for ntype, table in result.tables.items()}
+    rows = {}
+    for ntype, table in result.tables.items():
+        places = table.original_ids.find(np.arange(table.num_embeddings))
+        rows[ntype] = table(torch.from_numpy(places)).detach()
     dense = [parameter.detach() for parameter in result.model.parameters()]
     return [e.as_dict() for e in result.history], rows, dense
 

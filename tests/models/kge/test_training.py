@@ -15,6 +15,8 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.graph.datasets import load_dataset
+from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge import training
@@ -22,7 +24,8 @@ from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import BEST_FILE, Batches, KGEResult, _BestRows, train_kge, triple_weights
-from graph_emb.sampling.known_triples import HEAD, TAIL
+from graph_emb.sampling.known_triples import HEAD, TAIL, EntityParts
+from partition.partitioned import PartPolicy
 from tests.models.kge.references import ring
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle
@@ -359,11 +362,10 @@ def test_ranks_in_lockstep_share_the_chunks_of_every_step(world_size: int) -> No
     shares = [[b for _, b in batches(r, world_size, in_batch=True).epoch(1)] for r in range(world_size)]
     for step, whole in enumerate(alone):
         parts = [share[step] for share in shares]
-        for chunk in range(len(whole.triples)):
-            part, at = parts[chunk % world_size], chunk // world_size
-            assert (part.triples[at] == whole.triples[chunk]).all()
-            assert (part.negatives[at] == whole.negatives[chunk]).all()
-            assert (part.excluded[at] == whole.excluded[chunk]).all()
+        for name in ("triples", "negatives", "excluded"):
+            together = np.concatenate([getattr(part, name) for part in parts])
+            np.testing.assert_array_equal(together, getattr(whole, name))
+        assert max(len(part.triples) for part in parts) <= -(-len(whole.triples) // world_size)
         assert {part.total_weight for part in parts} == {whole.total_weight}
         assert sum(len(part.triples) for part in parts) == len(whole.triples)
 
@@ -387,6 +389,80 @@ def test_copies_that_fill_a_chunk_up_are_nobodys_negatives(num_negatives: int) -
 def test_ranks_without_lockstep_take_whole_steps_in_turn() -> None:
     steps = [[step for step, _ in batches(rank, 3, lockstep=False).epoch(0)] for rank in range(3)]
     assert steps == [[0, 3], [1], [2]]
+
+
+def two_rings() -> tuple[KnowledgeGraph, PartPolicy]:
+    """The even entities and the odd ones, two rings without a triple between them, and a policy of both as parts."""
+    train = np.array([(e, r, (e + 2 * (r + 1)) % 24) for e in range(24) for r in (0, 1)])
+    order = np.concatenate([np.arange(0, 24, 2), np.arange(1, 24, 2)])
+    return KnowledgeGraph("rings", 24, 2, {"train": train}), PartPolicy(
+        "node~_N", RangeBook([0, 12, 24]), ArrayIds(order, 24)
+    )
+
+
+def of_parts(rank: int, lockstep: bool, **recipe: Any) -> list[Any]:
+    graph, policy = two_rings()
+    config = KGEConfig(**{**SMALL, "batch_size": 8, "num_negatives": 5, **recipe})
+    rows = policy.original_ids.find(np.arange(24))
+    made = Batches(graph, config, 0, rank, 2, lockstep, EntityParts.of(policy.book, rows))
+    return [batch for epoch in range(3) for _, batch in made.epoch(epoch)]
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_rank_trains_the_triples_whose_heads_it_owns(lockstep: bool) -> None:
+    shares = [of_parts(rank, lockstep) for rank in range(2)]
+    own = [np.concatenate([b.triples[b.weights > 0][:, 0] % 2 == rank for b in shares[rank]]) for rank in range(2)]
+    assert np.mean(np.concatenate(own)) > 0.8, "half of them without the parts; chunks at a border hold some of both"
+    trained = np.concatenate([b.triples[b.weights > 0] for share in shares for b in share])
+    assert sorted(trained.tolist()) == sorted(two_rings()[0].train.tolist() * 3), "each triple once an epoch"
+    for share in shares:
+        assert {batch.side for batch in share} == {HEAD, TAIL}, "each rank corrupts both sides"
+
+
+@pytest.mark.parametrize("scope", ["global", "local"])
+def test_local_negatives_come_from_the_part_of_the_chunk(scope: str) -> None:
+    for rank in range(2):
+        drawn = [(b.triples[k, b.triples.shape[1] // 2, 0] % 2, b.negatives[k] % 2)
+                 for b in of_parts(rank, True, negative_scope=scope) for k in range(len(b.triples))]  # fmt: skip
+        assert all((parity == own).all() for own, parity in drawn) == (scope == "local")
+        assert drawn
+
+
+def test_local_negatives_need_parts() -> None:
+    with pytest.raises(ge.ConfigError, match=r"parallel\.negatives = 'local' needs parts"):
+        train_kge(two_rings()[0], TINY.replace(negative_scope="local", valid_every=0))
+    typed = replace(two_rings()[0], entity_types={"a": 0, "b": 12})
+    with pytest.raises(ge.ConfigError, match="follow the types of its entities; take global"):
+        train_kge(typed, TINY.replace(negative_scope="local", valid_every=0), part_policy=two_rings()[1])
+
+
+def rows_by_parts(mode: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Rows trained over a partition, in the order of the graph."""
+    graph, policy = two_rings()
+    transport: Any = ge.init(mode=mode)
+    try:
+        result = train_kge(graph, TINY.replace(valid_every=0, rule="sgd", lr=0.1), part_policy=policy, num_threads=1)
+        return None if transport.rank else (result.entities, result.relations)
+    finally:
+        ge.shutdown()
+
+
+def test_rows_over_a_partition_are_those_of_the_graphs_entities() -> None:
+    graph, policy = two_rings()
+    still = TINY.replace(valid_every=0, rule="sgd", lr=1e-30)
+    plain, cut = train_kge(graph, still), train_kge(graph, still, part_policy=policy)
+    assert plain.entities is not None
+    assert cut.entities is not None
+    assert torch.equal(cut.entities, plain.entities)
+    assert not torch.equal(cut.model.entity.weight[:], plain.entities), "the table itself is in partition order"
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_partition_trains_the_same_steps_at_any_number_of_ranks(ranks: Ranks, world_size: int) -> None:
+    alone, found = rows_by_parts("local"), ranks.run(rows_by_parts, world_size, "collective")[0]
+    for ours, theirs in zip(found, alone, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_frequent_pairs_weigh_less() -> None:

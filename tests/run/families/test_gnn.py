@@ -197,8 +197,8 @@ def test_two_ranks_make_one_run(entities: Path, ranks: Ranks) -> None:
         ("rgcn", {"fanouts": [0, 5]}, "give a positive number or -1"),
         (
             "rgcn",
-            {"parallel": {"mode": "collective", "trainers": 2, "method": "metis"}},
-            r"parallel\.method = 'metis' has no effect on rgcn",
+            {"parallel": {"mode": "collective", "trainers": 2, "hogwild": True}},
+            r"parallel\.hogwild = True has no effect on rgcn",
         ),
         ("sage", {}, "has 4 edge types, and sage takes one; take rgcn"),
     ],
