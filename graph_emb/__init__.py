@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from graph_emb.checkpoint.export import export_checkpoint
     from graph_emb.checkpoint.loading import load_checkpoint
     from graph_emb.checkpoint.saving import save_checkpoint
-    from graph_emb.embedding import DistEmbedding
+    from graph_emb.embedding import DistEmbedding, lookup
     from graph_emb.graph.datasets import load_dataset
     from graph_emb.graph.partition_book import PartitionBook, RangeBook
     from graph_emb.graph.readers import read_graph
@@ -54,7 +54,7 @@ _HOMES = {
     "graph_emb.checkpoint.export": ("export_checkpoint",),
     "graph_emb.checkpoint.loading": ("load_checkpoint",),
     "graph_emb.checkpoint.saving": ("save_checkpoint",),
-    "graph_emb.embedding": ("DistEmbedding",),
+    "graph_emb.embedding": ("DistEmbedding", "lookup"),
     "graph_emb.graph.datasets": ("load_dataset",),
     "graph_emb.graph.partition_book": ("PartitionBook", "RangeBook"),
     "graph_emb.graph.readers": ("read_graph",),
@@ -121,6 +121,7 @@ __all__ = [
     "initializers",
     "load_checkpoint",
     "load_dataset",
+    "lookup",
     "pipeline",
     "read_graph",
     "save_checkpoint",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.core.errors import ModeError, unknown_name
+from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
 from graph_emb.optim.apply import merge, merged_bags
 from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
-from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
+from graph_emb.table.shard import FLOAT_DTYPES, EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Traffic, Transport
 from graph_emb.weight import Weight
@@ -141,34 +141,42 @@ class DistEmbedding:
         self.anchor = torch.zeros((), requires_grad=True)
         self._live_trace = _Trace()
 
-    def __call__(self, idx: Tensor, device: torch.device | str = "cpu") -> Tensor:
-        """Rows of ids, in request order, duplicates kept.
+    def __call__(self, idx: Tensor, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
+        """Rows of ids, in request order, duplicates kept; ``graph_emb.lookup`` asks several tables at once.
 
         Args:
             idx: Integer ids of any shape (DGL passes (B,)).
             device: Where the rows are wanted.
+            dtype: Floating, that of the rows which are handed out, and so of their gradients; None: the table's.
         Returns:
             Shape ``idx.shape + (D,)``; recorded for the optimizer where gradients are enabled.
         Raises:
             PartitionError: an id is out of range, unless the table drops those.
             ShapeError: idx is no integer tensor.
+            ConfigError: dtype is no floating one.
         """
+        return lookup([(self, idx)], device, dtype)[0]
+
+    forward = __call__
+
+    def _kept(self, idx: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The checked ids that are pulled, (B,), and their positions among all where some are dropped."""
         if self._drops:
             inside = self._inside(idx)
             self.dropped += idx.numel() - len(inside)
             if len(inside) < idx.numel():
-                rows = self(idx.flatten()[inside], device)
-                found = rows.new_zeros(idx.numel(), self.embedding_dim).index_copy(0, inside.to(rows.device), rows)
-                return found.view(*idx.shape, self.embedding_dim)
-        with self._transport.joint(f"pull of table {self._name!r}"):
-            ids = check_ids(idx, self.num_embeddings, self._name).flatten()
-            rows = self._transport.pull(self._name, ids).to(device)
-        rows = rows.view(*idx.shape, self.embedding_dim)
-        if not torch.is_grad_enabled():
-            return rows
-        return _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
+                return idx.flatten()[inside].long(), inside
+        return check_ids(idx, self.num_embeddings, self._name).flatten(), None
 
-    forward = __call__
+    def _handed_out(self, rows: Tensor, ids: Tensor, inside: Tensor | None, shape: torch.Size) -> Tensor:
+        """Rows of ``_kept`` ids, (B, D), as the caller asked for them, recorded where gradients are enabled."""
+        rows = rows.view(*(shape if inside is None else ids.shape), self.embedding_dim)
+        if torch.is_grad_enabled():
+            rows = _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
+        if inside is None:
+            return rows
+        found = rows.new_zeros(shape.numel(), self.embedding_dim).index_copy(0, inside.to(rows.device), rows)
+        return found.view(*shape, self.embedding_dim)
 
     def _inside(self, ids: Tensor) -> Tensor:
         """Positions of the ids that the table has among all, of a table that drops the others."""
@@ -432,3 +440,51 @@ class DistEmbedding:
 
     def __repr__(self) -> str:
         return f"DistEmbedding({self._name!r}, {self.num_embeddings}, {self.embedding_dim}, dtype={self._spec.dtype})"
+
+
+def lookup(
+    asked: Sequence[tuple[DistEmbedding, Tensor]],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> list[Tensor]:
+    """``emb(ids)`` of several tables at once: in one exchange in collective mode, in one wait in kvstore mode.
+
+    Values and gradients are those of separate calls, bit for bit. In collective mode every rank asks the same tables in
+    the same order; a table may stand twice.
+
+    Args:
+        asked: Tables, each with integer ids of any shape.
+        device, dtype: As ``DistEmbedding.__call__``.
+    Returns:
+        For each pair the rows, shape ``ids.shape + (D,)``.
+    Raises:
+        PartitionError, ShapeError, ConfigError: as ``DistEmbedding.__call__``; no row was pulled then.
+        ModeError: tables of several modes.
+    Example:
+        >>> init = ge.initializers.FromArray(torch.arange(6.0).view(3, 2))
+        >>> users, items = ge.DistEmbedding(3, 2, init_func=init), ge.DistEmbedding(3, 2, init_func=init)
+        >>> of_user, of_items = ge.lookup([(users, torch.tensor(1)), (items, torch.tensor([2, 0]))])
+        >>> (of_items @ of_user).tolist()
+        [23.0, 3.0]
+    """
+    if dtype is not None and dtype not in FLOAT_DTYPES:
+        raise ConfigError(f"dtype={dtype!r} of the rows handed out must be one of {', '.join(map(str, FLOAT_DTYPES))}")
+    if not asked:
+        return []
+    transport = transport_of(table for table, _ in asked)
+    with transport.joint(f"pull of table {', '.join(repr(table.name) for table, _ in asked)}"):
+        kept = [table._kept(ids) for table, ids in asked]
+        wanted = [(table.name, ids) for (table, _), (ids, _) in zip(asked, kept, strict=True)]
+        pulled = [transport.pull(*wanted[0])] if len(wanted) == 1 else transport.pull_tables(wanted)
+    return [
+        table._handed_out(rows.to(device, dtype), *of, idx.shape)
+        for (table, idx), of, rows in zip(asked, kept, pulled, strict=True)
+    ]
+
+
+def transport_of(tables: Iterable[DistEmbedding]) -> Transport:
+    """The transport of all tables; a ModeError where they have several."""
+    transports: dict[int, Transport] = {id(table.transport): table.transport for table in tables}
+    if len(transports) > 1:
+        raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
+    return next(iter(transports.values()))

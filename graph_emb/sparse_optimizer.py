@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
-from graph_emb.embedding import DistEmbedding
+from graph_emb.embedding import DistEmbedding, transport_of
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
 from graph_emb.optim.rule import FIXED_OPTIONS, ROUNDING_STEP, ROW_OPTIONS, RowOptions, Rule
@@ -472,14 +472,6 @@ def _groups(params: Any) -> list[dict[str, Any]]:
 def _counted(shard: EmbeddingShard) -> list[str]:
     """The names of the clocks that say which step of the table is next."""
     return [n for n in ("step", ROUNDING_STEP) if n in shard.state and shard.state_specs[n].kind == "table"]
-
-
-def transport_of(tables: Iterable[DistEmbedding]) -> Transport:
-    """The transport of all tables; a ModeError where they have several."""
-    transports = {id(table.transport): table.transport for table in tables}
-    if len(transports) > 1:
-        raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
-    return next(iter(transports.values()))
 
 
 def _detach(transport: Transport, names: Iterable[str]) -> None:

@@ -268,6 +268,10 @@ class Transport(ABC):
         self.counts[table].asked += len(bags.ids) - len(distinct)
         return bags.sums(rows, places)
 
+    def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
+        """``pull`` of several tables, which may stand twice, in one exchange where the mode has exchanges. Joint."""
+        return [self.pull(table, ids) for table, ids in asked]
+
     @abstractmethod
     def push(self, pushes: Sequence[Push]) -> None:
         """Apply the gradients of one step, at most one ``Push`` a table, each distinct row once. Joint.

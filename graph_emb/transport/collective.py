@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, ModeError, PeerError
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import SparseRule
@@ -26,7 +24,6 @@ from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRo
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, pack_share, settle
-from graph_emb.transport.shm_all_to_all import map_memory, new_memory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +68,7 @@ class JointCalls:
         """Exchange one row of K numbers with every rank, and check that all are in the same call. Every rank calls it.
 
         Args:
-            call: This rank's call (``lockstep.PULL`` ...).
+            call: This rank's call (``PULL`` ...).
             number: What it is about: the ``signature`` of its tables, the round of walks.
             per_rank: The numbers for each rank, (W, K), int64.
             what: The words with which an error names the call.
@@ -114,7 +111,7 @@ def _joint(what: str) -> Callable[[F], F]:
     def decorate(method: F) -> F:
         @functools.wraps(method)
         def call(self: CollectiveTransport, about: Any, *args: Any, **options: Any) -> Any:
-            names = [about] if isinstance(about, str) else [push.table for push in about]
+            names = [about] if isinstance(about, str) else [one[0] for one in about]  # of a Push it is the table
             with self.joint(f"{what} of table {', '.join(map(repr, names))}"):
                 return method(self, about, *args, **options)
 
@@ -170,7 +167,7 @@ class CollectiveTransport(Transport):
         self._tables.check_free(spec.name)
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
-        rows = shared_rows(self.group, spec) if self._hogwild else None
+        rows = lockstep.shared_rows(self.group, spec) if self._hogwild else None
         shard = EmbeddingShard(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
         self._tables[spec.name] = RankTable(spec, places, shard, lockstep.identity(spec, self._created, places), rows)
@@ -220,6 +217,40 @@ class CollectiveTransport(Transport):
             self.group.exchange_into(others, served, wanted, asks, f"pull of table {table!r}")
         own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
         return gather_two(weight, own, others, route.place.to(weight.device))
+
+    @_joint("pull")
+    def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
+        """As ``Transport.pull_tables``; tables with prefetched rows, and those of other devices, are pulled alone."""
+        rows: dict[int, Tensor] = {}
+        device = self._tables[asked[0][0]].spec.device
+        for k, (name, ids) in enumerate(asked):
+            table = self._tables[name]
+            if self.world_size == 1 or table.early is not None or table.spec.device != device:
+                rows[k] = self.pull(name, ids)
+        together = [k for k in range(len(asked)) if k not in rows]
+        if together:
+            rows.update(zip(together, self._pull_at_once([asked[k] for k in together]), strict=True))
+        return [rows[k] for k in range(len(asked))]
+
+    def _pull_at_once(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
+        """Rows of tables of one device by one exchange of counts, one of ids and one of rows."""
+        names = [name for name, _ in asked]
+        what = f"pull of table {', '.join(map(repr, names))}"
+        tables = [self._tables[name] for name in names]
+        routes = [table.ranges.route(ids, self.rank) for table, (_, ids) in zip(tables, asked, strict=True)]
+        asks = [[0 if rank == self.rank else n for rank, n in enumerate(route.counts)] for route in routes]
+        wanted = self.agree(lockstep.PULL, self.signature(names), torch.tensor(asks).T, what).T.tolist()
+        sent = [route.ids[: sum(counts)] for route, counts in zip(routes, asks, strict=True)]
+        came = _exchange(self.group, sent, asks, wanted, what)
+        served = [table.shard.read(_rows(table, ids)) for table, ids in zip(tables, came, strict=True)]
+        others = _exchange(self.group, served, wanted, asks, what)
+        found = []
+        for (name, ids), table, route, away, given in zip(asked, tables, routes, others, served, strict=True):
+            self._count(name, route, len(ids))
+            self.counts[name].bytes_sent += len(away) * 8 + len(given) * table.spec.row_bytes
+            weight = table.shard.weight
+            found.append(gather_two(weight, _rows(table, route.ids[len(away) :]), away, route.place.to(weight.device)))
+        return found
 
     def _ask(self, call: int, found: RankTable, route: Route) -> tuple[list[int], list[int], Tensor]:
         """Send the remote ids to their owners: counts that this rank asks for, is asked for, and the rows wanted."""
@@ -410,35 +441,43 @@ class CollectiveTransport(Transport):
         counts.local += route.counts[self.rank]
 
 
+def _rows(table: RankTable, ids: Tensor) -> Tensor:
+    """Positions in this rank's shard of ids that it owns, where the shard lies."""
+    return ids.to(table.shard.weight.device) - table.shard.first_id
+
+
 def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]], what: str) -> list[Packed]:
     """Send the pieces of every table, (T,), to their owners and receive this rank's, in the order of the senders.
 
     ``incoming`` are the rows that come from each rank for each table, (T, W).
     """
-    ids = _exchange(group, [p.ids for p in packed], packed, incoming, what)
-    grads = _exchange(group, [p.grads for p in packed], packed, incoming, what)
+    counts = [p.counts for p in packed]
+    ids = _exchange(group, [p.ids for p in packed], counts, incoming, what)
+    grads = _exchange(group, [p.grads for p in packed], counts, incoming, what)
     came = [Packed(*columns) for columns in zip(ids, grads, incoming, strict=True)]
     averaged = [k for k, p in enumerate(packed) if p.occurrences is not None]
     if averaged:
-        some = [packed[k] for k in averaged]
-        columns = [p.occurrences for p in some if p.occurrences is not None]
-        found = _exchange(group, columns, some, [incoming[k] for k in averaged], what)
+        columns = [p.occurrences for p in packed if p.occurrences is not None]
+        found = _exchange(group, columns, [counts[k] for k in averaged], [incoming[k] for k in averaged], what)
         for k, column in zip(averaged, found, strict=True):
             came[k] = came[k]._replace(occurrences=column)
     return came
 
 
 def _exchange(
-    group: ProcessGroup, columns: list[Tensor], packed: list[Packed], incoming: list[list[int]], what: str
+    group: ProcessGroup, columns: list[Tensor], outgoing: list[list[int]], incoming: list[list[int]], what: str
 ) -> list[Tensor]:
-    """One column of every table by one all_to_all: bytes, destination after destination, table after table."""
+    """One column of every table by one all_to_all: bytes, destination after destination, table after table.
+
+    ``outgoing`` and ``incoming`` are the rows for and from each rank of each table, (T, W).
+    """
     if len(columns) == 1:  # nothing to interleave: no copy
-        return [group.exchange(columns[0], packed[0].counts, incoming[0], what)]
+        return [group.exchange(columns[0], outgoing[0], incoming[0], what)]
     widths = [math.prod(column.shape[1:]) * column.element_size() for column in columns]
-    pieces = [column.split(p.counts) for column, p in zip(columns, packed, strict=True)]
+    pieces = [column.split(counts) for column, counts in zip(columns, outgoing, strict=True)]
     ranks = range(group.world_size)
     flat = [piece[rank].contiguous().view(-1).view(torch.uint8) for rank in ranks for piece in pieces]
-    to_send = [sum(p.counts[rank] * w for p, w in zip(packed, widths, strict=True)) for rank in ranks]
+    to_send = [sum(c[rank] * w for c, w in zip(outgoing, widths, strict=True)) for rank in ranks]
     to_receive = [sum(c[rank] * w for c, w in zip(incoming, widths, strict=True)) for rank in ranks]
     came = group.exchange(torch.cat(flat), to_send, to_receive, what)
     found: list[list[Tensor]] = [[] for _ in columns]
@@ -452,38 +491,3 @@ def _exchange(
         torch.cat(parts).view(column.dtype).view(-1, *column.shape[1:])
         for parts, column in zip(found, columns, strict=True)
     ]
-
-
-def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
-    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it."""
-    if spec.device.type != "cpu":
-        raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
-    size = spec.num_rows * spec.dim * spec.dtype.itemsize
-    what, descriptor, memory, failed = f"create of table {spec.name!r}", -1, None, ""
-    if group.rank == 0:
-        try:
-            descriptor, memory = new_memory(max(1, size))
-        except OSError as error:
-            failed = (
-                f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; "
-                "use fewer rows, or a container with more memory"
-            )
-    try:
-        shape = f"({spec.num_rows}, {spec.dim}) of {spec.dtype}"
-        told = group.gather_objects((os.getpid(), descriptor, failed, shape), what)
-        shapes = [entry[3] for entry in told]
-        if len(set(shapes)) > 1:
-            raise ConfigError(f"table {spec.name!r}: the ranks make it {shapes}; make the same tables on every rank")
-        pid, file, reason, _ = told[0]
-        if reason:
-            raise ConfigError(reason)
-        try:
-            found = memory if memory is not None else map_memory(pid, file, max(1, size))
-        except OSError as error:
-            raise PeerError(f"{what}: rank 0 (process {pid}) is gone ({error})") from error
-        group.gather_objects(None, what)  # every rank has mapped it
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
-    values = torch.from_numpy(np.frombuffer(found, np.uint8))
-    return values[:size].view(spec.dtype).view(spec.num_rows, spec.dim)

@@ -8,16 +8,20 @@ Legend: R distinct ids, D width, P parts, W ranks.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.graph.partition_book import Part, PartitionBook, RangeBook, RankRanges, Route
 from graph_emb.table.shard import EmbeddingShard, TableSpec
+from graph_emb.transport.process_group import ProcessGroup
+from graph_emb.transport.shm_all_to_all import map_memory, new_memory
 
 PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE, RESET = range(1, 15)
 """Numbers of the joint calls of ranks, the walkers' included."""
@@ -86,6 +90,41 @@ def signature(identities: Sequence[int]) -> int:
 def _digest(*about: object) -> int:
     """63 bits, the same in every process, as hash() is not."""
     return int.from_bytes(hashlib.blake2b(repr(about).encode(), digest_size=8).digest(), "big") >> 1
+
+
+def shared_rows(group: ProcessGroup, spec: TableSpec) -> Tensor:
+    """Memory for all rows of a table, shape (rows, D), the same for every rank. Every rank must call it."""
+    if spec.device.type != "cpu":
+        raise ConfigError(f"table {spec.name!r}: device {spec.device}; ranks share rows in host memory only, use 'cpu'")
+    size = spec.num_rows * spec.dim * spec.dtype.itemsize
+    what, descriptor, memory, failed = f"create of table {spec.name!r}", -1, None, ""
+    if group.rank == 0:
+        try:
+            descriptor, memory = new_memory(max(1, size))
+        except OSError as error:
+            failed = (
+                f"table {spec.name!r}: cannot share {size:,} bytes: {error.strerror}; "
+                "use fewer rows, or a container with more memory"
+            )
+    try:
+        shape = f"({spec.num_rows}, {spec.dim}) of {spec.dtype}"
+        told = group.gather_objects((os.getpid(), descriptor, failed, shape), what)
+        shapes = [entry[3] for entry in told]
+        if len(set(shapes)) > 1:
+            raise ConfigError(f"table {spec.name!r}: the ranks make it {shapes}; make the same tables on every rank")
+        pid, file, reason, _ = told[0]
+        if reason:
+            raise ConfigError(reason)
+        try:
+            found = memory if memory is not None else map_memory(pid, file, max(1, size))
+        except OSError as error:
+            raise PeerError(f"{what}: rank 0 (process {pid}) is gone ({error})") from error
+        group.gather_objects(None, what)  # every rank has mapped it
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    values = torch.from_numpy(np.frombuffer(found, np.uint8))
+    return values[:size].view(spec.dtype).view(spec.num_rows, spec.dim)
 
 
 def told_apart(

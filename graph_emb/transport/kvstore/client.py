@@ -6,26 +6,24 @@ Legend: B asked ids, R distinct ids, S rows of a push, D width.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
-from graph_emb.graph.original_ids import ArrayIds, FileIds
-from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, cut, num_distinct
+from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.initializers import FromArray, OwnerInitializer
 from graph_emb.table.shard import CPU, TableSpec, accumulation_dtype, gather
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
-from graph_emb.transport.kvstore.rpc import Exchange, Session, check_picklable
+from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, check_picklable
+from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.shared import PushBuffer
 from graph_emb.transport.local import checked_values
 from graph_emb.transport.push_packing import pack
@@ -167,33 +165,35 @@ class KVStoreTransport(Transport):
         Rows of this machine are read from shared memory; of the others each distinct id is asked for once, at its
         owner.
         """
-        found = self._tables[table]
-        if found.pending > self._staleness:
+        return self.pull_tables([(table, ids)])[0]
+
+    def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
+        """As ``Transport.pull_tables``: the servers are asked for the rows of all tables before any is awaited."""
+        if any(self._tables[table].pending > self._staleness for table, _ in asked):
             self._drain()
             self._raise_failure()
         self._exchange.check()
-        ids = ids.to("cpu")
+        plans = [self._plan_pull(table, ids.to("cpu")) for table, ids in asked]
+        pulls = [plan for plan in plans if isinstance(plan, TablePull)]
+        started = self._exchange.start([call for pull in pulls for call in pull.calls])
+        for pull in pulls:
+            pull.read_own()
+        answers = iter(self._exchange.finish(started))
+        return [plan.rows(answers) if isinstance(plan, TablePull) else plan for plan in plans]
+
+    def _plan_pull(self, table: str, ids: Tensor) -> Tensor | TablePull:
+        """The rows, where all are in this machine, or what has to be asked."""
+        found = self._tables[table]
         if not found.pull_handler:
             local = ids - found.low
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
                 distinct = num_distinct(ids)
                 self._count(table, len(ids), distinct, distinct)
                 return found.shard.read(local)
-        own = range(0) if found.pull_handler else self._servers
-        route = found.owners.route(ids)
-        pieces = cut(route.counts)
-        away = [piece for piece in pieces if piece[0] not in own]
-        numbers = self._exchange.start([(s, "pull", (found.key,), (route.ids[i:j],)) for s, i, j in away])
-        remote = sum(end - start for _, start, end in away)
-        self._count(table, len(ids), len(route.ids), len(route.ids) - remote)
-        self.counts[table].bytes_sent += 8 * remote
-        out = torch.empty((len(route.ids), found.spec.dim), dtype=found.spec.dtype)
-        for server, start, end in pieces:
-            if server in own:
-                found.shard.read_into(route.ids[start:end] - found.low, out[start:end])
-        for (_, start, end), answer in zip(away, self._exchange.finish(numbers), strict=True):
-            out[start:end] = answer.tensors[0]
-        return gather(out, route.place)
+        pull = TablePull(found, found.owners.route(ids), range(0) if found.pull_handler else self._servers)
+        self._count(table, len(ids), len(pull.route.ids), len(pull.route.ids) - pull.num_away)
+        self.counts[table].bytes_sent += 8 * pull.num_away
+        return pull
 
     def _count(self, table: str, asked: int, distinct: int, local: int) -> None:
         counts = self.counts[table]
@@ -418,36 +418,37 @@ class TrainerTable:
         apply_update(rule, shard, ids - self.low, grads, how)
 
 
-class ServerArray(FromArray):
-    """The rows of an array from ``first_id`` on."""
+class TablePull:
+    """A pull of a table some of whose rows are elsewhere: calls for those, and the rows once they are answered.
 
-    def __init__(self, array: Tensor, first_id: int) -> None:
-        super().__init__(array)
-        self._first_id = first_id
-
-    def fill_(self, weight: Tensor, first_id: int) -> None:
-        super().fill_(weight, first_id - self._first_id)
-
-    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
-        super().fill_at_(weight, ids - self._first_id)
-
-
-def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool = False) -> TableSpec:
-    """The spec with ranges per server, and of an array, a file's ids or original ids only the server's own rows.
-
-    With ``send_ids`` the original ids that lie in files are sent too: the server cannot read those.
+    Args:
+        table: Where the near rows are.
+        route: Of the asked ids to the servers.
+        own: The servers whose rows are read here.
     """
-    low, high = book.bounds[server : server + 2].tolist()
-    ids = spec.original_ids
-    if isinstance(spec.initializer, FromArray):
-        first = spec.initializer
-        rows = first.array[low:high].clone() if ids is None else first.rows_of(ids.of(low, high), spec.dim)
-        return replace(spec, book=book, initializer=ServerArray(rows, low), original_ids=None)
-    if isinstance(spec.initializer, OwnerInitializer):
-        spec = replace(spec, initializer=spec.initializer.for_owner(low, high))
-    if ids is not None and (send_ids or not isinstance(ids, FileIds)):
-        ids = ArrayIds(ids.of(low, high), high - low, low)
-    return replace(spec, book=book, original_ids=ids)
+
+    def __init__(self, table: TrainerTable, route: Route, own: range) -> None:
+        self.route, self._table = route, table
+        pieces = cut(route.counts)
+        self._near = [(start, end) for server, start, end in pieces if server in own]
+        away = [piece for piece in pieces if piece[0] not in own]
+        self._away = [(start, end) for _, start, end in away]
+        self.calls: list[Asked] = [(s, "pull", (table.key,), (route.ids[i:j],)) for s, i, j in away]
+        self.num_away = sum(end - start for start, end in self._away)
+        self._out = torch.empty(0)
+
+    def read_own(self) -> None:
+        """Read the near rows, while the servers answer."""
+        table, ids = self._table, self.route.ids
+        self._out = torch.empty((len(ids), table.spec.dim), dtype=table.spec.dtype)
+        for start, end in self._near:
+            table.shard.read_into(ids[start:end] - table.low, self._out[start:end])
+
+    def rows(self, answers: Iterator[Answer]) -> Tensor:
+        """The rows in the order asked; takes as many answers as there are calls."""
+        for start, end in self._away:
+            self._out[start:end] = next(answers).tensors[0]
+        return gather(self._out, self.route.place)
 
 
 class FarRows:
