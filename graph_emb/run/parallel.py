@@ -72,13 +72,18 @@ class Trainers:
         self.folders.close()
 
 
-def start(config: RunConfig) -> Trainers:
-    """Enter the mode of a configuration and check that all ranks were given the same one.
+def start(config: RunConfig) -> Trainers | None:
+    """Enter the mode of a configuration and check that all ranks were given the same one; None: local mode.
 
     Raises:
         ConfigError: the number of ranks, or the configuration of one of them, differs.
+        ModeError: the process is one of several, and local is only the default.
     """
     parallel = config.parallel
+    if parallel.mode == "local":
+        named = "mode" in parallel.model_fields_set and "parallel" in config.model_fields_set
+        runtime.start_local(named, "parallel.mode is 'local'")
+        return None
     if parallel.mode == "collective":
         made: Any = runtime.init(mode="collective", timeout=parallel.timeout, hogwild=parallel.hogwild)
         ranks = Trainers(made.group, made)

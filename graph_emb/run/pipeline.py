@@ -131,7 +131,7 @@ def run(
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
     """
     checkpoints = _checkpoints(config, out, overwrite, resume)
-    ranks = None if config.parallel.mode == "local" else parallel.start(config)
+    ranks = parallel.start(config)
     try:
         if ranks is not None and ranks.rank > 0:
             job = TrainingJob(ranks)  # it trains; the graph, the judging and the files are the first rank's

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from torch import Tensor
 
-from graph_emb.core.errors import ShapeError
+from graph_emb.core.errors import ModeError, ShapeError
 from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
@@ -30,6 +31,17 @@ class LocalTransport(Transport):
     def __init__(self) -> None:
         super().__init__()
         self._tables: LiveTables[EmbeddingShard] = LiveTables()
+        self._process = os.getpid()
+
+    def _changing(self, table: str) -> EmbeddingShard:
+        """The rows of a table that are about to change; a ModeError where a fork has a copy of them."""
+        shard = self._tables[table]
+        if os.getpid() != self._process and not shard.weight.is_shared():
+            raise ModeError(
+                f"table {table!r}: this process is a fork of the one that made the table; the change of its copy would "
+                "be lost. Train in that process, or start the processes by torchrun or graph-emb launch"
+            )
+        return shard
 
     def create(self, spec: TableSpec) -> None:
         self._tables.check_free(spec.name)
@@ -68,13 +80,13 @@ class LocalTransport(Transport):
                 self._apply(push)
 
     def _apply(self, push: Push) -> None:
-        shard = self._tables[push.table]
+        shard = self._changing(push.table)
         device = shard.weight.device
         apply_update(push.rule, shard, push.ids.to(device), push.grads.to(device), push.merge)
         self.counts[push.table].steps += 1
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
-        shard = self._tables[table]
+        shard = self._changing(table)
         shard.write(ids.to(shard.weight.device), values.to(shard.weight.device))
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
@@ -91,7 +103,7 @@ class LocalTransport(Transport):
         return self._tables[table]
 
     def in_reach(self, table: str) -> Reach:
-        shard = self._tables[table]
+        shard = self._changing(table)
         return Reach(0, shard.weight, shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:

@@ -27,13 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 from graph_emb.core.errors import ConfigError, GraphEmbError, ModeError, PeerError, unknown_name
 from graph_emb.core.json_codec import pack, unpack
 from graph_emb.graph.partition_book import Rank
+from graph_emb.transport import job
 from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, check_address, token_proof
 from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
 SHARED_VARIABLE = "GRAPH_EMB_SHARED_MEMORY"
-_WORDS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _STORE_NAME = "graph_emb/store"
 _joined: set[bytes] = set()
 
@@ -71,9 +71,10 @@ class ProcessGroup:
             self.store = self._start(chosen)
             self._group: Any = dist.group.WORLD
         else:  # a group of our own: our timeout, and no mixing with the program's own calls
-            self._group = dist.new_group(backend=chosen, timeout=self.timeout)
             with contextlib.suppress(AttributeError):  # private in torch; without it errors name no rank
                 self.store = dist.distributed_c10d._get_default_store()
+                self._come_together()
+            self._group = dist.new_group(backend=chosen, timeout=self.timeout)
         self.rank = Rank(dist.get_rank(self._group))
         self.world_size = dist.get_world_size(self._group)
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
@@ -99,8 +100,9 @@ class ProcessGroup:
             self.outgoing = shared.outgoing  # type: ignore[method-assign]
 
     def _start(self, backend: str) -> Any:
-        absent = [word for word in _WORDS if word not in os.environ]
-        if len(absent) == len(_WORDS):
+        absent = [word for word in job.WORDS if word not in os.environ]
+        if len(absent) == len(job.WORDS):
+            job.check_alone("mode 'collective' without a launcher's variables")
             store: Any = dist.HashStore()
             dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=self.timeout)
             return store
@@ -123,6 +125,25 @@ class ProcessGroup:
                 f"within {self.timeout.total_seconds():g} s: {_first_line(error)}"
             ) from error
         return store
+
+    def _come_together(self) -> None:
+        """Wait until every rank of the program's group is here: torch's ``new_group`` waits for its own 300 s.
+
+        Raises:
+            PeerError: ranks did not come in time.
+        """
+        rank, ranks = dist.get_rank(), range(dist.get_world_size())
+        time_of_rank = self.store.add(f"graph_emb/joins/{rank}", 1)
+        here = [f"graph_emb/joins/{time_of_rank}/{one}" for one in ranks]
+        self.store.set(here[rank], "")
+        try:
+            self.store.wait(here, self.timeout)
+        except RuntimeError as error:
+            absent = [one for one in ranks if not self.store.check([here[one]])]
+            raise PeerError(
+                f"rank {rank} of {len(ranks)}: rank {', '.join(map(str, absent))} did not begin the mode within "
+                f"{self.timeout.total_seconds():g} s"
+            ) from error
 
     def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
         """Send pieces of ``send`` to the ranks in order and receive theirs.

@@ -4,53 +4,79 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import logging
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from graph_emb.core.errors import ModeError, unknown_name
-from graph_emb.transport import kvstore
+from graph_emb.core.errors import ModeError, PeerError, unknown_name
+from graph_emb.transport import job, kvstore
 from graph_emb.transport.base import Transport
 from graph_emb.transport.local import LocalTransport
 
+AUTO = "auto"
 MODES = ("local", "collective", "kvstore")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "local": (),
     "collective": ("backend", "timeout", "part", "staleness", "shared_memory", "hogwild"),
     "kvstore": tuple(inspect.signature(kvstore.connect).parameters),
 }
+_log = logging.getLogger("graph_emb.init")
 _active: Transport | None = None
 T = TypeVar("T")
 _END = object()
 
 
-def init(mode: str = "local", **options: Any) -> Transport:
-    """Choose where tables live and how gradients reach them. Without a call, the mode is local.
+def init(mode: str = AUTO, **options: Any) -> Transport:
+    """Choose where tables live and how gradients reach them. Without a call, the first table does it, by ``"auto"``.
+
+    ``"auto"`` takes DGL's servers where ``dgl.distributed`` is initialised, or those that ``graph-emb launch`` started;
+    else the process group of torch.distributed or of the launcher's variables (RANK, WORLD_SIZE, MASTER_ADDR,
+    MASTER_PORT) where the job has several processes; else local. Every process of the job must come to it. The logger
+    ``graph_emb.init`` says in a line what was chosen and why.
 
     Args:
-        mode: ``"local"``, ``"collective"`` or ``"kvstore"``.
-        options: Of the collective mode: ``backend`` (``"gloo"``, ``"nccl"``; None chooses by device), ``timeout``
-            (seconds until a silent process becomes an error, 300), ``part`` (the part at which this rank sits; None
-            puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one step old),
-            ``shared_memory`` (True: ranks of one machine exchange through memory; False: through sockets) and
-            ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only).
+        mode: ``"auto"``, ``"local"``, ``"collective"`` or ``"kvstore"``. ``"local"`` by name is honoured in a job of
+            several processes too, with a warning on that logger: each then has tables of its own.
+        options: Of the mode. Of the collective mode: ``backend`` (``"gloo"``, ``"nccl"``; None chooses by device),
+            ``timeout`` (seconds until a silent process becomes an error, 300), ``part`` (the part at which this rank
+            sits; None puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one
+            step old), ``shared_memory`` (True: ranks of one machine exchange through memory; False: through sockets)
+            and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only).
             Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
     Returns:
         The transport: its rank, world_size, flush and barrier.
     Raises:
         ConfigError: an unknown mode or option.
-        ModeError: already initialised, or collective mode outside of a launcher.
+        ModeError: already initialised, or a process that would stand alone in a job of several, which it cannot find.
         PeerError: the processes of the job did not come together.
     """
-    global _active
-    if mode not in MODES:
-        raise unknown_name("mode", mode, MODES)
+    if mode not in (AUTO, *MODES):
+        raise unknown_name("mode", mode, (AUTO, *MODES))
     if _active is not None:
         raise ModeError("graph_emb is initialised already; call graph_emb.shutdown() first")
+    if mode != AUTO:
+        return _start(mode, options)
+    mode, why = job.choose()
+    _log.info("mode %r: %s", mode, why)
+    try:
+        return _start(mode, options)
+    except PeerError as error:
+        raise PeerError(
+            f"{error}; mode {mode!r} was chosen because {why}: every process of the job must come to its first table "
+            "or graph_emb.init()"
+        ) from error
+
+
+def _start(mode: str, options: dict[str, Any]) -> Transport:
+    global _active
     for option in options:
         if option not in OPTIONS[mode]:
             raise unknown_name(f"option of mode {mode!r}", option, OPTIONS[mode])
     if mode == "local":
         _active = LocalTransport()
+        if why := job.several():
+            _log.warning("mode 'local' by name in %s: this process has tables of its own", why)
     elif mode == "kvstore":
         _active = kvstore.connect(**options)
     else:
@@ -70,8 +96,32 @@ def init(mode: str = "local", **options: Any) -> Transport:
 
 
 def current() -> Transport:
-    """The active transport; the first call without ``init`` starts the local one."""
-    return _active if _active is not None else init("local")
+    """The active transport; the first call without ``init`` chooses it (``init``)."""
+    return _active if _active is not None else init()
+
+
+def start_local(by_name: bool, asked: str) -> None:
+    """Begin local mode for a run that asks for it, unless the program began a mode.
+
+    Args:
+        by_name: Whether the user named it; where it is only a default, a job of several processes is an error.
+        asked: What asks, in the words of the error.
+    Raises:
+        ModeError: the process is one of several, and would train tables of its own.
+    """
+    if _active is None:
+        if not by_name and (why := job.several()):
+            job.refuse(asked, why)
+        init("local")
+
+
+def _forget() -> None:
+    """In the child of a fork: the mode is its parent's, whose place in the job it must not take."""
+    global _active
+    _active = None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def shutdown() -> None:

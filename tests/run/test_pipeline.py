@@ -269,3 +269,20 @@ def test_ddi_is_trained_and_judged_by_its_own_split(shared_data: Path) -> None:
     scores = result.metrics["evaluation"]["link_prediction"]
     assert scores["scorer"] == "centred-dot"
     assert scores["parts"]["test"]["num_positives"] == 133_489
+
+
+@pytest.mark.parametrize("words", [{"WORLD_SIZE": "2", "RANK": "1"}, {"SLURM_STEP_NUM_TASKS": "2"}])
+def test_processes_of_a_job_train_the_same_run_by_name_only(
+    monkeypatch: pytest.MonkeyPatch, plain: np.ndarray, words: dict[str, str]
+) -> None:
+    """Two processes of torchrun trained, and saved, the same run twice."""
+    ge.shutdown()
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ge.ModeError, match=r"parallel\.mode is 'local', in a job of 2 processes"):
+        rows()
+    np.testing.assert_array_equal(plain, rows(parallel={"mode": "local"}))
+    ge.shutdown()
+    ge.init(mode="local")
+    np.testing.assert_array_equal(plain, rows())
+    ge.shutdown()

@@ -6,20 +6,20 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.transport import job
 
 if TYPE_CHECKING:
     from graph_emb.transport.base import Transport
 
-HOSTS_VARIABLE = "GRAPH_EMB_HOSTS"
+HOSTS_VARIABLE = job.HOSTS_VARIABLE
 SERVERS_VARIABLE = "GRAPH_EMB_SERVERS_PER_HOST"
 MACHINE_VARIABLE = "GRAPH_EMB_MACHINE"
-RANK_VARIABLE = "RANK"
+RANK_VARIABLE = job.RANK
 
 
 def serve(*args: Any, **options: Any) -> None:
@@ -46,7 +46,7 @@ def connect(
     """The transport of a trainer in kvstore mode.
 
     Where ``dgl.distributed.initialize`` was called, its connection is used. Otherwise the servers are those of
-    ``hosts``; without hosts the process stands alone, with the same interface and no server.
+    ``hosts``; without hosts the process of a job of one stands alone, with the same interface and no server.
 
     Args:
         hosts: DGL's ip_config file or ``["address:port", ...]``; None reads $GRAPH_EMB_HOSTS (a file).
@@ -64,6 +64,7 @@ def connect(
             but updates of two processes to one row at one time can be lost.
     Raises:
         ConfigError: an option is outside its limits, or there is no token.
+        ModeError: no hosts in a job of several processes, or this process is one of DGL's samplers.
         PeerError: the servers or the other trainers did not come up.
     """
     from graph_emb.transport.guard import check_seconds
@@ -73,14 +74,14 @@ def connect(
     )
     given = {"hosts": hosts, "num_servers": num_servers, "machine": machine, "rank": rank, "token": token}
     named = [name for name, value in given.items() if value is not None]
-    context = sys.modules.get("dgl.distributed.dist_context")  # DGL is not imported to find out
-    attached = context is not None and context.is_initialized()
+    attached = job.dgl_is_initialised()
     if attached and named:
         raise ConfigError(f"{named[0]} is given, but dgl.distributed.initialize() made the connection; leave it out")
     hosts = hosts if hosts is not None else os.environ.get(HOSTS_VARIABLE)
     if hosts is None and not attached:
         if named:
             raise ConfigError(f"{named[0]} is given without hosts; name the servers' hosts or set ${HOSTS_VARIABLE}")
+        job.check_alone("mode 'kvstore' without servers' hosts")
         from graph_emb.transport.local import StandaloneTransport
 
         return StandaloneTransport()

@@ -12,16 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, PeerError
-from graph_emb.transport import guard
+from graph_emb.core.errors import ConfigError, ModeError, PeerError
+from graph_emb.transport import guard, job
 from graph_emb.transport.channel import Channel, SignsOfLife
 from graph_emb.transport.kvstore import rpc
 from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import Session
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import Announce
-
-MODE = "DGL_DIST_MODE"
 
 
 class GuardedSession(Session):
@@ -162,8 +160,8 @@ class DGLContext:
         from dgl.distributed import dist_context, kvstore, role
 
         self._check = check
-        self._mode = os.environ.get(MODE)
-        os.environ[MODE] = "distributed"
+        self._mode = os.environ.get(job.DGL_MODE)
+        os.environ[job.DGL_MODE] = "distributed"
         # DGL numbers trainers machine by machine (role.init_role); node_split relies on it.
         order = sorted(range(len(machines)), key=lambda one: (machines[one], one))
         ranks = {client: position for position, client in enumerate(order)}
@@ -181,9 +179,9 @@ class DGLContext:
         kvstore.close_kvstore()
         dgl_rpc.recv_rpc_message, dgl_rpc.fast_pull = self._receive, self._fast_pull
         if self._mode is None:
-            os.environ.pop(MODE, None)
+            os.environ.pop(job.DGL_MODE, None)
         else:
-            os.environ[MODE] = self._mode
+            os.environ[job.DGL_MODE] = self._mode
 
     def _watched_receive(self, timeout: int = 0) -> Any:
         """DGL's ``recv_rpc_message``, looking at the peers while it waits. A timeout of 0 ms is none."""
@@ -224,6 +222,8 @@ class AttachedSession(Session):
     def __init__(self, timeout: float, barrier_timeout: float) -> None:
         from dgl.distributed import kvstore, role
 
+        if role.get_role() != "default":
+            raise ModeError(f"this process is a {role.get_role()} of DGL; use tables in the trainer that it works for")
         client = kvstore.get_kvstore()
         self.answer_timeout, self.barrier_timeout = timeout, barrier_timeout
         self.news = select.poll()  # never ready

@@ -259,30 +259,46 @@ def test_dgls_own_waits_end_when_a_trainer_dies(graphs: dict[str, str]) -> None:
 INITIALIZED_BY_DGL = """
 import os, sys
 import graph_emb as ge
-from graph_emb.compat.dgl import load
-dgl = load()
+import dgl
 import torch
 dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # a server never returns
-from graph_emb.transport import runtime
-from graph_emb.transport.kvstore import connect
+if "WORLD_SIZE" in os.environ:
+    torch.distributed.init_process_group("gloo")
+for pool in filter(None, [dgl.distributed.dist_context.SAMPLER_POOL]):
+    pool.submit_task_to_all_workers(exec, os.environ["IN_SAMPLERS"])
 graph = dgl.distributed.DistGraph("ring")
-transport = runtime._active = connect()
 emb = ge.DistEmbedding(graph.num_nodes(), 4, name="e", part_policy=graph.get_node_partition_policy("_N"))
 opt = ge.SparseSGD([emb], lr=1.0)
 for _ in range(3):
     emb(torch.arange(graph.num_nodes())).sum().backward()
     opt.step()
+transport = emb.transport
 transport.flush()
 transport.barrier()
-assert torch.equal(emb.weight[:], torch.full((graph.num_nodes(), 4), -3.0 * transport.world_size)), emb.weight[:]
+assert transport.mode == "kvstore"
+assert transport.world_size == 2
+assert torch.equal(emb.weight[:], torch.full((graph.num_nodes(), 4), -6.0)), emb.weight[:]
 transport.barrier()
 ge.shutdown()
 """
+IN_SAMPLERS = """
+import graph_emb as ge
+try:
+    ge.DistEmbedding(3, 2)
+except ge.ModeError as error:
+    print("refused:", error, flush=True)
+"""
+LAUNCHED = {"IN_SAMPLERS": IN_SAMPLERS, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "DGL_NUM_SAMPLER": "1"}
+"""What DGL's launcher sets too: with it the script makes a process group, and each trainer has a sampler."""
 
 
 @pytest.mark.slow
-def test_servers_that_dgl_started_serve_our_tables(graphs: dict[str, str], tmp_path: Path) -> None:
-    """``dgl.distributed.initialize`` made the servers and the connection; they learn our service from a message."""
+@pytest.mark.parametrize("launched", [{}, LAUNCHED])
+def test_servers_that_dgl_started_serve_our_tables(
+    graphs: dict[str, str], tmp_path: Path, launched: dict[str, str]
+) -> None:
+    """``dgl.distributed.initialize`` made the servers and the connection; they learn our service from a message, and no
+    line of the script says so. Before, each trainer had a table of its own in silence."""
     config = tmp_path / "ip_config.txt"
     config.write_text(f"127.0.0.1 {free_ports(2)}\n", encoding="utf-8")
     common = {
@@ -290,8 +306,9 @@ def test_servers_that_dgl_started_serve_our_tables(graphs: dict[str, str], tmp_p
         "DGL_DIST_MODE": "distributed",
         "DGL_IP_CONFIG": str(config),
         "DGL_NUM_SERVER": "2",
-        "DGL_NUM_CLIENT": "2",
+        "DGL_NUM_CLIENT": "4" if launched else "2",
         "DGL_CONF_PATH": graphs["ring"],
+        **(launched and {**launched, "MASTER_PORT": str(free_ports(1))}),
     }
     processes = [
         subprocess.Popen(
@@ -304,8 +321,8 @@ def test_servers_that_dgl_started_serve_our_tables(graphs: dict[str, str], tmp_p
         for role in (
             {"DGL_ROLE": "server", "DGL_SERVER_ID": "0"},
             {"DGL_ROLE": "server", "DGL_SERVER_ID": "1"},
-            {"DGL_ROLE": "client"},
-            {"DGL_ROLE": "client"},
+            {"DGL_ROLE": "client", **({"RANK": "0"} if launched else {})},
+            {"DGL_ROLE": "client", **({"RANK": "1"} if launched else {})},
         )
     ]
     try:
@@ -315,6 +332,7 @@ def test_servers_that_dgl_started_serve_our_tables(graphs: dict[str, str], tmp_p
             process.kill()
             process.wait()
     assert [process.returncode for process in processes] == [0] * 4, "\n".join(said)
+    assert "\n".join(said).count("refused: this process is a sampler of DGL") == (2 if launched else 0), said
 
 
 def test_connect_without_hosts_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
