@@ -284,16 +284,20 @@ def _objective(
 
 
 class Objective(ABC):
-    """Epochs over the nodes or edges that this rank trains on.
+    """Epochs over the training nodes or edges, of which a rank trains those that it owns.
+
+    A step's nodes or edges, and their negatives, follow from the seed alone: any number of ranks shares the same ones.
 
     Args:
         trainer: The network and its inputs.
-        own: Their numbers, shape (E,).
+        items: Their numbers, shape (E,).
+        owned: Places of those that this rank trains on.
         networks: All that the steps train.
     """
 
-    def __init__(self, trainer: Trainer, own: Tensor, *networks: nn.Module) -> None:
-        self._trainer, self._own, self.networks = trainer, own, networks
+    def __init__(self, trainer: Trainer, items: Tensor, owned: Tensor, *networks: nn.Module) -> None:
+        self._trainer, self._items, self.networks = trainer, items, networks
+        self._owned = torch.zeros(len(items), dtype=torch.bool).index_fill_(0, owned, True)
         self._rows: Any = None  # of the last evaluation: valid and test share them
 
     def epoch(self) -> float:
@@ -303,16 +307,19 @@ class Objective(ABC):
         loss_sum = 0.0
         for network in self.networks:
             network.train()
-        for positions in trainer.batches(len(self._own)):
-            (count,) = trainer.total(len(positions))
-            loss_sum += self._backward(self._own[positions], count)
+        for places in trainer.batches(len(self._items)):
+            loss_sum += self._backward(self._items[places], self._owned[places])
             trainer.step(*self.networks)
-        loss_sum, count = trainer.total(loss_sum, len(self._own))
-        return loss_sum / count
+        return trainer.total(loss_sum)[0] / len(self._items)
 
     @abstractmethod
-    def _backward(self, numbers: Tensor, count: float) -> float:
-        """Gradients of the loss of some nodes or edges, divided by ``count``; returns its sum."""
+    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
+        """Gradients of the mean loss of a step's nodes or edges (B,) as far as this rank owns them; returns the sum.
+
+        Args:
+            numbers: Of all ranks.
+            owned: Which of them are this rank's, bool.
+        """
 
     @abstractmethod
     def evaluate(self, part: str) -> Values:
@@ -329,13 +336,13 @@ class NodeClassTraining(Objective):
 
     def __init__(self, trainer: Trainer, task: NodeTask) -> None:
         nodes = task.nodes["train"]
-        own = nodes[trainer.owned(nodes)]
-        super().__init__(trainer, own, trainer.network.module)
+        super().__init__(trainer, nodes, trainer.owned(nodes), trainer.network.module)
         self._task = task
 
-    def _backward(self, numbers: Tensor, count: float) -> float:
-        loss = self._task.loss(self._trainer.compute(numbers), numbers)
-        (loss / count).backward()
+    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
+        own = numbers[owned]
+        loss = self._task.loss(self._trainer.compute(own), own)
+        (loss / len(numbers)).backward()
         return loss.item()
 
     def evaluate(self, part: str) -> Values:
@@ -370,8 +377,9 @@ class LinkTraining(Objective):
         config: SAGEConfig,
     ) -> None:
         edges = pairs_of(task.split, "train", "edge", num_nodes)
-        own = trainer.owned(edges[:, 0])
-        super().__init__(trainer, own, trainer.network.module, predictor)
+        super().__init__(
+            trainer, torch.arange(len(edges)), trainer.owned(edges[:, 0]), trainer.network.module, predictor
+        )
         self._task, self._edges = task, edges
         self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")}
         self._draw = negative_draw(config.negatives, task.split, num_nodes)
@@ -382,11 +390,12 @@ class LinkTraining(Objective):
             torch.optim.Adam(predictor.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
         )
 
-    def _backward(self, numbers: Tensor, count: float) -> float:
-        trainer, edges = self._trainer, self._edges[numbers]
-        pairs = torch.cat([edges, self._draw(numbers, edges, trainer.generator)])
+    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
+        trainer, edges, count = self._trainer, self._edges[numbers], len(numbers)
+        negatives = self._draw(numbers, edges, trainer.generator)
+        pairs = torch.cat([edges[owned], negatives[owned]])
         sign = torch.ones(len(pairs), device=trainer.device)
-        sign[len(edges) :] = -1.0
+        sign[len(pairs) // 2 :] = -1.0
         if trainer.samples:
             nodes, places = torch.unique(pairs, return_inverse=True)
             rows = trainer.compute(nodes)

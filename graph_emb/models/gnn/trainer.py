@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from graph_emb.graph.partition_book import as_book
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.optimizer import OPTIMIZERS
-from graph_emb.sampling.blocks import NeighborSampling, whole_graph
+from graph_emb.sampling.blocks import whole_graph
+from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.table.initializers import Normal, XavierUniform
 from graph_emb.transport import runtime
 from graph_emb.transport.base import WEIGHT
@@ -37,7 +38,7 @@ class Trainer:
         inputs: Its input rows.
         config: The recipe.
         group: The ranks that train together; None: one.
-        seed: Of batches and samples; each rank makes its own of it.
+        seed: Of batches and samples, the same on all ranks, and of dropout, for which each makes its own of it.
         device: Where the network runs.
     Attributes:
         average: Averaged weights, which are evaluated instead of the last ones; None: no average.
@@ -64,8 +65,8 @@ class Trainer:
         ]
         self.average: WeightAverage | None = None
         self.own_seed = (seed * self.num_ranks + self.rank) % (1 << 64)  # the largest that torch takes
-        self.generator = torch.Generator().manual_seed(self.own_seed)
-        self._sampling = None if config.fanouts is None else NeighborSampling(graph, config.fanouts, seed + self.rank)
+        self.generator = torch.Generator().manual_seed(seed % (1 << 64))
+        self._sampling = None if config.fanouts is None else NeighborSampling(graph, config.fanouts, seed)
         self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
 
     def owned(self, nodes: Tensor) -> Tensor:
@@ -112,14 +113,9 @@ class Trainer:
         module.train()
         return out.float().cpu()
 
-    def batches(self, count: int) -> Iterator[Tensor]:
-        """Positions among ``count`` in random order, this rank's share of a batch at a time; empty ones at the end
-        where other ranks have more.
-        """
-        size = self.config.batch_size
-        own = max(1, count) if size is None else -(-size // self.num_ranks)
-        order = torch.randperm(count, generator=self.generator).split(own) if count else ()
-        return runtime.in_step(order, torch.empty(0, dtype=torch.int64))
+    def batches(self, count: int) -> Sequence[Tensor]:
+        """Positions among ``count`` in random order, a batch of all ranks at a time; the same on every rank."""
+        return torch.randperm(count, generator=self.generator).split(self.config.batch_size or max(1, count))
 
     def total(self, *values: float) -> list[float]:
         """Each value summed over the ranks."""

@@ -61,10 +61,20 @@ def learn(config: Any, links: bool, group: ProcessGroup | None = None) -> Any:
     return [e.as_dict() for e in result.history], rows, dense
 
 
-def test_two_ranks_take_the_steps_of_one(two_ranks: Ranks) -> None:
-    """Whole batches and no dropout: the gradient is the same sum, in tables and in networks."""
-    alone = learn(EXACT, False)
-    found = two_ranks.run(collective, 2, EXACT, False)
+STEPS = {
+    "whole": (EXACT, False),
+    "sampled": (EXACT.replace(fanouts=(4, 4), batch_size=17, epochs=3), False),
+    "links": (LINKS.replace(dropout=0.0, epochs=2, eval_every=1), True),
+}
+"""Without dropout, whose draws are each rank's own."""
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_two_ranks_take_the_steps_of_one(two_ranks: Ranks, steps: str) -> None:
+    """The same batches, samples and negatives: the gradient is the same sum, in tables and in networks."""
+    config, links = STEPS[steps]
+    alone = learn(config, links)
+    found = two_ranks.run(collective, 2, config, links)
     for history, rows, dense in found:
         for ours, theirs in zip(history, alone[0], strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
