@@ -190,6 +190,7 @@ class DistEmbedding:
         mode: str = "sum",
         per_sample_weights: Tensor | None = None,
         device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
     ) -> Tensor:
         """Sums or means of rows over bags of ids, with the conventions of ``torch.nn.EmbeddingBag``.
 
@@ -202,18 +203,20 @@ class DistEmbedding:
             mode: ``"sum"``, or ``"mean"``, which divides by the number of ids. An empty bag is zeros.
             per_sample_weights: Factor of each id, floating, shaped as ids; gradients reach it. For ``"sum"`` only.
             device: Where the result is wanted, and the weights are.
+            dtype: As ``emb(ids, dtype=...)``.
         Returns:
             Shape (bags, D).
         Raises:
             PartitionError: an id is out of range.
             ShapeError: offsets or weights do not fit the ids.
-            ConfigError: an unknown mode, or weights of a mean.
+            ConfigError: an unknown mode, weights of a mean, or a dtype that is no floating one.
         Example:
             >>> emb = ge.DistEmbedding(4, 1, init_func=ge.initializers.FromArray(torch.arange(4.0).view(4, 1)))
             >>> emb.bag(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 1])).tolist()  # bags of 1, of none, of 3 and 3
             [[1.0], [0.0], [6.0]]
         """
         check_ids(ids.flatten()[:0] if self._drops else ids, self.num_embeddings, self._name)
+        _check_dtype(dtype)
         bags = checked_bags(self._name, ids, offsets, mode, per_sample_weights, self.dtype)
         if self._drops:
             outside = (bags.ids < 0) | (bags.ids >= self.num_embeddings)
@@ -228,7 +231,7 @@ class DistEmbedding:
                 found = bags.sums(rows, places)
             else:
                 found = self._transport.pull_sums(self._name, bags)
-        found = found.to(device, self.dtype)
+        found = found.to(device, dtype or self.dtype)
         if not traced:
             return found
         return CaptureBags.apply(self.anchor, per_sample_weights, found, self._live_trace, bags, rows, places)
@@ -467,8 +470,7 @@ def lookup(
         >>> (of_items @ of_user).tolist()
         [23.0, 3.0]
     """
-    if dtype is not None and dtype not in FLOAT_DTYPES:
-        raise ConfigError(f"dtype={dtype!r} of the rows handed out must be one of {', '.join(map(str, FLOAT_DTYPES))}")
+    _check_dtype(dtype)
     if not asked:
         return []
     transport = transport_of(table for table, _ in asked)
@@ -480,6 +482,11 @@ def lookup(
         table._handed_out(rows.to(device, dtype), *of, idx.shape)
         for (table, idx), of, rows in zip(asked, kept, pulled, strict=True)
     ]
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is not None and dtype not in FLOAT_DTYPES:
+        raise ConfigError(f"dtype={dtype!r} of the rows handed out must be one of {', '.join(map(str, FLOAT_DTYPES))}")
 
 
 def transport_of(tables: Iterable[DistEmbedding]) -> Transport:

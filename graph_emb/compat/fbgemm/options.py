@@ -1,0 +1,173 @@
+"""FBGEMM's enumerations, and its arguments as our tables and optimizers take them.
+
+Enumerations take FBGEMM's own members as well, which have the same names.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.optimizer import (
+    SparseAdagrad,
+    SparseAdam,
+    SparseLAMB,
+    SparseLARS,
+    SparseRowAdagrad,
+    SparseRowAdam,
+    SparseRowLAMB,
+    SparseSGD,
+)
+from graph_emb.sparse_optimizer import SparseOptimizer
+
+E = TypeVar("E", bound=enum.Enum)
+
+
+class OptimType(enum.Enum):
+    """Optimizers by FBGEMM's names."""
+
+    SGD = "sgd"
+    EXACT_SGD = "exact_sgd"
+    LAMB = "lamb"
+    ADAM = "adam"
+    EXACT_ADAGRAD = "exact_adagrad"
+    EXACT_ROWWISE_ADAGRAD = "exact_row_wise_adagrad"
+    LARS_SGD = "lars_sgd"
+    PARTIAL_ROWWISE_ADAM = "partial_row_wise_adam"
+    PARTIAL_ROWWISE_LAMB = "partial_row_wise_lamb"
+    ROWWISE_ADAGRAD = "row_wise_adagrad"
+    ENSEMBLE_ROWWISE_ADAGRAD = "ensemble_row_wise_adagrad"
+    EMAINPLACE_ROWWISE_ADAGRAD = "ema_in_place_rowwise_adagrad"
+    NONE = "none"
+
+
+EmbOptimType = OptimType
+EmbeddingLocation = enum.IntEnum("EmbeddingLocation", "DEVICE MANAGED MANAGED_CACHING HOST MTIA", start=0)
+ComputeDevice = enum.IntEnum("ComputeDevice", "CPU CUDA MTIA", start=0)
+PoolingMode = enum.IntEnum("PoolingMode", "SUM MEAN NONE", start=0)
+WeightDecayMode = enum.IntEnum("WeightDecayMode", "NONE L2 DECOUPLE COUNTER COWCLIP DECOUPLE_GLOBAL", start=0)
+BoundsCheckMode = enum.IntEnum("BoundsCheckMode", "FATAL WARNING IGNORE NONE V2_IGNORE V2_WARNING V2_FATAL", start=0)
+CacheAlgorithm = enum.IntEnum("CacheAlgorithm", "LRU LFU", start=0)
+SparseType = enum.Enum("SparseType", "FP32 FP16 FP8 INT8 INT4 INT2 BF16 NFP8")
+
+
+@dataclass(frozen=True)
+class UserEnabledConfigDefinition:
+    """Adam's clock: ``use_rowwise_bias_correction`` counts the steps that touched the row."""
+
+    use_rowwise_bias_correction: bool = False
+
+
+_ADAM = ("eps", "beta1", "beta2")
+RULES: dict[OptimType, tuple[type[SparseOptimizer], tuple[str, ...]]] = {
+    OptimType.EXACT_SGD: (SparseSGD, ()),
+    OptimType.EXACT_ADAGRAD: (SparseAdagrad, ("eps",)),
+    OptimType.EXACT_ROWWISE_ADAGRAD: (SparseRowAdagrad, ("eps",)),
+    OptimType.ADAM: (SparseAdam, _ADAM),
+    OptimType.PARTIAL_ROWWISE_ADAM: (SparseRowAdam, _ADAM),
+    OptimType.LAMB: (SparseLAMB, _ADAM),
+    OptimType.PARTIAL_ROWWISE_LAMB: (SparseRowLAMB, _ADAM),
+    OptimType.LARS_SGD: (SparseLARS, ("momentum", "eta")),
+}
+"""The optimizer of each type, and the numbers that it has a use for."""
+NUMBERS = {"eps": 1e-8, "momentum": 0.9, "eta": 0.001, "beta1": 0.9, "beta2": 0.999}
+DTYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
+STATE = ("sum", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""What ``split_optimizer_states`` has of each table, in FBGEMM's order."""
+ABSENT: dict[str, Any] = {
+    **dict.fromkeys(("cache_precision", "record_cache_metrics", "ensemble_mode", "emainplace_mode")),
+    **dict.fromkeys(("counter_based_regularization", "cowclip_regularization", "global_weight_decay")),
+    **dict.fromkeys(("stats_reporter_config", "optimizer_state_dtypes", "multipass_prefetch_config")),
+    **dict.fromkeys(("enforce_hbm", "gather_uvm_cache_stats", "uvm_non_rowwise_momentum"), False),
+    **dict.fromkeys(("use_experimental_tbe", "prefetch_pipeline", "uvm_host_mapped"), False),
+    **{"cache_algorithm": CacheAlgorithm.LRU, "cache_load_factor": 0.2, "cache_sets": 0},
+    "cache_reserved_memory": 0.0,
+}
+"""Arguments of FBGEMM that have no meaning here, with the defaults that may be given."""
+
+
+def member(kind: type[E], value: Any, name: str, *known: Any) -> E:
+    """The member of ours that a member of ours or FBGEMM's names; refused unless it is known here."""
+    word = getattr(value, "name", value)
+    if word not in kind.__members__ or kind[word] not in known:
+        names = ", ".join(one.name for one in known)
+        raise ConfigError(f"{name}={word!s} is not offered here; offered: {names}")
+    return kind[word]
+
+
+def check_others(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that FBGEMM does not have, and those without a meaning here unless they are at their default."""
+    for name, value in given.items():
+        if name not in ABSENT and name not in NUMBERS:
+            raise unknown_name("argument", name, [*ABSENT, *NUMBERS])
+        if name in ABSENT and getattr(value, "name", value) != getattr(ABSENT[name], "name", ABSENT[name]):
+            raise ConfigError(f"{name}={value!r}: there is no such thing here; leave it at {ABSENT[name]!r}")
+
+
+def dtype_of(precision: Any, name: str) -> torch.dtype:
+    """The dtype of rows that are stored or handed out."""
+    return DTYPES[member(SparseType, precision, name, SparseType.FP32, SparseType.FP16, SparseType.BF16).name]
+
+
+def device_of(specs: Sequence[tuple[int, int, Any, Any]], device: Any) -> torch.device:
+    """Where all tables lie."""
+    if not specs:
+        raise ConfigError("embedding_specs is empty; give (rows, width, location, compute device) of a table")
+    places = {
+        (
+            member(EmbeddingLocation, spec[2], "location", EmbeddingLocation.HOST, EmbeddingLocation.DEVICE).name,
+            member(ComputeDevice, spec[3], "compute device", ComputeDevice.CPU, ComputeDevice.CUDA).name,
+        )
+        for spec in specs
+    }
+    if places not in ({("HOST", "CPU")}, {("DEVICE", "CUDA")}):
+        raise ConfigError(f"embedding_specs say {sorted(places)}; all tables must be HOST and CPU, or DEVICE and CUDA")
+    kind = "cpu" if places == {("HOST", "CPU")} else "cuda"
+    found = torch.device(kind if device is None else device)
+    if found.type != kind:
+        raise ConfigError(f"device={device!r}, but embedding_specs say {kind}")
+    return found
+
+
+def outside(mode: Any) -> Any:
+    """What our tables do with ids outside."""
+    known = (BoundsCheckMode.FATAL, BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE, BoundsCheckMode.NONE)
+    found = member(BoundsCheckMode, mode, "bounds_check_mode", *known)
+    return "drop" if found in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE) else "raise"
+
+
+def decay(optimizer: OptimType, weight_decay: float, mode: Any) -> dict[str, Any]:
+    """Our options for FBGEMM's weight decay."""
+    known = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
+    word = {"L2": "l2", "DECOUPLE": "decoupled", "NONE": None}[
+        member(WeightDecayMode, mode, "weight_decay_mode", *known).name
+    ]
+    if word is None:
+        if weight_decay and not set(RULES[optimizer][1]) & {"beta1", "eta"}:
+            raise ConfigError(
+                f"weight_decay={weight_decay!r} has no effect on {optimizer.name} with weight_decay_mode=NONE; "
+                "take L2 or DECOUPLE"
+            )
+        word = "l2" if optimizer is OptimType.LARS_SGD else "decoupled"
+    return {"weight_decay": weight_decay, "weight_decay_mode": word}
+
+
+def numbers_of(optimizer: OptimType, given: Mapping[str, Any], clock: Any) -> dict[str, Any]:
+    """The numbers and the clock of an optimizer, as ours takes them."""
+    used = RULES[optimizer][1]
+    for name, default in NUMBERS.items():
+        if name not in used and given.get(name, default) != default:
+            raise ConfigError(f"{name}={given[name]!r} has no effect on {optimizer.name}; leave it at {default!r}")
+    numbers = {name: given.get(name, NUMBERS[name]) for name in used}
+    if "beta1" in numbers:
+        numbers["betas"] = (numbers.pop("beta1"), numbers.pop("beta2"))
+    if clock is not None and clock.use_rowwise_bias_correction:
+        if "betas" not in numbers:
+            raise ConfigError(f"use_rowwise_bias_correction has no effect on {optimizer.name}; it counts no steps")
+        numbers["bias_correction"] = "row"
+    return numbers

@@ -1,0 +1,512 @@
+"""FBGEMM's module on our tables: plain loops in float64 pool, differentiate and update; and what is refused by name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.compat.fbgemm import (
+    BoundsCheckMode,
+    CacheAlgorithm,
+    ComputeDevice,
+    EmbeddingLocation,
+    OptimType,
+    PoolingMode,
+    SparseType,
+    SplitTableBatchedEmbeddingBagsCodegen,
+    UserEnabledConfigDefinition,
+    WeightDecayMode,
+)
+from graph_emb.compat.fbgemm.options import RULES
+from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
+from tests.optim.oracles import EPS, Oracle, adagrad, adam, lamb, lars, row_adagrad, sgd
+from tests.ranks import Ranks
+from tests.transport.kvstore.cluster import Cluster, close_idle
+
+ROWS, TABLE_OF = (7, 5, 9), (0, 1, 2, 1)
+_ADAM = {"learning_rate": 0.05, "eps": 1e-3}
+CASES: dict[str, tuple[OptimType, dict[str, Any], Oracle]] = {
+    "sgd": (OptimType.EXACT_SGD, {"learning_rate": 0.1}, sgd),
+    "adagrad": (OptimType.EXACT_ADAGRAD, {"learning_rate": 0.1, "eps": EPS}, adagrad),
+    "row_adagrad": (OptimType.EXACT_ROWWISE_ADAGRAD, {"learning_rate": 0.1, "eps": EPS}, row_adagrad),
+    "adam": (OptimType.ADAM, {**_ADAM, "weight_decay": 0.3}, partial(adam, raw=False, decay=0.3)),
+    "adam, row clock": (
+        OptimType.ADAM,
+        {**_ADAM, "extra_optimizer_config": UserEnabledConfigDefinition(use_rowwise_bias_correction=True)},
+        partial(adam, clock="row", raw=False),
+    ),
+    "row_adam": (OptimType.PARTIAL_ROWWISE_ADAM, _ADAM, partial(adam, raw=False, by_row=True)),
+    "lamb": (OptimType.LAMB, {**_ADAM, "weight_decay": 0.3}, partial(lamb, decay=0.3)),
+    "row_lamb": (OptimType.PARTIAL_ROWWISE_LAMB, _ADAM, partial(lamb, by_row=True)),
+    "lars": (
+        OptimType.LARS_SGD,
+        {"learning_rate": 0.5, "eta": 0.1, "momentum": 0.9, "weight_decay": 0.3},
+        partial(lars, decay=0.3),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_mode() -> Iterator[None]:
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    yield
+    close_idle()
+
+
+def module(**options: Any) -> SplitTableBatchedEmbeddingBagsCodegen:
+    """Three tables and four features, two of one table; widths differ where rows are pooled."""
+    widths = options.pop("widths", (4, 4, 4) if options.get("pooling_mode") == PoolingMode.NONE else (4, 6, 3))
+    specs = [(n, d, EmbeddingLocation.HOST, ComputeDevice.CPU) for n, d in zip(ROWS, widths, strict=True)]
+    options.setdefault("feature_table_map", list(TABLE_OF))
+    tbe = SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
+    for k, weight in enumerate(tbe.split_embedding_weights()):
+        values = np.random.default_rng(k).normal(size=(ROWS[k], widths[k]))
+        shard = tbe.tables[k].shard
+        weight.copy_(torch.from_numpy(values)[shard.first_id : shard.first_id + len(weight)])
+    return tbe
+
+
+def batch(step: int, bags: int = 3, late: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """Bags of 0 to 4 ids of each feature, rows of the upper half from step 3 on; factors of the ids."""
+    rng = np.random.default_rng(100 + step)
+    sizes = rng.integers(0, 5, len(TABLE_OF) * bags)
+    sizes[0] = 0
+    ids = []
+    for feature, table in enumerate(TABLE_OF):
+        high = ROWS[table] if step >= 3 or not late else ROWS[table] // 2
+        ids.append(rng.integers(0, high, sizes[feature * bags : (feature + 1) * bags].sum()))
+    offsets = np.concatenate([[0], sizes.cumsum()])
+    return (
+        torch.from_numpy(np.concatenate(ids)),
+        torch.from_numpy(offsets),
+        torch.from_numpy(rng.normal(size=int(sizes.sum()))).float(),
+    )
+
+
+class Loops:
+    """The module again: bag by bag, id by id, in float64."""
+
+    def __init__(self, tbe: SplitTableBatchedEmbeddingBagsCodegen, mode: PoolingMode, oracle: Oracle) -> None:
+        self.weights = [weight.double().numpy().copy() for weight in tbe.split_embedding_weights()]
+        self.mode, self.oracle = mode, oracle
+        self.memory: list[dict] = [{} for _ in self.weights]
+
+    def bags(self, offsets: Tensor) -> Iterator[tuple[int, int, int, range]]:
+        """(feature, table, bag, positions of its ids)."""
+        per_feature = (len(offsets) - 1) // len(TABLE_OF)
+        for k in range(len(offsets) - 1):
+            feature = k // per_feature
+            yield feature, TABLE_OF[feature], k % per_feature, range(int(offsets[k]), int(offsets[k + 1]))
+
+    def forward(self, ids: Tensor, offsets: Tensor, factors: Tensor | None) -> np.ndarray:
+        widths = [self.weights[t].shape[1] for t in TABLE_OF]
+        starts = np.concatenate([[0], np.cumsum(widths)])
+        pooled = self.mode != PoolingMode.NONE
+        out = np.zeros(((len(offsets) - 1) // len(TABLE_OF), starts[-1]) if pooled else (len(ids), widths[0]))
+        for feature, table, bag, places in self.bags(offsets):
+            for i in places:
+                row = self.weights[table][int(ids[i])] * (1.0 if factors is None else float(factors[i]))
+                if pooled:
+                    row = row / len(places) if self.mode == PoolingMode.MEAN else row
+                    out[bag, starts[feature] : starts[feature + 1]] += row
+                else:
+                    out[i] = row
+        return out
+
+    def backward(self, ids: Tensor, offsets: Tensor, factors: Tensor | None, grad: np.ndarray) -> np.ndarray:
+        """Update the tables; returns the gradient of the factors."""
+        widths = [self.weights[t].shape[1] for t in TABLE_OF]
+        starts = np.concatenate([[0], np.cumsum(widths)])
+        touched: list[dict[int, list[np.ndarray]]] = [{} for _ in self.weights]
+        of_factors = np.zeros(len(ids))
+        for feature, table, bag, places in self.bags(offsets):
+            for i in places:
+                g = grad[i] if self.mode == PoolingMode.NONE else grad[bag, starts[feature] : starts[feature + 1]]
+                g = g / len(places) if self.mode == PoolingMode.MEAN else g
+                of_factors[i] = g @ self.weights[table][int(ids[i])]
+                touched[table].setdefault(int(ids[i]), []).append(g * (1.0 if factors is None else float(factors[i])))
+        for weight, memory, rows in zip(self.weights, self.memory, touched, strict=True):
+            self.oracle(weight, memory, rows)
+        return of_factors
+
+
+def close(found: Any, expected: Any, tolerance: float = 2e-4) -> None:
+    found = found.detach().double().numpy() if isinstance(found, Tensor) else found
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_every_optimizer_has_a_case() -> None:
+    assert {kind for kind, _, _ in CASES.values()} == set(RULES)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("mode", list(PoolingMode))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_forward_backward_and_update_are_those_of_plain_loops(case: str, mode: PoolingMode, weighted: bool) -> None:
+    kind, options, oracle = CASES[case]
+    tbe = module(optimizer=kind, pooling_mode=mode, **options)
+    loops = Loops(tbe, mode, oracle)
+    for step in range(6):
+        ids, offsets, given = batch(step)
+        factors = given.clone().requires_grad_() if weighted else None
+        out = tbe(ids, offsets, factors)
+        used = given if weighted else None
+        expected = loops.forward(ids, offsets, used)
+        close(out, expected)
+        grad = np.random.default_rng(step).normal(size=expected.shape)
+        out.backward(torch.from_numpy(grad).float())
+        of_factors = loops.backward(ids, offsets, used, grad)
+        if factors is not None:
+            close(factors.grad, of_factors, 1e-3)
+        for weight, rows in zip(tbe.split_embedding_weights(), loops.weights, strict=True):
+            close(weight, rows)
+
+
+@pytest.mark.parametrize("case", ["sgd", "adagrad", "row_adagrad", "adam", "row_adam", "lars"])
+def test_state_has_fbgemms_order_and_shapes(case: str) -> None:
+    kind, options, oracle = CASES[case]
+    tbe = module(optimizer=kind, **options)
+    loops = Loops(tbe, PoolingMode.SUM, oracle)
+    ids, offsets, _ = batch(5)
+    out = tbe(ids, offsets)
+    out.backward(torch.ones_like(out))
+    loops.backward(ids, offsets, None, np.ones(out.shape))
+    keys = {"sgd": "", "adagrad": "s", "row_adagrad": "s", "adam": "mv", "row_adam": "mv", "lars": "b"}[case]
+    states = tbe.split_optimizer_states()
+    assert [len(of_table) for of_table in states] == [len(keys)] * 3
+    for of_table, memory in zip(states, loops.memory, strict=True):
+        for key, found in zip(keys, of_table, strict=True):
+            close(found, memory[key][:, 0] if case == "row_adam" and key == "v" else memory[key])
+    names = {"": set(), "s": {"sum"}, "mv": {"exp_avg", "exp_avg_sq", "step"}, "b": {"momentum_buffer"}}[keys]
+    assert [set(named) for named in tbe.get_optimizer_state()] == [names] * 3
+
+
+def test_each_backward_is_an_update_of_its_own() -> None:
+    """Two forward passes before the first backward are two updates, and so is a second backward of one."""
+    tbe = module(optimizer=OptimType.EXACT_ADAGRAD, eps=EPS, learning_rate=0.1)
+    loops = Loops(tbe, PoolingMode.SUM, adagrad)
+    batches = [batch(k)[:2] for k in (3, 4)]
+    outs = [tbe(*one) for one in batches]
+    for out, one in [(outs[1], batches[1]), (outs[0], batches[0]), (outs[0], batches[0])]:
+        out.backward(torch.ones_like(out), retain_graph=True)
+        loops.backward(*one, None, np.ones(out.shape))
+    for weight, rows in zip(tbe.split_embedding_weights(), loops.weights, strict=True):
+        close(weight, rows)
+
+
+def test_gradients_are_clamped_as_they_come_in() -> None:
+    tbe = module(gradient_clipping=True, max_gradient=0.25, learning_rate=0.1)
+    loops = Loops(tbe, PoolingMode.SUM, sgd)
+    ids, offsets, _ = batch(5)
+    out = tbe(ids, offsets)
+    grad = np.random.default_rng(0).normal(size=out.shape)
+    out.backward(torch.from_numpy(grad).float())
+    loops.backward(ids, offsets, None, grad.clip(-0.25, 0.25))
+    for weight, rows in zip(tbe.split_embedding_weights(), loops.weights, strict=True):
+        close(weight, rows)
+
+
+@pytest.mark.parametrize("optimizer", [OptimType.EXACT_SGD, OptimType.EXACT_ADAGRAD, OptimType.ADAM])
+def test_max_norm_bounds_touched_rows_of_every_optimizer(optimizer: OptimType) -> None:
+    tbe = module(optimizer=optimizer, max_norm=0.5)
+    ids, offsets, _ = batch(5)
+    tbe(ids, offsets).sum().backward()
+    norms = tbe.split_embedding_weights()[0].norm(dim=1)
+    touched = ids[: int(offsets[3])].unique()
+    assert (norms[touched] <= 0.5 + 1e-6).all()
+    assert (norms > 0.5).sum() > 0
+
+
+@pytest.mark.parametrize("mode", [PoolingMode.SUM, PoolingMode.MEAN])
+def test_batches_may_have_unequal_numbers_of_bags(mode: PoolingMode) -> None:
+    """Two ranks with 1 and 2 bags of features 0 and 3, 2 and 0 of feature 1, 0 and 1 of feature 2."""
+    bags = [[1, 2], [2, 0], [0, 1], [1, 2]]
+    tbe = module(pooling_mode=mode, learning_rate=1.0)
+    weights = [weight.clone() for weight in tbe.split_embedding_weights()]
+    gen = torch.Generator().manual_seed(0)
+    sizes = torch.randint(0, 4, (9,), generator=gen)
+    offsets = torch.cat([torch.tensor([0]), sizes.cumsum(0)])
+    ids = torch.randint(0, 5, (int(offsets[-1]),), generator=gen)
+    out = tbe(ids, offsets, batch_size_per_feature_per_rank=bags)
+    expected, first = [], [0, 3, 5, 6]
+    for rank in range(2):
+        for feature, of in enumerate(bags):
+            for bag in range(first[feature] + sum(of[:rank]), first[feature] + sum(of[: rank + 1])):
+                rows = weights[TABLE_OF[feature]][ids[offsets[bag] : offsets[bag + 1]]]
+                found = rows.sum(0) if mode == PoolingMode.SUM or not len(rows) else rows.mean(0)
+                expected.append(found)
+    close(out, torch.cat(expected).double().numpy(), 1e-6)
+    out.sum().backward()
+    assert (tbe.split_embedding_weights()[2] != weights[2]).any(dim=1).nonzero().flatten().tolist() == sorted(
+        set(ids[offsets[5] : offsets[6]].tolist())
+    )
+
+
+def test_feature_requires_grad_stops_gradients_of_factors_alone() -> None:
+    ids, offsets, given = batch(5)
+    grads, after = [], []
+    for flags in (None, torch.tensor([1, 0, 1, 0])):
+        tbe = module()
+        factors = given.clone().requires_grad_()
+        tbe(ids, offsets, factors, feature_requires_grad=flags).sum().backward()
+        grads.append(factors.grad)
+        after.append(tbe.split_embedding_weights())
+    ends = offsets[[0, 3, 6, 9, 12]].tolist()
+    kept = torch.zeros(len(ids), dtype=torch.bool)
+    kept[ends[0] : ends[1]] = kept[ends[2] : ends[3]] = True
+    assert torch.equal(grads[1], grads[0] * kept)
+    assert grads[0][~kept].any()
+    assert all(torch.equal(one, two) for one, two in zip(*after, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["FP16", "BF16"])
+@pytest.mark.parametrize("mode", list(PoolingMode))
+def test_outputs_and_rows_of_16_bits(precision: str, mode: PoolingMode) -> None:
+    dtype = {"FP16": torch.float16, "BF16": torch.bfloat16}[precision]
+    ids, offsets, _ = batch(5)
+    for options in ({"output_dtype": SparseType[precision]}, {"weights_precision": SparseType[precision]}):
+        tbe = module(pooling_mode=mode, learning_rate=0.1, stochastic_rounding=False, **options)
+        loops = Loops(tbe, mode, sgd)
+        out = tbe(ids, offsets)
+        assert out.dtype == (dtype if "output_dtype" in options else torch.float32)
+        tolerance = 3 * torch.finfo(dtype).eps
+        close(out, loops.forward(ids, offsets, None), tolerance if "output_dtype" in options else 1e-6)
+        out.backward(torch.ones_like(out))
+        loops.backward(ids, offsets, None, np.ones(out.shape))
+        for weight, rows in zip(tbe.split_embedding_weights(), loops.weights, strict=True):
+            assert weight.dtype == (torch.float32 if "output_dtype" in options else dtype)
+            close(weight, rows, 4 * torch.finfo(dtype).eps)
+
+
+def test_rates_steps_and_numbers_change_while_it_trains() -> None:
+    tbe = module(optimizer=OptimType.ADAM, learning_rate=0.05, eps=1e-3)
+    loops = Loops(tbe, PoolingMode.SUM, partial(adam, raw=False))
+    ids, offsets, _ = batch(5)
+    out = tbe(ids, offsets)
+    tbe.set_optimizer_step(9)
+    out.backward(torch.ones_like(out))
+    for memory in loops.memory:
+        memory["t"] = 9
+    loops.backward(ids, offsets, None, np.ones(out.shape))
+    for weight, rows in zip(tbe.split_embedding_weights(), loops.weights, strict=True):
+        close(weight, rows)
+    before = [weight.clone() for weight in tbe.split_embedding_weights()]
+    out = tbe(ids, offsets)
+    tbe.set_learning_rate(0.0)
+    out.backward(torch.ones_like(out))
+    assert all(torch.equal(one, two) for one, two in zip(before, tbe.split_embedding_weights(), strict=True))
+    tbe.update_hyper_parameters({"lr": 0.5, "beta1": 0.5, "eps": 0.25, "weight_decay": 0.125})
+    (group,) = tbe.sparse_optimizer.param_groups
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.5, (0.5, 0.999), 0.25, 0.125)
+    for bad in ({"lr": 0.1, "beta1": 2.0}, {"momentum": 0.1}, {"lower_bound": 0.1}):
+        with pytest.raises(ConfigError, match=r"beta1|momentum|lower_bound"):
+            tbe.update_hyper_parameters(bad)
+    assert group["lr"] == 0.5
+
+
+def test_uniform_rows_come_from_torchs_seed() -> None:
+    tbe = module()
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        tbe.init_embedding_weights_uniform(-0.5, 0.25)
+        drawn.append([weight.clone() for weight in tbe.split_embedding_weights()])
+    assert all(torch.equal(one, two) for one, two in zip(*drawn, strict=True))
+    every = torch.cat([weight.flatten() for weight in drawn[0]])
+    assert every.min() >= -0.5
+    assert every.max() < 0.25
+    assert len(every.unique()) == len(every)
+    tbe.init_embedding_weights_uniform(-0.5, 0.25)
+    assert not torch.equal(tbe.split_embedding_weights()[0], drawn[0][0])
+
+
+def test_a_state_dict_goes_on_where_the_other_stopped() -> None:
+    whole, half = (module(optimizer=OptimType.ADAM) for _ in range(2))
+    for step in range(4):
+        whole(*batch(step)[:2]).sum().backward()
+        if step < 2:
+            half(*batch(step)[:2]).sum().backward()
+    later = torch.nn.Sequential(module(optimizer=OptimType.ADAM))
+    later.load_state_dict(torch.nn.Sequential(half).state_dict())
+    for step in (2, 3):
+        later[0](*batch(step)[:2]).sum().backward()
+    for one, two in zip(whole.split_embedding_weights(), later[0].split_embedding_weights(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_ids_outside_are_dropped_with_a_warning_or_refused(caplog: pytest.LogCaptureFixture) -> None:
+    ids, offsets = torch.tensor([0, 7, -1, 1], dtype=torch.int32), torch.tensor([0, 4], dtype=torch.int32)
+    specs = [(7, 2, EmbeddingLocation.HOST, ComputeDevice.CPU)]
+    for mode, warns in ((BoundsCheckMode.WARNING, True), (BoundsCheckMode.IGNORE, False)):
+        caplog.clear()
+        tbe = SplitTableBatchedEmbeddingBagsCodegen(specs, learning_rate=1.0, bounds_check_mode=mode)
+        with caplog.at_level(logging.WARNING, "graph_emb.compat.fbgemm"):
+            tbe(ids, offsets).sum().backward()
+        assert ids.tolist() == [0, 7, -1, 1]
+        assert tbe.split_embedding_weights()[0][:, 0].tolist() == [-1, -1, 0, 0, 0, 0, 0]
+        assert ("2 of 4 ids are outside their tables" in caplog.text) == warns
+    for mode in (BoundsCheckMode.FATAL, BoundsCheckMode.NONE):
+        tbe = SplitTableBatchedEmbeddingBagsCodegen(specs, bounds_check_mode=mode)
+        with pytest.raises(PartitionError, match=r"is outside \[0, 7\)"):
+            tbe(ids, offsets)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "deprecated": ({"optimizer": OptimType.SGD}, "optimizer=SGD is not offered here; offered: EXACT_SGD"),
+    "no optimizer": ({"optimizer": OptimType.NONE}, "optimizer=NONE is not offered"),
+    "ensemble": ({"optimizer": OptimType.ENSEMBLE_ROWWISE_ADAGRAD}, "optimizer=ENSEMBLE_ROWWISE_ADAGRAD"),
+    "int8": ({"weights_precision": SparseType.INT8}, "weights_precision=INT8 is not offered"),
+    "nfp8": ({"output_dtype": SparseType.NFP8}, "output_dtype=NFP8 is not offered"),
+    "v2": ({"use_experimental_tbe": True}, "use_experimental_tbe=True"),
+    "v2 bounds": ({"bounds_check_mode": BoundsCheckMode.V2_FATAL}, "bounds_check_mode=V2_FATAL"),
+    "counter": ({"weight_decay_mode": WeightDecayMode.COUNTER}, "weight_decay_mode=COUNTER"),
+    "cowclip": ({"weight_decay_mode": WeightDecayMode.COWCLIP}, "weight_decay_mode=COWCLIP"),
+    "cache": ({"cache_load_factor": 0.5}, "cache_load_factor=0.5"),
+    "lfu": ({"cache_algorithm": CacheAlgorithm.LFU}, "cache_algorithm="),
+    "prefetch": ({"prefetch_pipeline": True}, "prefetch_pipeline=True"),
+    "hbm": ({"enforce_hbm": True}, "enforce_hbm=True"),
+    "unknown": ({"learning_rat": 0.5}, "unknown argument 'learning_rat'"),
+    "decay without a mode": ({"weight_decay": 0.1}, "weight_decay=0.1 has no effect on EXACT_SGD"),
+    "eps of SGD": ({"eps": 0.1}, "eps=0.1 has no effect on EXACT_SGD"),
+    "momentum of Adam": ({"optimizer": OptimType.ADAM, "momentum": 0.5}, "momentum=0.5 has no effect on ADAM"),
+    "clock of SGD": (
+        {"extra_optimizer_config": UserEnabledConfigDefinition(True)},
+        "use_rowwise_bias_correction has no effect on EXACT_SGD",
+    ),
+    "clipping switched off": ({"max_gradient": 0.5}, "max_gradient=0.5 has no effect without gradient_clipping"),
+    "clipping to nothing": ({"gradient_clipping": True, "max_gradient": 0.0}, "max_gradient=0.0 must be above 0"),
+    "norm": ({"max_norm": -1.0}, "max_norm=-1.0 must be above 0"),
+    "a table without a feature": ({"feature_table_map": [0, 0, 1]}, "each of 3 tables has to have a feature"),
+    "widths": ({"pooling_mode": PoolingMode.NONE, "widths": (4, 4, 3)}, "their widths differ"),
+    "names": ({"table_names": ["a", "b"]}, "table_names has 2 names for 3 tables"),
+    "device": ({"device": "cuda"}, "device='cuda', but embedding_specs say cpu"),
+    "index type": ({"embedding_table_index_type": torch.float32}, "embedding_table_index_type"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_makes_no_sense_here_is_refused_by_name(what: str) -> None:
+    options, message = REFUSED[what]
+    with pytest.raises(ConfigError) as caught:
+        module(**options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "device"), [("MANAGED", "CUDA"), ("MANAGED_CACHING", "CUDA"), ("MTIA", "MTIA"), ("HOST", "CUDA")]
+)
+def test_places_that_are_not_here_are_refused_by_name(location: str, device: str) -> None:
+    with pytest.raises(ConfigError, match=location):
+        SplitTableBatchedEmbeddingBagsCodegen([(4, 2, EmbeddingLocation[location], ComputeDevice[device])])
+
+
+def test_bad_calls_are_refused() -> None:
+    tbe = module()
+    ids, offsets, factors = batch(5)
+    none = module(pooling_mode=PoolingMode.NONE)
+    calls: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+        (ShapeError, "for 4 features", lambda: tbe(ids, offsets[:-1])),
+        (ShapeError, "offsets must ascend", lambda: tbe(ids[:-1], offsets)),
+        (ShapeError, "offsets must ascend", lambda: tbe(ids, offsets.flip(0))),
+        (ShapeError, "per_sample_weights of shape", lambda: tbe(ids, offsets, factors[:-1])),
+        (ConfigError, "feature_requires_grad", lambda: tbe(ids, offsets, feature_requires_grad=torch.ones(4))),
+        (ConfigError, "total_unique_indices", lambda: tbe(ids, offsets, total_unique_indices=3)),
+        (ShapeError, "bags of 3 features", lambda: tbe(ids, offsets, None, None, [[4], [4], [4]])),
+        (ConfigError, "needs pooling_mode", lambda: none(ids, offsets, None, None, [[3]] * 4)),
+    ]
+    for kind, message, call in calls:
+        with pytest.raises(kind, match=message):
+            call()
+
+
+def test_members_of_fbgemm_itself_are_taken() -> None:
+    """By name: FBGEMM's enumerations are other classes with the same members."""
+    import enum
+
+    theirs = enum.Enum("EmbOptimType", {"ADAM": "adam"})
+    assert module(optimizer=theirs.ADAM).optimizer is OptimType.ADAM
+
+
+def share(rank: int, world_size: int) -> list[Tensor]:
+    """Steps whose bags the ranks share out; the whole tables after them."""
+    tbe = module(optimizer=OptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=0.1, table_names=["a", "b", "c"])
+    transport = tbe.sparse_optimizer.transport
+    transport.barrier()
+    for step in range(4):
+        ids, offsets, factors = batch(step, bags=4)
+        mine = [k for k in range(16) if k % 4 % world_size == rank]
+        pieces = [torch.arange(int(offsets[k]), int(offsets[k + 1])) for k in mine]
+        sizes = torch.tensor([0, *map(len, pieces)])
+        places = torch.cat(pieces)
+        out = tbe(ids[places], sizes.cumsum(0), factors[places])
+        out.sum().backward()
+        tbe.flush()
+        transport.barrier()
+    after = [table.weight[:] for table in tbe.tables]
+    transport.barrier()
+    return after
+
+
+def share_on_a_rank() -> list[Tensor]:
+    transport = ge.init(mode="collective", timeout=60)
+    try:
+        return share(transport.rank, transport.world_size)
+    finally:
+        ge.shutdown()
+
+
+def share_of_a_trainer(transport: Any) -> list[Tensor]:
+    return share(transport.rank, transport.world_size)
+
+
+@pytest.mark.dist
+def test_ranks_and_servers_train_what_one_process_does(ranks: Ranks) -> None:
+    expected = share(0, 1)
+    ge.shutdown()
+    found = [*ranks.run(share_on_a_rank, 2), *Cluster(1, 1, 2).run(share_of_a_trainer)]
+    for tables in found:
+        for one, two in zip(tables, expected, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD"])
+@pytest.mark.parametrize("mode", list(PoolingMode))
+def test_it_is_fbgemms_module_where_that_one_is_right(kind: str, mode: PoolingMode) -> None:
+    training = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
+    common = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_common")
+    configs = pytest.importorskip("fbgemm_gpu.split_embedding_configs")
+    eps = {} if kind == "EXACT_SGD" else {"eps": EPS}
+    theirs = training.SplitTableBatchedEmbeddingBagsCodegen(
+        [(n, 4, common.EmbeddingLocation.HOST, training.ComputeDevice.CPU) for n in ROWS],
+        feature_table_map=list(TABLE_OF),
+        optimizer=configs.EmbOptimType[kind],
+        pooling_mode=common.PoolingMode[mode.name],
+        learning_rate=0.1,
+        **eps,
+    )
+    ours = module(widths=(4, 4, 4), optimizer=OptimType[kind], pooling_mode=mode, learning_rate=0.1, **eps)
+    for one, two in zip(theirs.split_embedding_weights(), ours.split_embedding_weights(), strict=True):
+        one.copy_(two)
+    for step in range(6):
+        ids, offsets, factors = batch(step)
+        given = factors if mode == PoolingMode.SUM else None
+        outs = [tbe(ids.clone(), offsets.clone(), given) for tbe in (theirs, ours)]
+        torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+        for out in outs:
+            out.sum().backward()
+    for one, two in zip(theirs.split_embedding_weights(), ours.split_embedding_weights(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
