@@ -1,0 +1,250 @@
+"""The twelve defects of FBGEMM 1.8's table-batched embedding on the CPU: a test each, which its behaviour fails.
+
+Each opens with what FBGEMM does. The calls are FBGEMM's own, so that they can be run on it by a change of the import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.compat.fbgemm import (
+    BoundsCheckMode,
+    ComputeDevice,
+    EmbeddingLocation,
+    OptimType,
+    PoolingMode,
+    SparseType,
+    SplitTableBatchedEmbeddingBagsCodegen,
+    UserEnabledConfigDefinition,
+    WeightDecayMode,
+)
+from graph_emb.compat.fbgemm.options import RULES
+from graph_emb.core.errors import ConfigError
+
+DECAYS = (WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
+
+
+@pytest.fixture(autouse=True)
+def fresh_mode() -> Iterator[None]:
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+def module(first: Tensor, **options: Any) -> SplitTableBatchedEmbeddingBagsCodegen:
+    """One table with these rows."""
+    spec = (*first.shape, EmbeddingLocation.HOST, ComputeDevice.CPU)
+    tbe = SplitTableBatchedEmbeddingBagsCodegen([spec], **options)
+    tbe.split_embedding_weights()[0].copy_(first)
+    return tbe
+
+
+def rows(num: int = 4, width: int = 8) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(0).normal(size=(num, width))).float()
+
+
+def step(tbe: SplitTableBatchedEmbeddingBagsCodegen, ids: list[int], grad: float = 1.0) -> Tensor:
+    """A bag of one id each, with a gradient of equal numbers; the rows after it."""
+    out = tbe(torch.tensor(ids), torch.arange(len(ids) + 1))
+    out.backward(torch.full_like(out, grad))
+    return tbe.split_embedding_weights()[0].clone()
+
+
+@pytest.mark.parametrize("mode", DECAYS)
+def test_1_weight_decay_of_row_wise_adagrad_is_applied(mode: WeightDecayMode) -> None:
+    """The compiled kernel of pooled float32 tables with one feature is called with weight_decay=0."""
+    lr, decay, eps = 0.1, 0.5, 1e-8
+    tbe = module(
+        rows(), optimizer=OptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=lr, weight_decay=decay, weight_decay_mode=mode
+    )
+    w, total = rows().double().numpy(), np.zeros(4)
+    for k in range(10):
+        found = step(tbe, [0, 2], 1.0 + k)
+        for r in (0, 2):
+            g = np.full(8, 1.0 + k)
+            if mode == WeightDecayMode.L2:
+                g = g + decay * w[r]
+            else:
+                w[r] *= 1 - lr * decay
+            total[r] += np.mean(g * g)
+            w[r] -= lr * g / (np.sqrt(total[r]) + eps)
+        np.testing.assert_allclose(found.double().numpy(), w, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", RULES)
+def test_2_max_norm_bounds_rows(optimizer: OptimType) -> None:
+    """A row's norm is 1.91 with max_norm=0.1."""
+    tbe = module(rows(), optimizer=optimizer, max_norm=0.1)
+    norms = step(tbe, [1, 3]).norm(dim=1)
+    assert (norms[[1, 3]] <= 0.1 + 1e-6).all()
+    assert torch.equal(norms[[0, 2]], rows().norm(dim=1)[[0, 2]])
+
+
+@pytest.mark.parametrize("precision", ["FP16", "BF16"])
+def test_3_stochastic_rounding_moves_a_weight_by_small_steps(precision: str) -> None:
+    """50 updates of 1e-4 leave a float16 weight of 1.0 at 1.000000, with stochastic_rounding=True as without."""
+    moved = {}
+    for by_chance in (True, False):
+        tbe = module(
+            torch.ones(1, 4096),
+            weights_precision=SparseType[precision],
+            learning_rate=1e-4,
+            stochastic_rounding=by_chance,
+        )
+        for _ in range(50):
+            found = step(tbe, [0])
+        moved[by_chance] = 1.0 - found.double().mean().item()
+    assert moved[False] == 0.0
+    sigma = (torch.finfo(tbe.tables[0].dtype).eps / 4 * 50**0.5) / 4096**0.5
+    assert moved[True] == pytest.approx(50e-4, abs=4 * sigma)
+
+
+def test_4_weights_of_ids_count_without_pooling() -> None:
+    """per_sample_weights are ignored with PoolingMode.NONE."""
+    tbe = module(rows(), pooling_mode=PoolingMode.NONE, learning_rate=1.0)
+    factors = torch.tensor([2.0, -0.5, 3.0], requires_grad=True)
+    out = tbe(torch.tensor([1, 3, 1]), torch.tensor([0, 2, 3]), factors)
+    torch.testing.assert_close(out, rows()[[1, 3, 1]] * factors.detach().unsqueeze(1))
+    out.sum().backward()
+    torch.testing.assert_close(factors.grad, rows()[[1, 3, 1]].sum(dim=1))
+    expected = rows()
+    expected[1] -= 5.0
+    expected[3] += 0.5
+    torch.testing.assert_close(tbe.split_embedding_weights()[0], expected)
+
+
+def test_5_gradients_of_weighted_means_are_divided_by_the_length_once() -> None:
+    """dW and the gradient of the weights are too large by the length of the bag: 2, 7 and 5 where 1, 3.5 and 2.5 are
+    right."""
+    first = torch.tensor([[0.0] * 4, [1.0] * 4, [3.0] * 4])
+    factors = torch.tensor([2.0, 5.0], requires_grad=True)
+    tbe = module(first, pooling_mode=PoolingMode.MEAN, learning_rate=1.0)
+    peer = first.double().requires_grad_()
+    theirs = factors.detach().double().requires_grad_()
+    out = tbe(torch.tensor([1, 2]), torch.tensor([0, 2]), factors)
+    wanted = (theirs.unsqueeze(1) * peer[[1, 2]]).sum(dim=0, keepdim=True) / 2
+    torch.testing.assert_close(out.double(), wanted)
+    out.sum().backward()
+    wanted.sum().backward()
+    torch.testing.assert_close(factors.grad.double(), theirs.grad)
+    torch.testing.assert_close(tbe.split_embedding_weights()[0].double(), first.double() - peer.grad)
+    assert (first - tbe.split_embedding_weights()[0])[:, 0].tolist() == [0.0, 1.0, 2.5]
+
+
+def test_6_the_step_can_be_set_while_it_trains() -> None:
+    """set_optimizer_step writes ``iter``; the kernel counts ``iter_cpu``, which follows in a fresh module only."""
+    tbe = module(torch.ones(1, 4), optimizer=OptimType.ADAM, learning_rate=0.1, eps=1e-8)
+    w, m, v = 1.0, 0.0, 0.0
+    for t in (1, 2, 3, 4, 1001, 1002, 1):
+        if t in (1001, 1):
+            tbe.set_optimizer_step(t - 1)
+        found = step(tbe, [0], 0.5)
+        m, v = 0.9 * m + 0.1 * 0.5, 0.999 * v + 0.001 * 0.25
+        w -= 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        assert found[0].tolist() == pytest.approx([w] * 4, rel=1e-5)
+
+
+def test_7_evaluation_is_no_step() -> None:
+    """Every forward pass counts, also under no_grad: Adam's corrections depend on how often one validates."""
+    found = []
+    for evaluations in (0, 7):
+        tbe = module(rows(), optimizer=OptimType.ADAM, learning_rate=0.1)
+        for _ in range(3):
+            step(tbe, [0, 1])
+            tbe.eval()
+            with torch.no_grad():
+                for _ in range(evaluations):
+                    tbe(torch.tensor([0, 3]), torch.tensor([0, 1, 2]))
+            tbe.train()
+        found.append(step(tbe, [0, 1]))
+        assert tbe.get_optimizer_state()[0]["step"].tolist() == [4]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("mode", [*DECAYS, WeightDecayMode.COUNTER])
+@pytest.mark.parametrize("optimizer", RULES)
+def test_8_decay_never_makes_rows_grow(mode: WeightDecayMode, optimizer: OptimType) -> None:
+    """COUNTER with its default halflife has a negative frequency: without a gradient 1 becomes 1.1, 1.155, 1.19."""
+    if mode == WeightDecayMode.COUNTER:
+        with pytest.raises(ConfigError, match="weight_decay_mode=COUNTER is not offered"):
+            module(torch.ones(1, 4), optimizer=optimizer, weight_decay=0.1, weight_decay_mode=mode)
+        return
+    tbe = module(torch.ones(1, 4), optimizer=optimizer, learning_rate=0.1, weight_decay=0.1, weight_decay_mode=mode)
+    before = torch.ones(1, 4)
+    for _ in range(4):
+        after = step(tbe, [0], 0.0)
+        assert (after < before).all()
+        before = after
+
+
+def test_9_counters_of_rows_count() -> None:
+    """``max_counter`` is read from a buffer that is empty on the CPU, and stays 1 for ever."""
+    clock = UserEnabledConfigDefinition(use_rowwise_bias_correction=True)
+    tbe = module(rows(), optimizer=OptimType.ADAM, extra_optimizer_config=clock)
+    for ids in ([0, 1], [1, 1, 1], [1, 2], [2, 0]):
+        step(tbe, ids)
+    assert tbe.get_optimizer_state()[0]["step"].tolist() == [2, 3, 2, 0]
+    with pytest.raises(ConfigError, match="counter_based_regularization="):
+        module(rows(), counter_based_regularization=object())
+
+
+@pytest.mark.parametrize("mode", [BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE])
+@pytest.mark.parametrize("pooling", list(PoolingMode))
+def test_10_ids_outside_train_nothing_and_stay_as_they_are(mode: BoundsCheckMode, pooling: PoolingMode) -> None:
+    """[5, 99, 1, 2] becomes [5, 0, 1, 2] in the caller's tensor, and row 0 takes the gradient of 99."""
+    tbe = module(rows(6), bounds_check_mode=mode, pooling_mode=pooling, learning_rate=1.0)
+    ids = torch.tensor([5, 99, 1, 2])
+    out = tbe(ids, torch.tensor([0, 2, 4]))
+    if pooling == PoolingMode.NONE:
+        assert not out[1].any()
+    out.sum().backward()
+    assert ids.tolist() == [5, 99, 1, 2]
+    changed = (tbe.split_embedding_weights()[0] != rows(6)).any(dim=1)
+    assert changed.tolist() == [False, True, True, False, False, True]
+
+
+def test_11_what_a_constructor_takes_can_be_trained() -> None:
+    """DECOUPLE_GLOBAL is taken by the constructor, and the first forward pass finds no kernel."""
+    for mode in WeightDecayMode:
+        for optimizer in OptimType:
+            try:
+                tbe = module(rows(), optimizer=optimizer, weight_decay=0.1, weight_decay_mode=mode)
+            except ConfigError as error:
+                assert any(word in str(error) for word in (optimizer.name, mode.name))  # noqa: PT017
+                continue
+            assert (step(tbe, [0, 1])[:2] != rows()[:2]).all()
+    with pytest.raises(ConfigError, match="weight_decay_mode=DECOUPLE_GLOBAL"):
+        module(rows(), optimizer=OptimType.EXACT_ROWWISE_ADAGRAD, weight_decay_mode=WeightDecayMode.DECOUPLE_GLOBAL)
+
+
+@pytest.mark.parametrize("argument", ["weights_precision", "output_dtype"])
+@pytest.mark.parametrize("precision", list(SparseType))
+@pytest.mark.parametrize("pooling", list(PoolingMode))
+def test_12_what_a_constructor_takes_can_be_stored_and_handed_out(
+    argument: str, precision: SparseType, pooling: PoolingMode
+) -> None:
+    """BF16 and INT8 rows, and BF16 outputs, are taken and fail at their first use."""
+    options = {argument: precision, "pooling_mode": pooling, "learning_rate": 0.5}
+    if precision not in (SparseType.FP32, SparseType.FP16, SparseType.BF16):
+        with pytest.raises(ConfigError, match=f"{argument}={precision.name} is not offered"):
+            module(rows(), **options)
+        return
+    dtype = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}[precision.name]
+    tbe = module(rows(), stochastic_rounding=False, **options)
+    out = tbe(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 3]))
+    assert out.dtype == (dtype if argument == "output_dtype" else torch.float32)
+    out.backward(torch.ones_like(out))
+    expected = rows().double()
+    expected[1] -= 0.5
+    expected[3] -= 0.5 if pooling == PoolingMode.MEAN else 1.0
+    found = tbe.split_embedding_weights()[0]
+    torch.testing.assert_close(
+        found.double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps
+    )
