@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
-from graph_emb.graph.partition_book import PartitionBook, as_book, check_ids
+from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.optim.apply import merge, merged_bags
 from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
@@ -78,7 +78,8 @@ class DistEmbedding:
         num_embeddings: Rows of the whole table: the nodes or edges of one type.
         embedding_dim: Width D of a row.
         name: Unique among live tables; None counts: trainers must then make the same tables in the same order.
-        init_func: None (zeros), an object of ``graph_emb.initializers``, or DGL's ``f(shape, dtype) -> tensor``.
+        init_func: None (zeros), an object of ``graph_emb.initializers``, DGL's ``f(shape, dtype) -> tensor``, or
+            ``f(tensor)`` of ``dgl.nn.NodeEmbedding`` and ``torch.nn.init``, which fills the rows of a process.
         part_policy: None (one range), a partition book, a policy of ``partition`` or a DGL node or edge policy.
         dtype: Storage; 16-bit tables accumulate in float32.
         device: Where the rows lie.
@@ -141,25 +142,25 @@ class DistEmbedding:
         self.anchor = torch.zeros((), requires_grad=True)
         self._live_trace = _Trace()
 
-    def __call__(self, idx: Tensor, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
+    def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
         """Rows of ids, in request order, duplicates kept; ``graph_emb.lookup`` asks several tables at once.
 
         Args:
-            idx: Integer ids of any shape (DGL passes (B,)).
+            idx: Integer ids of any shape (DGL passes (B,)): a tensor, an array or a list.
             device: Where the rows are wanted.
             dtype: Floating, that of the rows which are handed out, and so of their gradients; None: the table's.
         Returns:
             Shape ``idx.shape + (D,)``; recorded for the optimizer where gradients are enabled.
         Raises:
             PartitionError: an id is out of range, unless the table drops those.
-            ShapeError: idx is no integer tensor.
+            ShapeError: idx holds no integers.
             ConfigError: dtype is no floating one.
         """
         return lookup([(self, idx)], device, dtype)[0]
 
     forward = __call__
 
-    def _kept(self, idx: Tensor) -> tuple[Tensor, Tensor | None]:
+    def kept(self, idx: Tensor) -> tuple[Tensor, Tensor | None]:
         """The checked ids that are pulled, (B,), and their positions among all where some are dropped."""
         if self._drops:
             inside = self._inside(idx)
@@ -169,7 +170,7 @@ class DistEmbedding:
         return check_ids(idx, self.num_embeddings, self._name).flatten(), None
 
     def _handed_out(self, rows: Tensor, ids: Tensor, inside: Tensor | None, shape: torch.Size) -> Tensor:
-        """Rows of ``_kept`` ids, (B, D), as the caller asked for them, recorded where gradients are enabled."""
+        """Rows of ``kept`` ids, (B, D), as the caller asked for them, recorded where gradients are enabled."""
         rows = rows.view(*(shape if inside is None else ids.shape), self.embedding_dim)
         if torch.is_grad_enabled():
             rows = _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
@@ -178,15 +179,16 @@ class DistEmbedding:
         found = rows.new_zeros(shape.numel(), self.embedding_dim).index_copy(0, inside.to(rows.device), rows)
         return found.view(*shape, self.embedding_dim)
 
-    def _inside(self, ids: Tensor) -> Tensor:
+    def _inside(self, ids: Ids) -> Tensor:
         """Positions of the ids that the table has among all, of a table that drops the others."""
+        ids = as_ids(ids)
         check_ids(ids.flatten()[:0] if isinstance(ids, Tensor) else ids, self.num_embeddings, self._name)
         return ((ids >= 0) & (ids < self.num_embeddings)).flatten().nonzero().flatten()
 
     def bag(
         self,
-        ids: Tensor,
-        offsets: Tensor | None = None,
+        ids: Ids,
+        offsets: Ids | None = None,
         mode: str = "sum",
         per_sample_weights: Tensor | None = None,
         device: torch.device | str = "cpu",
@@ -215,8 +217,10 @@ class DistEmbedding:
             >>> emb.bag(torch.tensor([1, 3, 3]), torch.tensor([0, 1, 1])).tolist()  # bags of 1, of none, of 3 and 3
             [[1.0], [0.0], [6.0]]
         """
+        ids = as_ids(ids)
         check_ids(ids.flatten()[:0] if self._drops else ids, self.num_embeddings, self._name)
         _check_dtype(dtype)
+        offsets = None if offsets is None else as_ids(offsets)
         bags = checked_bags(self._name, ids, offsets, mode, per_sample_weights, self.dtype)
         if self._drops:
             outside = (bags.ids < 0) | (bags.ids >= self.num_embeddings)
@@ -236,7 +240,7 @@ class DistEmbedding:
             return found
         return CaptureBags.apply(self.anchor, per_sample_weights, found, self._live_trace, bags, rows, places)
 
-    def prefetch(self, idx: Tensor) -> None:
+    def prefetch(self, idx: Ids) -> None:
         """Start to fetch rows that the next call will ask for, while this process goes on.
 
         In collective mode every rank calls it, and the next call of the table must ask for the same ids. In local mode
@@ -244,11 +248,11 @@ class DistEmbedding:
 
         Raises:
             PartitionError: an id is out of range.
-            ShapeError: idx is no integer tensor.
+            ShapeError: idx holds no integers.
         """
         with self._transport.joint(f"prefetch of table {self._name!r}"):
             if self._drops:
-                idx = idx.flatten()[self._inside(idx)]
+                idx = as_ids(idx).flatten()[self._inside(idx)]
             self._transport.prefetch(self._name, check_ids(idx, self.num_embeddings, self._name).flatten())
 
     def reset_trace(self) -> None:
@@ -329,7 +333,7 @@ class DistEmbedding:
         """Whether a backward, even of an empty batch, reached the table since the last step."""
         return self._live_trace.touched
 
-    def freeze(self, ids: Tensor) -> None:
+    def freeze(self, ids: Ids) -> None:
         """Keep rows and their optimizer state as they are: no ``step()`` changes them any more.
 
         They are pulled as before; ``emb.weight[ids] = values`` still writes them. State of frozen rows takes memory
@@ -340,20 +344,20 @@ class DistEmbedding:
             ids: Partition-order ids, as ``emb(ids)`` takes them, any shape, repeats allowed.
         Raises:
             PartitionError: an id is out of range.
-            ShapeError: ids are no integer tensor.
+            ShapeError: ids are no integers.
             ModeError: kvstore mode with ``hogwild=True``, where trainers update rows without asking the owner.
         """
         self._freeze(ids, True)
 
-    def unfreeze(self, ids: Tensor) -> None:
+    def unfreeze(self, ids: Ids) -> None:
         """Let optimizers change rows again; arguments and errors as ``freeze``."""
         self._freeze(ids, False)
 
-    def _freeze(self, ids: Tensor, frozen: bool) -> None:
+    def _freeze(self, ids: Ids, frozen: bool) -> None:
         with self._transport.joint(f"freeze of table {self._name!r}"):
             self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), frozen)
 
-    def reset_rows(self, ids: Tensor) -> None:
+    def reset_rows(self, ids: Ids) -> None:
         """Give rows the values that they began with, and every state that an optimizer keeps of them.
 
         Frozen rows too; gradients that came back stay. Clocks that count the steps of the table go on. In collective
@@ -363,7 +367,7 @@ class DistEmbedding:
             ids: As ``freeze`` takes them.
         Raises:
             PartitionError: an id is out of range.
-            ShapeError: ids are no integer tensor.
+            ShapeError: ids are no integers.
             ConfigError: ``init_func`` was a function of the shape, whose values belong to no id.
         """
         with self._transport.joint(f"reset of table {self._name!r}"):
@@ -446,7 +450,7 @@ class DistEmbedding:
 
 
 def lookup(
-    asked: Sequence[tuple[DistEmbedding, Tensor]],
+    asked: Sequence[tuple[DistEmbedding, Ids]],
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
@@ -456,7 +460,7 @@ def lookup(
     the same order; a table may stand twice.
 
     Args:
-        asked: Tables, each with integer ids of any shape.
+        asked: Tables, each with integer ids of any shape: a tensor, an array or a list.
         device, dtype: As ``DistEmbedding.__call__``.
     Returns:
         For each pair the rows, shape ``ids.shape + (D,)``.
@@ -475,12 +479,13 @@ def lookup(
         return []
     transport = transport_of(table for table, _ in asked)
     with transport.joint(f"pull of table {', '.join(repr(table.name) for table, _ in asked)}"):
-        kept = [table._kept(ids) for table, ids in asked]
-        wanted = [(table.name, ids) for (table, _), (ids, _) in zip(asked, kept, strict=True)]
+        given = [(table, as_ids(ids)) for table, ids in asked]
+        kept = [table.kept(ids) for table, ids in given]
+        wanted = [(table.name, ids) for (table, _), (ids, _) in zip(given, kept, strict=True)]
         pulled = [transport.pull(*wanted[0])] if len(wanted) == 1 else transport.pull_tables(wanted)
     return [
         table._handed_out(rows.to(device, dtype), *of, idx.shape)
-        for (table, idx), of, rows in zip(asked, kept, pulled, strict=True)
+        for (table, idx), of, rows in zip(given, kept, pulled, strict=True)
     ]
 
 

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.embedding import DistEmbedding, transport_of
+from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
 from graph_emb.optim.rule import FIXED_OPTIONS, ROUNDING_STEP, ROW_OPTIONS, RowOptions, Rule
 from graph_emb.optim.state_file import read_state, write_state
+from graph_emb.parameter_groups import groups_of
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
 
@@ -69,7 +71,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._merge = merge
         self._tables: dict[str, DistEmbedding] = {}
         self._turns = 1
-        groups = _groups(params)
+        groups = groups_of(params)
         self.transport = transport_of(table for group in groups for table in group["params"])
         self._detach = weakref.finalize(self, _detach, self.transport, self._tables)
         try:
@@ -89,7 +91,7 @@ class SparseOptimizer(torch.optim.Optimizer):
             ConfigError: an unknown option, a number out of its limits, or a table that is trained already.
             ModeError: a table of another mode, or the optimizer was closed.
         """
-        (group,) = _groups([param_group])
+        (group,) = groups_of([param_group])
         tables = group.pop("params")
         unknown = set(group) - set(self.defaults)
         if unknown:
@@ -175,10 +177,50 @@ class SparseOptimizer(torch.optim.Optimizer):
             finally:  # an error may come when some, or all, of them are applied
                 for push in pushes:
                     self._tables[push.table].clear_gradients()
+        self._let_others_count(pushes)
+        return result
+
+    def _let_others_count(self, pushes: list[Push]) -> None:
         if self._turns > 1:
             for clock in self._clocks(push.table for push in pushes if push.touched):
                 clock.add_(self._turns - 1)
-        return result
+
+    @torch.no_grad()
+    def update(self, idx: Ids, grad: Tensor, emb: DistEmbedding) -> None:
+        """Apply gradients of rows at once, as a ``step()`` of this table alone: merge, rule, owner in one call.
+
+        What came back by ``backward()`` stays for the next ``step()``. In collective mode every rank calls it, with no
+        ids if need be.
+
+        Args:
+            idx: Ids, (B,), repeats allowed; those outside are left out where the table drops them.
+            grad: Shape (B, D), floating.
+            emb: One of the optimizer's tables.
+        Raises:
+            ConfigError, ShapeError, ModeError: as ``step``; a table that the optimizer does not train.
+            PartitionError: an id is out of range.
+        Example:
+            >>> emb = ge.DistEmbedding(3, 1)
+            >>> ge.SparseSGD([emb], lr=0.5).update([2, 0, 2], torch.ones(3, 1), emb)
+            >>> emb.weight[:].flatten().tolist()
+            [-0.5, 0.0, -1.0]
+        """
+        self._check_open()
+        for group in self.param_groups:
+            if any(table is emb for table in group["tables"]):
+                break
+        else:
+            raise ConfigError(
+                f"{type(self).__name__} does not train {emb!r:.80}; its tables: {', '.join(self._tables)}"
+            )
+        with self.transport.joint(f"push of table {emb.name!r}"):
+            ids, inside = emb.kept(given := as_ids(idx))
+            check_gradient(emb.name, given, grad, emb.embedding_dim)
+            grad = grad if inside is None else grad[inside.to(grad.device)]
+            grad = -grad if group["maximize"] else grad
+            pushes = [Push(emb.name, ids, grad, self.rule_of(group), self._merge)]
+            self.transport.push(pushes)
+        self._let_others_count(pushes)
 
     def _checked_pushes(self) -> list[Push]:
         pushes = []
@@ -445,28 +487,6 @@ class SparseOptimizer(torch.optim.Optimizer):
     def world_size(self) -> int:
         """Processes that share the tables."""
         return self.transport.world_size
-
-
-def _groups(params: Any) -> list[dict[str, Any]]:
-    """Groups whose ``params`` are lists: tables given plainly share one group, dicts are a group each."""
-    if isinstance(params, DistEmbedding):
-        raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
-    entries = list(params)
-    if not entries:
-        raise ConfigError("params is empty; pass at least one DistEmbedding")
-    if not any(isinstance(entry, dict) for entry in entries):
-        entries = [{"params": entries}]
-    found = []
-    for entry in entries:
-        group = dict(entry) if isinstance(entry, dict) else {"params": [entry]}
-        own = group.pop("params", None)
-        if isinstance(own, (DistEmbedding, Tensor)):
-            own = [own]
-        tables = list(own) if isinstance(own, Iterable) else []  # a generator can be looked through only once
-        if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
-            raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
-        found.append({"params": tables, **group})
-    return found
 
 
 def _counted(shard: EmbeddingShard) -> list[str]:

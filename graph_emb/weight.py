@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ShapeError
-from graph_emb.graph.partition_book import check_ids
+from graph_emb.graph.partition_book import Ids, as_ids, check_ids
+from graph_emb.table.initializers import CHUNK_ELEMENTS
 from graph_emb.table.shard import TableSpec
 from graph_emb.transport.base import Transport
 
@@ -26,6 +27,8 @@ class Table(Protocol):
     def transport(self) -> Transport: ...
     @property
     def part_policy(self) -> Any: ...
+    @property
+    def kvstore(self) -> Any: ...
 
 
 class Weight:
@@ -51,22 +54,48 @@ class Weight:
     def part_policy(self) -> Any:
         return self._table.part_policy
 
+    tensor_name = name  # DGL's names for it
+    data_name = name
+    kvstore_key = name
+
+    @property
+    def kvstore(self) -> Any:
+        """As ``emb.kvstore``."""
+        return self._table.kvstore
+
+    @property
+    def local_partition(self) -> Tensor:
+        """The rows of this process, in kvstore mode of its machine, not copied: for reading."""
+        return self._transport.local_partition(self.name)
+
+    def count_nonzero(self) -> int:
+        """The numbers of the whole table that are not 0. In collective mode every rank calls it."""
+        pieces = range(0, len(self), max(1, CHUNK_ELEMENTS // self._spec.dim))
+        return sum(int(self[start : start + pieces.step].count_nonzero()) for start in pieces)
+
+    def __or__(self, other: Weight) -> Weight:
+        """DGL's union of masks: refused, as torch refuses it, because rows are floating."""
+        raise ShapeError(
+            f"table {self.name!r}: | is for masks, these rows are {self.dtype}; write "
+            "(emb.weight[ids] != 0) | (other.weight[ids] != 0) for the ids in question"
+        )
+
     def __len__(self) -> int:
         return self._spec.num_rows
 
-    def __getitem__(self, key: Tensor | slice | int) -> Tensor:
+    def __getitem__(self, key: Ids | slice | int) -> Tensor:
         """Copies of rows, shape (B, D); an integer gives shape (D,)."""
         with self._transport.joint(f"pull of table {self.name!r}"):
             rows = self._transport.pull(self.name, self._ids(key))
         one = isinstance(key, int) or getattr(key, "ndim", 1) == 0  # numpy's integers and scalar tensors too
         return rows[0] if one else rows
 
-    def __setitem__(self, key: Tensor | slice | int, values: Tensor) -> None:
+    def __setitem__(self, key: Ids | slice | int, values: Any) -> None:
         """Overwrite rows of distinct ids with values that broadcast to (B, D)."""
         with self._transport.joint(f"write of table {self.name!r}"):
             self._transport.write(self.name, *self._ids_and_rows(key, values))
 
-    def _ids_and_rows(self, key: Tensor | slice | int, values: Tensor) -> tuple[Tensor, Tensor]:
+    def _ids_and_rows(self, key: Ids | slice | int, values: Any) -> tuple[Tensor, Tensor]:
         ids = self._ids(key)
         if ids.unique().numel() != ids.numel():
             raise ShapeError(f"table {self.name!r}: an id is assigned twice; pass distinct ids")
@@ -79,7 +108,7 @@ class Weight:
                 f"expected ({ids.numel()}, {self._spec.dim})"
             ) from None
 
-    def _ids(self, key: Tensor | slice | int) -> Tensor:
+    def _ids(self, key: Ids | slice | int) -> Tensor:
         if isinstance(key, tuple):
             raise ShapeError(
                 f"table {self.name!r}: weight[...] takes the ids of whole rows, got {len(key)} indices; read columns "
@@ -87,8 +116,11 @@ class Weight:
             )
         if isinstance(key, slice):
             return torch.from_numpy(np.arange(*key.indices(len(self)), dtype=np.int64))  # torch's refuses 3:2
-        ids = torch.as_tensor([key] if isinstance(key, int) else key)
-        if ids.dtype == torch.bool:
+        given = [key] if isinstance(key, int) else key
+        if isinstance(given, np.ndarray) and given.dtype == bool:
+            given = torch.from_numpy(given)
+        ids = as_ids(given)
+        if isinstance(ids, Tensor) and ids.dtype == torch.bool:
             if tuple(ids.shape) != (len(self),):
                 raise ShapeError(f"table {self.name!r}: mask of shape {tuple(ids.shape)}; expected ({len(self)},)")
             return ids.nonzero().flatten()

@@ -56,19 +56,34 @@ class PartitionBook(Protocol):
         """Rows that a part owns."""
 
 
-def check_ids(ids: Tensor, num_rows: int, table: str) -> Tensor:
+Ids = Tensor | np.ndarray | Sequence[int]
+"""Ids as callers may give them, any shape."""
+
+
+def as_ids(ids: Ids) -> Tensor:
+    """A tensor of ids; what holds no integers stays as it is, for ``check_ids`` to refuse it."""
+    if isinstance(ids, Tensor):
+        return ids
+    array = np.asarray(ids) if isinstance(ids, (np.ndarray, np.integer, Sequence, int)) else None
+    if array is None or (array.size and array.dtype.kind not in "iu"):
+        return ids  # type: ignore[return-value]
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def check_ids(ids: Ids, num_rows: int, table: str) -> Tensor:
     """ids as int64, after a check that each lies in [0, num_rows).
 
     Args:
-        ids: Any shape, int64 or int32.
+        ids: Any shape; a tensor of int64 or int32, or an array or a list of integers.
         num_rows: The size of the id space.
         table: The name that an error shows.
     Raises:
-        ShapeError: ids are no integer tensor.
+        ShapeError: ids are no integers.
         PartitionError: an id is negative or not below num_rows.
     """
+    ids = as_ids(ids)
     if not isinstance(ids, Tensor):
-        raise ShapeError(f"table {table!r}: ids are {type(ids).__name__}; pass an int64 torch tensor")
+        raise ShapeError(f"table {table!r}: ids are {type(ids).__name__}; pass integers: a tensor, an array or a list")
     if ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"table {table!r}: ids have dtype {ids.dtype}; pass torch.int64")
     if ids.numel():

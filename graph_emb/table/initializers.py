@@ -7,6 +7,7 @@ Legend: R rows, D width.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -305,12 +306,28 @@ class FromFunction:
         self.function = function
 
     def fill_(self, weight: Tensor, first_id: int) -> None:
-        """Write ``function(weight.shape, weight.dtype)`` into weight."""
-        values = self.function(tuple(weight.shape), weight.dtype)
+        """Write ``function(weight.shape, weight.dtype)``, or ``function`` of a tensor of zeros, into weight."""
+        if _takes_a_tensor(self.function):
+            given = torch.zeros(weight.shape, dtype=weight.dtype)
+            values = self.function(given)
+            values = given if values is None else values
+        else:
+            values = self.function(tuple(weight.shape), weight.dtype)
         if not isinstance(values, Tensor) or tuple(values.shape) != tuple(weight.shape):
             found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ShapeError(f"init_func returned {found}; it must return a tensor of shape {tuple(weight.shape)}")
         weight.copy_(values)
+
+
+def _takes_a_tensor(function: Any) -> bool:
+    """Whether a function is ``f(tensor)``: it cannot do without one argument only, and its second is no ``dtype``."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some of C tell nothing
+        return False
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in places if p.default is p.empty]
+    return len(needed) == 1 and all(p.kind is not p.VAR_POSITIONAL and p.name != "dtype" for p in parameters)
 
 
 def as_initializer(init_func: object) -> Initializer | TableInitializer:
@@ -323,7 +340,7 @@ def as_initializer(init_func: object) -> Initializer | TableInitializer:
         if callable(init_func):
             return FromFunction(init_func)
     raise ConfigError(
-        f"init_func is {init_func!r}; pass None, an object of graph_emb.initializers or f(shape, dtype) -> tensor"
+        f"init_func is {init_func!r}; pass None, an object of graph_emb.initializers, f(shape, dtype) or f(tensor)"
     )
 
 

@@ -332,6 +332,10 @@ class Transport(ABC):
         For reading state and for tests: writing to it goes past the single writer of a row.
         """
 
+    def local_partition(self, table: str) -> Tensor:
+        """The rows of this process, in kvstore mode of its machine, not copied: for reading."""
+        return self.shard(table).weight
+
     @abstractmethod
     def in_reach(self, table: str) -> Reach:
         """The rows that models may change in place, without ``push``; none where handlers must see the changes."""

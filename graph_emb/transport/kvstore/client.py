@@ -356,6 +356,9 @@ class KVStoreTransport(Transport):
         low, high = bounds[here.index(self.rank) :][:2].tolist()
         return found.shard.narrow(low, high)
 
+    def local_partition(self, table: str) -> Tensor:
+        return self._tables[table].shard.weight
+
     def in_reach(self, table: str) -> Reach:
         """The rows that this trainer may change in place: in Hogwild those of its machine, unless handlers see them."""
         found = self._tables[table]

@@ -1,0 +1,33 @@
+"""What a caller passes an optimizer as ``params``, as groups of tables with numbers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.embedding import DistEmbedding
+
+
+def groups_of(params: Any) -> list[dict[str, Any]]:
+    """Groups whose ``params`` are lists: tables given plainly share one group, dicts are a group each."""
+    if isinstance(params, DistEmbedding):
+        raise ConfigError("params is one DistEmbedding; pass a list of tables, such as [emb]")
+    entries = list(params)
+    if not entries:
+        raise ConfigError("params is empty; pass at least one DistEmbedding")
+    if not any(isinstance(entry, dict) for entry in entries):
+        entries = [{"params": entries}]
+    found = []
+    for entry in entries:
+        group = dict(entry) if isinstance(entry, dict) else {"params": [entry]}
+        own = group.pop("params", None)
+        if isinstance(own, (DistEmbedding, Tensor)):
+            own = [own]
+        tables = list(own) if isinstance(own, Iterable) else []  # a generator can be looked through only once
+        if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
+            raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
+        found.append({"params": tables, **group})
+    return found

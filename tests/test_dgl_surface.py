@@ -1,0 +1,219 @@
+"""What DGL's tables and optimizers answer, ours answer too, in every mode: against step(), numpy and DGL's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.transport.runtime import current
+from tests.ranks import Ranks
+from tests.test_optimizer import OPTIMIZERS
+from tests.transport.kvstore.cluster import Cluster, close_idle
+
+NUM, DIM = 12, 3
+MODES = ["local", "collective", "kvstore"]
+
+
+@pytest.fixture(autouse=True)
+def fresh_mode() -> Iterator[None]:
+    ge.shutdown()
+    yield
+    ge.shutdown()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> Iterator[None]:
+    yield
+    close_idle()
+
+
+def table(name: str, **options: Any) -> ge.DistEmbedding:
+    options = {"part_policy": ge.RangeBook([0, 5, NUM]), "dtype": torch.float64, **options}
+    return ge.DistEmbedding(NUM, DIM, name, ge.initializers.Uniform(-1, 1, seed=5), **options)
+
+
+def in_mode(ranks: Ranks, mode: str, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """What a function returns on each of two processes, or on the only one."""
+    if mode == "local":
+        ge.init(mode="local")
+        return [function(None, *args)]
+    if mode == "collective":
+        return ranks.run(_collective, 2, function, *args)
+    return Cluster(2, 1, 2).run(function, *args)
+
+
+def _collective(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(ge.init(mode="collective", timeout=60), *args)
+    finally:
+        ge.shutdown()
+
+
+# optimizer.update
+
+
+def updated(transport: Any, name: str) -> tuple[Tensor, Tensor]:
+    """The rows after three updates, and after three steps with the same gradients; duplicates within a rank only."""
+    transport = transport or current()
+    torch.manual_seed(0)
+    one, other = table("one"), table("other")
+    opts = [getattr(ge, name)([emb], lr=0.1) for emb in (one, other)]
+    mine = torch.arange(NUM)[transport.rank :: transport.world_size]
+    for _ in range(3):
+        grads = torch.randn(NUM, DIM, dtype=torch.float64)
+        ids = torch.cat([mine[1:], mine[1:3]])
+        opts[0].update(ids.tolist(), grads[ids], one)
+        other(ids).backward(grads[ids])
+        opts[1].step()
+        transport.flush()
+        transport.barrier()
+    found = one.weight[:], other.weight[:]
+    transport.barrier()
+    return found
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["SparseAdagrad", "SparseAdam"])
+def test_update_is_a_step_of_one_table(ranks: Ranks, mode: str, name: str) -> None:
+    for one, other in in_mode(ranks, mode, updated, name):
+        assert torch.equal(one, other)
+        assert (one != table("first").weight[:]).all(dim=1).sum() >= NUM - 2
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_update_leaves_what_came_back_to_the_step(name: str) -> None:
+    emb = table("t", bounds="drop")
+    opt = getattr(ge, name)([emb], lr=0.1)
+    emb([1]).sum().backward()
+    before = emb.weight[:]
+    opt.update(np.array([2, NUM, -1]), torch.ones(3, DIM, dtype=torch.float64), emb)
+    assert (emb.weight[:] != before).any(dim=1).nonzero().flatten().tolist() == [2]
+    assert emb.dropped == 2
+    assert len(emb.pending()) == 1
+    opt.step()
+    assert (emb.weight[:] != before).any(dim=1).nonzero().flatten().tolist() == [1, 2]
+
+
+def test_update_refuses_what_does_not_fit() -> None:
+    emb, other = table("t"), table("u")
+    opt = ge.SparseSGD([emb], lr=0.1)
+    grad = torch.ones(2, DIM, dtype=torch.float64)
+    with pytest.raises(ge.ConfigError, match="SparseSGD does not train DistEmbedding.*its tables: t"):
+        opt.update([0, 1], grad, other)
+    with pytest.raises(ge.ShapeError, match=r"gradient has shape \(2, 3\)"):
+        opt.update([0], grad, emb)
+    with pytest.raises(ge.PartitionError, match="id 12 is outside"):
+        opt.update([0, NUM], grad, emb)
+    maximizing = ge.SparseSGD([other], lr=1.0, maximize=True) if "maximize" in opt.defaults else opt
+    before = other.weight[:]
+    maximizing.update([0, 1], grad, other)
+    assert torch.equal(other.weight[:2], before[:2] + 1)
+    opt.close()
+    with pytest.raises(ge.ModeError, match="was closed"):
+        opt.update([0, 1], grad, emb)
+
+
+# Ids as lists and arrays
+
+
+@pytest.mark.parametrize(
+    "ids", [[3, 0, 3], (3, 0, 3), np.array([3, 0, 3]), np.array([3, 0, 3], np.int32), np.array([3, 9, 0, 9, 3])[::2]]
+)
+def test_ids_are_tensors_arrays_or_lists(ids: Any) -> None:
+    emb, wanted = table("t"), torch.tensor([3, 0, 3])
+    rows = emb.weight[:]
+    assert torch.equal(emb(ids), rows[wanted])
+    if not isinstance(ids, tuple):  # indices of several axes, to weight[...]
+        assert torch.equal(emb.weight[ids], rows[wanted])
+    assert torch.equal(ge.lookup([(emb, ids)])[0], rows[wanted])
+    assert torch.equal(emb.bag(ids, [0, 2]), torch.stack([rows[3] + rows[0], rows[3]]))
+    emb.prefetch(ids)
+    emb.freeze(ids)
+    ge.SparseSGD([emb], lr=1.0).update(list(range(NUM)), torch.ones(NUM, DIM, dtype=torch.float64), emb)
+    assert (emb.weight[:] == rows).all(dim=1).nonzero().flatten().tolist() == [0, 3]
+
+
+def test_ids_of_no_integers_are_refused() -> None:
+    emb = table("t")
+    assert emb([]).shape == (0, DIM)
+    assert emb([[1, 2], [3, 4]]).shape == (2, 2, DIM)
+    assert emb(5).shape == (DIM,)
+    mask = np.zeros(NUM, bool)
+    mask[4] = True
+    assert torch.equal(emb.weight[mask], emb.weight[[4]])
+    for ids in ([0.5], ["a"], np.ones(2), None, {1}, mask):
+        with pytest.raises(ge.ShapeError, match="pass integers: a tensor, an array or a list"):
+            emb(ids)
+
+
+# First values
+
+
+def test_init_func_of_node_embedding_takes_a_tensor() -> None:
+    """``dgl.nn.NodeEmbedding`` calls ``init_func(tensor)``, ``DistEmbedding`` calls ``init_func(shape, dtype)``."""
+    given = []
+
+    def in_place(rows: Tensor) -> None:
+        given.append(tuple(rows.shape))
+        rows.fill_(3.0)
+
+    def returned(rows: Tensor) -> Tensor:
+        return rows + 4.0
+
+    for init_func, value in ((in_place, 3.0), (returned, 4.0), (torch.nn.init.ones_, 1.0)):
+        emb = ge.DistEmbedding(NUM, DIM, init_func=init_func)
+        assert emb.weight[:].unique().tolist() == [value]
+    assert given == [(NUM, DIM)]
+    torch.manual_seed(1)
+    emb = ge.DistEmbedding(NUM, DIM, init_func=torch.nn.init.xavier_uniform_)
+    torch.manual_seed(1)
+    assert torch.equal(emb.weight[:], torch.nn.init.xavier_uniform_(torch.empty(NUM, DIM)))
+    for function in (lambda shape, dtype: torch.full(shape, 2.0), lambda shape, dtype=None: torch.full(shape, 2.0)):
+        assert ge.DistEmbedding(NUM, DIM, init_func=function).weight[:].unique().tolist() == [2.0]
+
+
+# emb.weight
+
+
+def surface(transport: Any) -> dict[str, Any]:
+    emb = table("t")
+    emb.weight[[1, 7]] = 0.0
+    if transport is not None:
+        transport.barrier()
+    weight = emb.weight
+    found = {
+        "names": {weight.name, weight.tensor_name, weight.data_name, weight.kvstore_key, emb.data_name},
+        "nonzero": weight.count_nonzero(),
+        "local": tuple(weight.local_partition.shape),
+        "zeros": int((weight.local_partition == 0).sum()),
+        "same": weight.kvstore is emb.kvstore or type(weight.kvstore) is type(emb.kvstore),
+    }
+    if transport is not None:
+        transport.barrier()
+    return found
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("mode", MODES)
+def test_weight_has_the_surface_of_a_dist_tensor(ranks: Ranks, mode: str) -> None:
+    found = in_mode(ranks, mode, surface)
+    for one in found:
+        assert one["names"] == {"t"}
+        assert one["nonzero"] == (NUM - 2) * DIM
+        assert one["same"]
+    sizes = {"local": [NUM], "collective": [5, 7], "kvstore": [NUM, NUM]}[mode]
+    assert [one["local"] for one in found] == [(size, DIM) for size in sizes]
+    assert [one["zeros"] for one in found] == {"local": [6], "collective": [3, 3], "kvstore": [6, 6]}[mode]
+
+
+def test_union_is_for_masks() -> None:
+    emb = table("t")
+    with pytest.raises(ge.ShapeError, match=r"\| is for masks, these rows are torch.float64"):
+        emb.weight | emb.weight
