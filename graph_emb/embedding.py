@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
+from graph_emb.gradient_trace import Capture, Trace, received
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.optim.apply import merge, merged_bags
@@ -28,45 +28,6 @@ from graph_emb.weight import Weight
 
 _unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
-
-
-class _Capture(torch.autograd.Function):
-    """Identity whose backward hands the gradient to the table instead of to a parameter.
-
-    The anchor is a scalar that requires a gradient, so that autograd visits this node; it never gets one.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, rows: Tensor, trace: _Trace, ids: Tensor) -> Tensor:
-        ctx.trace, ctx.ids = trace, ids
-        return rows
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
-        ctx.trace.add(ctx.ids, grad.reshape(ctx.ids.numel(), grad.shape[-1]))
-        return None, None, None, None
-
-
-class _Trace:
-    """Gradients that came back since the last step. One trace lives from one reset to the next.
-
-    They are kept without a copy, with the version that torch counts up whenever a tensor is written in place.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[Tensor, Tensor | BagGradients, int]] = []
-        self.touched = False
-
-    def add(self, ids: Tensor, grads: Tensor | BagGradients) -> None:
-        """Keep the gradients of ids, (B, D), or of the bags that they are in."""
-        self.touched = True
-        self.entries.append((ids, grads, _received(grads)._version))
-
-
-def _received(grads: Tensor | BagGradients) -> Tensor:
-    """The tensor that backward handed in."""
-    return grads if isinstance(grads, Tensor) else grads.grads
 
 
 class DistEmbedding:
@@ -140,7 +101,7 @@ class DistEmbedding:
         self._transport.create(self._spec)
         weakref.finalize(self, self._transport.destroy, self._name)
         self.anchor = torch.zeros((), requires_grad=True)
-        self._live_trace = _Trace()
+        self._live_trace = Trace()
 
     def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
         """Rows of ids, in request order, duplicates kept; ``graph_emb.lookup`` asks several tables at once.
@@ -173,7 +134,7 @@ class DistEmbedding:
         """Rows of ``kept`` ids, (B, D), as the caller asked for them, recorded where gradients are enabled."""
         rows = rows.view(*(shape if inside is None else ids.shape), self.embedding_dim)
         if torch.is_grad_enabled():
-            rows = _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
+            rows = Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
         if inside is None:
             return rows
         found = rows.new_zeros(shape.numel(), self.embedding_dim).index_copy(0, inside.to(rows.device), rows)
@@ -257,7 +218,7 @@ class DistEmbedding:
 
     def reset_trace(self) -> None:
         """Forget every gradient that has come back, and those still to come from earlier calls."""
-        self._live_trace = _Trace()
+        self._live_trace = Trace()
 
     def clear_gradients(self) -> None:
         """Forget the gradients that have come back; a backward of an earlier call still counts."""
@@ -274,9 +235,9 @@ class DistEmbedding:
 
     def _entries(self) -> list[tuple[Tensor, Tensor | BagGradients]]:
         for _, grads, version in self._live_trace.entries:
-            if (received := _received(grads))._version != version:
+            if (came := received(grads))._version != version:
                 raise ModeError(
-                    f"table {self._name!r}: a gradient of shape {tuple(received.shape)} was changed in place after "
+                    f"table {self._name!r}: a gradient of shape {tuple(came.shape)} was changed in place after "
                     "backward(); keep it until step(), or pass a copy to backward()"
                 )
         return [(ids, grads) for ids, grads, _ in self._live_trace.entries]

@@ -1,4 +1,4 @@
-"""What DGL's tables and optimizers answer, ours answer too, in every mode: against step(), numpy and DGL's own words."""
+"""What DGL's tables and optimizers answer, ours answer too, in every mode."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_update_refuses_what_does_not_fit() -> None:
     emb, other = table("t"), table("u")
     opt = ge.SparseSGD([emb], lr=0.1)
     grad = torch.ones(2, DIM, dtype=torch.float64)
-    with pytest.raises(ge.ConfigError, match="SparseSGD does not train DistEmbedding.*its tables: t"):
+    with pytest.raises(ge.ConfigError, match=r"SparseSGD does not train DistEmbedding.*its tables: t"):
         opt.update([0, 1], grad, other)
     with pytest.raises(ge.ShapeError, match=r"gradient has shape \(2, 3\)"):
         opt.update([0], grad, emb)

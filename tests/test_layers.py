@@ -17,7 +17,7 @@ LAYERS = [
     {"graph"},
     {"table", "optim"},
     {"transport"},
-    {"weight", "embedding", "optimizer", "parameter_groups", "sparse_optimizer"},
+    {"weight", "gradient_trace", "embedding", "optimizer", "parameter_groups", "sparse_optimizer"},
     {"checkpoint", "formats", "sampling", "initializers", "compat.fbgemm"},
     {"models", "evaluate"},
     {"config"},
