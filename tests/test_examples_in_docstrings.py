@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.compat.fbgemm import SplitTableBatchedEmbeddingBagsCodegen
 from graph_emb.evaluate.link_prediction import evaluate_link, hits
 from graph_emb.evaluate.node_classification import cluster_agreement, nearest_nodes, node_classification
 from graph_emb.evaluate.ranks import rank
@@ -30,7 +31,7 @@ from graph_emb.sampling.metapath_walks import Metapath
 from graph_emb.sampling.negatives import NegativeSampler, NonEdges
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
 
-TABLES = [ge.DistEmbedding]
+TABLES = [ge.DistEmbedding, ge.lookup, SplitTableBatchedEmbeddingBagsCodegen]
 OPTIMIZERS = [
     ge.SparseSGD,
     ge.SparseAdagrad,
