@@ -299,6 +299,7 @@ def test_rates_steps_and_numbers_change_while_it_trains() -> None:
     out = tbe(ids, offsets)
     tbe.set_optimizer_step(9)
     out.backward(torch.ones_like(out))
+    assert tbe.iter.tolist() == [10]
     for memory in loops.memory:
         memory["t"] = 9
     loops.backward(ids, offsets, None, np.ones(out.shape))
@@ -316,6 +317,20 @@ def test_rates_steps_and_numbers_change_while_it_trains() -> None:
         with pytest.raises(ConfigError, match=r"beta1|momentum|lower_bound"):
             tbe.update_hyper_parameters(bad)
     assert group["lr"] == 0.5
+
+
+def test_iter_counts_backward_passes_and_is_saved() -> None:
+    tbe = module(optimizer=OptimType.EXACT_ADAGRAD)
+    ids, offsets, _ = batch(5)
+    for _ in range(2):
+        tbe(ids, offsets).sum().backward()
+        with torch.no_grad():
+            tbe(ids, offsets)
+    assert tbe.iter.tolist() == [2]
+    tbe.set_optimizer_step(7)
+    other = module(optimizer=OptimType.EXACT_ADAGRAD)
+    other.load_state_dict(tbe.state_dict())
+    assert other.iter.tolist() == [7]
 
 
 def test_uniform_rows_come_from_torchs_seed() -> None:

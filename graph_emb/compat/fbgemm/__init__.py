@@ -100,7 +100,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
     ``tables`` and ``sparse_optimizer`` fits other numbers of processes.
 
     Args:
-        embedding_specs: (rows, width, location, compute device) of each table: HOST and CPU, or DEVICE and CUDA.
+        embedding_specs: (rows, width, location, compute device) of each table: HOST and CPU, or DEVICE and CUDA
+            (which no test has run).
         feature_table_map: The table of each feature, (F,); None: each its own.
         weights_precision: FP32, FP16 or BF16.
         output_dtype: The same.
@@ -120,6 +121,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
     Attributes:
         tables: The ``DistEmbedding`` of each table, (T,).
         sparse_optimizer: Their optimizer.
+        iter: The backward passes of this process so far, (1,), int64.
     Raises:
         ConfigError: an argument that has no meaning here, or a number out of its limits.
     Example:
@@ -201,6 +203,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         rule = RULES[self.optimizer][0]
         self.sparse_optimizer = rule(self.tables, lr=learning_rate, compat="fbgemm", **options)  # type: ignore[call-arg]
         self._anchor = torch.zeros((), requires_grad=True)
+        self.iter: Tensor
+        self.register_buffer("iter", torch.zeros(1, dtype=torch.int64))
 
     def forward(
         self,
@@ -272,6 +276,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             grad = grad.clamp(-self._max_gradient, self._max_gradient)
         out.backward(grad, retain_graph=True)  # FBGEMM updates as often as backward is called
         self.sparse_optimizer.step()
+        self.iter += 1
 
     def _num_bags(self, offsets: Tensor, of_ranks: Sequence[Sequence[int]] | None) -> list[int]:
         """Bags of each feature, (F,)."""
@@ -345,8 +350,10 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         self.sparse_optimizer.set_lr(lr)
 
     def set_optimizer_step(self, step: int) -> None:
-        """As ``SparseOptimizer.set_step``: at any time, and refused where nothing counts steps."""
-        self.sparse_optimizer.set_step(step)
+        """Let ``iter`` be this, and the clock of an optimizer that has one (``SparseOptimizer.set_step``), at once."""
+        if "beta1" in RULES[self.optimizer][1]:
+            self.sparse_optimizer.set_step(step)
+        self.iter.fill_(step)
 
     def update_hyper_parameters(self, params_dict: Mapping[str, float]) -> None:
         """Change ``lr``, ``eps``, ``beta1``, ``beta2`` or ``weight_decay``; all are checked before one changes."""
