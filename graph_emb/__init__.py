@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         SparseRowAdam,
         SparseRowLAMB,
         SparseSGD,
+        clip_grad_norm_,
     )
     from graph_emb.run.pipeline import pipeline
     from graph_emb.transport.runtime import in_step, init, shutdown
@@ -69,6 +70,7 @@ _HOMES = {
         "SparseRowAdam",
         "SparseRowLAMB",
         "SparseSGD",
+        "clip_grad_norm_",
     ),
     "graph_emb.run.pipeline": ("pipeline",),
     "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
@@ -113,6 +115,7 @@ __all__ = [
     "SparseRowLAMB",
     "SparseSGD",
     "__version__",
+    "clip_grad_norm_",
     "compat",
     "export_checkpoint",
     "import_dgl_state",

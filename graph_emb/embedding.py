@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from graph_emb.gradient_trace import Capture, Trace, received
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.optim.apply import merge, merged_bags
+from graph_emb.optim.rule import ROW_COUNT, ROW_STEP
 from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import FLOAT_DTYPES, EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
@@ -28,6 +29,20 @@ from graph_emb.weight import Weight
 
 _unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
+
+
+class RowCounts(NamedTuple):
+    """Counts of the rows [first_id, first_id + R) of a table.
+
+    Attributes:
+        first_id: The id of the first of them.
+        steps: Steps that touched each row, repeats in one of them counted once, (R,), int64.
+        last: The number of the last of them among the table's steps, from 1 on; 0 where there was none, (R,), int64.
+    """
+
+    first_id: int
+    steps: Tensor
+    last: Tensor
 
 
 class DistEmbedding:
@@ -398,6 +413,27 @@ class DistEmbedding:
     def optm_state(self) -> dict[str, Tensor]:
         """The optimizer's state by name, for the rows that this process stores; empty before an optimizer is made."""
         return self.shard.state
+
+    def row_counts(self) -> RowCounts:
+        """How often, and when last, the optimizer's steps touched the rows that this process stores.
+
+        They are state of an optimizer that was made with ``count_rows=True``: checkpoints keep them.
+
+        Raises:
+            ConfigError: no optimizer counts rows.
+        Example:
+            >>> emb = ge.DistEmbedding(3, 1)
+            >>> opt = ge.SparseSGD([emb], lr=0.5, count_rows=True, count_power=0.5)  # a row's n-th step: 0.5 / sqrt(n)
+            >>> for ids in ([0, 0, 2], [2]):
+            ...     emb(torch.tensor(ids)).sum().backward()
+            ...     opt.step()
+            >>> emb.row_counts().steps.tolist(), emb.row_counts().last.tolist()
+            ([1, 0, 2], [1, 0, 2])
+        """
+        state = self.optm_state
+        if ROW_COUNT not in state:
+            raise ConfigError(f"table {self._name!r}: no optimizer counts its rows; make one with count_rows=True")
+        return RowCounts(self.shard.first_id, state[ROW_COUNT].clone(), state[ROW_STEP].clone())
 
     @property
     def weight(self) -> Weight:

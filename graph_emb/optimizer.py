@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.optim.apply import Merge, check_merge
+from graph_emb.embedding import DistEmbedding
+from graph_emb.optim.apply import Merge, check_gradient, check_merge
 from graph_emb.optim.rule import RowOptions, Rule
 from graph_emb.optim.rules import (
     CHOICES,
@@ -23,7 +28,9 @@ from graph_emb.optim.rules import (
     RowAdam,
     RowLAMB,
 )
-from graph_emb.sparse_optimizer import Params, SparseOptimizer
+from graph_emb.sparse_optimizer import Params, SparseOptimizer, transport_of
+from graph_emb.table.shard import accumulation_dtype
+from graph_emb.transport.base import Push
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -356,6 +363,74 @@ OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
     "lars": SparseLARS,
 }
 """By the name that a configuration gives the rule."""
+
+
+def clip_grad_norm_(
+    parameters: DistEmbedding | Tensor | Iterable[DistEmbedding | Tensor],
+    max_norm: float,
+    *,
+    merge: Merge = "sum",
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scale the gradients of tables and of dense parameters down to a norm, taken over all together.
+
+    As ``torch.nn.utils.clip_grad_norm_``. The gradient of a table is merged first: an id's occurrences are summed, in
+    collective mode over all ranks, whose call it is together, in kvstore mode those of this trainer's step. Dense
+    gradients count as this process has them: average them over the ranks before, as data-parallel modules do. Call it
+    between ``backward()`` and ``step()``.
+
+    Args:
+        parameters: Tables, and tensors whose ``grad`` is scaled in place; those without one count as zeros.
+        max_norm: The Euclidean norm that the gradients have at most afterwards.
+        merge: The optimizer's treatment of duplicates.
+        error_if_nonfinite: Raise instead of scaling by NaN.
+    Returns:
+        The norm before, a scalar; float64 where a table or a gradient is, else float32.
+    Raises:
+        ConfigError: max_norm is negative or NaN, or something that is neither a table nor a tensor.
+        RuntimeError: the norm is infinite or NaN, where asked.
+    Example:
+        >>> emb, bias = ge.DistEmbedding(4, 1), torch.zeros(1, requires_grad=True)
+        >>> (3 * emb(torch.tensor([2])) + 4 * bias).sum().backward()
+        >>> ge.clip_grad_norm_([emb, bias], 0.5).item()
+        5.0
+        >>> [round(x, 4) for x in (emb.sparse_grad().to_dense()[2].item(), bias.grad.item())]
+        [0.3, 0.4]
+    """
+    check_merge(merge)
+    given = [parameters] if isinstance(parameters, (DistEmbedding, Tensor)) else list(parameters)
+    tables = [one for one in given if isinstance(one, DistEmbedding)]
+    dense = [one for one in given if isinstance(one, Tensor)]
+    if len(tables) + len(dense) < len(given):
+        odd = next(one for one in given if not isinstance(one, (DistEmbedding, Tensor)))
+        raise ConfigError(f"clip_grad_norm_: {odd!r:.80} is neither a table nor a tensor")
+    if not max_norm >= 0:
+        raise ConfigError(f"clip_grad_norm_: max_norm={max_norm!r} must be at least 0")
+    grads = [one.grad for one in dense if one.grad is not None]
+    parts = [float(grad.detach().double().square().sum()) for grad in grads]
+    if tables:
+        transport, names = transport_of(tables), ", ".join(repr(table.name) for table in tables)
+        with transport.joint(f"norm of the gradients of table {names}"):
+            pushes = []
+            for table in tables:
+                ids, merged = table.joined_pending("spread" if merge == "mean" else "merged")
+                check_gradient(table.name, ids, merged, table.embedding_dim)
+                merged = merged.to(accumulation_dtype(table.dtype))
+                pushes.append(Push(table.name, ids, merged, SGD(0.0), merge, table.touched))
+            parts += transport.square_of_gradients(pushes)
+    norm = math.sqrt(max(0.0, math.fsum(parts))) if all(map(math.isfinite, parts)) else math.sqrt(sum(parts))
+    if error_if_nonfinite and not math.isfinite(norm):
+        raise RuntimeError(
+            f"clip_grad_norm_: the norm of the gradients is {norm}; leave error_if_nonfinite out to scale"
+        )
+    factor = max_norm / (norm + 1e-6)
+    if not factor >= 1.0:  # NaN too
+        for table in tables:
+            table.scale_gradients(factor)
+        for grad in grads:
+            grad.mul_(factor)
+    wide = [table.dtype for table in tables] + [grad.dtype for grad in grads]
+    return torch.tensor(norm, dtype=torch.float64 if torch.float64 in wide else torch.float32)
 
 
 def _refuse(compat: str, absent: tuple[str, ...], why: str) -> None:

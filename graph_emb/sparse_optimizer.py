@@ -19,7 +19,7 @@ from graph_emb.embedding import DistEmbedding, transport_of
 from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
-from graph_emb.optim.rule import FIXED_OPTIONS, ROUNDING_STEP, ROW_OPTIONS, RowOptions, Rule
+from graph_emb.optim.rule import FIXED_OPTIONS, ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, advance
 from graph_emb.optim.state_file import read_state, write_state
 from graph_emb.parameter_groups import groups_of
 from graph_emb.table.shard import EmbeddingShard
@@ -70,6 +70,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._options = options
         self._merge = merge
         self._tables: dict[str, DistEmbedding] = {}
+        self._lazy: set[str] = set()
         self._turns = 1
         groups = groups_of(params)
         self.transport = transport_of(table for group in groups for table in group["params"])
@@ -117,6 +118,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         except Exception:
             _detach(self.transport, attached)
             raise
+        self._lazy |= {table.name for table in tables if rule.lazy}
         self._tables.update((table.name, table) for table in tables)
         # Unwrapped: torch 2.13's wrapper (torch/_compile.py) imports the compiler, torch._dynamo, which takes a process
         # two thirds of the time that torch itself does.
@@ -146,7 +148,13 @@ class SparseOptimizer(torch.optim.Optimizer):
                 raise ConfigError(f"betas={betas!r} must be two numbers in [0, 1)")
             numbers["beta1"], numbers["beta2"] = betas
         try:
-            return self.rule_type(**{**self._options, **numbers})
+            rule = self.rule_type(**{**self._options, **numbers})
+            if any(rule.lazy != (table.name in self._lazy) for table in group["tables"] if table.name in self._tables):
+                raise ConfigError(
+                    f"weight_decay_mode={rule.weight_decay_mode!r} is not the first one; 'lazy' has state and cannot be "
+                    "switched on or off: make another optimizer"
+                )
+            return rule
         except ConfigError as error:
             names = ", ".join(repr(table.name) for table in group["tables"])
             raise ConfigError(f"{type(self).__name__}: table {names}: {error}") from None
@@ -182,8 +190,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     def _let_others_count(self, pushes: list[Push]) -> None:
         if self._turns > 1:
-            for clock in self._clocks(push.table for push in pushes if push.touched):
-                clock.add_(self._turns - 1)
+            for push in pushes:
+                if push.touched:
+                    advance(push.rule, self.transport.shard(push.table), self._turns - 1)
 
     @torch.no_grad()
     def update(self, idx: Ids, grad: Tensor, emb: DistEmbedding) -> None:
@@ -254,6 +263,9 @@ class SparseOptimizer(torch.optim.Optimizer):
             raise ConfigError(f"take_turns({position}, {trainers}): the position must be at least 0 and below trainers")
         if trainers > 1 and self.transport.lockstep:
             raise ModeError(f"take_turns({position}, {trainers}): ranks of {self.transport.mode} mode share each step")
+        for name in self._tables if trainers > 1 else ():
+            if self.transport.shard(name).lazy:
+                raise ConfigError(f"table {name!r}: lazy weight decay needs every trainer in every step, not turns")
         self._turns = trainers
         for clock in self._clocks(self._tables):
             clock.add_((position - int(clock)) % trainers)
@@ -334,10 +346,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         self.transport.flush()
-        state = {
-            name: {key: value.clone() for key, value in table.optm_state.items()}
-            for name, table in self._tables.items()
-        }
+        state = {name: {key: value.clone() for key, value in values.items()} for name, values in self._states().items()}
         found = {**self.header(), "state": state}
         for after in self._optimizer_state_dict_post_hooks.values():
             changed = after(self, found)
@@ -374,6 +383,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self.transport.flush()  # steps on their way would change what is copied in
         self.set_groups(fresh)
         for name, table in self._tables.items():
+            table.shard.settle()
             for key, target in table.optm_state.items():
                 target.copy_(state[name][key])
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -432,7 +442,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self.load_state_dict(read_state(self._rank_file(f), self._states(), self.world_size))
 
     def _states(self) -> dict[str, dict[str, Tensor]]:
-        return {name: table.optm_state for name, table in self._tables.items()}
+        return {name: table.shard.saved_state() for name, table in self._tables.items()}
 
     def _rank_file(self, f: str | Path) -> Path:
         return Path(f).with_name(f"{Path(f).name}_{self.rank}")
@@ -491,7 +501,7 @@ class SparseOptimizer(torch.optim.Optimizer):
 
 def _counted(shard: EmbeddingShard) -> list[str]:
     """The names of the clocks that say which step of the table is next."""
-    return [n for n in ("step", ROUNDING_STEP) if n in shard.state and shard.state_specs[n].kind == "table"]
+    return [n for n in ("step", TABLE_STEP) if n in shard.state and shard.state_specs[n].kind == "table"]
 
 
 def _detach(transport: Transport, names: Iterable[str]) -> None:

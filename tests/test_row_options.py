@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ def test_each_option_by_hand(dtype: torch.dtype) -> None:
     assert sgd({"clip_value": 1.0}, (1.0, -3.0), (1.0, 0.5)) == [2.5, 4.5]  # after the merge: 2 and -2.5
     assert sgd({"clip_row_norm": 5.0}, (6.0, 8.0)) == [1.5, 2.0]
     assert sgd({"clip_row_norm": 10.0}, (6.0, 8.0)) == [0.0, 0.0]
+    assert sgd({"clip_row_ratio": 1.0}, (6.0, 8.0)) == [1.5, 2.0]  # the row's norm is 5
+    assert sgd({"clip_row_ratio": 1e-9, "clip_row_least": 5.0}, (6.0, 8.0)) == [1.5, 2.0]
     assert sgd({"weight_decay": 0.5}, (1.0, 0.0)) == [1.75, 3.0]
     assert sgd({"weight_decay": 0.5, "weight_decay_mode": "decoupled"}, (1.0, 0.0)) == [1.75, 3.0]
     assert sgd({"max_norm": 2.5}, (0.0, 0.0)) == [1.5, 2.0]
@@ -57,6 +60,33 @@ def test_l2_decay_is_part_of_the_state_and_decoupled_decay_is_not(dtype: torch.d
         opt = ge.SparseAdagrad([emb], lr=0.1, weight_decay=0.5, weight_decay_mode=mode)
         step(emb, opt, (2.0,))
         assert emb.optm_state["sum"].item() == total
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["fused", "reference"])
+def test_rows_are_counted_and_move_less_the_more_often(dtype: torch.dtype, tmp_path: Path) -> None:
+    def make() -> tuple[Any, Any]:
+        emb = ge.DistEmbedding(4, 1, "t", dtype=dtype)
+        return emb, ge.SparseSGD([emb], lr=1.0, count_rows=True, count_power=1.0)
+
+    emb, opt = make()
+    with pytest.raises(ConfigError, match="no optimizer counts its rows"):
+        ge.DistEmbedding(1, 1).row_counts()
+    for ids in ([0, 0, 2], [2], [], [2, 1]):
+        emb(torch.tensor(ids, dtype=torch.int64)).backward(torch.ones(len(ids), 1, dtype=dtype))
+        opt.step()
+    first, steps, last = emb.row_counts()
+    assert (first, steps.tolist(), last.tolist()) == (0, [1, 1, 3, 0], [1, 4, 4, 0])
+    torch.testing.assert_close(emb.weight[:].flatten(), torch.tensor([-2, -1, -1 - 1 / 2 - 1 / 3, 0], dtype=dtype))
+    ge.save_checkpoint(tmp_path / "c", tables=[emb], optimizers=[opt], step=4)
+    ge.shutdown()
+    later, opt = make()
+    ge.load_checkpoint(tmp_path / "c", tables=[later], optimizers=[opt])
+    step(later, opt, (1.0,))
+    assert later.row_counts().steps.tolist() == [2, 1, 3, 0]
+    assert later.row_counts().last.tolist() == [5, 4, 4, 0]
+    assert later.weight[0].item() == -2.5
+    with pytest.raises(ConfigError, match="needs count_rows=True"):
+        ge.SparseSGD([row(1.0)], count_power=0.5)
 
 
 @pytest.mark.parametrize("kind", ["SGD", "Adagrad", "AdamW"])
@@ -84,6 +114,9 @@ def test_decay_equals_torchs_where_every_row_is_touched(kind: str) -> None:
     [
         ("clip_value", 0.01),
         ("clip_row_norm", 0.01),
+        ("clip_row_ratio", 0.01),
+        ("clip_row_least", 1.0),
+        ("count_power", 0.5),
         ("weight_decay", 0.5),
         ("weight_decay_mode", "other"),
         ("max_norm", 0.5),
@@ -94,6 +127,7 @@ def test_every_option_changes_the_rows_of_every_rule(name: str, dtype: torch.dty
     """FBGEMM's CPU kernels take weight_decay and max_norm and ignore them."""
     default = OPTIMIZERS[name]([row(1.0)]).param_groups[0][option]
     base = {"weight_decay": 0.5} if option == "weight_decay_mode" or name == "SparseLARS" else {}
+    base |= {"clip_row_least": {"clip_row_ratio": 1e-3}, "count_power": {"count_rows": True}}.get(option, {})
     base.pop(option, None)  # LARS divides by the norm of the gradient, so that its size counts beside a decay only
     if value == "other":
         value = "decoupled" if default == "l2" else "l2"

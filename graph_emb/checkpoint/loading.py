@@ -127,6 +127,8 @@ def load_checkpoint(
             raise DataError(f"{error}; rows are restored in part: load a checkpoint before you go on") from error
         for table, with_state in matched.tables:
             table.reset_trace()
+            if table.shard.lazy and not with_state:
+                table.shard.wrote(torch.arange(table.shard.num_rows))
             for name, state in checkpoint.manifest.tables[table.name].state.items() if with_state else ():
                 if values := state.values:  # a clock: this rank's own where as many ranks saved it, else the highest
                     mine = values[transport.rank] if len(values) == transport.world_size else max(values)

@@ -30,7 +30,7 @@ from graph_emb.core.json_codec import CODES
 from graph_emb.core.storage import OutputFile
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds
-from graph_emb.table.shard import StateSpec
+from graph_emb.table.shard import DECAY, StateSpec
 from graph_emb.transport.base import ShardRows, TableRows
 
 P = ParamSpec("P")
@@ -227,6 +227,7 @@ class TableShare:
         transport, shard = table.transport, table.shard
         specs = dict(shard.state_specs) if with_state else {}
         clocks = {name: shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
+        clocks |= {DECAY: 0.0} if DECAY in clocks else {}  # rows are saved as they are read
         rows = transport.rows(table.name)
         return cls(table.name, table.embedding_dim, table.dtype, specs, table.original_ids, rows, clocks)
 
@@ -264,6 +265,9 @@ class CopiedRows(ShardRows):
 
     def _column(self, column: str) -> Tensor:
         return self._held[column]
+
+    def _reads_otherwise(self, column: str) -> bool:
+        return False
 
 
 def folder_of(table: str) -> str:

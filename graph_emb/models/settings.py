@@ -14,7 +14,7 @@ RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "adamw", "row_adam",
 CompatName = Literal["torch", "dgl-1.x", "dgl-0.5", "fbgemm"]
 DecayName = Literal["linear", "none"]
 
-OF_ROWS = ("weight_decay", "weight_decay_mode", "clip_value", "clip_row_norm", "max_norm")
+OF_ROWS = ("weight_decay", "weight_decay_mode", "clip_value", "clip_row_norm", "clip_row_ratio", "max_norm")
 """The numbers of every rule, see ``graph_emb.optim.rule.RowOptions``."""
 NUMBERS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", *OF_ROWS),
@@ -103,14 +103,18 @@ class ModelSettings(Settings):
     eta: Annotated[Number | None, At("train.eta")] = Field(
         default=None, ge=0, le=1e3, description="trust coefficient of lars; null: 0.001"
     )
-    weight_decay_mode: Annotated[Literal["l2", "decoupled"] | None, At("train.weight_decay_mode")] = Field(
-        default=None, description="weight decay joins the gradient, or shrinks the row; null: the rule's own"
+    weight_decay_mode: Annotated[Literal["l2", "decoupled", "lazy"] | None, At("train.weight_decay_mode")] = Field(
+        default=None,
+        description="joins the gradient (l2), shrinks touched rows, or all (lazy); null: the rule's own",
     )
     clip_value: Annotated[Number | None, At("train.clip_value")] = Field(
         default=None, gt=0, le=1e30, description="most of a number of a row's gradient; null: any"
     )
     clip_row_norm: Annotated[Number | None, At("train.clip_row_norm")] = Field(
         default=None, gt=0, le=1e30, description="most of the norm of a row's gradient; null: any"
+    )
+    clip_row_ratio: Annotated[Number | None, At("train.clip_row_ratio")] = Field(
+        default=None, gt=0, le=1e30, description="most of a row's gradient per norm of the row (CowClip); null: any"
     )
     max_norm: Annotated[Number | None, At("train.max_norm")] = Field(
         default=None, gt=0, le=1e30, description="most of the norm of a row that a step touched; null: any"

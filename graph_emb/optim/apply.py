@@ -14,9 +14,9 @@ from graph_emb.core.compiled import group
 from graph_emb.core.errors import ShapeError, unknown_name
 from graph_emb.optim import kernels
 from graph_emb.optim.rounding import round_stochastically
-from graph_emb.optim.rule import ROUNDING_STEP, SparseRule
+from graph_emb.optim.rule import TABLE_STEP, SparseRule
 from graph_emb.table.bags import BagGradients
-from graph_emb.table.shard import EmbeddingShard, accumulation_dtype
+from graph_emb.table.shard import EmbeddingShard, accumulation_dtype, gather
 
 Merge = Literal["sum", "mean"]
 MERGES = ("sum", "mean")
@@ -75,9 +75,9 @@ def apply_reference(
     dtype = accumulation_dtype(shard.weight.dtype)
     grads = grads.to(shard.weight.device, dtype)
     distinct, merged = merge(rows, grads if prepared else rule.prepare(grads), how)
-    weight, state = rule.update(shard.read(distinct).to(dtype), merged, shard.read_state(distinct))
+    weight, state = rule.update(gather(shard.weight, distinct).to(dtype), merged, shard.read_state(distinct))
     if getattr(rule, "stochastic_rounding", False):
-        step = int(state[ROUNDING_STEP]) - 1
+        step = int(state[TABLE_STEP]) - 1
         ids = shard.original_ids(distinct)
         weight = round_stochastically(weight, shard.weight.dtype, rule.rounding_seed, step, ids)  # type: ignore[attr-defined]
     shard.write(distinct, weight)

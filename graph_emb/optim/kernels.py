@@ -20,10 +20,10 @@ from torch import Tensor
 from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import close, memory_of, opened
-from graph_emb.optim.rule import BOUNDS, ROUNDING_STEP
+from graph_emb.optim.rule import BOUNDS, ROW_COUNT, ROW_STEP, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.bags import BagGradients
-from graph_emb.table.shard import EmbeddingShard, accumulation_dtype, prefetch
+from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, accumulation_dtype, prefetch
 
 
 def _add(grads, i, out):
@@ -125,10 +125,59 @@ def _norm_below(row, norm):
                 row[d] *= scale
 
 
+def _shrink(row, each, k):
+    """Make up for the decay that row k lacks; None: no row has numbers of its own."""
+
+
+@overload(_shrink, inline="always")
+def _shrunk(row, each, k):
+    if isinstance(each, types.NoneType):
+        return lambda row, each, k: None
+
+    def shrink(row, each, k):
+        for d in range(row.shape[0]):
+            row[d] *= each[0][k]
+
+    return shrink
+
+
+def _keep(row, each, old):
+    """Keep a row in ``old``, for ``_share_of_step``."""
+
+
+@overload(_keep, inline="always")
+def _kept(row, each, old):
+    if isinstance(each, types.NoneType):
+        return lambda row, each, old: None
+
+    def keep(row, each, old):
+        for d in range(row.shape[0]):
+            old[d] = row[d]
+
+    return keep
+
+
+def _share_of_step(row, each, k, old):
+    """Take the share of its step that row k has."""
+
+
+@overload(_share_of_step, inline="always")
+def _shared_step(row, each, k, old):
+    if isinstance(each, types.NoneType):
+        return lambda row, each, k, old: None
+
+    def share_of_step(row, each, k, old):
+        for d in range(row.shape[0]):
+            row[d] = old[d] + each[1][k] * (row[d] - old[d])
+
+    return share_of_step
+
+
 @njit(inline="always")
-def _begin(row, g, options):
+def _begin(row, g, options, each, k, old):
     """Bound the merged gradient of a row, then decay: the order that ``Rule`` states."""
-    clip, clip_norm, added, factor, _ = options
+    clip, clip_norm, ratio, least, added, factor, _ = options
+    _shrink(row, each, k)
     if clip < np.inf:
         for d in range(row.shape[0]):
             if g[d] > clip:
@@ -136,20 +185,33 @@ def _begin(row, g, options):
             elif g[d] < -clip:
                 g[d] = -clip
     _norm_below(g, clip_norm)
+    if ratio < np.inf:
+        square = np.float32(0.0)
+        for d in range(row.shape[0]):
+            square += row[d] * row[d]
+        _norm_below(g, max(ratio * np.sqrt(square), least))
     if added != 0.0:
         for d in range(row.shape[0]):
             g[d] += added * row[d]
     if factor != 1.0:
         for d in range(row.shape[0]):
             row[d] *= factor
+    _keep(row, each, old)
+
+
+@njit(inline="always")
+def _end(row, options, each, k, old):
+    """What follows the rule's own formula."""
+    _share_of_step(row, each, k, old)
+    _norm_below(row, options[6])
 
 
 @_fused
-def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, rounding, lr, momentum):
+def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, each, rounding, lr, momentum):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
         bits = held.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
@@ -159,7 +221,7 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options
             r = distinct[k]
             row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options)
+            _begin(row, g, options, each, k, old)
             if buffer is None:
                 for d in range(width):
                     row[d] -= lr * g[d]
@@ -168,16 +230,18 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options
                     b = momentum * buffer[r, d] + g[d]
                     buffer[r, d] = b
                     row[d] -= lr * b
-            _norm_below(row, options[4])
+            _end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
 @_fused
-def _lars(weight, buffer, distinct, first, following, grads, mean, parts, options, rounding, lr, momentum, eta, decay):
+def _lars(
+    weight, buffer, distinct, first, following, grads, mean, parts, options, each, rounding, lr, momentum, eta, decay
+):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
         bits = held.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
@@ -186,7 +250,7 @@ def _lars(weight, buffer, distinct, first, following, grads, mean, parts, option
             r = distinct[k]
             row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options)
+            _begin(row, g, options, each, k, old)
             of_row, of_gradient = np.float32(0.0), np.float32(0.0)
             for d in range(width):
                 of_row += row[d] * row[d]
@@ -200,16 +264,16 @@ def _lars(weight, buffer, distinct, first, following, grads, mean, parts, option
                 b = momentum * buffer[r, d] + scale * (g[d] + decay * row[d])
                 buffer[r, d] = b
                 row[d] -= b
-            _norm_below(row, options[4])
+            _end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
 @_fused
-def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, rounding, lr, eps):
+def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, each, rounding, lr, eps):
     width = weight.shape[1]
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
         bits = held.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
@@ -219,7 +283,7 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
             r = distinct[k]
             row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options)
+            _begin(row, g, options, each, k, old)
             if total.ndim == 2:
                 for d in range(width):
                     s = total[r, d] + g[d] * g[d]
@@ -234,7 +298,7 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
                 scale = lr / (np.sqrt(s) + eps)
                 for d in range(width):
                     row[d] -= scale * g[d]
-            _norm_below(row, options[4])
+            _end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
@@ -249,13 +313,13 @@ def _corrections(step, beta1, beta2, eps, raw):
 
 @_fused
 def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, options,
-          rounding, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
+          each, rounding, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
     width = weight.shape[1]
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
-        g, held = np.empty(width, np.float32), np.empty(width, np.float32)
+        g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
         bits = held.view(np.uint32)
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
@@ -270,7 +334,7 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options)
+            _begin(row, g, options, each, k, old)
             if second_moment.ndim == 2:
                 for d in range(width):
                     m = b1 * first_moment[r, d] + a1 * g[d]
@@ -307,7 +371,7 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                     ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
                 for d in range(width):
                     row[d] -= ratio * g[d]
-            _norm_below(row, options[4])
+            _end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
@@ -346,9 +410,29 @@ def _own_decay(rule: Any) -> float:
 
 
 def _options(rule: Any, state: dict[str, np.ndarray]) -> tuple[np.float32, ...]:
-    """Bounds and decay for ``_begin`` and ``_norm_below``: clip_value, clip_row_norm, added, factor, max_norm."""
-    clip, clip_norm, max_norm = (OFF if bound is None else bound for bound in (getattr(rule, name) for name in BOUNDS))
-    return tuple(map(f32, (clip, clip_norm, *rule.decays(state), max_norm)))
+    """Bounds and decay for ``_begin`` and ``_end``: clips, CowClip's two numbers, added, factor, max_norm."""
+    *clips, max_norm = (OFF if bound is None else bound for bound in (getattr(rule, name) for name in BOUNDS))
+    return tuple(map(f32, (*clips, rule.clip_row_least, *rule.decays(state), max_norm)))
+
+
+def _each(rule: Any, state: dict[str, np.ndarray], touched: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The factor of each touched row that makes up for lazy decay, and its share of the step; counts go on."""
+    factor = share_taken = None
+    if rule.lazy:
+        state[DECAY] += rule.step_decay(state)
+        before = state[DECAYED][touched]
+        now = np.maximum(before, state[DECAY])
+        state[DECAYED][touched] = now
+        factor = np.exp(before - now).astype(f32)
+    if rule.count_rows:
+        state[ROW_COUNT][touched] += 1
+        state[ROW_STEP][touched] = state[TABLE_STEP]
+        if rule.count_power:
+            share_taken = rule.count_rate(torch.from_numpy(state[ROW_COUNT][touched])).float().numpy()
+    if factor is None and share_taken is None:
+        return None
+    ones = np.ones(len(touched), f32)
+    return ones if factor is None else factor, ones if share_taken is None else share_taken
 
 
 FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None]] = {
@@ -388,10 +472,12 @@ def run(
     state = {name: tensor.numpy() for name, tensor in shard.state.items()}
     rounding = (np.empty(0, np.int64), np.uint64(0), 0)
     if rule.stochastic_rounding:
-        clock = state[ROUNDING_STEP]
-        rounding = (shard.original_ids(torch.from_numpy(touched)), np.uint64(rule.rounding_seed), int(clock[0]))
-        clock += 1
+        step = int(state[TABLE_STEP][0])
+        rounding = (shard.original_ids(torch.from_numpy(touched)), np.uint64(rule.rounding_seed), step)
+    if TABLE_STEP in state:
+        state[TABLE_STEP] += 1
+    options, each = _options(rule, state), _each(rule, state, touched)
     with threads_for(len(touched)) as parts:
-        batch = (touched, first, following, _arrays(grads), mean, parts, _options(rule, state), rounding)
+        batch = (touched, first, following, _arrays(grads), mean, parts, options, each, rounding)
         fused(rule, memory_of(weight), state, batch)
     return True

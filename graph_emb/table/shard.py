@@ -28,8 +28,11 @@ LINE = 64  # bytes of a cache line
 AHEAD = 6  # rows whose lines are asked for before they are needed
 CPU = torch.device("cpu")
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+DECAY, DECAYED = "decay", "decayed"
+"""State of lazy weight decay: the table's sum, and as of each row's last step (``graph_emb.optim.rule.Rule``)."""
 MOST_BYTES = 2**63 - 1
 """Bytes of the largest table: offsets are int64."""
+WEIGHT = "weight"
 
 
 def checked_shape(table: str, num_embeddings: Any, embedding_dim: Any, dtype: Any) -> tuple[int, int]:
@@ -178,14 +181,65 @@ class EmbeddingShard:
         """Rows stored here."""
         return self.weight.shape[0]
 
-    def read(self, rows: Tensor) -> Tensor:
-        """A copy of rows, shape (B, D), in the order asked, repeats kept."""
-        return gather(self.weight, rows)
+    def read(self, rows: Tensor, decay: float | None = None) -> Tensor:
+        """A copy of rows, shape (B, D), in the order asked, repeats kept, decayed up to now.
+
+        Args:
+            decay: The table's sum of lazy decay where the reader knows it better.
+        """
+        found = gather(self.weight, rows)
+        return self._decay_(found, rows, decay) if self.lazy else found
 
     def read_into(self, rows: Tensor, out: Tensor) -> None:
         """``read`` into memory that the caller holds, shape (B, D), contiguous, of the table's dtype; rows may lie on
         any device."""
-        gather(self.weight, rows.to(self.weight.device), out)
+        rows = rows.to(self.weight.device)
+        gather(self.weight, rows, out)
+        if self.lazy:
+            self._decay_(out, rows)
+
+    def read_with(self, rows: Tensor, others: Tensor, place: Tensor) -> Tensor:
+        """``cat([others, read(rows)])[place]``, see ``gather_two``."""
+        if self.lazy:
+            return gather_two(self.read(rows), torch.arange(len(rows), device=rows.device), others, place)
+        return gather_two(self.weight, rows, others, place)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether rows lack the decay of the steps that did not touch them: the weight is read by methods alone."""
+        return DECAYED in self.state
+
+    def _decay_(self, values: Tensor, rows: Tensor, decay: float | None = None) -> Tensor:
+        """Make up for the decay that copies of rows, (B, D), lack."""
+        before = self.state[DECAYED][rows]
+        now = torch.maximum(before, self.state[DECAY] if decay is None else before.new_tensor([decay]))
+        factor = torch.exp(before - now)
+        if self.frozen is not None:
+            factor[self.frozen[rows]] = 1.0
+        wide = accumulation_dtype(values.dtype)
+        return values.copy_(values.to(wide) * factor.unsqueeze(1).to(wide))
+
+    def settle(self, rows: Tensor | None = None) -> None:
+        """Store rows, all or (B,), as they are read, repeats allowed: the owner, where they decay lazily."""
+        if self.lazy:
+            rows = torch.arange(self.num_rows) if rows is None else rows.unique()
+            for piece in rows.to(self.weight.device).split(1 << 16):
+                self.write(piece, self.read(piece))
+
+    def saved_state(self) -> dict[str, Tensor]:
+        """The state beside rows as they are read; may share memory."""
+        now = {DECAYED: self.state[DECAY].expand(self.num_rows).contiguous()} if self.lazy else {}
+        return {**self.state, **now}
+
+    def column(self, name: str, start: int, stop: int) -> Tensor:
+        """Rows [start, stop) of the weight or a piece of state as a checkpoint has them; may share memory.
+
+        It has rows that lack no decay, and a table's sum that begins at 0.
+        """
+        found = (self.weight if name == WEIGHT else self.state[name])[start:stop]
+        if self.lazy and name == WEIGHT:
+            return self.read(torch.arange(start, stop, device=found.device))
+        return torch.zeros_like(found) if name == DECAYED else found
 
     def original_ids(self, rows: Tensor) -> np.ndarray:
         """The original ids of ``own`` rows, shape (B,), int64; the first call reads those of all."""
@@ -200,6 +254,12 @@ class EmbeddingShard:
     def write(self, rows: Tensor, values: Tensor) -> None:
         """Overwrite distinct rows with values, shape (B, D), of any floating dtype; frozen ones too."""
         self.weight.index_copy_(0, rows, values.to(self.weight.dtype))
+        self.wrote(rows)
+
+    def wrote(self, rows: Tensor) -> None:
+        """Note that rows (B,) were written: they lack no decay."""
+        if self.lazy:
+            self.state[DECAYED][rows] = self.state[DECAY]
 
     def freeze(self, rows: Tensor, frozen: bool = True) -> None:
         """Keep rows, and their state, from every update; ``frozen=False`` gives them back. Rows on any device."""
@@ -225,6 +285,7 @@ class EmbeddingShard:
         for name, tensor in self.state.items():
             if self.state_specs[name].kind != "table":
                 tensor.index_fill_(0, rows.to(tensor.device), self.state_specs[name].initial)
+        self.wrote(rows)
 
     def without_frozen(self, rows: Tensor, grads: Any) -> tuple[Tensor, Any]:
         """The rows that may change, (B',), with their gradients, (B', D) or of bags: what an update begins with."""

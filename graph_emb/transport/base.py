@@ -5,6 +5,7 @@ Legend: B ids of a call or rows of a piece, R rows in reach, D width.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -16,12 +17,11 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import Rank
-from graph_emb.optim.apply import Merge
+from graph_emb.optim.apply import Merge, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import BagGradients, Bags
-from graph_emb.table.shard import EmbeddingShard, TableSpec
+from graph_emb.table.shard import DECAYED, WEIGHT, EmbeddingShard, TableSpec
 
-WEIGHT = "weight"
 T = TypeVar("T")
 
 
@@ -52,7 +52,7 @@ class Reach(NamedTuple):
 
     Attributes:
         first_id: The id of row 0.
-        weight: The rows, (R, D), not a copy.
+        weight: The rows, (R, D), not a copy; none of a table whose untouched rows decay.
         frozen: Whether any of them must not change.
     """
 
@@ -92,6 +92,16 @@ class Traffic:
         return self.local / self.distinct if self.distinct else 1.0
 
 
+def squares(grads: Tensor) -> list[float]:
+    """The sum of squares of gradients, (R, D), as two numbers: the sum rounded, and what rounding lost.
+
+    So the sum over ranks does not depend on which rank has which row.
+    """
+    rows = grads.double().square().sum(dim=1).tolist()
+    total = math.fsum(rows)
+    return [total, math.fsum([*rows, -total]) if math.isfinite(total) else 0.0]
+
+
 class TableRows(Protocol):
     """Rows [first_id, first_id + num_rows) of a table, in partition order, with their state.
 
@@ -123,7 +133,13 @@ class ShardRows:
         return self._shard.weight if column == WEIGHT else self._shard.state[column]
 
     def read(self, column: str, start: int, stop: int) -> Tensor:
+        if self._reads_otherwise(column):
+            return self._shard.column(column, start, stop).cpu()
         return self._column(column)[start:stop].cpu()
+
+    def _reads_otherwise(self, column: str) -> bool:
+        """Whether a checkpoint has other numbers than the memory (``EmbeddingShard.column``)."""
+        return self._shard.lazy and column in (WEIGHT, DECAYED)
 
     def write(self, column: str, rows: Tensor, values: Tensor) -> None:
         target = self._column(column)
@@ -131,6 +147,8 @@ class ShardRows:
 
     def memory(self, column: str) -> Tensor | None:
         target = self._column(column)
+        if self._reads_otherwise(column):
+            return None
         return target if target.device.type == "cpu" and target.is_contiguous() else None
 
 
@@ -281,6 +299,17 @@ class Transport(ABC):
         Raises:
             ModeError: a rule with state, and no ``attach``.
         """
+
+    def square_of_gradients(self, pushes: Sequence[Push]) -> list[float]:
+        """The square of the norm of the gradients of a step, merged: numbers whose exact sum it is. Joint.
+
+        Ranks in lockstep share the step, others have each their own. Nothing is applied.
+        """
+        totals: list[float] = []
+        for push in pushes:
+            assert isinstance(push.grads, Tensor)
+            totals += squares(merge(push.ids.to(push.grads.device), push.grads, push.merge)[1])
+        return totals
 
     @abstractmethod
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
-from graph_emb.optim.apply import apply_update
+from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather, gather_two
+from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather
 from graph_emb.transport import lockstep
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, squares
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, pack_share, settle
@@ -185,7 +185,7 @@ class CollectiveTransport(Transport):
         """Note that rows of this rank's shard change, for those who have fetched them before they ask for them."""
         early = self._tables[table].early
         if early is not None and early.changed is not None:
-            early.changed[rows] = True
+            early.changed[slice(None) if self._tables[table].shard.lazy else rows] = True
 
     def layout(self, book: PartitionBook, table: str) -> RankRanges:
         """Which rank stores which rows of a table with this book."""
@@ -216,7 +216,7 @@ class CollectiveTransport(Transport):
             found.shard.read_into(asked, served)
             self.group.exchange_into(others, served, wanted, asks, f"pull of table {table!r}")
         own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
-        return gather_two(weight, own, others, route.place.to(weight.device))
+        return found.shard.read_with(own, others, route.place.to(weight.device))
 
     @_joint("pull")
     def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
@@ -248,8 +248,8 @@ class CollectiveTransport(Transport):
         for (name, ids), table, route, away, given in zip(asked, tables, routes, others, served, strict=True):
             self._count(name, route, len(ids))
             self.counts[name].bytes_sent += len(away) * 8 + len(given) * table.spec.row_bytes
-            weight = table.shard.weight
-            found.append(gather_two(weight, _rows(table, route.ids[len(away) :]), away, route.place.to(weight.device)))
+            own = _rows(table, route.ids[len(away) :])
+            found.append(table.shard.read_with(own, away, route.place.to(own.device)))
         return found
 
     def _ask(self, call: int, found: RankTable, route: Route) -> tuple[list[int], list[int], Tensor]:
@@ -318,18 +318,7 @@ class CollectiveTransport(Transport):
         One exchange carries the gradients of all tables. A table that no rank touched is left alone.
         """
         both = [(push, self._tables[push.table]) for push in pushes]
-        packed = [pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device) for p, t in both]
-        touched = [push.touched for push in pushes]
-        if self.world_size > 1:
-            names = [push.table for push in pushes]
-            what = f"push of table {', '.join(map(repr, names))}"
-            numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
-            got = self.agree(lockstep.PUSH, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
-            touched = got[:, len(packed) :].any(dim=0).tolist()
-            for name, p in zip(names, packed, strict=True):
-                travelling = len(p.ids) - p.counts[self.rank]
-                self.counts[name].bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
-            packed = exchange(self.group, packed, got[:, : len(packed)].T.tolist(), what)
+        packed, touched = self._at_owners(lockstep.PUSH, pushes, "push")
         for (push, table), came, reached in zip(both, packed, touched, strict=True):
             if reached:
                 ids, grads = settle(came)
@@ -338,6 +327,37 @@ class CollectiveTransport(Transport):
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
                 self.counts[push.table].steps += 1
         self.num_steps += 1
+
+    @_joint("norm of the gradients")
+    def square_of_gradients(self, pushes: Sequence[Push]) -> list[float]:
+        """As ``Transport.square_of_gradients``, of all ranks, merged at the owners: the same numbers on each."""
+        packed, _ = self._at_owners(lockstep.NORM, pushes, "norm of the gradients")
+        own = [number for came in packed for number in squares(merge(*settle(came))[1])]
+        names = [push.table for push in pushes]
+        told = torch.tensor([own] * self.world_size, dtype=torch.float64).view(torch.int64)
+        if self.world_size == 1:
+            return own
+        what = f"norm of the gradients of table {', '.join(map(repr, names))}"
+        got = self.agree(lockstep.NORM, self.signature(names), told, what)
+        found: list[float] = got.contiguous().view(torch.float64).flatten().tolist()
+        return found
+
+    def _at_owners(self, call: int, pushes: Sequence[Push], word: str) -> tuple[list[Packed], list[bool]]:
+        """Gradients merged on each rank, at the owners of their rows, by table; and which tables any rank touched."""
+        both = [(push, self._tables[push.table]) for push in pushes]
+        packed = [pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device) for p, t in both]
+        touched = [push.touched for push in pushes]
+        if self.world_size > 1:
+            names = [push.table for push in pushes]
+            what = f"{word} of table {', '.join(map(repr, names))}"
+            numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
+            got = self.agree(call, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
+            touched = got[:, len(packed) :].any(dim=0).tolist()
+            for name, p in zip(names, packed, strict=True):
+                travelling = len(p.ids) - p.counts[self.rank]
+                self.counts[name].bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
+            packed = exchange(self.group, packed, got[:, : len(packed)].T.tolist(), what)
+        return packed, touched
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""
@@ -377,6 +397,7 @@ class CollectiveTransport(Transport):
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         rows, anywhere = self._named(lockstep.FREEZE, table, ids, "freeze")
         if anywhere:  # of all ranks: each knows whether any froze rows
+            self._tables[table].shard.settle(rows)
             self._tables[table].shard.freeze(rows, frozen)
 
     @_joint("reset")
@@ -416,9 +437,10 @@ class CollectiveTransport(Transport):
         """As ``Transport.in_reach``: the rows of this rank, in Hogwild all."""
         found = self._tables[table]
         frozen = found.shard.frozen is not None  # on every rank, where rows of any are
+        end = 0 if found.shard.lazy else None
         if found.shared is not None:
-            return Reach(0, found.shared, frozen)
-        return Reach(found.shard.first_id, found.shard.weight, frozen)
+            return Reach(0, found.shared[:end], frozen)
+        return Reach(found.shard.first_id, found.shard.weight[:end], frozen)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         found = self._tables[table]

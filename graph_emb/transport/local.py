@@ -68,7 +68,7 @@ class LocalTransport(Transport):
 
     def pull_sums(self, table: str, bags: Bags) -> Tensor:
         shard = self._tables[table]
-        if shard.weight.device.type != "cpu":
+        if shard.weight.device.type != "cpu" or shard.lazy:
             return super().pull_sums(table, bags)
         self._count_pull(table, bags.ids[bags.ids >= 0])
         return bags.sums(shard.weight, bags.ids)
@@ -90,6 +90,7 @@ class LocalTransport(Transport):
         shard.write(ids.to(shard.weight.device), values.to(shard.weight.device))
 
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
+        self._tables[table].settle(ids)
         self._tables[table].freeze(ids, frozen)
 
     def reset(self, table: str, ids: Tensor) -> None:
@@ -104,7 +105,7 @@ class LocalTransport(Transport):
 
     def in_reach(self, table: str) -> Reach:
         shard = self._changing(table)
-        return Reach(0, shard.weight, shard.frozen is not None)
+        return Reach(0, shard.weight[: 0 if shard.lazy else None], shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
         return [ShardRows(self._tables[table])]

@@ -20,7 +20,7 @@ from graph_emb.optimizer import OPTIMIZERS
 ROWS = 4
 VALUES: dict[str, Any] = {
     "betas": (0.5, 0.9), "eps": 0.5, "momentum": 0.5, "initial_accumulator_value": 0.5, "weight_decay": 0.5,
-    "eta": 0.5, "clip_value": 0.05, "clip_row_norm": 0.05, "max_norm": 0.1,
+    "eta": 0.5, "clip_value": 0.05, "clip_row_norm": 0.05, "clip_row_ratio": 0.05, "max_norm": 0.1,
 }  # fmt: skip
 
 

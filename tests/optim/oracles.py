@@ -118,18 +118,36 @@ def bounded(rule: Any, oracle: Oracle) -> Oracle:
 
     def run(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
         merged = {}
+        if rule.lazy:
+            w *= 1 - rule.lr * rule.weight_decay  # every row
         for r, grads in touched.items():
             g = np.clip(sum(grads), -rule.clip_value, rule.clip_value)
             g = g * min(1.0, rule.clip_row_norm / max(np.linalg.norm(g), 1e-30))
+            if rule.clip_row_ratio:
+                bound = max(rule.clip_row_ratio * np.linalg.norm(w[r]), rule.clip_row_least)
+                g = g * min(1.0, bound / max(np.linalg.norm(g), 1e-30))
             if rule.weight_decay_mode != rule.own_decay:
                 if rule.weight_decay_mode == "l2":
                     g = g + rule.weight_decay * w[r]
-                else:
+                elif rule.weight_decay_mode == "decoupled":
                     w[r] *= 1 - rule.lr * rule.weight_decay
             merged[r] = [g]
         oracle(w, memory, merged)
         for r in touched:
             w[r] *= min(1.0, rule.max_norm / np.linalg.norm(w[r]))
+
+    return run
+
+
+def counted(rule: Any, oracle: Oracle) -> Oracle:
+    """An oracle whose rows take a share of each step, the smaller the more often they were touched."""
+
+    def run(w: np.ndarray, memory: dict, touched: Occurrences) -> None:
+        times, before = memory.setdefault("times", np.zeros(len(w))), w.copy()
+        oracle(w, memory, touched)
+        for r in touched:
+            times[r] += 1
+            w[r] = before[r] + (w[r] - before[r]) * times[r] ** -rule.count_power
 
     return run
 
@@ -161,11 +179,15 @@ CASES: dict[str, tuple[Any, Oracle]] = {
     "lars": (LARS(0.5, eta=0.1, weight_decay=0.3), lambda w, s, t: lars(w, s, t, 0.3)),
 }
 _BOUNDS = {"clip_value": 1.5, "clip_row_norm": 2.0, "max_norm": 1.75, "weight_decay": 0.2}
+_COW = {"clip_row_ratio": 1.2, "clip_row_least": 0.3}
 for _name, (_rule, _oracle) in list(CASES.items()):
     if not _rule.weight_decay and not _rule.per_occurrence:
-        for _mode in [mode for mode in ("l2", "decoupled") if mode != _rule.own_decay]:
-            _bounded = replace(_rule, **_BOUNDS, weight_decay_mode=_mode)
+        for _mode in [mode for mode in ("l2", "decoupled", "lazy") if mode != _rule.own_decay]:
+            _bounded = replace(_rule, **_BOUNDS, **(_COW if _mode == "lazy" else {}), weight_decay_mode=_mode)
             CASES[f"{_name} {_mode} bounded"] = (_bounded, bounded(_bounded, _oracle))
+    if not _rule.weight_decay:
+        _counted = replace(_rule, count_rows=True, count_power=0.5)
+        CASES[f"{_name} counted"] = (_counted, counted(_counted, _oracle))
 for _name, _own in {"lamb": partial(lamb, decay=0.3), "lars": partial(lars, decay=0.3)}.items():
     _bounded = replace(CASES[_name][0], **{**_BOUNDS, "weight_decay": 0.3})
     CASES[f"{_name} bounded"] = (_bounded, bounded(_bounded, _own))

@@ -37,6 +37,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lamb": ("SparseLAMB", {"lr": 0.1, **BOUNDED}),
     "row lamb": ("SparseRowLAMB", {"lr": 0.1, "bias_correction": "row"}),
     "lars": ("SparseLARS", {"lr": 1.0, "eta": 0.1, **BOUNDED}),
+    "counted": ("SparseAdam", {"lr": 0.1, "count_rows": True, "count_power": 0.5, "clip_row_ratio": 0.5}),
 }
 ROUNDED = {
     "rounded": ("SparseAdagrad", {"lr": 0.1, "stochastic_rounding": True}),

@@ -17,8 +17,8 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.apply import Merge, apply_update
-from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import CPU, TableSpec, accumulation_dtype, gather
+from graph_emb.optim.rule import SparseRule, advance
+from graph_emb.table.shard import CPU, DECAY, TableSpec, accumulation_dtype, gather
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
@@ -239,8 +239,7 @@ class KVStoreTransport(Transport):
             self._unflushed.add(server)
         table.pending += 1
         self.counts[push.table].steps += 1
-        for name in clocks:
-            table.shard.state[name].add_(1)
+        advance(push.rule, table.shard)
 
     def _lend(self, ids: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Memory of the push buffer, which is emptied or enlarged where it is full (``PushMemory``)."""
@@ -362,7 +361,8 @@ class KVStoreTransport(Transport):
     def in_reach(self, table: str) -> Reach:
         """The rows that this trainer may change in place: in Hogwild those of its machine, unless handlers see them."""
         found = self._tables[table]
-        end = found.high - found.low if self._hogwild and not (found.push_handler or found.pull_handler) else 0
+        hidden = found.push_handler or found.pull_handler or found.shard.lazy
+        end = found.high - found.low if self._hogwild and not hidden else 0
         return Reach(found.low, found.shard.weight[:end], found.shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
@@ -413,6 +413,10 @@ class TrainerTable:
         kinds = self.shard.state_specs
         return {name: value.item() for name, value in self.shard.state.items() if kinds[name].kind == "table"}
 
+    def decay(self) -> float | None:
+        """The table's sum of lazy decay as this trainer counts it."""
+        return self.shard.state[DECAY].item() if self.shard.lazy else None
+
     def apply(self, rule: SparseRule, ids: Tensor, grads: Tensor, how: Merge) -> None:
         """Do what the servers of this machine do with a push (Hogwild); the clocks stay as they are."""
         clocks = self.clocks()
@@ -436,7 +440,7 @@ class TablePull:
         self._near = [(start, end) for server, start, end in pieces if server in own]
         away = [piece for piece in pieces if piece[0] not in own]
         self._away = [(start, end) for _, start, end in away]
-        self.calls: list[Asked] = [(s, "pull", (table.key,), (route.ids[i:j],)) for s, i, j in away]
+        self.calls: list[Asked] = [(s, "pull", (table.key, table.decay()), (route.ids[i:j],)) for s, i, j in away]
         self.num_away = sum(end - start for start, end in self._away)
         self._out = torch.empty(0)
 

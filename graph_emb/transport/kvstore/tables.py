@@ -67,6 +67,17 @@ class ServerTable:
             raise ConfigError(f"table {self.spec.name!r}: a trainer sent ids that this server does not own")
         return rows
 
+    def read(self, rows: Tensor, decay: float | None) -> Tensor:
+        """Copies of rows; of lazy decay as the asking trainer counts it."""
+        lazy = [shard for shard in self.shards.values() if shard.lazy]
+        return lazy[-1].read(rows, decay) if lazy else self.shards[0].read(rows)
+
+    def write(self, rows: Tensor, values: Tensor) -> None:
+        """Overwrite rows."""
+        self.shards[0].write(rows, values)
+        for shard in self.shards.values():
+            shard.wrote(rows)
+
     def column(self, optimizer: int, name: str) -> Tensor:
         """The machine's rows of the weight, or of a piece of an optimizer's state."""
         return self.shards[0].weight if name == WEIGHT else self.shards[optimizer].state[name]
@@ -218,16 +229,18 @@ class Tables:
         if table.push_handler is not None:
             table.push_handler(self._data(), table.spec.name, rows, values)
         else:
-            table.shards[0].write(rows, values)
+            table.write(rows, values)
 
     def write(self, sender: int, key: Key, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows; plain assignment whatever handlers are registered."""
         table = self._table(key)
-        table.shards[0].write(table.rows(ids), values)
+        table.write(table.rows(ids), values)
 
     def freeze(self, sender: int, key: Key, frozen: bool, ids: Tensor) -> None:
         """Keep rows that this server owns from the updates of every optimizer, or give them back."""
         table = self._table(key)
+        for shard in table.shards.values():
+            shard.settle(table.rows(ids))
         table.shards[0].freeze(table.rows(ids), frozen)
         for shard in table.shards.values():
             shard.frozen = table.shards[0].frozen
@@ -242,21 +255,21 @@ class Tables:
     def read_column(self, sender: int, key: Key, optimizer: int, column: str, low: int, high: int) -> Answer:
         """Rows of the ids [low, high), all of this server, of the weight or of a piece of state."""
         table = self._table(key)
-        values = table.column(optimizer, column)
-        return Answer(None, values[low - table.first_id : high - table.first_id].clone())
+        start, stop = low - table.first_id, high - table.first_id
+        return Answer(None, table.shards[optimizer].column(column, start, stop).clone())
 
     def write_column(self, sender: int, key: Key, optimizer: int, column: str, ids: Tensor, values: Tensor) -> None:
         """Overwrite rows of the weight or of a piece of state, as a checkpoint has them."""
         table = self._table(key)
         table.column(optimizer, column).index_copy_(0, table.rows(ids), values)
 
-    def pull(self, sender: int, key: Key, ids: Tensor) -> Answer:
+    def pull(self, sender: int, key: Key, decay: float | None, ids: Tensor) -> Answer:
         """Rows that this server owns, in the order asked."""
         table = self._table(key)
         rows = table.rows(ids)
         if table.pull_handler is not None:
             return Answer(None, table.pull_handler(self._data(), table.spec.name, rows))
-        return Answer(None, table.shards[0].read(rows))
+        return Answer(None, table.read(rows, decay))
 
     def register(self, sender: int, key: Key, kind: str, handler: Callable[..., Any] | None) -> None:
         """Set a user's push or pull handler; None returns to ours."""

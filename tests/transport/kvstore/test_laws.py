@@ -28,6 +28,7 @@ RULES: dict[str, tuple[type, dict[str, Any]]] = {
     "adagrad_bounded": (ge.SparseAdagrad, {"lr": 0.1, **BOUNDED}),
     "lamb": (ge.SparseLAMB, {"lr": 0.1, **BOUNDED}),
     "lars": (ge.SparseLARS, {"lr": 1.0, "eta": 0.1, **BOUNDED}),
+    "counted": (ge.SparseAdam, {"lr": 0.1, "count_rows": True, "count_power": 0.5, "clip_row_ratio": 0.5}),
 }
 ROUNDED = {"rounded": (ge.SparseAdam, {"lr": 0.1, "stochastic_rounding": True, **BOUNDED})}
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
