@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from graph_emb.gradient_trace import Capture, Trace, received
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.optim.apply import merge, merged_bags
-from graph_emb.optim.rule import ROW_COUNT, ROW_STEP
+from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import FLOAT_DTYPES, EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
@@ -29,20 +29,6 @@ from graph_emb.weight import Weight
 
 _unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
-
-
-class RowCounts(NamedTuple):
-    """Counts of the rows [first_id, first_id + R) of a table.
-
-    Attributes:
-        first_id: The id of the first of them.
-        steps: Steps that touched each row, repeats in one of them counted once, (R,), int64.
-        last: The number of the last of them among the table's steps, from 1 on; 0 where there was none, (R,), int64.
-    """
-
-    first_id: int
-    steps: Tensor
-    last: Tensor
 
 
 class DistEmbedding:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENGINE = ["tests/optim", "tests/table", "tests/transport"]
-ENGINE += [f"tests/test_{name}.py" for name in ("bags", "embedding", "optimizer")] + [
+ENGINE += [f"tests/test_{name}.py" for name in ("bags", "clip_norm", "embedding", "lazy_decay", "optimizer")] + [
     "tests/graph/test_partition_book.py"
 ]
 
@@ -33,6 +33,12 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("optim/rule.py", "1.0 - self.rate(state) * self.weight_decay", "1.0 - self.weight_decay"),
     ("optim/rule.py", "own = own + added * weight", "own = own + added"),
     ("optim/rule.py", "at_most(moved, self.max_norm)", "moved"),
+    ("optim/rule.py", "torch.maximum(state[DECAYED], new[DECAY])", "state[DECAYED]"),
+    ("optim/rule.py", "(moved - weight) * self", "moved * self"),
+    ("optim/kernels.py", "np.exp(before - now)", "np.exp(now - before)"),
+    ("table/shard.py", "values.to(wide) * factor", "values.to(wide) / factor"),
+    ("transport/collective.py", "merge(*settle(came))[1]", "came.grads"),
+    ("optimizer.py", "max_norm / (norm + 1e-6)", "max_norm / (norm * norm)"),
     ("optim/rules.py", "(norm > 0) & (divisor > 0)", "divisor > 0"),
     ("optim/rules.py", 'state["step"] + 1', 'state["step"] + 2'),
     ("optim/rule.py", "torch.pow(torch.tensor(beta", "0.5 * torch.pow(torch.tensor(beta"),
@@ -71,10 +77,10 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("core/compiled.py", "following[last[k]] = i", "following[i] = last[k]"),
     ("optim/kernels.py", "(part + 1) * num // parts", "(part + 1) * num // parts - 1"),
     ("optimizer.py", 'Convention("mean", "row", "corrected")', 'Convention("sum", "row", "corrected")'),
-    ("table/shard.py", "return gather(self.weight, rows)", "return gather(self.weight, rows.sort()[0])"),
+    ("table/shard.py", "found = gather(self.weight, rows)", "found = gather(self.weight, rows.sort()[0])"),
     ("table/shard.py", "tensor.clone() if", "tensor if"),
-    ("embedding.py", "pull(self._name, ids).to(device)", "pull(self._name, ids.flip(0)).to(device)"),
-    ("embedding.py", "ctx.trace.add(ctx.ids, grad.", "ctx.trace.add(ctx.ids.flip(0), grad."),
+    ("embedding.py", "transport.pull(*wanted[0])", "transport.pull(wanted[0][0], wanted[0][1].flip(0))"),
+    ("gradient_trace.py", "ctx.trace.add(ctx.ids, grad.", "ctx.trace.add(ctx.ids.flip(0), grad."),
     ("sparse_optimizer.py", "self._tables[push.table].clear_gradients()", "pass"),
     ("graph/partition_book.py", "right=True", "right=False"),
     ("graph/partition_book.py", "low < 0 or high >= num_rows", "low < 0 or high > num_rows"),

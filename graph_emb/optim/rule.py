@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -57,6 +57,20 @@ TABLE_STEP = "table_step"
 """The state that counts a table's steps, for rounding and for counts of rows."""
 ROW_COUNT, ROW_STEP = "row_count", "row_step"
 """How many steps touched a row, and the number of the last of them, 0 before the first."""
+
+
+class RowCounts(NamedTuple):
+    """Counts of the rows [first_id, first_id + R) of a table.
+
+    Attributes:
+        first_id: The id of the first of them.
+        steps: Steps that touched each row, repeats in one of them counted once, (R,), int64.
+        last: The number of the last of them among the table's steps, from 1 on; 0 where there was none, (R,), int64.
+    """
+
+    first_id: int
+    steps: Tensor
+    last: Tensor
 
 
 class RowOptions(TypedDict, total=False):

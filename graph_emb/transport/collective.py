@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -23,7 +22,7 @@ from graph_emb.transport import lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, squares
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.push_packing import Packed, pack_share, settle
+from graph_emb.transport.push_packing import Packed, exchange, exchange_columns, pack_share, settle
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -241,9 +240,9 @@ class CollectiveTransport(Transport):
         asks = [[0 if rank == self.rank else n for rank, n in enumerate(route.counts)] for route in routes]
         wanted = self.agree(lockstep.PULL, self.signature(names), torch.tensor(asks).T, what).T.tolist()
         sent = [route.ids[: sum(counts)] for route, counts in zip(routes, asks, strict=True)]
-        came = _exchange(self.group, sent, asks, wanted, what)
+        came = exchange_columns(self.group, sent, asks, wanted, what)
         served = [table.shard.read(_rows(table, ids)) for table, ids in zip(tables, came, strict=True)]
-        others = _exchange(self.group, served, wanted, asks, what)
+        others = exchange_columns(self.group, served, wanted, asks, what)
         found = []
         for (name, ids), table, route, away, given in zip(asked, tables, routes, others, served, strict=True):
             self._count(name, route, len(ids))
@@ -466,50 +465,3 @@ class CollectiveTransport(Transport):
 def _rows(table: RankTable, ids: Tensor) -> Tensor:
     """Positions in this rank's shard of ids that it owns, where the shard lies."""
     return ids.to(table.shard.weight.device) - table.shard.first_id
-
-
-def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]], what: str) -> list[Packed]:
-    """Send the pieces of every table, (T,), to their owners and receive this rank's, in the order of the senders.
-
-    ``incoming`` are the rows that come from each rank for each table, (T, W).
-    """
-    counts = [p.counts for p in packed]
-    ids = _exchange(group, [p.ids for p in packed], counts, incoming, what)
-    grads = _exchange(group, [p.grads for p in packed], counts, incoming, what)
-    came = [Packed(*columns) for columns in zip(ids, grads, incoming, strict=True)]
-    averaged = [k for k, p in enumerate(packed) if p.occurrences is not None]
-    if averaged:
-        columns = [p.occurrences for p in packed if p.occurrences is not None]
-        found = _exchange(group, columns, [counts[k] for k in averaged], [incoming[k] for k in averaged], what)
-        for k, column in zip(averaged, found, strict=True):
-            came[k] = came[k]._replace(occurrences=column)
-    return came
-
-
-def _exchange(
-    group: ProcessGroup, columns: list[Tensor], outgoing: list[list[int]], incoming: list[list[int]], what: str
-) -> list[Tensor]:
-    """One column of every table by one all_to_all: bytes, destination after destination, table after table.
-
-    ``outgoing`` and ``incoming`` are the rows for and from each rank of each table, (T, W).
-    """
-    if len(columns) == 1:  # nothing to interleave: no copy
-        return [group.exchange(columns[0], outgoing[0], incoming[0], what)]
-    widths = [math.prod(column.shape[1:]) * column.element_size() for column in columns]
-    pieces = [column.split(counts) for column, counts in zip(columns, outgoing, strict=True)]
-    ranks = range(group.world_size)
-    flat = [piece[rank].contiguous().view(-1).view(torch.uint8) for rank in ranks for piece in pieces]
-    to_send = [sum(c[rank] * w for c, w in zip(outgoing, widths, strict=True)) for rank in ranks]
-    to_receive = [sum(c[rank] * w for c, w in zip(incoming, widths, strict=True)) for rank in ranks]
-    came = group.exchange(torch.cat(flat), to_send, to_receive, what)
-    found: list[list[Tensor]] = [[] for _ in columns]
-    start = 0
-    for rank in ranks:
-        for k, width in enumerate(widths):
-            end = start + incoming[k][rank] * width
-            found[k].append(came[start:end])
-            start = end
-    return [
-        torch.cat(parts).view(column.dtype).view(-1, *column.shape[1:])
-        for parts, column in zip(found, columns, strict=True)
-    ]

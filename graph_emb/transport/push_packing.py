@@ -1,10 +1,11 @@
-"""Pack a push: merge its duplicates at the sender and lay the rows out owner after owner.
+"""Pack a push: merge its duplicates at the sender, lay the rows out owner after owner, and let ranks exchange them.
 
-Legend: B pushed ids, S packed rows, D width, W owners.
+Legend: B pushed ids, S packed rows, D width, W owners, T tables.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from graph_emb.graph.partition_book import RankRanges
 from graph_emb.optim.apply import Merge, check_merge, merge, presum
 from graph_emb.optim.kernels import FUSED, sum_groups
 from graph_emb.transport.base import Push
+from graph_emb.transport.process_group import ProcessGroup
 
 
 class Packed(NamedTuple):
@@ -102,3 +104,50 @@ def _by_owner(ids: Tensor, owners: RankRanges) -> tuple[Tensor, list[int]]:
     """The order of ids, (S,), that groups them by owner, and how many each owner has."""
     owner = owners.owner(ids)
     return torch.argsort(owner, stable=True), torch.bincount(owner, minlength=owners.world_size).tolist()
+
+
+def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]], what: str) -> list[Packed]:
+    """Send the pieces of every table, (T,), to their owners and receive this rank's, in the order of the senders.
+
+    ``incoming`` are the rows that come from each rank for each table, (T, W).
+    """
+    counts = [p.counts for p in packed]
+    ids = exchange_columns(group, [p.ids for p in packed], counts, incoming, what)
+    grads = exchange_columns(group, [p.grads for p in packed], counts, incoming, what)
+    came = [Packed(*columns) for columns in zip(ids, grads, incoming, strict=True)]
+    averaged = [k for k, p in enumerate(packed) if p.occurrences is not None]
+    if averaged:
+        columns = [p.occurrences for p in packed if p.occurrences is not None]
+        found = exchange_columns(group, columns, [counts[k] for k in averaged], [incoming[k] for k in averaged], what)
+        for k, column in zip(averaged, found, strict=True):
+            came[k] = came[k]._replace(occurrences=column)
+    return came
+
+
+def exchange_columns(
+    group: ProcessGroup, columns: list[Tensor], outgoing: list[list[int]], incoming: list[list[int]], what: str
+) -> list[Tensor]:
+    """One column of every table by one all_to_all: bytes, destination after destination, table after table.
+
+    ``outgoing`` and ``incoming`` are the rows for and from each rank of each table, (T, W).
+    """
+    if len(columns) == 1:  # nothing to interleave: no copy
+        return [group.exchange(columns[0], outgoing[0], incoming[0], what)]
+    widths = [math.prod(column.shape[1:]) * column.element_size() for column in columns]
+    pieces = [column.split(counts) for column, counts in zip(columns, outgoing, strict=True)]
+    ranks = range(group.world_size)
+    flat = [piece[rank].contiguous().view(-1).view(torch.uint8) for rank in ranks for piece in pieces]
+    to_send = [sum(c[rank] * w for c, w in zip(outgoing, widths, strict=True)) for rank in ranks]
+    to_receive = [sum(c[rank] * w for c, w in zip(incoming, widths, strict=True)) for rank in ranks]
+    came = group.exchange(torch.cat(flat), to_send, to_receive, what)
+    found: list[list[Tensor]] = [[] for _ in columns]
+    start = 0
+    for rank in ranks:
+        for k, width in enumerate(widths):
+            end = start + incoming[k][rank] * width
+            found[k].append(came[start:end])
+            start = end
+    return [
+        torch.cat(parts).view(column.dtype).view(-1, *column.shape[1:])
+        for parts, column in zip(found, columns, strict=True)
+    ]
