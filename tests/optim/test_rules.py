@@ -21,7 +21,7 @@ from graph_emb.table.shard import EmbeddingShard, TableSpec
 from tests.optim.oracles import CASES, RULES, batches, occurrences
 
 ROWS, DIM = 13, 5
-ROUNDING = ("stochastic_rounding", "rounding_seed")  # see test_rounding.py
+NO_NUMBERS = ("stochastic_rounding", "rounding_seed", "count_rows")
 START = np.random.default_rng(7).normal(size=(ROWS, DIM))
 
 
@@ -150,7 +150,7 @@ def test_rules_are_frozen_and_picklable(name: str) -> None:
 
 @pytest.mark.parametrize("rule_type", RULES)
 def test_every_number_of_a_rule_is_checked(rule_type: Any) -> None:
-    for name in {field.name for field in dataclasses.fields(rule_type)} - {*rule_type.choices, *ROUNDING}:
+    for name in {field.name for field in dataclasses.fields(rule_type)} - {*rule_type.choices, *NO_NUMBERS}:
         for bad in (math.nan, -1.0, math.inf, "0.1", True, 0.0 if name in BOUNDS else None):
             with pytest.raises(ConfigError, match=f"{name}="):
                 rule_type(**{"lr": 0.1, name: bad})
