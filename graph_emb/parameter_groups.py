@@ -1,4 +1,4 @@
-"""What a caller passes an optimizer as ``params``, as groups of tables with numbers of their own."""
+"""Groups of tables with numbers of their own: those that a caller passes as ``params``, and those of a state dict."""
 
 from __future__ import annotations
 
@@ -31,3 +31,17 @@ def groups_of(params: Any) -> list[dict[str, Any]]:
             raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
         found.append({"params": tables, **group})
     return found
+
+
+def by_place(saved: dict[str, Any], own: list[list[str]]) -> dict[str, Any]:
+    """A state dict with the names of the tables of each group here, ``own``, in place of those at their places.
+
+    Only where it has as many in each group and none by a name of those here; else it stays as it is.
+    """
+    theirs = [group["tables"] for group in saved["param_groups"]]
+    flat, mine = ([name for names in groups for name in names] for groups in (theirs, own))
+    if [len(names) for names in own] != [len(names) for names in theirs] or set(flat) & set(mine):
+        return saved
+    groups = [{**group, "tables": names} for group, names in zip(saved["param_groups"], own, strict=True)]
+    state = {name: saved["state"].get(old, {}) for name, old in zip(mine, flat, strict=True)}
+    return {**saved, "param_groups": groups, "state": state}

@@ -21,7 +21,7 @@ from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
 from graph_emb.optim.rule import FIXED_OPTIONS, ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, advance
 from graph_emb.optim.state_file import read_state, write_state
-from graph_emb.parameter_groups import groups_of
+from graph_emb.parameter_groups import by_place, groups_of
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
 
@@ -151,8 +151,8 @@ class SparseOptimizer(torch.optim.Optimizer):
             rule = self.rule_type(**{**self._options, **numbers})
             if any(rule.lazy != (table.name in self._lazy) for table in group["tables"] if table.name in self._tables):
                 raise ConfigError(
-                    f"weight_decay_mode={rule.weight_decay_mode!r} is not the first one; 'lazy' has state and cannot be "
-                    "switched on or off: make another optimizer"
+                    f"weight_decay_mode={rule.weight_decay_mode!r} is not the first one; 'lazy' has state and cannot "
+                    "be switched on or off: make another optimizer"
                 )
             return rule
         except ConfigError as error:
@@ -368,7 +368,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         missing = {"rule", "options", "param_groups", "state"} - set(state_dict)
         if missing:
             raise ConfigError(f"state_dict lacks {sorted(missing)}; pass what state_dict() returned")
-        state_dict = self._by_place(state_dict)
+        state_dict = by_place(state_dict, [[table.name for table in group["tables"]] for group in self.param_groups])
         fresh, state = self.checked_groups(state_dict, "state_dict"), state_dict["state"]
         for name, table in self._tables.items():
             own, found = table.optm_state, state.get(name, {})
@@ -388,17 +388,6 @@ class SparseOptimizer(torch.optim.Optimizer):
                 target.copy_(state[name][key])
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
-
-    def _by_place(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """The same with the names of the tables here, where it has as many in each group and all by other names."""
-        own = [[table.name for table in group["tables"]] for group in self.param_groups]
-        theirs = [group["tables"] for group in saved["param_groups"]]
-        flat = [name for names in theirs for name in names]
-        if [len(names) for names in own] != [len(names) for names in theirs] or set(flat) & set(self._tables):
-            return saved
-        groups = [{**group, "tables": names} for group, names in zip(saved["param_groups"], own, strict=True)]
-        names = zip((name for names in own for name in names), flat, strict=True)
-        return {**saved, "param_groups": groups, "state": {mine: saved["state"].get(old, {}) for mine, old in names}}
 
     def checked_groups(self, saved: dict[str, Any], where: str) -> list[dict[str, Any]]:
         """The groups with the numbers of a saved ``header``; changes nothing.
