@@ -29,6 +29,12 @@ from graph_emb.weight import Weight
 
 _unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
 """Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
+_open: weakref.WeakKeyDictionary[Transport, dict[str, weakref.WeakSet[DistEmbedding]]] = weakref.WeakKeyDictionary()
+"""The objects of each transport's tables by name; those of one table share their attributes."""
+
+
+class _Lifetime:
+    """Ends with the last object of a table."""
 
 
 class DistEmbedding:
@@ -39,7 +45,9 @@ class DistEmbedding:
     Args:
         num_embeddings: Rows of the whole table: the nodes or edges of one type.
         embedding_dim: Width D of a row.
-        name: Unique among live tables; None counts: trainers must then make the same tables in the same order.
+        name: Of the table; None counts: trainers must then make the same tables in the same order. Where a table of the
+            name is alive, this is another object of it, on every trainer: rows, gradients that came back and optimizer
+            are one. ``init_func`` and ``part_policy`` may then be None.
         init_func: None (zeros), an object of ``graph_emb.initializers``, DGL's ``f(shape, dtype) -> tensor``, or
             ``f(tensor)`` of ``dgl.nn.NodeEmbedding`` and ``torch.nn.init``, which fills the rows of a process.
         part_policy: None (one range), a partition book, a policy of ``partition`` or a DGL node or edge policy.
@@ -51,7 +59,7 @@ class DistEmbedding:
             values and checkpoints are keyed by. None: those of the policy where it is one of ``partition``; any other
             policy's ids (DGL's too) are taken as original.
     Raises:
-        ConfigError: a bad shape, dtype or name.
+        ConfigError: a bad shape, dtype or name, or one in which a live table of the name differs.
         PartitionError: the policy or original_ids do not cover num_embeddings ids.
     Example:
         >>> emb = ge.DistEmbedding(5, 2, "node", ge.initializers.FromArray(torch.arange(10.0).view(5, 2)))
@@ -98,9 +106,20 @@ class DistEmbedding:
             device=torch.device(device),
             original_ids=ids,
         )
+        objects = _open.setdefault(self._transport, {}).setdefault(name, weakref.WeakSet())
+        for other in objects:
+            if self._drops != other._drops:
+                raise ConfigError(f"a table {name!r} is alive with other bounds than {bounds!r}; choose another name")
+            other.spec.check_same(self._spec, policy=part_policy is not None, first=init_func is not None)
+            self._transport.reopen(name)
+            self.__dict__ = other.__dict__
+            objects.add(self)
+            return
         self._part_policy = part_policy if part_policy is not None else book
         self._transport.create(self._spec)
-        weakref.finalize(self, self._transport.destroy, self._name)
+        self._lifetime = _Lifetime()
+        weakref.finalize(self._lifetime, self._transport.destroy, self._name)
+        objects.add(self)
         self.anchor = torch.zeros((), requires_grad=True)
         self._live_trace = Trace()
 

@@ -216,7 +216,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         """
         self._check_open()
         for group in self.param_groups:
-            if any(table is emb for table in group["tables"]):
+            if any(table.anchor is emb.anchor for table in group["tables"]):
                 break
         else:
             raise ConfigError(

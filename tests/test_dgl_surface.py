@@ -217,3 +217,93 @@ def test_union_is_for_masks() -> None:
     emb = table("t")
     with pytest.raises(ge.ShapeError, match=r"\| is for masks, these rows are torch.float64"):
         emb.weight | emb.weight
+
+
+# A second table of a name
+
+
+def opened_twice(transport: Any) -> dict[str, Any]:
+    transport = transport or current()
+    one = table("t")
+    opt = ge.SparseSGD([one], lr=1.0)
+    two = ge.DistEmbedding(NUM, DIM, "t", dtype=torch.float64)  # no policy, no first values: those of the table
+    before = one.weight[:]
+    transport.barrier()
+    (one([2]).sum() + two([2, 3]).sum()).backward()
+    opt.step()
+    opt.update([4], torch.ones(1, DIM, dtype=torch.float64), two)
+    transport.flush()
+    transport.barrier()
+    moved = (before - two.weight[:])[:, 0]
+    del one
+    again = table("t")
+    shared = torch.equal(again.weight[:], two.weight[:]) and again.part_policy == two.part_policy
+    transport.barrier()
+    opt.close()
+    del two, again, opt
+    fresh = torch.equal(table("t").weight[:], before)
+    transport.barrier()
+    return {"moved": moved.round().int().tolist(), "shared": shared, "fresh": fresh}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("mode", MODES)
+def test_a_second_table_of_a_name_is_the_same_table(ranks: Ranks, mode: str) -> None:
+    found = in_mode(ranks, mode, opened_twice)
+    for one in found:
+        assert one["moved"] == [0, 0, 2 * len(found), len(found), len(found), *[0] * (NUM - 5)]
+        assert one["shared"]
+        assert one["fresh"]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"num_embeddings": NUM + 1, "part_policy": None}, "shape"),
+        ({"embedding_dim": 4}, "shape"),
+        ({"dtype": torch.float32}, "dtype"),
+        ({"part_policy": ge.RangeBook([0, 6, NUM])}, "part_policy"),
+        ({"original_ids": np.arange(NUM)[::-1]}, "original_ids"),
+        ({"init_func": ge.initializers.Uniform(-1, 1, seed=6)}, "init_func"),
+        ({"bounds": "drop"}, "bounds"),
+    ],
+)
+def test_a_second_table_that_differs_is_an_error_that_says_in_what(change: dict[str, Any], word: str) -> None:
+    arguments = {
+        "num_embeddings": NUM, "embedding_dim": DIM, "dtype": torch.float64, "part_policy": ge.RangeBook([0, 5, NUM]),
+        "init_func": ge.initializers.Uniform(-1, 1, seed=5),
+    }  # fmt: skip
+    first = ge.DistEmbedding(name="t", **arguments)
+    with pytest.raises(ge.ConfigError, match=f"a table 't'.* {word}"):
+        ge.DistEmbedding(name="t", **{**arguments, **change})
+    assert torch.equal(ge.DistEmbedding(name="t", **arguments).weight[:], first.weight[:])
+
+
+def kept_by_one(transport: Any) -> str:
+    """The first trainer keeps the old table, the other one drops it before both ask for the name."""
+    emb = table("t")
+    transport.barrier()
+    try:
+        if transport.rank:
+            del emb
+        second = table("t")
+        second([0])
+    except (ge.ConfigError, ge.PeerError) as error:
+        return str(error)
+    finally:
+        if transport.mode == "kvstore":
+            transport.barrier()
+    return ""
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_trainers_that_differ_in_what_is_alive_are_told(ranks: Ranks, mode: str) -> None:
+    """One would train the old table and one a new one."""
+    said = in_mode(ranks, mode, kept_by_one)
+    if mode == "collective":
+        assert all(said)
+        assert "in different calls" in said[0] or "table" in said[0]
+    else:
+        (only,) = filter(None, said)
+        assert "trainer 1 makes a new one, trainer 0 opens the one that is alive" in only

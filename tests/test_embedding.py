@@ -207,8 +207,8 @@ def test_ids_out_of_range_and_of_wrong_dtype_name_the_table() -> None:
 
 def test_names_are_unique_among_live_tables_and_free_again_afterwards() -> None:
     emb = counting(name="user")
-    with pytest.raises(ge.ConfigError, match="'user' of shape"):
-        counting(name="user")
+    with pytest.raises(ge.ConfigError, match="'user' of another shape is alive"):
+        counting(7, name="user")
     del emb
     gc.collect()
     assert counting(name="user").name == "user"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
-from graph_emb.graph.original_ids import OriginalIds
+from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.graph.partition_book import PartitionBook
 from graph_emb.table.initializers import Initializer, fill_rows_, fill_rows_at_
 
@@ -99,6 +99,35 @@ class TableSpec:
         if not self.name or "/" in self.name or "\0" in self.name:
             raise ConfigError(f"table name {self.name!r} must be non-empty and without '/'")
         checked_shape(self.name, self.num_rows, self.dim, self.dtype)
+
+    def check_same(self, other: TableSpec, *, policy: bool, first: bool) -> None:
+        """Refuse to open this live table by a spec that differs from its own.
+
+        Args:
+            other: What is asked for.
+            policy, first: Whether its owners (with original ids), and its first values, were asked for at all.
+        Raises:
+            ConfigError: it differs; functions that make first values cannot be compared.
+        """
+        pairs: dict[str, tuple[Any, Any]] = {
+            "shape": ((self.num_rows, self.dim), (other.num_rows, other.dim)),
+            "dtype": (self.dtype, other.dtype),
+            "device": (self.device, other.device),
+        }
+        if policy:
+            pairs["part_policy"] = self.book, other.book
+            if self.num_rows == other.num_rows:
+                ids = [(one.original_ids or SameIds(one.num_rows)).of(0, one.num_rows) for one in (self, other)]
+                pairs["original_ids"] = ids[0].tobytes(), ids[1].tobytes()
+        if first and is_dataclass(self.initializer) and is_dataclass(other.initializer):
+            pairs["init_func"] = self.initializer, other.initializer
+        for word, (have, want) in pairs.items():
+            if have != want:
+                told = "" if word == "original_ids" else f": it has {have}, asked for is {want}"
+                raise ConfigError(
+                    f"a table {self.name!r} of another {word} is alive{told}; choose another name or drop the old "
+                    "DistEmbedding first"
+                )
 
     @property
     def row_bytes(self) -> int:

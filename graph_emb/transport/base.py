@@ -242,6 +242,15 @@ class Transport(ABC):
             PartitionError: the book's parts do not fit the processes.
         """
 
+    def reopen(self, table: str) -> None:
+        """Note that this process asked again for a live table. Where ranks are in lockstep the next joint call shows
+        whether all did.
+
+        Raises:
+            ConfigError: another process has made a new table of the name.
+        """
+        self.shard(table)
+
     def destroy(self, table: str) -> None:
         """Free a table; nothing where it is gone. Waits for no process, because the garbage collector may call it."""
         self._past.add(self.counts.pop(table, Traffic()))

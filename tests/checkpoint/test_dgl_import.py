@@ -61,7 +61,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _local() -> Iterator[None]:
     ge.shutdown()
-    ge.init()
+    ge.init(mode="local")
     yield
     ge.shutdown()
 

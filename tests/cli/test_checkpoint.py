@@ -24,7 +24,7 @@ Cli = Callable[..., Outcome]
 def saved(tmp_path: Path) -> Iterator[Path]:
     """``ck/3`` and ``ck/20``, with a trained table, one without an optimizer, and a model."""
     ge.shutdown()
-    ge.init()
+    ge.init(mode="local")
     node = ge.DistEmbedding(1200, 3, "node", ge.initializers.Normal(seed=1))
     relation = ge.DistEmbedding(2, 4, "relation", dtype=torch.float64)
     opt = ge.SparseAdam([node], lr=0.25)

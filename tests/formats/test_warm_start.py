@@ -32,7 +32,7 @@ FORMATS = ("npy", "parquet", "word2vec", "pt")
 @pytest.fixture(autouse=True)
 def _local() -> Iterator[None]:
     ge.shutdown()
-    ge.init()
+    ge.init(mode="local")
     yield
     ge.shutdown()
 

@@ -92,7 +92,7 @@ def joined(found: list[tuple[Any, ...]], column: int) -> Tensor:
 @pytest.mark.parametrize(("world_size", "parts"), [(1, 1), (2, 1), (2, 2), (3, 2), (2, 3), (4, 4), (3, 4), (4, 3)])
 def test_float64_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int, parts: int) -> None:
     answers = ranks.run(train_on_a_rank, world_size, list(OPTIMIZERS), torch.float64, parts)
-    ge.init()
+    ge.init(mode="local")
     for name in OPTIMIZERS:
         found = [answer[name] for answer in answers]
         _, first, second, state = train(name, torch.float64, parts, list(range(world_size)))
@@ -110,7 +110,7 @@ def test_float64_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int
 def test_stochastic_rounding_is_bit_for_bit_the_single_process(ranks: Ranks, world_size: int, parts: int) -> None:
     names = ["rounded", "rounded adam"]
     answers = ranks.run(train_on_a_rank, world_size, names, torch.bfloat16, parts)
-    ge.init()
+    ge.init(mode="local")
     for name in names:
         _, first, second, _ = train(name, torch.bfloat16, parts, list(range(world_size)))
         found = [answer[name] for answer in answers]
@@ -138,7 +138,7 @@ def test_sockets_and_common_rows_give_the_bits_of_shared_memory(
 def test_float32_equals_the_single_process_within_rounding(ranks: Ranks, world_size: int) -> None:
     answers = ranks.run(train_on_a_rank, world_size, list(OPTIMIZERS), torch.float32, 2)
     again = ranks.run(train_on_a_rank, world_size, list(OPTIMIZERS), torch.float32, 2)
-    ge.init()
+    ge.init(mode="local")
     for name in OPTIMIZERS:
         found = joined([answer[name] for answer in answers], 1)
         _, first, _, _ = train(name, torch.float32, 2, list(range(world_size)))
@@ -160,7 +160,7 @@ def pull_on_a_rank(parts: int) -> tuple[Tensor, Tensor, Tensor, int]:
 @pytest.mark.parametrize(("world_size", "parts"), [(1, 2), (2, 2), (3, 1), (4, 3)])
 def test_pull_keeps_order_and_duplicates(ranks: Ranks, world_size: int, parts: int) -> None:
     found = ranks.run(pull_on_a_rank, world_size, parts)
-    ge.init()
+    ge.init(mode="local")
     first, _ = tables(torch.float32, parts)
     for ids, rows, backwards, _ in found:
         assert torch.equal(rows, first.weight[ids])
@@ -219,7 +219,7 @@ def train_with_prefetch(staleness: int) -> tuple[int, Tensor, list[Tensor]]:
 
 
 def train_in_one_process(world_size: int) -> tuple[Tensor, list[list[Tensor]]]:
-    ge.init()
+    ge.init(mode="local")
     first, _ = tables(torch.float64, 2)
     opt = ge.SparseAdagrad([first], lr=0.1)
     seen = []
@@ -255,7 +255,7 @@ def test_staleness_one_gives_remote_rows_of_the_step_before(ranks: Ranks) -> Non
 
 def initial_rows(ids: Tensor) -> Tensor:
     ge.shutdown()
-    ge.init()
+    ge.init(mode="local")
     return tables(torch.float64, 2)[0].weight[ids]
 
 
@@ -329,7 +329,7 @@ def initial_tables() -> dict[int, tuple[int, Tensor]]:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_the_initial_table_does_not_depend_on_parts_or_ranks(ranks: Ranks, world_size: int) -> None:
     found = ranks.run(initial_tables, world_size)
-    ge.init()
+    ge.init(mode="local")
     expected = tables(torch.float32, 1)[0].shard.weight
     for parts in BOOKS:
         assert torch.equal(joined([entry[parts] for entry in found], 1), expected), parts

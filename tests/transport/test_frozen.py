@@ -43,7 +43,7 @@ Stored = dict[str, dict[str, Tensor]]
 
 
 def test_every_rule_has_a_case() -> None:
-    ge.init()
+    ge.init(mode="local")
     made = set()
     for kind, options in OPTIMIZERS.values():
         made.add(getattr(ge, kind)([ge.DistEmbedding(2, 1)], **options).rule_type)
@@ -104,14 +104,14 @@ def _workers() -> Iterator[None]:
 def expected() -> Stored:
     """The same training where the frozen rows got no gradient at all."""
     ge.shutdown()
-    ge.init()
+    ge.init(mode="local")
     found = train(0, 1, "local", drop=True)
     ge.shutdown()
     return found
 
 
 def test_locally_they_and_their_state_stay_and_the_others_train_as_ever(expected: Stored) -> None:
-    ge.init()
+    ge.init(mode="local")
     check(train(0, 1, "local"), 0, expected)
     first = ge.DistEmbedding(NUM, DIM, init_func=ge.initializers.Uniform(seed=3)).weight[:]
     weight, total = expected["adagrad torch.float32"]["weight"], expected["adagrad torch.float32"]["sum"]
@@ -176,7 +176,7 @@ def test_hogwild_refuses_and_handlers_do_not_see_frozen_rows() -> None:
 
 
 def test_rows_thaw_can_be_written_and_unknown_ids_are_refused() -> None:
-    ge.init()
+    ge.init(mode="local")
     emb = ge.DistEmbedding(4, 1)
     opt = ge.SparseSGD([emb], lr=1.0)
     emb.freeze(torch.tensor([[1, 2], [2, 3]]))
@@ -204,7 +204,7 @@ def frozen_walks_take_the_optimizer() -> list[bool]:
 def test_walks_in_place_give_way_to_the_optimizer_on_every_rank(ranks: Ranks) -> None:
     """The in-place kernels write rows past the rule; ranks that disagreed about the path would wait forever."""
     assert ranks.run(frozen_walks_take_the_optimizer, 2) == [[True, False, True]] * 2
-    ge.init()
+    ge.init(mode="local")
     model = SkipGram(6, SkipGramConfig(dim=2))
     assert InPlaceSteps.fits(model)
     model.embedding.freeze(torch.tensor([0]))

@@ -98,6 +98,12 @@ class KVStoreTransport(Transport):
             spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight)
         )
 
+    def reopen(self, table: str) -> None:
+        found = self._tables[table]
+        opening = (table, self._made[table])
+        self._made[table] += 1
+        self._exchange.ask([(0, "reopen", (opening, found.key), ())])
+
     def _on_all_servers(self, calls: Calls) -> dict[str, str]:
         """Make calls that allocate at each machine's first server, then those by which the others map; returns the
         names of this machine's segments."""

@@ -99,6 +99,7 @@ class Tables:
     def __init__(self, server: int, machine: range, more: dict[str, Tensor]) -> None:
         self._server, self._machine, self._more = server, machine, more
         self._tables: dict[Key, ServerTable] = {}
+        self._openings: dict[Key, tuple[Key, int]] = {}
         self._push_buffers: dict[int, Tensor] = {}
         self._failures: dict[int, list[tuple[str, str]]] = {}
         self.arrived: dict[int, tuple[int, int]] = {}
@@ -120,6 +121,7 @@ class Tables:
 
     def create(self, sender: int, key: Key, spec: TableSpec, trainers: set[int], segment: str | None) -> Answer:
         """Allocate or map the machine's rows and fill this server's own; a repeated call finds them done."""
+        self._agree(sender, key, key)
         table = self._tables.get(key)
         if table is None:
             table = ServerTable(spec, self._server, self._machine)
@@ -146,6 +148,20 @@ class Tables:
             )
         table.users.setdefault(0, set()).add(sender)
         return Answer(table.segments[0].names)
+
+    def reopen(self, sender: int, opening: Key, key: Key) -> None:
+        """A trainer asked once more for a live table; the others must do the same."""
+        self._agree(sender, opening, key)
+
+    def _agree(self, sender: int, opening: Key, key: Key) -> None:
+        """Check that the trainers' n-th table of a name is one table; the garbage collector may differ among them."""
+        said, first = self._openings.setdefault(opening, (key, sender))
+        if said != key:
+            new, old = (sender, first) if key == opening else (first, sender)
+            raise ConfigError(
+                f"table {key[0]!r}: trainer {new} makes a new one, trainer {old} opens the one that is alive; drop the "
+                "old DistEmbedding on every trainer (gc.collect() ends those in circles), or keep it on all"
+            )
 
     def attach(
         self,
@@ -306,7 +322,19 @@ class Tables:
 
 
 ANSWERED = {
-    *("create", "attach", "push_buffer", "write", "freeze", "reset", "pull", "read_column", "write_column", "register"),
+    *(
+        "create",
+        "reopen",
+        "attach",
+        "push_buffer",
+        "write",
+        "freeze",
+        "reset",
+        "pull",
+        "read_column",
+        "write_column",
+        "register",
+    ),
     *("flush", "barrier"),
 }
 UNANSWERED = {"mapped", "release", "push", "push_placed", "push_data"}

@@ -77,7 +77,7 @@ def in_turns_on_a_rank(tables: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize(("world_size", "tables"), [(2, 2), (3, 1)])
 def test_ranks_in_turns_are_one_process(ranks: Ranks, world_size: int, tables: int) -> None:
     found = ranks.run(in_turns_on_a_rank, world_size, tables)
-    expected = in_turns(ge.init(), tables)
+    expected = in_turns(ge.init(mode="local"), tables)
     for rows in found:
         assert all(torch.equal(mine, other) for mine, other in zip(rows, expected, strict=True))
 
@@ -85,7 +85,7 @@ def test_ranks_in_turns_are_one_process(ranks: Ranks, world_size: int, tables: i
 @pytest.mark.dist
 def test_trainers_of_a_server_in_turns_are_one_process() -> None:
     found = Cluster(trainers=2, hogwild=True, timeout=30.0, start_timeout=60.0).run(in_turns, 2)
-    expected = in_turns(ge.init(), 2)
+    expected = in_turns(ge.init(mode="local"), 2)
     for rows in found:
         assert all(torch.equal(mine, other) for mine, other in zip(rows, expected, strict=True))
 

@@ -241,7 +241,7 @@ def mistakes(transport: Any) -> list[str]:
     emb = table()
     opt = ge.SparseAdagrad([emb], lr=0.1)
     for call in (
-        lambda: table(),
+        lambda: ge.DistEmbedding(12, 3, name="t"),
         lambda: ge.DistEmbedding(3, 2, name="lambda", init_func=lambda shape, dtype: torch.zeros(shape)),
         lambda: transport.register_push_handler("t", lambda *_: None),
         lambda: ge.SparseAdam([emb], lr=0.1),
@@ -268,7 +268,7 @@ def test_mistakes_raise_before_anything_is_sent() -> None:
     (said,) = Cluster(1, 2).run(mistakes)
     for words, found in zip(
         (
-            r"ConfigError: a table 't' of shape (12, 2) is alive already",
+            "ConfigError: a table 't' of another shape is alive: it has (12, 2), asked for is (12, 3)",
             "ConfigError: table 'lambda': init_func",
             "ConfigError: table 't': push handler",
             "ModeError: table 't' is trained by another optimizer",

@@ -117,7 +117,7 @@ def shut_down_after_a_failure(transport: Any) -> str:
     opt.step()
     with pytest.raises(ge.PeerError, match="gradient too large"):
         ge.shutdown()
-    return ge.init().mode
+    return ge.init(mode="local").mode
 
 
 def test_a_shutdown_that_tells_of_a_failure_has_ended_the_mode() -> None:

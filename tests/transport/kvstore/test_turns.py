@@ -43,7 +43,7 @@ def in_turn(transport: Any, rule: str, together: bool) -> tuple[Tensor, list[int
 
 def alone(rule: str) -> Tensor:
     try:
-        return in_turn(ge.init(), rule, together=True)[0]
+        return in_turn(ge.init(mode="local"), rule, together=True)[0]
     finally:
         ge.shutdown()
 
