@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from graph_emb.core.compiled import GOLDEN, group, mix64, unit_draw
 from graph_emb.core.errors import ConfigError
-from graph_emb.graph.typed import EdgeType, HeteroGraph
+from graph_emb.graph.typed import EdgeType
 from graph_emb.sampling.blocks import Batch, Block, BlockEdges, all_edges
 from graph_emb.sampling.walk_kernels import stream_key
 
@@ -60,7 +61,7 @@ class NeighborSampling:
 
     def __init__(
         self,
-        graph: HeteroGraph,
+        graph: Any,
         fanouts: Sequence[int],
         seed: int = 0,
         *,
@@ -81,10 +82,10 @@ class NeighborSampling:
         """The batch that computes distinct target nodes, in their order.
 
         Args:
-            targets: Ids (B,), int64, by node type; types may be left out.
+            targets: Ids (B,), integers, by node type; types may be left out.
         """
         nothing = torch.empty(0, dtype=torch.int64)
-        rows = {ntype: targets.get(ntype, nothing) for ntype in self._ntypes}
+        rows = {ntype: targets.get(ntype, nothing).long() for ntype in self._ntypes}
         blocks: list[Block] = []
         for layer in reversed(range(len(self._fanouts))):
             block, rows = self._round(rows, self._into(rows, layer))

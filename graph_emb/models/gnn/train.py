@@ -33,6 +33,7 @@ from graph_emb.models.links.training import (
     negative_draw,
     score_links,
 )
+from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.transport.process_group import DataParallel, ProcessGroup
 
 
@@ -52,7 +53,7 @@ class GNNResult(TrainingResult):
 
 
 def train_rgcn(
-    graph: HeteroGraph,
+    graph: HeteroGraph | OwnEdges,
     task: NodeTask,
     config: RGCNConfig | None = None,
     *,
@@ -71,13 +72,14 @@ def train_rgcn(
     Messages follow the edges: add the reverse types first (``read(graph, reverse_types=True)``).
     Evaluation computes the whole graph.
 
-    In collective and kvstore mode every rank calls it with the same arguments, trains on the target nodes that it
-    owns and holds the structure of the whole graph; only the tables are distributed.
+    In collective and kvstore mode every rank calls it with the same arguments and trains on the target nodes that it
+    owns. It may give its own part of the graph (``OwnEdges``) with the features of its nodes and the policies of all
+    types: then no rank holds the whole, owners sample, and evaluation goes by parts.
 
     In one process Ctrl-C ends the training early and the result so far is returned; among several ranks it raises.
 
     Args:
-        graph: Node and edge types. Its node data is not read: give features and labels here.
+        graph: Node and edge types. Its node data is not read: give features and labels here. Or this rank's part.
         task: The node type, its labels and split.
         config: The recipe.
         features: By node type, shape (nodes, any width), floating, torch or numpy.
@@ -123,7 +125,7 @@ def train_rgcn(
 
 
 def train_sage(
-    graph: HeteroGraph,
+    graph: HeteroGraph | OwnEdges,
     task: NodeTask | LinkTask,
     config: SAGEConfig | None = None,
     *,
@@ -185,7 +187,7 @@ def _fit(
     build: Callable[[InputRows], nn.Module],
     target: str,
     task: NodeTask | LinkTask,
-    graph: HeteroGraph,
+    graph: HeteroGraph | OwnEdges,
     config: GNNConfig,
     features: Mapping[str, Any] | None,
     policies: Mapping[str, Any] | None,
@@ -200,7 +202,14 @@ def _fit(
     """Build the network, train and evaluate it; the global random state of torch is left as found."""
     group = group_of_trainers(group)
     inputs = InputRows(
-        graph.num_nodes, config, features=features, policies=policies, prefix=prefix, seed=seed, device=device
+        graph.num_nodes,
+        config,
+        features=features,
+        policies=policies,
+        prefix=prefix,
+        seed=seed,
+        device=device,
+        own=graph if isinstance(graph, OwnEdges) else None,
     )
     if isinstance(task, NodeTask) and len(task.truth) != graph.num_nodes[target]:
         raise ShapeError(f"{len(task.truth)} labels for {graph.num_nodes[target]} nodes of type {target!r}")
@@ -341,7 +350,8 @@ class NodeClassTraining(Objective):
 
     def _backward(self, numbers: Tensor, owned: Tensor) -> float:
         own = numbers[owned]
-        loss = self._task.loss(self._trainer.compute(own), own)
+        rows = self._trainer.compute(own, repeated=self._trainer.config.batch_size is None)
+        loss = self._task.loss(rows, own)
         (loss / len(numbers)).backward()
         return loss.item()
 

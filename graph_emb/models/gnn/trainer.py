@@ -19,8 +19,9 @@ from graph_emb.graph.partition_book import as_book
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.optimizer import OPTIMIZERS
-from graph_emb.sampling.blocks import whole_graph
+from graph_emb.sampling.blocks import Batch, whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
+from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
 from graph_emb.table.initializers import Normal, XavierUniform
 from graph_emb.transport import runtime
 from graph_emb.transport.base import WEIGHT
@@ -32,7 +33,7 @@ class Trainer:
     """A network that computes rows of the nodes of type ``target``, with its input rows and optimizers.
 
     Args:
-        graph: The whole graph.
+        graph: The whole graph, or this rank's part of it.
         target: The node type.
         network: Takes blocks and rows by type, gives rows by type.
         inputs: Its input rows.
@@ -46,7 +47,7 @@ class Trainer:
 
     def __init__(
         self,
-        graph: HeteroGraph,
+        graph: HeteroGraph | OwnEdges,
         target: str,
         network: nn.Module,
         inputs: InputRows,
@@ -66,24 +67,55 @@ class Trainer:
         self.average: WeightAverage | None = None
         self.own_seed = (seed * self.num_ranks + self.rank) % (1 << 64)  # the largest that torch takes
         self.generator = torch.Generator().manual_seed(seed % (1 << 64))
-        self._sampling = None if config.fanouts is None else NeighborSampling(graph, config.fanouts, seed)
+        self._sampling: NeighborSampling | None = None
+        self._whole: Batch | None = None
+        self._all_neighbors: PartitionedNeighborSampling | None = None
+        self._repeated: Batch | None = None  # of a partitioned graph: what every step computes, and every evaluation
+        self._judged: Batch | None = None
+        if isinstance(graph, OwnEdges):
+            self._all_neighbors = PartitionedNeighborSampling(graph, (-1,) * config.num_layers, seed)
+            self._sampling = self._all_neighbors
+            if config.fanouts is not None:
+                self._sampling = PartitionedNeighborSampling(graph, config.fanouts, seed)
+            self._own = graph
+            return
+        if config.fanouts is not None:
+            self._sampling = NeighborSampling(graph, config.fanouts, seed)
         self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
 
     def owned(self, nodes: Tensor) -> Tensor:
         """Positions in ``nodes`` (B,) of the target nodes that this rank trains on."""
         return self.inputs.owned(self.target, nodes, self.rank, self.num_ranks)
 
-    def compute(self, nodes: Tensor) -> Tensor:
-        """The network's rows of distinct target nodes (B,), shape (B, O), in training."""
+    def compute(self, nodes: Tensor, repeated: bool = False) -> Tensor:
+        """The network's rows of distinct target nodes (B,), shape (B, O), in training.
+
+        Args:
+            repeated: These are the nodes of every step of this rank, in any order, and so for every rank.
+        """
         if self._sampling is None:
             return self.compute_all().index_select(0, nodes.to(self.device))
-        batch = self._sampling.sample({self.target: nodes}).to(self.device)
-        out: Tensor = self.network(batch.blocks, self.inputs.gather(batch.inputs))[self.target]
-        return out
+        if not (repeated and self.config.fanouts is None):
+            return self._computed(self.network, self._sampled(self._sampling, nodes))
+        ordered, places = torch.unique(nodes, return_inverse=True)
+        if self._repeated is None:
+            self._repeated = self._sampled(self._sampling, ordered)
+        return self._computed(self.network, self._repeated).index_select(0, places.to(self.device))
 
     def compute_all(self) -> Tensor:
         """The network's rows of all target nodes, shape (N, O), from whole neighbourhoods, in training."""
-        out: Tensor = self.network(self._whole.blocks, self.inputs.gather(self._whole.inputs))[self.target]
+        assert self._whole is not None
+        return self._computed(self.network, self._whole)
+
+    def _sampled(self, sampling: NeighborSampling, nodes: Tensor) -> Batch:
+        """A batch on the network's device; of a partitioned graph its inputs are rows of tables."""
+        if self._whole is None:
+            nodes = self.inputs.rows_of(self.target, nodes)
+        return sampling.sample({self.target: nodes}).to(self.device)
+
+    def _computed(self, network: Any, batch: Batch, tables: Mapping[str, DistEmbedding] | None = None) -> Tensor:
+        rows = self.inputs.gather(batch.inputs, tables, are_rows=self._whole is None)
+        out: Tensor = network(batch.blocks, rows)[self.target]
         return out
 
     def start_epoch(self, epoch: int) -> None:
@@ -108,10 +140,32 @@ class Trainer:
         transport.barrier()
         module = self.evaluated(self.network.module)
         module.eval()
-        rows = self.inputs.gather(self._whole.inputs, None if self.average is None else self.average.tables)
-        out: Tensor = module(self._whole.blocks, rows)[self.target]
+        tables = None if self.average is None else self.average.tables
+        if self._whole is None:
+            out = self._rows_of_parts(module, tables)
+        else:
+            out = self._computed(module, self._whole, tables).float().cpu()
         module.train()
-        return out.float().cpu()
+        return out
+
+    def _rows_of_parts(self, module: nn.Module, tables: Mapping[str, DistEmbedding] | None) -> Tensor:
+        """``final_rows`` where each rank computes its own nodes, as many at a time as a batch may have."""
+        own, sampling = self._own, self._all_neighbors
+        assert sampling is not None
+        names, places = own.names[self.target], own.places[self.target]
+        largest = max(high - low for low, high in map(places.owned, range(self.num_ranks)))
+        out: Tensor | None = None
+        for start in range(0, largest, EVALUATED):
+            chosen = names[start : start + EVALUATED]
+            batch = self._judged or self._sampled(sampling, chosen)
+            if largest <= EVALUATED:  # the same one in every evaluation
+                self._judged = batch
+            found = self._computed(module, batch, tables).float().cpu()
+            if out is None:
+                out = torch.zeros(own.num_nodes[self.target], found.shape[1])
+            out[chosen] = found
+        assert out is not None
+        return own.group.sum(out, "rows of the evaluation")  # all but one of the summands are 0
 
     def batches(self, count: int) -> Sequence[Tensor]:
         """Positions among ``count`` in random order, a batch of all ranks at a time; the same on every rank."""
@@ -155,6 +209,8 @@ def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:
     return group if group is not None and group.world_size > 1 else None
 
 
+EVALUATED = 1 << 14
+"""Nodes of a rank that an evaluation computes at a time, with all their neighbours."""
 CHUNK_ROWS = 1 << 16
 """Rows of a table that are averaged at a time."""
 
@@ -230,11 +286,13 @@ class InputRows:
     Args:
         num_nodes: N of each node type.
         config: Width, rule, learning rate and first rows of the tables.
-        features: Shape (N, any width), floating, for some node types; the others get a table.
+        features: Shape (N, any width), floating, for some node types; the others get a table. Where ``own`` is given:
+            of this rank's nodes, (R, any width); they then lie in tables that do not learn.
         policies: Partition policies of node types, see ``DistEmbedding``; ids stay those of the graph.
         prefix: A table is named by its node type with this before it; None: by a fresh number.
         seed: Of the initial values.
         device: Where the network runs; in local mode the tables lie there too.
+        own: This rank's part of the graph; None: it is whole.
     Attributes:
         tables: By node type; empty where all have features.
         rows: The row of each node in a table that its policy numbers otherwise, shape (N,), by node type.
@@ -255,13 +313,15 @@ class InputRows:
         prefix: str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        own: OwnEdges | None = None,
     ) -> None:
         for kind, given in (("features", features), ("policies", policies)):
             for ntype in given or {}:
                 if ntype not in num_nodes:
                     raise unknown_name(f"node type of {kind}", ntype, num_nodes)
         self._num_nodes, self._device = dict(num_nodes), torch.device(device)
-        self.features = {t: _matrix(t, f, num_nodes[t]) for t, f in (features or {}).items()}
+        counts = num_nodes if own is None else {ntype: len(names) for ntype, names in own.names.items()}
+        self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
         self._policies, self._prefix, self._dim = dict(policies or {}), prefix, config.dim
         self.rows: dict[str, Tensor] = {}
@@ -275,6 +335,13 @@ class InputRows:
                 first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
                 self.tables[ntype] = self._table(ntype, first)
         self.widths = {t: self.features[t].shape[1] if t in self.features else config.dim for t in num_nodes}
+        self._frozen: dict[str, DistEmbedding] = {}
+        for ntype in list(self.features) if own is not None else ():
+            assert own is not None
+            self._frozen[ntype] = DistEmbedding(
+                num_nodes[ntype], self.widths[ntype], init_func=None, part_policy=self._policies.get(ntype)
+            )
+            self._frozen[ntype].weight[own.owned(ntype)] = self.features.pop(ntype)
         self.optimizer = None
         if self.tables:
             tables = list(self.tables.values())
@@ -294,7 +361,9 @@ class InputRows:
         """Elements of all tables."""
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables.values())
 
-    def gather(self, ids: Mapping[str, Tensor], tables: Mapping[str, DistEmbedding] | None = None) -> dict[str, Tensor]:
+    def gather(
+        self, ids: Mapping[str, Tensor], tables: Mapping[str, DistEmbedding] | None = None, are_rows: bool = False
+    ) -> dict[str, Tensor]:
         """Rows of ids (B,) of every node type, shape (B, D); of learnable ones with their gradients recorded.
 
         Every table is asked, also for no rows: ranks in lockstep make the same calls.
@@ -302,11 +371,16 @@ class InputRows:
         Args:
             ids: By node type.
             tables: To ask instead of the learnable ones.
+            are_rows: The ids are rows of tables, not nodes.
         """
         tables, found = self.tables if tables is None else tables, {}
         for ntype in self._num_nodes:
-            if ntype in tables:
-                found[ntype] = tables[ntype](self.rows_of(ntype, ids[ntype]), device=self._device)
+            if ntype in self._frozen:
+                with torch.no_grad():
+                    found[ntype] = self._frozen[ntype](ids[ntype], device=self._device)
+            elif ntype in tables:
+                rows = ids[ntype] if are_rows else self.rows_of(ntype, ids[ntype])
+                found[ntype] = tables[ntype](rows, device=self._device)
             else:
                 found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
         return found

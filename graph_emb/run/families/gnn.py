@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,13 @@ from graph_emb.graph.views import PlainDataset, plain_dataset, typed_nodes
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
+from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, SeedsResult, each_seed
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
 from graph_emb.run.machine import check_memory
-from graph_emb.run.parallel import policies_for
+from graph_emb.run.parallel import Trainers
+from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition.partitioned import PartPolicy
 
 LINK_METRICS = {
@@ -38,7 +40,7 @@ LINK_METRICS = {
 
 @dataclass(frozen=True, eq=False)
 class GNNData:
-    """Graph, task and features of a run, whole on every rank.
+    """Graph, task and features of a run, whole.
 
     Attributes:
         name: As the data set is called.
@@ -53,14 +55,29 @@ class GNNData:
     features: Mapping[str, Any] = field(default_factory=dict)
 
 
-MESSAGE_KINDS = (GNNData, HeteroGraph, NodeTask, LinkTask)
-"""The classes of the data that the first rank hands to the others."""
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What a process holds of the data of a run.
+
+    Attributes:
+        graph: The whole graph, or the edges into a trainer's nodes.
+        task: Labels and split, whole.
+        features: By node type, of the graph's or of the trainer's nodes.
+        policies: Who owns which node, by type; empty where the process is alone.
+    """
+
+    graph: HeteroGraph | OwnEdges
+    task: NodeTask | LinkTask
+    features: Mapping[str, Any]
+    policies: Mapping[str, PartPolicy]
+
+
+MESSAGE_KINDS = (NodeTask, LinkTask)
+"""The classes of what the first rank tells the others."""
 
 
 class GNNFamily(Family):
     """See ``graph_emb.run.family.Family``."""
-
-    _policies: Mapping[str, PartPolicy] = {}  # of a job's tables, by node type
 
     def load(self) -> GNNData:
         """Graph, task and features."""
@@ -118,14 +135,9 @@ class GNNFamily(Family):
             raise ConfigError(
                 f"model.num_seeds = {self.model.num_seeds}: checkpoints hold one training; start a run for each seed"
             )
-        ranks = job.ranks
-        data = dataset if ranks is None else ranks.group.gather_objects(dataset, "graph", MESSAGE_KINDS)[0]
-        assert data is not None
-        self._policies = (
-            {} if ranks is None else policies_for(ranks, self.config, None if dataset is None else dataset.graph)
-        )
+        held = self._held(dataset, job.ranks)
         with torch_threads(self.config.train.threads):
-            first, runs, interrupted = self._train_all(data, job)
+            first, runs, interrupted = self._train_all(held, dataset, job)
         if not first:
             return Trained({}, interrupted)
         metrics = {
@@ -138,17 +150,32 @@ class GNNFamily(Family):
             metrics["finished_seeds"] = found.as_dict()
         return Trained(first, interrupted, metrics, found)
 
+    def _held(self, dataset: GNNData | None, ranks: Trainers | None) -> Held:
+        """What this process holds of the data: the whole, or a trainer's part. Every rank calls it."""
+        if ranks is None:
+            assert dataset is not None
+            return Held(dataset.graph, dataset.task, dataset.features, {})
+        whole = None
+        if dataset is not None:
+            columns = {ntype: {parallel.FEATURES: _floats(rows)} for ntype, rows in dataset.features.items()}
+            whole = replace(dataset.graph, node_data=columns, edge_data={})
+        with parallel.parts_for(ranks, self.config, whole) as (parts, _):
+            own, features = parallel.own_edges(parts, ranks)
+            policies = {ntype: parts.policy(ntype) for ntype in parts.ntypes}
+        task = ranks.group.gather_objects(None if dataset is None else dataset.task, "task", MESSAGE_KINDS)[0]
+        return Held(own, task, features, policies)
+
     def _train_all(
-        self, data: GNNData, job: TrainingJob
+        self, held: Held, dataset: GNNData | None, job: TrainingJob
     ) -> tuple[dict[str, Embeddings], dict[int, dict[str, Any]], bool]:
         """The first seed's rows, on the first rank; what every seed found; and whether Ctrl-C ended the last one."""
         first: dict[str, Embeddings] = {}
         runs: dict[int, dict[str, Any]] = {}
         seeds = range(self.config.seed, self.config.seed + self.model.num_seeds)
         try:
-            for seed, result in each_seed(seeds, lambda seed: self._train_one(data, seed, job)):
+            for seed, result in each_seed(seeds, lambda seed: self._train_one(held, dataset, seed, job)):
                 if seed == self.config.seed:
-                    first = _tables(data.graph, result, wanted=job.ranks is None or job.ranks.rank == 0)
+                    first = _tables(dataset, result)
                 runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
                 if result.interrupted:
                     return first, runs, True
@@ -159,11 +186,11 @@ class GNNFamily(Family):
             return first, runs, True
         return first, runs, False
 
-    def _train_one(self, data: GNNData, seed: int, job: TrainingJob) -> GNNResult:
+    def _train_one(self, held: Held, dataset: GNNData | None, seed: int, job: TrainingJob) -> GNNResult:
         ranks, checkpoints = job.ranks, job.checkpoints
         options: dict[str, Any] = {
-            "features": data.features,
-            "policies": self._policies,
+            "features": held.features,
+            "policies": held.policies,
             "group": None if ranks is None else ranks.group,
             "seed": seed,
             "device": self.config.train.device,
@@ -172,12 +199,12 @@ class GNNFamily(Family):
             "checkpoints": checkpoints,
             "table_prefix": None if checkpoints is None else "",
         }
-        if checkpoints is not None and (ranks is None or ranks.rank == 0):
-            for ntype, ids in data.graph.node_ids.items():
+        if checkpoints is not None and dataset is not None:
+            for ntype, ids in dataset.graph.node_ids.items():
                 save_ids(checkpoints.folder, ntype, ids)
-        if isinstance(data.task, NodeTask) and isinstance(self.model, RGCNConfig):
-            return train_rgcn(data.graph, data.task, self.model, **options)
-        return train_sage(data.graph, data.task, self.model, **options)
+        if isinstance(held.task, NodeTask) and isinstance(self.model, RGCNConfig):
+            return train_rgcn(held.graph, held.task, self.model, **options)
+        return train_sage(held.graph, held.task, self.model, **options)
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""
@@ -195,13 +222,17 @@ def _links(dataset: PlainDataset, metrics: tuple[str, ...] | None) -> GNNData:
     return GNNData(dataset.name, read_graph(dataset.graph), LinkTask(dataset.link_split, metrics), features)
 
 
-def _tables(graph: HeteroGraph, result: GNNResult, wanted: bool) -> dict[str, Embeddings]:
-    """All rows of all tables on the rank that wants them; every rank calls it."""
+def _tables(dataset: GNNData | None, result: GNNResult) -> dict[str, Embeddings]:
+    """All rows of all tables on the rank that has the data; every rank calls it."""
     found = {}
     for ntype, table in result.tables.items():
-        rows = all_rows(table, wanted)
-        if rows is not None:
+        rows = all_rows(table, wanted=dataset is not None)
+        if rows is not None and dataset is not None:
             rows = rows[torch.from_numpy(table.original_ids.find(np.arange(table.num_embeddings)))]
-            ids = graph.node_ids.get(ntype, np.arange(table.num_embeddings))
+            ids = dataset.graph.node_ids.get(ntype, np.arange(table.num_embeddings))
             found["node" if ntype == NODE_TYPE else ntype] = Embeddings(rows.numpy(), ids)
     return found
+
+
+def _floats(rows: Any) -> np.ndarray:
+    return np.ascontiguousarray(rows, np.float32)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,13 @@ import pytest
 import torch
 
 import graph_emb as ge
+import partition
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.train import train_rgcn, train_sage
+from graph_emb.run.parallel import FEATURES, Trainers, own_edges
 from graph_emb.transport.process_group import ProcessGroup
 from partition.partitioned import PartPolicy
 from tests.models.gnn.planted import planted, planted_links
@@ -39,20 +43,39 @@ def two_ranks() -> Iterator[Ranks]:
     made.close()
 
 
-def collective(config: Any, links: bool) -> Any:
-    ge.init(mode="collective", timeout=60)
+def collective(config: Any, links: bool, parts: str | None = None, features: bool = False) -> Any:
+    transport: Any = ge.init(mode="collective", timeout=60)
     try:
-        return learn(config, links)
+        own = None if parts is None else Trainers(transport.group, transport)
+        return learn(config, links, features=features, own=own, parts=parts)
     finally:
         ge.shutdown()
 
 
-def learn(config: Any, links: bool, group: ProcessGroup | None = None) -> Any:
+def planted_features() -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(30, 6)).astype(np.float32)
+
+
+def learn(
+    config: Any,
+    links: bool,
+    group: ProcessGroup | None = None,
+    features: bool = False,
+    own: Trainers | None = None,
+    parts: str | None = None,
+) -> Any:
+    """Train on the whole graph, or on the part of it that a trainer owns."""
+    graph: Any
     graph, task = planted_links() if links else planted()
     book = RangeBook([0, 30, 120])  # uneven parts, of users in another order than the graph's
-    policies = None if links else {"user": PartPolicy("node~user", book, ArrayIds(ORDER, len(ORDER)))}
+    policies: Any = None if links else {"user": PartPolicy("node~user", book, ArrayIds(ORDER, len(ORDER)))}
+    given: dict[str, np.ndarray] = {"tag": planted_features()} if features else {}
+    if own is not None:
+        held = partition.load(str(parts))
+        graph, given = own_edges(held, own)
+        policies = {ntype: held.policy(ntype) for ntype in held.ntypes}
     train: Any = train_sage if links else train_rgcn
-    result = train(graph, task, config, group=group, policies=policies)
+    result = train(graph, task, config, group=group, policies=policies, features=given)
     rows = {}
     for ntype, table in result.tables.items():
         places = table.original_ids.find(np.arange(table.num_embeddings))
@@ -73,11 +96,34 @@ STEPS = {
 def test_two_ranks_take_the_steps_of_one(two_ranks: Ranks, steps: str) -> None:
     """The same batches, samples and negatives: the gradient is the same sum, in tables and in networks."""
     config, links = STEPS[steps]
-    alone = learn(config, links)
-    found = two_ranks.run(collective, 2, config, links)
+    assert_same_steps(two_ranks.run(collective, 2, config, links), learn(config, links))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+@pytest.mark.parametrize("steps", [*STEPS, "features", "average"])
+def test_ranks_with_a_part_of_the_graph_take_the_steps_of_one(
+    two_ranks: Ranks, tmp_path: Path, steps: str, num_ranks: int
+) -> None:
+    """Owners draw the neighbours, tables give the features, evaluation goes by parts: as if the graph were whole."""
+    config, links = STEPS.get(steps, STEPS["sampled"])
+    if steps == "average":
+        config = config.replace(ema_decay=0.5)
+    graph, features = (planted_links() if links else planted())[0], steps == "features"
+    if features:
+        graph = replace(graph, node_data={"tag": {FEATURES: planted_features()}})
+    parts = partition.build(graph, 4, "random", seed=1, out=tmp_path / "parts", report=False).path
+    found = two_ranks.run(collective, num_ranks, config, links, str(parts), features)
+    assert_same_steps(found, learn(config, links, features=features))
+
+
+def assert_same_steps(found: Any, alone: Any) -> None:
     for history, rows, dense in found:
         for ours, theirs in zip(history, alone[0], strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+            for part in ("valid", "test"):
+                assert (ours[part] is None) == (theirs[part] is None)
+                for metric, value in (ours[part] or {}).items():
+                    assert value == pytest.approx(theirs[part][metric], abs=0.06), "one node of those judged, or two"
         for ntype, expected in alone[1].items():
             torch.testing.assert_close(rows[ntype], expected, rtol=0, atol=2e-3)
         for parameter, expected in zip(dense, alone[2], strict=True):
