@@ -66,6 +66,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/walks.py --json runs/walks.json
 	$(BIN)/python benchmarks/skipgram.py --json runs/skipgram.json
 	$(BIN)/python benchmarks/collective.py --json runs/collective.json
+	$(BIN)/python benchmarks/lookup.py --json runs/lookup.json
 	$(BIN)/python benchmarks/kvstore.py --json runs/kvstore.json
 	$(BIN)/python benchmarks/partition_methods.py --json runs/partition.json
 	$(BIN)/python benchmarks/partition_build.py --json runs/partition_build.json
