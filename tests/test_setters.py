@@ -164,7 +164,7 @@ def test_clocks_that_are_not_there_are_not_set() -> None:
     half = table("four", dtype=torch.bfloat16)
     rounding = ge.SparseSGD([half], stochastic_rounding=True)
     rounding.set_step(7)
-    assert half.optm_state["rounding_step"].tolist() == [7]
+    assert half.optm_state["table_step"].tolist() == [7]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -18,6 +18,7 @@ from graph_emb.compat.fbgemm import (
     BoundsCheckMode,
     ComputeDevice,
     EmbeddingLocation,
+    GlobalWeightDecayDefinition,
     OptimType,
     PoolingMode,
     SparseType,
@@ -220,8 +221,30 @@ def test_11_what_a_constructor_takes_can_be_trained() -> None:
                 assert any(word in str(error) for word in (optimizer.name, mode.name))  # noqa: PT017
                 continue
             assert (step(tbe, [0, 1])[:2] != rows()[:2]).all()
-    with pytest.raises(ConfigError, match="weight_decay_mode=DECOUPLE_GLOBAL"):
-        module(rows(), optimizer=OptimType.EXACT_ROWWISE_ADAGRAD, weight_decay_mode=WeightDecayMode.DECOUPLE_GLOBAL)
+
+
+@pytest.mark.parametrize("definition", [None, GlobalWeightDecayDefinition()])
+def test_11_global_decay_shrinks_all_rows_in_every_step(definition: Any) -> None:
+    """As above: there is no CPU kernel of it."""
+    lr, decay, eps = 0.1, 0.5, 1e-8
+    tbe = module(
+        rows(),
+        optimizer=OptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=lr,
+        weight_decay=decay,
+        weight_decay_mode=WeightDecayMode.DECOUPLE_GLOBAL,
+        global_weight_decay=definition,
+    )
+    w, total = rows().double().numpy(), np.zeros(4)
+    for ids in ([0, 1], [1], [1, 2], [1, 0], [1]):
+        out = tbe(torch.tensor([3, *ids]), torch.arange(len(ids) + 2))
+        np.testing.assert_allclose(out[0].detach().double().numpy(), w[3], rtol=1e-5)  # as it is read before the step
+        out.backward(torch.cat([torch.zeros(1, 8), torch.ones(len(ids), 8)]))
+        w *= 1 - lr * decay
+        for r in ids:
+            total[r] += 1.0
+            w[r] -= lr / (np.sqrt(total[r]) + eps)
+    np.testing.assert_allclose(tbe.split_embedding_weights()[0].double().numpy(), w, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("argument", ["weights_precision", "output_dtype"])

@@ -25,6 +25,7 @@ from graph_emb.compat.fbgemm.options import (
     ComputeDevice,
     EmbeddingLocation,
     EmbOptimType,
+    GlobalWeightDecayDefinition,
     OptimType,
     PoolingMode,
     SparseType,
@@ -49,6 +50,7 @@ __all__ = [
     "ComputeDevice",
     "EmbOptimType",
     "EmbeddingLocation",
+    "GlobalWeightDecayDefinition",
     "OptimType",
     "PoolingMode",
     "SparseType",
@@ -112,11 +114,13 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         max_norm: Of touched rows; 0: any.
         learning_rate, eps, momentum, eta, beta1, beta2: Of the optimizer; a number that it does not use is refused.
         weight_decay, weight_decay_mode: NONE decouples the decay in Adam's and LAMB's kinds, is LARS's own, and
-            elsewhere refuses a decay; L2 and DECOUPLE hold for every optimizer.
+            elsewhere refuses a decay; L2, DECOUPLE and DECOUPLE_GLOBAL hold for every optimizer. The last one decays
+            all rows in every step, those too that none has touched yet.
         pooling_mode: SUM, MEAN (divides by the number of ids, whatever their weights) or NONE.
         device: Of the tables, as ``embedding_specs`` say it.
         bounds_check_mode: FATAL and NONE raise, WARNING and IGNORE drop.
         table_names: Unique among all live tables.
+        global_weight_decay: A ``GlobalWeightDecayDefinition``, of DECOUPLE_GLOBAL.
         extra_optimizer_config: Adam's clock.
     Attributes:
         tables: The ``DistEmbedding`` of each table, (T,).
@@ -153,6 +157,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         device: torch.device | str | int | None = None,
         bounds_check_mode: Any = BoundsCheckMode.WARNING,
         table_names: Sequence[str] | None = None,
+        global_weight_decay: Any = None,
         extra_optimizer_config: Any = None,
         embedding_table_index_type: torch.dtype = torch.int64,
         embedding_table_offset_type: torch.dtype = torch.int64,
@@ -194,7 +199,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             DistEmbedding(rows, width, name, dtype=stored, device=self._device, bounds=bounds)
             for (rows, width, *_), name in zip(self.embedding_specs, names, strict=True)
         ]
-        options = decay(self.optimizer, weight_decay, weight_decay_mode)
+        options = decay(self.optimizer, weight_decay, weight_decay_mode, global_weight_decay)
         if stochastic_rounding and stored != torch.float32:
             options["stochastic_rounding"] = True
         if max_norm:
@@ -330,7 +335,10 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
     def split_embedding_weights(self) -> list[Tensor]:
         """The rows of each table that this process stores, (rows, D), to be read and filled in place."""
         self.flush()
-        return [table.shard.weight for table in self.tables]
+        shards = [table.shard for table in self.tables]
+        for shard in shards:
+            shard.settle()
+        return [shard.weight for shard in shards]
 
     def split_optimizer_states(self) -> list[list[Tensor]]:
         """The state of each table in FBGEMM's order, an empty list for each where there is none."""

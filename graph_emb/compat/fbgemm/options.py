@@ -63,6 +63,14 @@ class UserEnabledConfigDefinition:
     use_rowwise_bias_correction: bool = False
 
 
+@dataclass(frozen=True)
+class GlobalWeightDecayDefinition:
+    """Of DECOUPLE_GLOBAL: the first step that decays, and the least factor; theirs other than 0 are refused."""
+
+    start_iter: int = 0
+    lower_bound: float = 0.0
+
+
 _ADAM = ("eps", "beta1", "beta2")
 RULES: dict[OptimType, tuple[type[SparseOptimizer], tuple[str, ...]]] = {
     OptimType.EXACT_SGD: (SparseSGD, ()),
@@ -81,7 +89,7 @@ STATE = ("sum", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """What ``split_optimizer_states`` has of each table, in FBGEMM's order."""
 ABSENT: dict[str, Any] = {
     **dict.fromkeys(("cache_precision", "record_cache_metrics", "ensemble_mode", "emainplace_mode")),
-    **dict.fromkeys(("counter_based_regularization", "cowclip_regularization", "global_weight_decay")),
+    **dict.fromkeys(("counter_based_regularization", "cowclip_regularization")),
     **dict.fromkeys(("stats_reporter_config", "optimizer_state_dtypes", "multipass_prefetch_config")),
     **dict.fromkeys(("enforce_hbm", "gather_uvm_cache_stats", "uvm_non_rowwise_momentum"), False),
     **dict.fromkeys(("use_experimental_tbe", "prefetch_pipeline", "uvm_host_mapped"), False),
@@ -141,12 +149,17 @@ def outside(mode: Any) -> Any:
     return "drop" if found in (BoundsCheckMode.WARNING, BoundsCheckMode.IGNORE) else "raise"
 
 
-def decay(optimizer: OptimType, weight_decay: float, mode: Any) -> dict[str, Any]:
+DECAYS = {"NONE": None, "L2": "l2", "DECOUPLE": "decoupled", "DECOUPLE_GLOBAL": "lazy"}
+
+
+def decay(optimizer: OptimType, weight_decay: float, mode: Any, of_all_rows: Any) -> dict[str, Any]:
     """Our options for FBGEMM's weight decay."""
-    known = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
-    word = {"L2": "l2", "DECOUPLE": "decoupled", "NONE": None}[
-        member(WeightDecayMode, mode, "weight_decay_mode", *known).name
-    ]
+    word = DECAYS[member(WeightDecayMode, mode, "weight_decay_mode", *(WeightDecayMode[name] for name in DECAYS)).name]
+    if of_all_rows is not None and (word != "lazy" or of_all_rows.start_iter or of_all_rows.lower_bound):
+        raise ConfigError(
+            f"global_weight_decay={of_all_rows!r} needs weight_decay_mode=DECOUPLE_GLOBAL, start_iter 0 and "
+            "lower_bound 0"
+        )
     if word is None:
         if weight_decay and not set(RULES[optimizer][1]) & {"beta1", "eta"}:
             raise ConfigError(
