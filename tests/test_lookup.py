@@ -36,8 +36,10 @@ def separately(asked: Asked) -> list[Tensor]:
     return [emb(ids) for emb, ids in asked]
 
 
-def trained(call: Callable[[Asked], list[Tensor]], rank: int, world_size: int, prefetch: bool = False) -> list[Tensor]:
-    """All rows that were handed out in some steps, and the tables after them."""
+def trained(
+    call: Callable[[Asked], list[Tensor]], rank: int, world_size: int, prefetch: bool = False, mode: str = "l2"
+) -> list[Tensor]:
+    """All rows that were handed out in some steps, and the tables after them; ``mode``: of their weight decay."""
     init = ge.initializers.Uniform(-1, 1, seed=2)
     tables = [
         ge.DistEmbedding(20, 3, "nodes", init, BOOK, dtype=torch.float64),
@@ -45,7 +47,7 @@ def trained(call: Callable[[Asked], list[Tensor]], rank: int, world_size: int, p
         ge.DistEmbedding(6, 2, "types", init, dtype=torch.bfloat16),
     ]
     nodes, edges, types = tables
-    opt = ge.SparseAdam(tables, lr=0.1)
+    opt = ge.SparseAdam(tables, lr=0.1, weight_decay=0.25, weight_decay_mode=mode)
     seen = []
     for k in range(STEPS):
         gen = torch.Generator().manual_seed(10 * k + rank)
@@ -78,11 +80,12 @@ def equal(found: list[Tensor], expected: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["local", "kvstore"])
-def test_in_one_process_they_are_those_of_separate_calls(mode: str) -> None:
+@pytest.mark.parametrize("decay", ["l2", "lazy"])
+def test_in_one_process_they_are_those_of_separate_calls(mode: str, decay: str) -> None:
     found = []
     for call in (ge.lookup, separately):
         ge.init(mode=mode)
-        found.append(trained(call, 0, 1))
+        found.append(trained(call, 0, 1, mode=decay))
         ge.shutdown()
     assert found[0][1].shape == (5, 5)
     assert not found[0][1][1:3].any()
@@ -91,11 +94,12 @@ def test_in_one_process_they_are_those_of_separate_calls(mode: str) -> None:
 
 def both_ways() -> tuple[bool, list[int], list[int]]:
     """Whether they are equal, with and without a prefetch; and joint calls and bytes of one lookup and of two calls."""
-    found, calls, sent = [], [], []
+    found, calls, sent, lazy = [], [], [], []
     for call, prefetch in ((ge.lookup, False), (separately, False), (ge.lookup, True), (separately, True)):
         transport: Any = ge.init(mode="collective", timeout=60)
         try:
             found.append(trained(call, transport.rank, transport.world_size, prefetch))
+            lazy.append(trained(call, transport.rank, transport.world_size, prefetch, "lazy"))
             init = ge.initializers.Uniform(seed=1)
             tables = [ge.DistEmbedding(20, 4, name, init) for name in ("a", "b")]
             before = transport.group.num_calls, transport.traffic
@@ -105,7 +109,8 @@ def both_ways() -> tuple[bool, list[int], list[int]]:
             sent.append(transport.traffic.bytes_sent - before[1].bytes_sent)
         finally:
             ge.shutdown()
-    return all(equal(one, found[0]) for one in found), calls, sent
+    same = all(equal(one, first) for way, first in ((found, found[0]), (lazy, lazy[0])) for one in way)
+    return same and not equal(found[0], lazy[0]), calls, sent
 
 
 @pytest.mark.dist

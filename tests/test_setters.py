@@ -185,9 +185,14 @@ def reset(rank: int, world_size: int) -> dict[str, Tensor]:
         "SparseAdagrad": ge.initializers.Uniform(-1, 1, seed=5),
         "SparseAdam": ge.initializers.FromArray(torch.arange(3.0 * NUM).view(NUM, DIM)),
         "SparseRowLAMB": Runs(),
+        "SparseSGD": Runs(),
     }.items():
         emb = table(kind, init_func=init)
-        options = {"initial_accumulator_value": 0.5} if kind == "SparseAdagrad" else {"bias_correction": "row"}
+        options: dict[str, Any] = {"bias_correction": "row"}
+        if kind == "SparseAdagrad":
+            options = {"initial_accumulator_value": 0.5}
+        if kind == "SparseSGD":
+            options = {"weight_decay": 0.5, "weight_decay_mode": "lazy", "count_rows": True}
         opt = getattr(ge, kind)([emb], lr=0.5, **options)
         emb.freeze(torch.tensor([4]))
         for k in range(3):
@@ -234,6 +239,10 @@ def test_rows_begin_again(once: dict[str, Tensor]) -> None:
     state = once["SparseAdagrad sum"][1:].view(NUM, DIM)
     assert state[again].tolist() == [[1.5] * 3, [0.5] * 3, [1.5] * 3, [1.5] * 3]  # 4 is frozen
     assert (state[[1, 2, 3, 6, 7, 8, 9, 10]] == 0.5 + 1 + 4 + 9 + 1).all()
+    rows = torch.arange(1.0, NUM + 1, dtype=torch.float64)[torch.from_numpy(ORIGINAL)]
+    assert torch.equal(once["SparseSGD rows"][again, 0], rows[again])  # of lazy decay: they lack none
+    torch.testing.assert_close(once["SparseSGD later"][[0, 5, 11], 0], 0.75 * rows[[0, 5, 11]] - 0.5)
+    assert once["SparseSGD row_count"][1:].tolist() == [1, 4, 4, 4, 0, 1, 4, 4, 4, 4, 4, 1]
     steps = once["SparseAdam step"][1:]
     assert steps.tolist() == [1, 4, 4, 4, 0, 1, 4, 4, 4, 4, 4, 1]
     moved = once["SparseAdagrad rows"] - once["SparseAdagrad later"]
