@@ -540,3 +540,15 @@ def test_it_is_fbgemms_module_where_that_one_is_right(kind: str, mode: PoolingMo
             out.sum().backward()
     for one, two in zip(theirs.split_embedding_weights(), ours.split_embedding_weights(), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", list(PoolingMode))
+def test_a_batch_without_bags_is_a_step_all_the_same(mode: PoolingMode) -> None:
+    """As on a rank that has run out of ids: the others wait for its step."""
+    tbe = module(optimizer=OptimType.ADAM, pooling_mode=mode)
+    before = [weight.clone() for weight in tbe.split_embedding_weights()]
+    out = tbe(torch.tensor([], dtype=torch.int64), torch.tensor([0]))
+    assert out.shape == ((0, 4) if mode == PoolingMode.NONE else (0, 4 + 6 + 3 + 6))
+    out.sum().backward()
+    assert [state["step"].tolist() for state in tbe.get_optimizer_state()] == [[1]] * 3
+    assert all(torch.equal(one, two) for one, two in zip(before, tbe.split_embedding_weights(), strict=True))
