@@ -5,9 +5,7 @@ Legend: B asked ids, D width.
 
 from __future__ import annotations
 
-import itertools
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,23 +16,16 @@ from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.gradient_trace import Capture, Trace, received
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
+from graph_emb.named_store import NamedStore
+from graph_emb.open_tables import Lifetime, next_name, objects_of
 from graph_emb.optim.apply import merge, merged_bags
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import FLOAT_DTYPES, EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
-from graph_emb.transport.base import Traffic, Transport
+from graph_emb.transport.base import Named, Traffic, Transport
 from graph_emb.weight import Weight
-
-_unnamed: weakref.WeakKeyDictionary[Transport, Iterator[int]] = weakref.WeakKeyDictionary()
-"""Numbers of each transport's tables without a name: the trainers of a job count alike, whatever they made before."""
-_open: weakref.WeakKeyDictionary[Transport, dict[str, weakref.WeakSet[DistEmbedding]]] = weakref.WeakKeyDictionary()
-"""The objects of each transport's tables by name; those of one table share their attributes."""
-
-
-class _Lifetime:
-    """Ends with the last object of a table."""
 
 
 class DistEmbedding:
@@ -90,9 +81,7 @@ class DistEmbedding:
             raise unknown_name("bounds", bounds, ("raise", "drop"))
         self._drops, self.dropped = bounds == "drop", 0
         self._transport = runtime.current()
-        if name is None:
-            name = f"embedding_{next(_unnamed.setdefault(self._transport, itertools.count()))}"
-        self._name = name
+        self._name = name = next_name(self._transport) if name is None else name
         num_rows, dim = checked_shape(self._name, num_embeddings, embedding_dim, dtype)
         book = as_book(part_policy, num_rows, self._name)
         ids = as_original_ids(original_ids, part_policy, num_rows, self._name)
@@ -106,7 +95,7 @@ class DistEmbedding:
             device=torch.device(device),
             original_ids=ids,
         )
-        objects = _open.setdefault(self._transport, {}).setdefault(name, weakref.WeakSet())
+        objects = objects_of(self._transport, name)
         for other in objects:
             if self._drops != other._drops:
                 raise ConfigError(f"a table {name!r} is alive with other bounds than {bounds!r}; choose another name")
@@ -117,8 +106,8 @@ class DistEmbedding:
             return
         self._part_policy = part_policy if part_policy is not None else book
         self._transport.create(self._spec)
-        self._lifetime = _Lifetime()
-        weakref.finalize(self._lifetime, self._transport.destroy, self._name)
+        self._transport.named[name] = Named(self._part_policy)
+        self._lifetime = Lifetime(self._transport, name)
         objects.add(self)
         self.anchor = torch.zeros((), requires_grad=True)
         self._live_trace = Trace()
@@ -407,7 +396,10 @@ class DistEmbedding:
         """The transport that stores the rows (``graph_emb.transport.base.Transport``)."""
         return self._transport
 
-    kvstore = transport  # DGL's word: its tables name their kvstore client so
+    @property
+    def kvstore(self) -> NamedStore:
+        """The mode's tables by name, with the words of DGL's kvstore client."""
+        return NamedStore(self._transport)
 
     @property
     def shard(self) -> EmbeddingShard:

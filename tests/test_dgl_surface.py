@@ -307,3 +307,99 @@ def test_trainers_that_differ_in_what_is_alive_are_told(ranks: Ranks, mode: str)
     else:
         (only,) = filter(None, said)
         assert "trainer 1 makes a new one, trainer 0 opens the one that is alive" in only
+
+
+# emb.kvstore
+
+
+def three(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.full(shape, 3, dtype=dtype)
+
+
+def by_name(transport: Any) -> dict[str, Any]:
+    emb, transport = table("t"), transport or current()
+    store, mine = emb.kvstore, torch.arange(NUM)[transport.rank :: transport.world_size]
+    store.init_data("t_sum", (NUM, 1), torch.float32, emb.part_policy, three)
+    store.init_data("other", [4, 2], torch.float64, None, None, is_gdata=False)
+    store.push("t", mine.tolist(), torch.ones(len(mine), DIM, dtype=torch.float64) * mine[:, None])
+    store.push("t_sum", mine.numpy(), np.ones((len(mine), 1), np.float32))
+    store.flush()
+    store.barrier()
+    dtype, shape, policy = store.get_data_meta("t_sum")
+    found = {
+        "rows": store.pull("t", [5, 0, 5])[:, 0].tolist(),
+        "sums": store.pull("t_sum", list(range(NUM))).flatten().unique().tolist(),
+        "names": (store.data_name_list(), store.gdata_name_list()),
+        "meta": (dtype, shape, policy == emb.part_policy, store.get_data_meta("t")[:2]),
+        "parts": store.get_partid("t", [0, 4, 5, 11]).tolist(),
+        "nonzero": (store.count_nonzero("t"), store.count_nonzero("other")),
+        "who": (store.client_id, store.machine_id, store.role, store.num_servers),
+    }
+    store.barrier()
+    store.delete_data("other")
+    found["left"] = store.data_name_list()
+    for wrong in (
+        lambda: store.delete_data("t"),
+        lambda: store.delete_data("gone"),
+        lambda: store.init_data("t", (NUM, DIM), torch.float64),
+        lambda: store.init_data("flat", (NUM,), torch.float64),
+        lambda: store.init_data("whole", (NUM, 1), torch.int64),
+    ):
+        with pytest.raises(ge.GraphEmbError) as caught:
+            wrong()
+        found.setdefault("said", []).append(str(caught.value))
+    store.barrier()
+    return found
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("mode", MODES)
+def test_the_store_answers_by_name_as_dgls_client(ranks: Ranks, mode: str) -> None:
+    answers = in_mode(ranks, mode, by_name)
+    for rank, found in enumerate(answers):
+        assert found["rows"] == [5, 0, 5]
+        assert found["sums"] == [1]
+        assert found["names"] == (["other", "t", "t_sum"], ["t_sum"])
+        assert found["meta"] == (torch.float32, (NUM, 1), True, (torch.float64, (NUM, DIM)))
+        assert found["parts"] == [0, 0, 1, 1]
+        assert found["nonzero"] == ((NUM - 1) * DIM, 0)
+        assert found["who"] == (rank, 0, "default", 1 if mode == "local" else 2)
+        assert found["left"] == ["t", "t_sum"]
+        for words, said in zip(
+            ("is the table of a DistEmbedding", "no table 'gone'", "'t' of shape", "(rows, 1)", "dtype torch.int64"),
+            found["said"],
+            strict=True,
+        ):
+            assert words in said
+
+
+def adagrad(data_store: Any, name: str, local_offset: Tensor, data: Tensor) -> None:
+    """DGL's published handler, with the state that ``init_data`` made."""
+    sums = data_store[f"{name}_sum"]
+    sums[local_offset] += data.pow(2).mean(dim=1, keepdim=True).to(sums.dtype)
+    data_store[name][local_offset] -= 0.1 * data / sums[local_offset].sqrt()
+
+
+def handled(transport: Any) -> list[float]:
+    emb = table("t")
+    store, before = emb.kvstore, emb.weight[:]
+    store.init_data("t_sum", (NUM, 1), torch.float64, emb.part_policy)
+    store.register_push_handler("t", adagrad)
+    transport.barrier()
+    for _ in range(2):
+        ids = torch.arange(NUM)[transport.rank :: transport.world_size]
+        store.push("t", ids, torch.full((len(ids), DIM), 2.0, dtype=torch.float64))
+    store.flush()
+    store.barrier()
+    moved = (before - store.pull("t", range(NUM))).unique().round(decimals=6).unique()
+    store.barrier()
+    return moved.tolist()
+
+
+@pytest.mark.dist
+def test_a_handler_finds_its_state_where_init_data_made_it() -> None:
+    for moved in Cluster(2, 2, 2).run(handled):
+        assert moved == pytest.approx([0.1 + 0.1 / 2**0.5], abs=1e-6)
+    ge.init(mode="local")
+    with pytest.raises(ge.ModeError, match="mode 'local' has no push handlers"):
+        table("t").kvstore.register_push_handler("t", adagrad)

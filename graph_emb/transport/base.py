@@ -61,6 +61,20 @@ class Reach(NamedTuple):
     frozen: bool
 
 
+class Named(NamedTuple):
+    """What a transport's user notes about a live table: its policy as given, and how it was made.
+
+    Attributes:
+        policy: A partition book where none was given.
+        by_name: Whether it lives until it is deleted by its name.
+        is_gdata: DGL's word for data of the graph itself.
+    """
+
+    policy: Any
+    by_name: bool = False
+    is_gdata: bool = False
+
+
 @dataclass
 class Traffic:
     """Counts of ids and bytes that a process asked for and sent, since the start: of one table or of all.
@@ -201,6 +215,8 @@ class Transport(ABC):
         lockstep: Whether pull, push and the other joint calls are made by all ranks together.
         counts: What this process asked for and sent, by table: the transport counts as it goes.
         num_steps: Whole steps that it pushed.
+        named: What is known of each table besides its spec, by the table's name.
+        machine, num_servers: The machine of this process among those of the job, and the processes that own rows.
         takes_bags: Whether a push may bring the gradients of bags as they are.
     """
 
@@ -216,6 +232,8 @@ class Transport(ABC):
     def __init__(self) -> None:
         self.counts: defaultdict[str, Traffic] = defaultdict(Traffic)
         self.num_steps = 0
+        self.named: dict[str, Named] = {}
+        self.machine, self.num_servers = 0, 1
         self._past = Traffic()
 
     @property
@@ -241,6 +259,11 @@ class Transport(ABC):
             ConfigError: a live table has the name, there is no memory, or the mode cannot hold such a table.
             PartitionError: the book's parts do not fit the processes.
         """
+
+    def table_names(self) -> list[str]:
+        """Of all live tables."""
+        self._tables.check_open()
+        return sorted(self._tables)
 
     def reopen(self, table: str) -> None:
         """Note that this process asked again for a live table. Where ranks are in lockstep the next joint call shows

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -151,6 +152,7 @@ class CollectiveTransport(Transport):
         self.world_size = group.world_size
         self.local_rank = group.local_rank
         super().__init__()
+        self.machine, self.num_servers = int(os.environ.get("GROUP_RANK", 0)), group.world_size
         self._tables: LiveTables[RankTable] = LiveTables()
         self._created = 0
         calls = JointCalls(group, self._tables)
