@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, ModeError, unknown_name
+from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.embedding import DistEmbedding, transport_of
 from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
-from graph_emb.optim.rule import FIXED_OPTIONS, ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, advance
+from graph_emb.optim.rule import ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, advance, split_options
 from graph_emb.optim.state_file import read_state, write_state
 from graph_emb.parameter_groups import by_place, groups_of
 from graph_emb.table.shard import EmbeddingShard
@@ -55,15 +55,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         merge: Merge,
         row_options: RowOptions,
     ) -> None:
-        for name in row_options:
-            if name not in (*ROW_OPTIONS, *FIXED_OPTIONS):
-                known = [*numbers, *options, *ROW_OPTIONS, *FIXED_OPTIONS]
-                raise unknown_name(f"{type(self).__name__} option", name, known)
-        given = dict(row_options)
-        fixed = {name: given.pop(name) for name in FIXED_OPTIONS if name in given}
-        if "rounding_seed" in fixed and not fixed.get("stochastic_rounding"):
-            raise ConfigError("rounding_seed has no effect without stochastic_rounding=True; leave it out")
-        options = {**options, **{name: value for name, value in fixed.items() if value is not False}}
+        fixed, given = split_options(type(self).__name__, row_options, [*numbers, *options])
+        options = {**options, **fixed}
         mode = {} if rule.own_decay is None else {"weight_decay_mode": rule.own_decay}
         numbers = {**numbers, **ROW_OPTIONS, **mode, **given}
         self.rule_type = rule
@@ -263,9 +256,10 @@ class SparseOptimizer(torch.optim.Optimizer):
             raise ConfigError(f"take_turns({position}, {trainers}): the position must be at least 0 and below trainers")
         if trainers > 1 and self.transport.lockstep:
             raise ModeError(f"take_turns({position}, {trainers}): ranks of {self.transport.mode} mode share each step")
-        for name in self._tables if trainers > 1 else ():
-            if self.transport.shard(name).lazy:
-                raise ConfigError(f"table {name!r}: lazy weight decay needs every trainer in every step, not turns")
+        if trainers > 1 and self._lazy:
+            raise ConfigError(
+                f"table {min(self._lazy)!r}: lazy weight decay needs every trainer in every step, no turns"
+            )
         self._turns = trainers
         for clock in self._clocks(self._tables):
             clock.add_((position - int(clock)) % trainers)
@@ -320,7 +314,10 @@ class SparseOptimizer(torch.optim.Optimizer):
             table.clear_gradients()
 
     def close(self) -> None:
-        """Free the optimizer's state, so that another optimizer may train the tables."""
+        """Free the optimizer's state, so that another optimizer may train the tables.
+
+        What rows lack of lazy decay is made up for: of servers when every trainer closed its own, flushed and met.
+        """
         self._detach()
 
     def header(self) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def train(
             emb.transport.barrier()
             if step > STEPS - 3:
                 found[f"{kind} {step}"] = emb.weight[:]
+                emb.transport.barrier()  # no other trainer goes on before these are read
         found[f"{kind} in bags"] = emb.bag(torch.arange(NUM), torch.tensor([0, 3])).detach()
         found[kind] = emb.weight[:]
     return found
@@ -221,6 +222,35 @@ def test_rows_that_are_written_reset_or_frozen_decay_from_there() -> None:
     assert torch.equal(emb.weight[15], frozen)
     stepped(opt, emb, range(5, 6))
     torch.testing.assert_close(emb.weight[15], frozen * (1 - 0.1 * WD))
+
+
+def test_a_closed_optimizer_leaves_decayed_rows() -> None:
+    emb, opt = made("t")
+    stepped(opt, emb, range(5))
+    before = emb.weight[:]
+    opt.close()
+    assert torch.equal(emb.weight[:], before)
+    assert torch.equal(emb.shard.weight, before)
+
+
+def closed_by_all(transport: Any) -> list[Tensor]:
+    emb, opt = made("t")
+    stepped(opt, emb, range(5))
+    transport.flush()
+    transport.barrier()
+    rows = emb.weight[:]
+    transport.barrier()
+    opt.close()
+    for _ in range(2):  # that the servers hear of it, and that all did
+        transport.flush()
+        transport.barrier()
+    return [rows, emb.weight[:]]
+
+
+@pytest.mark.dist
+def test_servers_leave_decayed_rows() -> None:
+    for before, after in Cluster(trainers=1, machines=2, servers=1).run(closed_by_all):
+        assert torch.equal(after, before)
 
 
 def test_it_is_refused_where_it_cannot_be_honoured() -> None:

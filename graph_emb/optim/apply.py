@@ -13,7 +13,7 @@ from torch import Tensor
 from graph_emb.core.compiled import group
 from graph_emb.core.errors import ShapeError, unknown_name
 from graph_emb.optim import kernels
-from graph_emb.optim.rounding import round_stochastically
+from graph_emb.optim.rounding import DIGITS, round_stochastically
 from graph_emb.optim.rule import TABLE_STEP, SparseRule
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.shard import EmbeddingShard, accumulation_dtype, gather
@@ -75,11 +75,19 @@ def apply_reference(
     dtype = accumulation_dtype(shard.weight.dtype)
     grads = grads.to(shard.weight.device, dtype)
     distinct, merged = merge(rows, grads if prepared else rule.prepare(grads), how)
-    weight, state = rule.update(gather(shard.weight, distinct).to(dtype), merged, shard.read_state(distinct))
-    if getattr(rule, "stochastic_rounding", False):
-        step = int(state[TABLE_STEP]) - 1
-        ids = shard.original_ids(distinct)
-        weight = round_stochastically(weight, shard.weight.dtype, rule.rounding_seed, step, ids)  # type: ignore[attr-defined]
+    kept = shard.read_state(distinct)
+    wide = {name: value.to(dtype) if value.dtype in DIGITS else value for name, value in kept.items()}
+    weight, state = rule.update(gather(shard.weight, distinct).to(dtype), merged, wide)
+    narrow = [name for name, value in kept.items() if value.dtype in DIGITS]
+    by_chance = getattr(rule, "stochastic_rounding", False)
+    if by_chance or narrow:
+        chance = rule.rounding_seed, int(state[TABLE_STEP]) - 1, shard.original_ids(distinct)  # type: ignore[attr-defined]
+        if by_chance:
+            weight = round_stochastically(weight, shard.weight.dtype, *chance)
+        for number, name in enumerate(narrow, 1):  # a seed for each, so that their errors have nothing in common
+            columns = state[name].view(len(distinct), state[name].shape[1:].numel())
+            rounded = round_stochastically(columns, kept[name].dtype, chance[0] + number, *chance[1:])
+            state[name] = rounded.view(state[name].shape)
     shard.write(distinct, weight)
     shard.write_state(distinct, state)
 

@@ -464,6 +464,8 @@ def run(
     weight = shard.weight
     if fused is None or accumulation_dtype(weight.dtype) is not torch.float32 or weight.device.type != "cpu":
         return False
+    if any(tensor.dtype is torch.bfloat16 for tensor in shard.state.values()):
+        return False
     places = rows.detach().cpu().contiguous().numpy()
     if distinct:
         touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)

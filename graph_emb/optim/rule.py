@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict
 
 import torch
@@ -92,9 +92,12 @@ class RowOptions(TypedDict, total=False):
         count_power: A row moves by ``n ** -count_power`` of the rule's step, n being the steps that touched it, this
             one too: large for rare rows, small for those of hubs. It needs ``count_rows``.
         count_rows: Count the steps that touch each row (``emb.row_counts()``). The same for all groups.
+        state_dtype: ``torch.bfloat16`` keeps the rule's own state (moments, sums) in half the memory, rounded by chance
+            so that it follows small changes; None: float32, of float64 tables float64. The same for all groups. Updates
+            take the torch form, which is slower than the fused kernels.
         stochastic_rounding: Round rows of float16 or bfloat16 by chance, so that steps smaller than half a unit in the
             last place count on average. The same for all groups, as the seed.
-        rounding_seed: Of that chance, which also depends on step, original id and column alone.
+        rounding_seed: Of these chances, which also depends on step, original id and column alone.
     """
 
     maximize: bool
@@ -107,11 +110,12 @@ class RowOptions(TypedDict, total=False):
     max_norm: float | None
     count_power: float
     count_rows: bool
+    state_dtype: torch.dtype | str | None
     stochastic_rounding: bool
     rounding_seed: int
 
 
-FIXED_OPTIONS = ("count_rows", "stochastic_rounding", "rounding_seed")
+FIXED_OPTIONS = ("state_dtype", "count_rows", "stochastic_rounding", "rounding_seed")
 ROW_OPTIONS: RowOptions = {
     "maximize": False,
     "clip_value": None,
@@ -123,6 +127,26 @@ ROW_OPTIONS: RowOptions = {
     "max_norm": None,
     "count_power": 0.0,
 }
+
+
+def split_options(kind: str, options: RowOptions, others: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options that are fixed for the life of an optimizer, and those that are numbers of its groups.
+
+    Args:
+        kind: The optimizer's name, and ``others`` its own options: what an error shows.
+    Raises:
+        ConfigError: an unknown option, or one without effect.
+    """
+    given: dict[str, Any] = dict(options)
+    for name in given:
+        if name not in (*ROW_OPTIONS, *FIXED_OPTIONS):
+            raise unknown_name(f"{kind} option", name, [*others, *ROW_OPTIONS, *FIXED_OPTIONS])
+    fixed = {name: given.pop(name) for name in FIXED_OPTIONS if name in given}
+    if (narrow := fixed.get("state_dtype")) is not None:
+        fixed["state_dtype"] = str(narrow).removeprefix("torch.")  # as checkpoints write it
+    if "rounding_seed" in fixed and not (fixed.get("stochastic_rounding") or narrow):
+        raise ConfigError("rounding_seed has no effect without stochastic_rounding or state_dtype; leave it out")
+    return {name: value for name, value in fixed.items() if value is not False and value is not None}, given
 
 
 @dataclass(frozen=True)
@@ -161,6 +185,7 @@ class Rule(ABC):
     max_norm: float | None = None
     count_power: float = 0.0
     count_rows: bool = False
+    state_dtype: str | None = None
     stochastic_rounding: bool = False
     rounding_seed: int = 0
 
@@ -184,6 +209,8 @@ class Rule(ABC):
         for name in ("stochastic_rounding", "count_rows"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{kind}: {name}={getattr(self, name)!r} must be True or False")
+        if self.state_dtype not in (None, "bfloat16"):
+            raise ConfigError(f"{kind}: state_dtype={self.state_dtype!r} must be torch.bfloat16, or None")
         if self.count_power and not self.count_rows:
             raise ConfigError(f"{kind}: count_power={self.count_power!r} needs count_rows=True")
         if self.lazy and self.lr * self.weight_decay >= 1.0:
@@ -202,11 +229,18 @@ class Rule(ABC):
         """The state that the rule keeps for each row, and what its options need."""
         wide, whole = torch.float64, torch.int64
         found = list(self.own_specs())
+        if self.state_dtype:
+            narrow = [replace(spec, dtype=torch.bfloat16) if spec.dtype is None else spec for spec in found]
+            if narrow == found:
+                raise ConfigError(
+                    f"state_dtype={self.state_dtype!r} has no effect: {type(self).__name__} keeps no state"
+                )
+            found = narrow
         if self.lazy:
             found += [StateSpec(DECAYED, "row", wide), StateSpec(DECAY, "table", wide)]
         if self.count_rows:
             found += [StateSpec(ROW_COUNT, "row", whole), StateSpec(ROW_STEP, "row", whole)]
-        if self.stochastic_rounding or self.count_rows:
+        if self.stochastic_rounding or self.count_rows or self.state_dtype:
             found.append(StateSpec(TABLE_STEP, "table", whole))
         return tuple(found)
 

@@ -197,6 +197,7 @@ class CollectiveTransport(Transport):
 
     def detach(self, table: str) -> None:
         if table in self._tables:
+            self._tables[table].shard.settle()
             self._tables[table].shard.free_state()
 
     @_joint("pull")

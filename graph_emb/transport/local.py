@@ -52,6 +52,7 @@ class LocalTransport(Transport):
 
     def detach(self, table: str) -> None:
         if table in self._tables:
+            self._tables[table].settle()  # nobody knows afterwards what rows lack
             self._tables[table].free_state()
 
     def pull(self, table: str, ids: Tensor) -> Tensor:

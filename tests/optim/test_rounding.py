@@ -167,7 +167,7 @@ def test_what_means_nothing_is_refused() -> None:
     narrow = ge.DistEmbedding(1, 1, "narrow", dtype=torch.float16)
     with pytest.raises(ConfigError, match="stochastic_rounding is for tables of float16 and bfloat16; 'wide' is"):
         ge.SparseSGD([narrow, wide], stochastic_rounding=True)
-    with pytest.raises(ConfigError, match="rounding_seed has no effect without stochastic_rounding=True"):
+    with pytest.raises(ConfigError, match="rounding_seed has no effect without stochastic_rounding"):
         ge.SparseSGD([narrow], rounding_seed=1)
     for options in ({"stochastic_rounding": 1}, {"stochastic_rounding": True, "rounding_seed": -1}):
         with pytest.raises(ConfigError, match=r"stochastic_rounding=1 must|rounding_seed=-1 must"):

@@ -21,7 +21,7 @@ from graph_emb.table.shard import EmbeddingShard, TableSpec
 from tests.optim.oracles import CASES, RULES, batches, occurrences
 
 ROWS, DIM = 13, 5
-NO_NUMBERS = ("stochastic_rounding", "rounding_seed", "count_rows")
+NO_NUMBERS = ("stochastic_rounding", "rounding_seed", "count_rows", "state_dtype")
 START = np.random.default_rng(7).normal(size=(ROWS, DIM))
 
 

@@ -212,6 +212,7 @@ class Tables:
             for name in table.segments[optimizer].names.values():
                 shared.forget_name(name)
             if optimizer:
+                table.shards[optimizer].settle(torch.arange(table.low, table.high))
                 del table.shards[optimizer], table.segments[optimizer]
             else:
                 del self._tables[key]
