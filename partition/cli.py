@@ -173,19 +173,15 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    from partition.options import READ_ARGUMENTS, refuse_arguments
     from partition.verification import verify
 
-    graph = None
-    if args.graph is not None:
-        from graph_emb.graph.datasets import read_source
-        from partition.options import READ_ARGUMENTS, refuse_arguments
-
-        options = _options(args.reader_options, "--read")
-        refuse_arguments("--read", options, READ_ARGUMENTS)
-        graph = read_source(args.graph, progress=_progress(args), **options)
-    elif args.reader_options:
+    options = _options(args.reader_options, "--read")
+    refuse_arguments("--read", options, READ_ARGUMENTS)
+    if options and args.graph is None:
         raise ConfigError("--read has no effect without --graph")
-    found = verify(args.source, graph, checksums=not args.no_checksums, progress=_progress(args))
+    shown, checksums = _progress(args), not args.no_checksums
+    found = verify(args.source, args.graph, checksums=checksums, reader_options=options, progress=shown)
     found.raise_problems()
     print("sound: " + ", ".join(f"{number:,} {what}" for what, number in found.checked.items()))
     return 0

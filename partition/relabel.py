@@ -200,7 +200,7 @@ class PartArrays:
         src, dst: Local node ids, (e + o,), int64.
         node_ids, edge_ids: Homogeneous partition-order ids, (n + h,) and (e + o,), int64.
         node_parts: Owner of each node, (n + h,), int64.
-        node_types, edge_types: Of each node, (n + h,), int16, and edge, (e + o,), int32.
+        node_types, edge_types: Of each node, (n + h,), and edge, (e + o,), int32 as DGL writes both.
     """
 
     num_inner_nodes: int
@@ -308,8 +308,8 @@ class PartBuilder:
         edge_ids = np.concatenate([np.arange(first_edge, end_edge), outer])
         halo_parts, halo_types, _ = made.nodes.split(halo)
         parts = np.concatenate([np.full(stop - start, part), halo_parts])
-        node_types = _types(made.nodes, part, halo_types, np.int16)
-        edge_types = _types(made.edges, part, made.edges.split(outer)[1], np.int32)
+        node_types = _types(made.nodes, part, halo_types)
+        edge_types = _types(made.edges, part, made.edges.split(outer)[1])
         num_inner = stop - start, end_edge - first_edge
         return PartArrays(*num_inner, src, dst, node_ids, parts, edge_ids, node_types, edge_types)
 
@@ -356,10 +356,10 @@ class PartBuilder:
         return outer
 
 
-def _types(ranges: Ranges, part: int, of_others: np.ndarray, dtype: type[np.signedinteger]) -> np.ndarray:
+def _types(ranges: Ranges, part: int, of_others: np.ndarray) -> np.ndarray:
     """The type of each id of a part: its own lie in the order of the types."""
-    own = np.repeat(np.arange(ranges.sizes.shape[1], dtype=dtype), ranges.sizes[part])
-    return np.concatenate([own, of_others.astype(dtype)])
+    own = np.repeat(np.arange(ranges.sizes.shape[1], dtype=np.int32), ranges.sizes[part])
+    return np.concatenate([own, of_others.astype(np.int32)])
 
 
 def _outside(ids: np.ndarray, bounds: tuple[int, int]) -> np.ndarray:

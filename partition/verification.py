@@ -5,16 +5,18 @@ Everything is checked from the files, by other code than the writer's. Legend: N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from graph_emb.core.errors import DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import sha256_of
 from graph_emb.core.terminal import progress_shown, reading
+from graph_emb.graph.datasets import read_source
 from graph_emb.graph.dgl_format import storable
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from partition.manifest import UNLISTED, PartitionManifest
@@ -57,18 +59,30 @@ class Verification:
 
 
 def verify(
-    path: str | Path, graph: HeteroGraph | None = None, *, checksums: bool = True, progress: bool | None = None
+    path: str | Path,
+    graph: Any = None,
+    *,
+    checksums: bool = True,
+    reader_options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> Verification:
     """Check a partition that ``build`` or DGL wrote.
 
     Args:
         path: The folder or the JSON in it.
-        graph: The graph that was partitioned; every edge, column and id is then compared with it.
+        graph: The graph that was partitioned, whatever ``build`` takes: a HeteroGraph, a path, the name of a data set,
+            a DGL, networkx or scipy graph; every edge, column and id is then compared with it.
         checksums: Read every file again to compare its checksum; False: compare sizes only.
+        reader_options: Of the graph, as ``build`` was given them.
         progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Raises:
-        DataError, PartitionError: the folder holds no partition, or its JSON is damaged.
+        DataError, PartitionError: the folder holds no partition, or its JSON is damaged; or the graph cannot be read.
+        ConfigError: reader_options without a graph to read.
     """
+    if reader_options and (graph is None or isinstance(graph, HeteroGraph)):
+        raise ConfigError(f"reader_options {sorted(reader_options)} have no effect without a graph to read")
+    if graph is not None and not isinstance(graph, HeteroGraph):
+        graph = read_source(graph, progress=progress, **(reader_options or {}))
     whole = load(path)
     found = Verification()
     with progress_shown(progress):

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import partition
-from graph_emb.core.errors import DataError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors, write_graph, write_tensors
 from graph_emb.graph.typed import HeteroGraph
 from partition.verification import verify
@@ -44,6 +44,27 @@ def test_a_sound_partition_is_sound(sound: Path) -> None:
     assert found.checked["inner nodes"] == 82
     assert found.checked["inner edges"] == found.checked["edges compared with the graph"] == 309
     found.raise_problems()
+
+
+def test_a_graph_is_compared_in_whatever_form_it_is(tmp_path: Path) -> None:
+    """A DGL graph or a path was taken for a graph of other types and counts."""
+    edges = tmp_path / "edges.csv"
+    edges.write_text("src,dst\n" + "".join(f"{i},{(i * 7 + 1) % 40}\n" for i in range(40)))
+    partition.build(edges, 2, "random", out=tmp_path / "csv", report=False)
+    assert verify(tmp_path / "csv", edges).problems == []
+    assert verify(tmp_path / "csv", str(edges)).checked["edges compared with the graph"] == 40
+    assert verify(tmp_path / "csv", edges, reader_options={"directed": False}).problems
+    import dgl
+    import torch
+
+    graph = dgl.heterograph({("a", "x", "b"): (torch.arange(20), torch.arange(20) % 7)})
+    graph.nodes["a"].data["f"] = torch.arange(20.0)
+    partition.build(graph, 2, "random", out=tmp_path / "dgl", report=False)
+    assert verify(tmp_path / "dgl", graph).problems == []
+    graph.nodes["a"].data["f"][3] = 99.0
+    assert any("'f'" in problem for problem in verify(tmp_path / "dgl", graph).problems)
+    with pytest.raises(ConfigError, match="have no effect without a graph to read"):
+        verify(tmp_path / "csv", homogeneous(), reader_options={"directed": False})
 
 
 @pytest.mark.parametrize("make", [homogeneous, without_small_types])
