@@ -20,6 +20,7 @@ from graph_emb.named_store import NamedStore
 from graph_emb.open_tables import Lifetime, next_name, objects_of
 from graph_emb.optim.apply import merge, merged_bags
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
+from graph_emb.quantized import QuantizedEmbedding
 from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import FLOAT_DTYPES, EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
@@ -412,9 +413,7 @@ class DistEmbedding:
         return self.shard.state
 
     def row_counts(self) -> RowCounts:
-        """How often, and when last, the optimizer's steps touched the rows that this process stores.
-
-        They are state of an optimizer that was made with ``count_rows=True``: checkpoints keep them.
+        """How often, and when last, steps of an optimizer with ``count_rows=True`` touched the rows of this process.
 
         Raises:
             ConfigError: no optimizer counts rows.
@@ -431,6 +430,10 @@ class DistEmbedding:
         if ROW_COUNT not in state:
             raise ConfigError(f"table {self._name!r}: no optimizer counts its rows; make one with count_rows=True")
         return RowCounts(self.shard.first_id, state[ROW_COUNT].clone(), state[ROW_STEP].clone())
+
+    def quantize(self, kind: str = "int8", name: str | None = None) -> QuantizedEmbedding:
+        """The rows as they are now, read-only, in D + 4 bytes each: see ``QuantizedEmbedding``; all processes call."""
+        return QuantizedEmbedding(self._transport, self._spec, kind, name)
 
     @property
     def weight(self) -> Weight:

@@ -25,6 +25,7 @@ LAYERS = [
         "embedding",
         "optimizer",
         "parameter_groups",
+        "quantized",
         "sparse_optimizer",
     },
     {"checkpoint", "formats", "sampling", "initializers", "compat.fbgemm"},

@@ -6,7 +6,7 @@ Legend: R stored rows, B asked rows, D width.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal
 
@@ -35,18 +35,20 @@ MOST_BYTES = 2**63 - 1
 WEIGHT = "weight"
 
 
-def checked_shape(table: str, num_embeddings: Any, embedding_dim: Any, dtype: Any) -> tuple[int, int]:
+def checked_shape(
+    table: str, num_embeddings: Any, embedding_dim: Any, dtype: Any, dtypes: Sequence[torch.dtype] = FLOAT_DTYPES
+) -> tuple[int, int]:
     """Rows and width of a table as int, before any memory is taken.
 
     Args:
         table: The name that an error shows.
         num_embeddings, embedding_dim: Integers of Python, numpy or torch.
-        dtype: Of the rows.
+        dtype: Of the rows, one of ``dtypes``.
     Raises:
         ConfigError: one is no integer or outside its limits, or the table would exceed ``MOST_BYTES``.
     """
-    if dtype not in FLOAT_DTYPES:
-        raise ConfigError(f"table {table!r}: dtype {dtype} is not one of {', '.join(map(str, FLOAT_DTYPES))}")
+    if dtype not in dtypes:
+        raise ConfigError(f"table {table!r}: dtype {dtype} is not one of {', '.join(map(str, dtypes))}")
     num_rows = _integer(table, "num_embeddings", num_embeddings)
     dim = _integer(table, "embedding_dim", embedding_dim)
     if num_rows < 0:
@@ -81,7 +83,7 @@ class TableSpec:
         dim: Width of a row.
         book: Who owns which id.
         initializer: First values, a function of (seed, original id) alone.
-        dtype: A floating dtype.
+        dtype: A floating dtype, or int8 for codes that are read only.
         device: Where the rows lie.
         original_ids: The original id of each row; None: the table's ids are original.
     """
@@ -98,7 +100,7 @@ class TableSpec:
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or "\0" in self.name:
             raise ConfigError(f"table name {self.name!r} must be non-empty and without '/'")
-        checked_shape(self.name, self.num_rows, self.dim, self.dtype)
+        checked_shape(self.name, self.num_rows, self.dim, self.dtype, (*FLOAT_DTYPES, torch.int8))
 
     def check_same(self, other: TableSpec, *, policy: bool, first: bool) -> None:
         """Refuse to open this live table by a spec that differs from its own.
