@@ -334,6 +334,23 @@ def test_iter_counts_backward_passes_and_is_saved() -> None:
     assert other.iter.tolist() == [7]
 
 
+@pytest.mark.parametrize("optimizer", [OptimType.EXACT_ADAGRAD, OptimType.PARTIAL_ROWWISE_ADAM])
+def test_state_may_be_bfloat16(optimizer: OptimType) -> None:
+    names = ["momentum1"] if optimizer is OptimType.EXACT_ADAGRAD else ["momentum1", "momentum2"]
+    ids, offsets, _ = batch(5)
+    found = {}
+    for precision in (SparseType.FP32, SparseType.BF16):
+        tbe = module(optimizer=optimizer, optimizer_state_dtypes=dict.fromkeys(names, precision))
+        for _ in range(3):
+            tbe(ids, offsets).sum().backward()
+        states = tbe.split_optimizer_states()
+        dtype = torch.float32 if precision is SparseType.FP32 else torch.bfloat16
+        assert {state.dtype for of_table in states for state in of_table} == {dtype}
+        found[precision] = [state.float() for of_table in states for state in of_table]
+    for one, two in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, two, rtol=3e-2, atol=1e-6)
+
+
 def test_uniform_rows_come_from_torchs_seed() -> None:
     tbe = module()
     drawn = []
@@ -405,6 +422,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"weight_decay_mode": WeightDecayMode.L2, "global_weight_decay": GlobalWeightDecayDefinition()},
         "needs weight_decay_mode=DECOUPLE_GLOBAL",
     ),
+    "mixed state": (
+        {"optimizer": OptimType.ADAM, "optimizer_state_dtypes": {"momentum2": SparseType.BF16}},
+        "ADAM takes one precision for momentum1, momentum2",
+    ),
+    "half state": (
+        {"optimizer": OptimType.ADAM, "optimizer_state_dtypes": {"momentum1": SparseType.FP16}},
+        "optimizer_state_dtypes of momentum1=FP16 is not offered",
+    ),
+    "state of SGD": ({"optimizer_state_dtypes": {"momentum1": SparseType.BF16}}, "has no effect"),
     "cache": ({"cache_load_factor": 0.5}, "cache_load_factor=0.5"),
     "lfu": ({"cache_algorithm": CacheAlgorithm.LFU}, "cache_algorithm="),
     "prefetch": ({"prefetch_pipeline": True}, "prefetch_pipeline=True"),

@@ -38,6 +38,7 @@ from graph_emb.compat.fbgemm.options import (
     member,
     numbers_of,
     outside,
+    state_dtype_of,
 )
 from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.embedding import DistEmbedding, lookup
@@ -121,6 +122,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         bounds_check_mode: FATAL and NONE raise, WARNING and IGNORE drop.
         table_names: Unique among all live tables.
         global_weight_decay: A ``GlobalWeightDecayDefinition``, of DECOUPLE_GLOBAL.
+        optimizer_state_dtypes: FP32 or BF16 for ``momentum1``, and for ``momentum2`` of Adam's and LAMB's kinds.
         extra_optimizer_config: Adam's clock.
     Attributes:
         tables: The ``DistEmbedding`` of each table, (T,).
@@ -158,6 +160,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         bounds_check_mode: Any = BoundsCheckMode.WARNING,
         table_names: Sequence[str] | None = None,
         global_weight_decay: Any = None,
+        optimizer_state_dtypes: Mapping[str, Any] | None = None,
         extra_optimizer_config: Any = None,
         embedding_table_index_type: torch.dtype = torch.int64,
         embedding_table_offset_type: torch.dtype = torch.int64,
@@ -204,6 +207,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             options["stochastic_rounding"] = True
         if max_norm:
             options["max_norm"] = max_norm
+        options |= state_dtype_of(self.optimizer, optimizer_state_dtypes)
         options |= numbers_of(self.optimizer, others, extra_optimizer_config)
         rule = RULES[self.optimizer][0]
         self.sparse_optimizer = rule(self.tables, lr=learning_rate, compat="fbgemm", **options)  # type: ignore[call-arg]

@@ -90,7 +90,7 @@ STATE = ("sum", "exp_avg", "exp_avg_sq", "momentum_buffer")
 ABSENT: dict[str, Any] = {
     **dict.fromkeys(("cache_precision", "record_cache_metrics", "ensemble_mode", "emainplace_mode")),
     **dict.fromkeys(("counter_based_regularization", "cowclip_regularization")),
-    **dict.fromkeys(("stats_reporter_config", "optimizer_state_dtypes", "multipass_prefetch_config")),
+    **dict.fromkeys(("stats_reporter_config", "multipass_prefetch_config")),
     **dict.fromkeys(("enforce_hbm", "gather_uvm_cache_stats", "uvm_non_rowwise_momentum"), False),
     **dict.fromkeys(("use_experimental_tbe", "prefetch_pipeline", "uvm_host_mapped"), False),
     **{"cache_algorithm": CacheAlgorithm.LRU, "cache_load_factor": 0.2, "cache_sets": 0},
@@ -168,6 +168,22 @@ def decay(optimizer: OptimType, weight_decay: float, mode: Any, of_all_rows: Any
             )
         word = "l2" if optimizer is OptimType.LARS_SGD else "decoupled"
     return {"weight_decay": weight_decay, "weight_decay_mode": word}
+
+
+def state_dtype_of(optimizer: OptimType, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Our option for the precision of each piece of state, ``momentum1`` and ``momentum2``: all FP32, or all BF16."""
+    names = ("momentum1", "momentum2") if "beta1" in RULES[optimizer][1] else ("momentum1",)
+    known = SparseType.FP32, SparseType.BF16
+    found = {
+        name: member(SparseType, one, f"optimizer_state_dtypes of {name}", *known)
+        for name, one in (given or {}).items()
+    }
+    kinds = {found.get(name, SparseType.FP32) for name in names}
+    if set(found) - set(names) or len(kinds) > 1:
+        raise ConfigError(
+            f"optimizer_state_dtypes={given!r}: {optimizer.name} takes one precision for {', '.join(names)}"
+        )
+    return {"state_dtype": torch.bfloat16} if kinds == {SparseType.BF16} else {}
 
 
 def numbers_of(optimizer: OptimType, given: Mapping[str, Any], clock: Any) -> dict[str, Any]:
