@@ -42,7 +42,8 @@ class DistEmbedding:
             are one. ``init_func`` and ``part_policy`` may then be None.
         init_func: None (zeros), an object of ``graph_emb.initializers``, DGL's ``f(shape, dtype) -> tensor``, or
             ``f(tensor)`` of ``dgl.nn.NodeEmbedding`` and ``torch.nn.init``, which fills the rows of a process.
-        part_policy: None (one range), a partition book, a policy of ``partition`` or a DGL node or edge policy.
+        part_policy: None (DGL's of as many ids where its graph is in the job, else one range), a partition book, a
+            policy of ``partition`` or a DGL node or edge policy.
         dtype: Storage; 16-bit tables accumulate in float32.
         device: Where the rows lie.
         bounds: ``"raise"``, or ``"drop"``: ids outside the table get rows of zeros and no gradient, and ``dropped``
@@ -84,6 +85,9 @@ class DistEmbedding:
         self._transport = runtime.current()
         self._name = name = next_name(self._transport) if name is None else name
         num_rows, dim = checked_shape(self._name, num_embeddings, embedding_dim, dtype)
+        objects = objects_of(self._transport, name)
+        if part_policy is None and not objects:
+            part_policy = self._transport.policy_for(num_rows, name)
         book = as_book(part_policy, num_rows, self._name)
         ids = as_original_ids(original_ids, part_policy, num_rows, self._name)
         self._spec = TableSpec(
@@ -96,7 +100,6 @@ class DistEmbedding:
             device=torch.device(device),
             original_ids=ids,
         )
-        objects = objects_of(self._transport, name)
         for other in objects:
             if self._drops != other._drops:
                 raise ConfigError(f"a table {name!r} is alive with other bounds than {bounds!r}; choose another name")

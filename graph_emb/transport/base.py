@@ -260,6 +260,14 @@ class Transport(ABC):
             PartitionError: the book's parts do not fit the processes.
         """
 
+    def policy_for(self, num_rows: int, table: str) -> Any:
+        """The policy of a table without one, where DGL's graph in the job has one of that many ids; None elsewhere.
+
+        Raises:
+            PartitionError: several of DGL's policies have as many ids.
+        """
+        return None
+
     def table_names(self) -> list[str]:
         """Of all live tables."""
         self._tables.check_open()

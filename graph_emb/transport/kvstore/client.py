@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule, advance
@@ -24,6 +24,7 @@ from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
 from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, check_picklable
 from graph_emb.transport.kvstore.server_spec import for_server
+from graph_emb.transport.kvstore.session import dgl_policies
 from graph_emb.transport.kvstore.shared import PushBuffer
 from graph_emb.transport.local import checked_values
 from graph_emb.transport.push_packing import pack
@@ -98,6 +99,15 @@ class KVStoreTransport(Transport):
         self._tables[spec.name] = TrainerTable(
             spec, book, owners, key, low, high, shared.SharedShard(spec, low, weight)
         )
+
+    def policy_for(self, num_rows: int, table: str) -> Any:
+        fitting = [policy for policy in dgl_policies() if policy.get_size() == num_rows]
+        if len(fitting) > 1:
+            raise PartitionError(
+                f"table {table!r}: {' and '.join(policy.policy_str for policy in fitting)} have {num_rows} ids each; "
+                "pass part_policy, such as graph.get_node_partition_policy(...)"
+            )
+        return fitting[0] if fitting else None
 
     def reopen(self, table: str) -> None:
         found = self._tables[table]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +21,13 @@ from graph_emb.transport.kvstore.layout import Hosts
 from graph_emb.transport.kvstore.rpc import Session
 from graph_emb.transport.kvstore.rpc import rpc as dgl_rpc
 from graph_emb.transport.kvstore.tables import Announce
+
+
+def dgl_policies() -> list[Any]:
+    """The partition policies of the graphs that DGL has opened in this process."""
+    module = sys.modules.get("dgl.distributed.kvstore")
+    client = module.get_kvstore() if module is not None and job.dgl_is_initialised() else None
+    return [] if client is None else list(client.all_possible_part_policy.values())
 
 
 class GuardedSession(Session):

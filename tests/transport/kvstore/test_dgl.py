@@ -218,6 +218,31 @@ def beside_distgraph(transport: Any) -> dict[str, Any]:
     }
 
 
+def without_policies(transport: Any) -> list[str]:
+    import dgl
+
+    graph = dgl.distributed.DistGraph("academic")
+    sizes = [graph.num_nodes("author"), graph.num_edges(("author", "writes", "paper")), 7]
+    found = []
+    for size in sizes:
+        try:
+            found.append(str(getattr(ge.DistEmbedding(size, 2).part_policy, "policy_str", "even")))
+        except ge.PartitionError as error:
+            found.append(str(error))
+    again = ge.DistEmbedding(sizes[0], 2, "named")
+    found.append(ge.DistEmbedding(sizes[0], 2, "named").part_policy.policy_str)
+    return [*found, again.name]
+
+
+def test_a_table_without_a_policy_finds_the_one_of_its_size_as_in_dgl(graphs: dict[str, str]) -> None:
+    (found,) = Cluster(1).run(without_policies, part_config=graphs["academic"])
+    author, several, other, again, _ = found
+    assert author == again == "node~author"
+    assert "node~paper and edge~author:writes:paper and" in several
+    assert "have 40 ids each; pass part_policy" in several
+    assert other == "even"
+
+
 class Plain:
     """A handler without __eq__."""
 
@@ -267,7 +292,8 @@ if "WORLD_SIZE" in os.environ:
 for pool in filter(None, [dgl.distributed.dist_context.SAMPLER_POOL]):
     pool.submit_task_to_all_workers(exec, os.environ["IN_SAMPLERS"])
 graph = dgl.distributed.DistGraph("ring")
-emb = ge.DistEmbedding(graph.num_nodes(), 4, name="e", part_policy=graph.get_node_partition_policy("_N"))
+emb = ge.DistEmbedding(graph.num_nodes(), 4, name="e")
+assert emb.part_policy.policy_str == "node~_N", emb.part_policy
 opt = ge.SparseSGD([emb], lr=1.0)
 for _ in range(3):
     emb(torch.arange(graph.num_nodes())).sum().backward()
