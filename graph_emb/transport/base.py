@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
@@ -104,6 +105,14 @@ class Traffic:
     def local_share(self) -> float:
         """The share of distinct ids that did not travel."""
         return self.local / self.distinct if self.distinct else 1.0
+
+
+def checked_wire(dtype: Any) -> torch.dtype | None:
+    """The option ``wire_dtype``; a ConfigError unless it is None, float16 or bfloat16, or one of their names."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found not in (None, torch.float16, torch.bfloat16) or (found is None and dtype is not None):
+        raise ConfigError(f"wire_dtype={dtype!r} must be torch.float16, torch.bfloat16 or None")
+    return found
 
 
 def squares(grads: Tensor) -> list[float]:
@@ -218,6 +227,7 @@ class Transport(ABC):
         named: What is known of each table besides its spec, by the table's name.
         machine, num_servers: The machine of this process among those of the job, and the processes that own rows.
         takes_bags: Whether a push may bring the gradients of bags as they are.
+        wire_dtype: What rows and gradients are rounded to where they travel; None: nothing is.
     """
 
     mode: str
@@ -225,6 +235,7 @@ class Transport(ABC):
     world_size: int
     lockstep: bool
     takes_bags: bool = False
+    wire_dtype: torch.dtype | None = None
     joint: Callable[[str], AbstractContextManager[Any]] = nullcontext
     """Holds a joint call, in the words of errors, and the checks before it: who fails in them has skipped the call."""
     _tables: LiveTables[Any]
@@ -315,6 +326,11 @@ class Transport(ABC):
 
         All pushes of this process that came before are in them, but for the staleness that the mode allows.
         """
+
+    def travels_as(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype in which floating numbers travel: ``wire_dtype`` where it is the narrower one."""
+        wire = self.wire_dtype
+        return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype
 
     def pull_sums(self, table: str, bags: Bags) -> Tensor:
         """Sums of rows over bags, (G, D), in the table's accumulation dtype, where its rows lie. Joint.

@@ -20,7 +20,7 @@ from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather
 from graph_emb.transport import lockstep
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, squares
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire, squares
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, exchange, exchange_columns, pack_share, settle
@@ -130,6 +130,8 @@ class CollectiveTransport(Transport):
         hogwild: Lay rows where all ranks reach them (``in_reach``), so that models that train in place need not copy
             each other's: faster, but updates of two ranks to one row at one time can be lost. Pulls and pushes are as
             exact as ever.
+        wire_dtype: ``torch.bfloat16`` or ``torch.float16``: rows of other ranks, and all gradients, are rounded to it
+            where they are exchanged: half the bytes, and no longer the numbers of one process. None: exact.
     Raises:
         ConfigError: some ranks name a part and others do not, staleness is neither 0 nor 1, or hogwild is asked for
             and ranks do not share memory.
@@ -138,7 +140,14 @@ class CollectiveTransport(Transport):
     mode = "collective"
     lockstep = True
 
-    def __init__(self, group: ProcessGroup, part: int | None = None, staleness: int = 0, hogwild: bool = False) -> None:
+    def __init__(
+        self,
+        group: ProcessGroup,
+        part: int | None = None,
+        staleness: int = 0,
+        hogwild: bool = False,
+        wire_dtype: torch.dtype | str | None = None,
+    ) -> None:
         if staleness not in (0, 1):
             raise ConfigError(f"staleness={staleness!r} must be 0 (prefetched rows are exact) or 1 (one step old)")
         if hogwild and group.world_size > 1 and not group.same_memory:
@@ -146,7 +155,7 @@ class CollectiveTransport(Transport):
                 "hogwild=True: ranks must share the memory of one machine with x86 cores, with shared_memory=True and "
                 "without $GRAPH_EMB_SHARED_MEMORY=0"
             )
-        self.staleness, self._hogwild = staleness, hogwild
+        self.staleness, self._hogwild, self.wire_dtype = staleness, hogwild, checked_wire(wire_dtype)
         self.group = group
         self.rank = group.rank
         self.world_size = group.world_size
@@ -211,14 +220,17 @@ class CollectiveTransport(Transport):
         route = found.ranges.route(ids, self.rank)
         self._count(table, route, len(ids))
         weight, remote = found.shard.weight, len(route.ids) - route.counts[self.rank]
-        others = weight.new_empty((remote, found.spec.dim))
+        others = weight.new_empty((remote, found.spec.dim), dtype=self.travels_as(weight.dtype))
         if self.world_size > 1:
             asks, wanted, asked = self._ask(lockstep.PULL, found, route)
-            served = self.group.outgoing(weight, len(asked))
-            found.shard.read_into(asked, served)
+            served = self.group.outgoing(others, len(asked))
+            if others.dtype is weight.dtype:
+                found.shard.read_into(asked, served)
+            else:
+                served.copy_(found.shard.read(asked))
             self.group.exchange_into(others, served, wanted, asks, f"pull of table {table!r}")
         own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
-        return found.shard.read_with(own, others, route.place.to(weight.device))
+        return found.shard.read_with(own, others.to(weight.dtype), route.place.to(weight.device))
 
     @_joint("pull")
     def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
@@ -244,14 +256,14 @@ class CollectiveTransport(Transport):
         wanted = self.agree(lockstep.PULL, self.signature(names), torch.tensor(asks).T, what).T.tolist()
         sent = [route.ids[: sum(counts)] for route, counts in zip(routes, asks, strict=True)]
         came = exchange_columns(self.group, sent, asks, wanted, what)
-        served = [table.shard.read(_rows(table, ids)) for table, ids in zip(tables, came, strict=True)]
+        served = [self._wired(table.shard.read(_rows(table, ids))) for table, ids in zip(tables, came, strict=True)]
         others = exchange_columns(self.group, served, wanted, asks, what)
         found = []
         for (name, ids), table, route, away, given in zip(asked, tables, routes, others, served, strict=True):
             self._count(name, route, len(ids))
-            self.counts[name].bytes_sent += len(away) * 8 + len(given) * table.spec.row_bytes
+            self.counts[name].bytes_sent += len(away) * 8 + given.nbytes
             own = _rows(table, route.ids[len(away) :])
-            found.append(table.shard.read_with(own, away, route.place.to(own.device)))
+            found.append(table.shard.read_with(own, away.to(table.spec.dtype), route.place.to(own.device)))
         return found
 
     def _ask(self, call: int, found: RankTable, route: Route) -> tuple[list[int], list[int], Tensor]:
@@ -261,7 +273,10 @@ class CollectiveTransport(Transport):
         what = f"{'pull' if call == lockstep.PULL else 'prefetch'} of table {found.spec.name!r}"
         wanted = self._agree_counts(call, found.identity, asks, what)
         asked = self.group.exchange(route.ids[: sum(asks)], asks, wanted, what)
-        self.counts[found.spec.name].bytes_sent += sum(asks) * 8 + len(asked) * found.spec.row_bytes
+        self.counts[found.spec.name].bytes_sent += sum(asks) * 8
+        self.counts[found.spec.name].bytes_sent += (
+            len(asked) * found.spec.dim * self.travels_as(found.spec.dtype).itemsize
+        )
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
 
     @_joint("prefetch")
@@ -277,9 +292,11 @@ class CollectiveTransport(Transport):
         if self.world_size > 1:
             asks, wanted, early.asked = self._ask(lockstep.PREFETCH, found, route)
             early.asks, early.wanted = asks, wanted
-            early.served = found.shard.read(early.asked)
+            early.served = self._wired(found.shard.read(early.asked))
             what = f"prefetch of table {table!r}"
-            early.wait = self.group.start_exchange(rows[: sum(asks)], early.served, wanted, asks, what)
+            exact = early.served.dtype is rows.dtype
+            early.coming = rows[: sum(asks)] if exact else early.served.new_empty((sum(asks), found.spec.dim))
+            early.wait = self.group.start_exchange(early.coming, early.served, wanted, asks, what)
             if not self.staleness:
                 early.changed = torch.zeros(found.shard.num_rows, dtype=torch.bool, device=rows.device)
         found.early = early
@@ -294,6 +311,8 @@ class CollectiveTransport(Transport):
         shard.read_into(early.route.ids[own:] - shard.first_id, early.rows[own:])
         if self.world_size > 1:
             early.wait()
+            if early.coming.dtype is not early.rows.dtype:
+                early.rows[: len(early.coming)].copy_(early.coming)
             if not self.staleness:
                 self._repair(found, early)
         return early.rows
@@ -307,10 +326,10 @@ class CollectiveTransport(Transport):
         counts = [len(piece) for piece in pieces]
         coming = self._agree_counts(lockstep.REPAIR, found.identity, counts, what)
         places = self.group.exchange(torch.cat(pieces), counts, coming, what)
-        fresh = found.shard.read(early.asked[stale.nonzero().flatten().to(early.asked.device)])
+        fresh = self._wired(found.shard.read(early.asked[stale.nonzero().flatten().to(early.asked.device)]))
         got = self.group.exchange(fresh, counts, coming, what)
         starts = torch.tensor([0, *early.asks]).cumsum(0)[:-1].repeat_interleave(torch.tensor(coming))
-        early.rows.index_copy_(0, (places + starts).to(got.device), got)
+        early.rows.index_copy_(0, (places + starts).to(got.device), got.to(early.rows.dtype))
         self.counts[found.spec.name].bytes_sent += len(places) * 8 + fresh.numel() * fresh.element_size()
 
     @_joint("push")
@@ -350,7 +369,8 @@ class CollectiveTransport(Transport):
         packed = [pack_share(p, t.ranges, accumulation_dtype(t.spec.dtype), t.spec.device) for p, t in both]
         touched = [push.touched for push in pushes]
         if self.world_size > 1:
-            names = [push.table for push in pushes]
+            names, exact = [push.table for push in pushes], [p.grads.dtype for p in packed]
+            packed = [p._replace(grads=self._wired(p.grads)) for p in packed]
             what = f"{word} of table {', '.join(map(repr, names))}"
             numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
             got = self.agree(call, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
@@ -359,7 +379,12 @@ class CollectiveTransport(Transport):
                 travelling = len(p.ids) - p.counts[self.rank]
                 self.counts[name].bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
             packed = exchange(self.group, packed, got[:, : len(packed)].T.tolist(), what)
+            packed = [p._replace(grads=p.grads.to(dtype)) for p, dtype in zip(packed, exact, strict=True)]
         return packed, touched
+
+    def _wired(self, values: Tensor) -> Tensor:
+        """Rows or gradients as they travel."""
+        return values.to(self.travels_as(values.dtype))
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""

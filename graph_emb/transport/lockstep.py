@@ -47,6 +47,7 @@ class Prefetch:
     ids: Tensor  # asked
     route: Route  # to their owners
     rows: Tensor  # the memory for the answer, (R, D)
+    coming: Tensor = field(default_factory=lambda: torch.empty(0))  # where rows of other ranks arrive, as they travel
     asks: list[int] = field(default_factory=list)  # rows that come from each rank, (W,)
     wanted: list[int] = field(default_factory=list)  # rows that go to each rank, (W,)
     asked: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # of this rank, by the others

@@ -18,7 +18,7 @@ AUTO = "auto"
 MODES = ("local", "collective", "kvstore")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "local": (),
-    "collective": ("backend", "timeout", "part", "staleness", "shared_memory", "hogwild"),
+    "collective": ("backend", "timeout", "part", "staleness", "shared_memory", "hogwild", "wire_dtype"),
     "kvstore": tuple(inspect.signature(kvstore.connect).parameters),
 }
 _log = logging.getLogger("graph_emb.init")
@@ -42,7 +42,9 @@ def init(mode: str = AUTO, **options: Any) -> Transport:
             ``timeout`` (seconds until a silent process becomes an error, 300), ``part`` (the part at which this rank
             sits; None puts the ranks at the parts in order) and ``staleness`` (0: prefetched rows are exact; 1: one
             step old), ``shared_memory`` (True: ranks of one machine exchange through memory; False: through sockets)
-            and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only).
+            and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only)
+            and ``wire_dtype`` (``torch.bfloat16`` or ``torch.float16``: exchanged rows and gradients are rounded to it:
+            inexact, half the bytes; the exchanges of models that train in place are not).
             Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
     Returns:
         The transport: its rank, world_size, flush and barrier.
@@ -84,7 +86,7 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
         from graph_emb.transport.collective import CollectiveTransport
         from graph_emb.transport.process_group import ProcessGroup
 
-        own = {name: options.pop(name) for name in ("part", "staleness", "hogwild") if name in options}
+        own = {name: options.pop(name) for name in ("part", "staleness", "hogwild", "wire_dtype") if name in options}
         group = ProcessGroup(**options)
         try:
             _active = CollectiveTransport(group, **own)

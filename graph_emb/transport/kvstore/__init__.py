@@ -14,6 +14,8 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.transport import job
 
 if TYPE_CHECKING:
+    import torch
+
     from graph_emb.transport.base import Transport
 
 HOSTS_VARIABLE = job.HOSTS_VARIABLE
@@ -42,6 +44,7 @@ def connect(
     barrier_timeout: float = 1800.0,
     staleness: int = 0,
     hogwild: bool = False,
+    wire_dtype: torch.dtype | str | None = None,
 ) -> Transport:
     """The transport of a trainer in kvstore mode.
 
@@ -62,6 +65,8 @@ def connect(
         staleness: Own pushes of a table that a pull of it may miss; 0: a pull sees all of them.
         hogwild: Apply rows of this machine in the trainer, without asking the server that also writes them: faster,
             but updates of two processes to one row at one time can be lost.
+        wire_dtype: ``torch.bfloat16`` or ``torch.float16``: rows and gradients that go to or come from another machine
+            are rounded to it: half the bytes, inexact; those of this machine are exact. None: all are.
     Raises:
         ConfigError: an option is outside its limits, or there is no token.
         ModeError: no hosts in a job of several processes, or this process is one of DGL's samplers.
@@ -82,8 +87,10 @@ def connect(
         if named:
             raise ConfigError(f"{named[0]} is given without hosts; name the servers' hosts or set ${HOSTS_VARIABLE}")
         job.check_alone("mode 'kvstore' without servers' hosts")
+        from graph_emb.transport.base import checked_wire
         from graph_emb.transport.local import StandaloneTransport
 
+        checked_wire(wire_dtype)  # and nothing travels
         return StandaloneTransport()
     from graph_emb.transport.kvstore.client import KVStoreTransport
     from graph_emb.transport.kvstore.layout import read_hosts
@@ -91,7 +98,7 @@ def connect(
 
     if attached:
         session = AttachedSession(answer_timeout, barrier_timeout)
-        return KVStoreTransport(session, staleness=staleness, hogwild=hogwild)
+        return KVStoreTransport(session, staleness=staleness, hogwild=hogwild, wire_dtype=wire_dtype)
     assert hosts is not None
     guarded = GuardedSession(
         read_hosts(hosts, _number(num_servers, SERVERS_VARIABLE, 1)),
@@ -102,7 +109,7 @@ def connect(
         start_timeout=start_timeout,
         answer_timeout=answer_timeout,
     )
-    return KVStoreTransport(guarded, staleness=staleness, hogwild=hogwild)
+    return KVStoreTransport(guarded, staleness=staleness, hogwild=hogwild, wire_dtype=wire_dtype)
 
 
 def _number(given: int | None, variable: str, default: int) -> int:

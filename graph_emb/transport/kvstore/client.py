@@ -19,7 +19,7 @@ from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, c
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule, advance
 from graph_emb.table.shard import CPU, DECAY, TableSpec, accumulation_dtype, gather
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
+from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
 from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, check_picklable
@@ -44,14 +44,15 @@ class KVStoreTransport(Transport):
 
     Args:
         session: The way to the servers.
-        staleness, hogwild: As ``graph_emb.transport.kvstore.connect``.
+        staleness, hogwild, wire_dtype: As ``graph_emb.transport.kvstore.connect``.
     """
 
     mode = "kvstore"
     lockstep = False
 
-    def __init__(self, session: Session, *, staleness: int = 0, hogwild: bool = False) -> None:
+    def __init__(self, session: Session, *, staleness: int = 0, hogwild: bool = False, wire_dtype: Any = None) -> None:
         super().__init__()
+        self.wire_dtype = checked_wire(wire_dtype)
         if staleness < 0:
             raise ConfigError(f"staleness {staleness} must not be negative")
         self.rank, self.world_size = Rank(session.rank), len(session.machines)
@@ -207,7 +208,8 @@ class KVStoreTransport(Transport):
                 distinct = num_distinct(ids)
                 self._count(table, len(ids), distinct, distinct)
                 return found.shard.read(local)
-        pull = TablePull(found, found.owners.route(ids), range(0) if found.pull_handler else self._servers)
+        own = range(0) if found.pull_handler else self._servers
+        pull = TablePull(found, found.owners.route(ids), own, self.travels_as(found.spec.dtype))
         self._count(table, len(ids), len(pull.route.ids), len(pull.route.ids) - pull.num_away)
         self.counts[table].bytes_sent += 8 * pull.num_away
         return pull
@@ -251,6 +253,7 @@ class KVStoreTransport(Transport):
             if server in self._servers:
                 self._exchange.tell(server, "push_placed", *arguments, self._push_buffer.last, start, end)
             else:
+                grads = grads.to(self.travels_as(grads.dtype))
                 self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
                 self.counts[push.table].bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
             self._unflushed.add(server)
@@ -449,15 +452,16 @@ class TablePull:
         table: Where the near rows are.
         route: Of the asked ids to the servers.
         own: The servers whose rows are read here.
+        wire: The dtype in which the others come.
     """
 
-    def __init__(self, table: TrainerTable, route: Route, own: range) -> None:
+    def __init__(self, table: TrainerTable, route: Route, own: range, wire: torch.dtype) -> None:
         self.route, self._table = route, table
         pieces = cut(route.counts)
         self._near = [(start, end) for server, start, end in pieces if server in own]
         away = [piece for piece in pieces if piece[0] not in own]
         self._away = [(start, end) for _, start, end in away]
-        self.calls: list[Asked] = [(s, "pull", (table.key, table.decay()), (route.ids[i:j],)) for s, i, j in away]
+        self.calls: list[Asked] = [(s, "pull", (table.key, table.decay(), wire), (route.ids[i:j],)) for s, i, j in away]
         self.num_away = sum(end - start for start, end in self._away)
         self._out = torch.empty(0)
 

@@ -22,7 +22,7 @@ from graph_emb.core.left_behind import shared_name
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import StateSpec, TableSpec
+from graph_emb.table.shard import StateSpec, TableSpec, accumulation_dtype
 from graph_emb.transport.base import WEIGHT
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.rpc import SERVICE, Answer, Call, describe, rpc
@@ -222,6 +222,7 @@ class Tables:
         table, (optimizer, rule, how, distinct, clocks) = self._table(key), terms
         rows, shard = table.rows(ids), table.shards[optimizer]
         if table.push_handler is not None:
+            grads = grads.to(accumulation_dtype(table.spec.dtype))  # they may have come narrower
             table.push_handler(self._data(), table.spec.name, *shard.without_frozen(rows, grads))
             return
         for name, clock in clocks.items():
@@ -280,13 +281,13 @@ class Tables:
         table = self._table(key)
         table.column(optimizer, column).index_copy_(0, table.rows(ids), values)
 
-    def pull(self, sender: int, key: Key, decay: float | None, ids: Tensor) -> Answer:
+    def pull(self, sender: int, key: Key, decay: float | None, wire: torch.dtype, ids: Tensor) -> Answer:
         """Rows that this server owns, in the order asked."""
         table = self._table(key)
         rows = table.rows(ids)
         if table.pull_handler is not None:
             return Answer(None, table.pull_handler(self._data(), table.spec.name, rows))
-        return Answer(None, table.read(rows, decay))
+        return Answer(None, table.read(rows, decay).to(wire))
 
     def register(self, sender: int, key: Key, kind: str, handler: Callable[..., Any] | None) -> None:
         """Set a user's push or pull handler; None returns to ours."""
