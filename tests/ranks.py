@@ -17,6 +17,8 @@ with_shared_memory = pytest.mark.skipif(
     os.environ.get(SHARED_VARIABLE) == "0", reason=f"ranks take sockets: {SHARED_VARIABLE}=0"
 )
 """Of tests that need ranks to share memory, for runs of the others without it (``make test-sockets``)."""
+PATIENCE = 400.0
+"""Seconds until a rank that does not answer fails its test: two ranks that compile on a busy machine took 130."""
 PRELOADED = [
     "graph_emb.transport.kvstore.client",
     "graph_emb.transport.kvstore.server",
@@ -41,7 +43,7 @@ class Ranks:
     def __init__(self) -> None:
         self._workers: list[tuple[Any, Connection]] = []
 
-    def run(self, function: Callable[..., Any], world_size: int, *args: Any, timeout: float = 120.0) -> list[Any]:
+    def run(self, function: Callable[..., Any], world_size: int, *args: Any, timeout: float = PATIENCE) -> list[Any]:
         """What the function returned on each rank; raises when one raised, died or did not answer in time."""
         self._grow(world_size)
         from torch.distributed import TCPStore
