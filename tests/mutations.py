@@ -15,9 +15,10 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENGINE = ["tests/optim", "tests/table", "tests/transport"]
-ENGINE += [f"tests/test_{name}.py" for name in ("bags", "clip_norm", "embedding", "lazy_decay", "optimizer")] + [
-    "tests/graph/test_partition_book.py"
-]
+ENGINE += [
+    f"tests/test_{name}.py"
+    for name in ("bags", "clip_norm", "embedding", "lazy_decay", "optimizer", "quantized", "state_dtype")
+] + ["tests/graph/test_partition_book.py"]
 
 MUTANTS: list[tuple[str, str, str]] = [
     # file, text, replacement
@@ -39,6 +40,9 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("table/shard.py", "values.to(wide) * factor", "values.to(wide) / factor"),
     ("transport/collective.py", "merge(*settle(came))[1]", "came.grads"),
     ("optimizer.py", "max_norm / (norm + 1e-6)", "max_norm / (norm * norm)"),
+    ("optim/apply.py", "chance[0] + number", "chance[0]"),
+    ("transport/base.py", "math.fsum([*rows, -total])", "0.0 * math.fsum([*rows, -total])"),
+    ("quantized.py", "steps.round()", "steps.floor()"),
     ("optim/rules.py", "(norm > 0) & (divisor > 0)", "divisor > 0"),
     ("optim/rules.py", 'state["step"] + 1', 'state["step"] + 2'),
     ("optim/rule.py", "torch.pow(torch.tensor(beta", "0.5 * torch.pow(torch.tensor(beta"),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
+from graph_emb.transport.base import squares
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle
 
@@ -57,6 +58,11 @@ def test_it_is_torchs_norm_over_all(dtype: torch.dtype, bound: float) -> None:
         torch.testing.assert_close(table_.sparse_grad().to_dense(), peer.grad)
     for mine, peer in zip(layers[0].parameters(), layers[1].parameters(), strict=True):
         torch.testing.assert_close(mine.grad, peer.grad)
+
+
+def test_the_sum_of_squares_keeps_what_it_rounds() -> None:
+    """Else the last digit of the norm would depend on which rank has which row."""
+    assert squares(torch.tensor([[1e8], [1.0]], dtype=torch.float64)) == [1e16, 1.0]
 
 
 def test_means_are_merged_as_the_optimizer_does() -> None:

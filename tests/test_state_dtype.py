@@ -81,6 +81,16 @@ def test_moments_follow_changes_below_their_last_digit() -> None:
     assert emb.optm_state["exp_avg_sq"].nbytes == 2 * 4096
 
 
+def test_pieces_of_state_are_rounded_by_chances_of_their_own() -> None:
+    emb = ge.DistEmbedding(1, 512)
+    opt = ge.SparseAdam([emb], betas=(0.7, 0.7), state_dtype=torch.bfloat16)
+    emb(torch.tensor([0])).backward(torch.ones(1, 512))  # both moments are 0.3
+    opt.step()
+    first, second = emb.optm_state["exp_avg"], emb.optm_state["exp_avg_sq"]
+    assert len(first.unique()) == len(second.unique()) == 2
+    assert not torch.equal(first, second)
+
+
 def test_the_seed_and_a_checkpoint_hold(tmp_path: Path) -> None:
     first, _ = trained("SparseAdam", [0], 1, torch.float32, state_dtype=torch.bfloat16)
     rows = first.weight[:]
