@@ -15,10 +15,9 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENGINE = ["tests/optim", "tests/table", "tests/transport"]
-ENGINE += [
-    f"tests/test_{name}.py"
-    for name in ("bags", "clip_norm", "embedding", "lazy_decay", "optimizer", "quantized", "state_dtype")
-] + ["tests/graph/test_partition_book.py"]
+SINGLE = ("bags", "clip_norm", "embedding", "lazy_decay", "optimizer", "quantized", "state_dtype")
+ENGINE += [f"tests/test_{name}.py" for name in SINGLE]
+ENGINE += ["tests/graph/test_partition_book.py"]
 
 MUTANTS: list[tuple[str, str, str]] = [
     # file, text, replacement
