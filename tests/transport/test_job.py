@@ -364,5 +364,7 @@ def test_the_child_of_a_rank_does_not_take_its_place(tmp_path: Path, alone: Any,
     script.write_text(CHILDREN)
     out.mkdir()
     run_local([sys.executable, str(script), str(out), method], 2, tmp_path / "logs", threads=1)
-    for rank, said in enumerate(told(out)):
+    answers = told(out)
+    assert len(answers) == 2
+    for rank, said in enumerate(answers):
         assert f"started by rank {rank} of the job and is none of its ranks" in said
