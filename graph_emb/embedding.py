@@ -11,22 +11,41 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
-from graph_emb.gradient_trace import Capture, Trace, received
+from graph_emb.gradient_trace import Trace
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.named_store import NamedStore
 from graph_emb.open_tables import Lifetime, next_name, objects_of
-from graph_emb.optim.apply import merge, merged_bags
+from graph_emb.optim.apply import merge
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.quantized import QuantizedEmbedding
-from graph_emb.table.bags import BagGradients, CaptureBags, checked_bags
+from graph_emb.table.bags import CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import FLOAT_DTYPES, EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Named, Traffic, Transport
 from graph_emb.weight import Weight
+
+
+class _Capture(torch.autograd.Function):
+    """Identity whose backward hands the gradient to the table instead of to a parameter.
+
+    The anchor is a scalar that requires a gradient, so that autograd visits this node; it never gets one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, rows: Tensor, trace: Trace, ids: Tensor) -> Tensor:
+        ctx.trace, ctx.ids = trace, ids
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
+        ctx.trace.add(ctx.ids, grad.reshape(ctx.ids.numel(), grad.shape[-1]))
+        return None, None, None, None
 
 
 class DistEmbedding:
@@ -147,7 +166,7 @@ class DistEmbedding:
         """Rows of ``kept`` ids, (B, D), as the caller asked for them, recorded where gradients are enabled."""
         rows = rows.view(*(shape if inside is None else ids.shape), self.embedding_dim)
         if torch.is_grad_enabled():
-            rows = Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
+            rows = _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
         if inside is None:
             return rows
         found = rows.new_zeros(shape.numel(), self.embedding_dim).index_copy(0, inside.to(rows.device), rows)
@@ -244,16 +263,10 @@ class DistEmbedding:
         Raises:
             ModeError: a gradient was written in place since; ``scale_gradients`` makes new ones.
         """
-        return [(ids, grads if isinstance(grads, Tensor) else grads.rows()) for ids, grads in self._entries()]
-
-    def _entries(self) -> list[tuple[Tensor, Tensor | BagGradients]]:
-        for _, grads, version in self._live_trace.entries:
-            if (came := received(grads))._version != version:
-                raise ModeError(
-                    f"table {self._name!r}: a gradient of shape {tuple(came.shape)} was changed in place after "
-                    "backward(); keep it until step(), or pass a copy to backward()"
-                )
-        return [(ids, grads) for ids, grads, _ in self._live_trace.entries]
+        return [
+            (ids, grads if isinstance(grads, Tensor) else grads.rows())
+            for ids, grads in self._live_trace.checked(self._name)
+        ]
 
     def joined_pending(self, bags: Literal["kept", "merged", "spread"] = "merged") -> tuple[Tensor, Any]:
         """``pending`` as one pair; of no rows where a backward met none, which still counts as a step.
@@ -262,21 +275,7 @@ class DistEmbedding:
             bags: ``"kept"`` leaves the gradients of bags as they are where they are all; ``"merged"`` sums those of an
                 id within a call (see ``merged_bags``); ``"spread"`` has one for each id, for averages and the like.
         """
-        entries = self._entries()
-        if not entries:
-            return torch.empty(0, dtype=torch.int64), torch.empty(0, self.embedding_dim)
-        if bags == "kept" and len(entries) == 1:
-            return entries[0]
-        rows: list[tuple[Tensor, Tensor]] = []
-        for ids, grads in entries:
-            if isinstance(grads, BagGradients):
-                ids, grads = (ids, grads.rows()) if bags == "spread" else merged_bags(ids, grads)
-            rows.append((ids, grads))
-        if len(rows) == 1:
-            return rows[0]
-        device = rows[0][1].device
-        joined = torch.cat([ids.to(device) for ids, _ in rows])
-        return joined, torch.cat([grads.to(device) for _, grads in rows])
+        return self._live_trace.joined(self._name, self.embedding_dim, bags)
 
     def sparse_grad(self) -> Tensor:
         """The gradient that came back in this process since the last step, for an update of one's own.
@@ -297,7 +296,7 @@ class DistEmbedding:
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply the gradients that came back since the last step, to clip them for instance."""
-        entries = self._entries()
+        entries = self._live_trace.checked(self._name)
         self._live_trace.entries.clear()
         for ids, grads in entries:
             self._live_trace.add(ids, grads * factor)

@@ -1,35 +1,18 @@
-"""How gradients of handed-out rows reach the table instead of a parameter.
+"""The gradients of handed-out rows that came back to a table, until a step takes them.
 
 Legend: B asked ids, D width.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from graph_emb.core.errors import ModeError
+from graph_emb.optim.apply import merged_bags
 from graph_emb.table.bags import BagGradients
-
-
-class Capture(torch.autograd.Function):
-    """Identity whose backward hands the gradient to the table instead of to a parameter.
-
-    The anchor is a scalar that requires a gradient, so that autograd visits this node; it never gets one.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, rows: Tensor, trace: Trace, ids: Tensor) -> Tensor:
-        ctx.trace, ctx.ids = trace, ids
-        return rows
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
-        ctx.trace.add(ctx.ids, grad.reshape(ctx.ids.numel(), grad.shape[-1]))
-        return None, None, None, None
 
 
 class Trace:
@@ -45,9 +28,37 @@ class Trace:
     def add(self, ids: Tensor, grads: Tensor | BagGradients) -> None:
         """Keep the gradients of ids, (B, D), or of the bags that they are in."""
         self.touched = True
-        self.entries.append((ids, grads, received(grads)._version))
+        self.entries.append((ids, grads, _received(grads)._version))
+
+    def checked(self, table: str) -> list[tuple[Tensor, Tensor | BagGradients]]:
+        """The ids and gradients of each backward; a ModeError where one was written in place since."""
+        for _, grads, version in self.entries:
+            if (came := _received(grads))._version != version:
+                raise ModeError(
+                    f"table {table!r}: a gradient of shape {tuple(came.shape)} was changed in place after "
+                    "backward(); keep it until step(), or pass a copy to backward()"
+                )
+        return [(ids, grads) for ids, grads, _ in self.entries]
+
+    def joined(self, table: str, dim: int, bags: Literal["kept", "merged", "spread"]) -> tuple[Tensor, Any]:
+        """As ``DistEmbedding.joined_pending``, of a table of this width."""
+        entries = self.checked(table)
+        if not entries:
+            return torch.empty(0, dtype=torch.int64), torch.empty(0, dim)
+        if bags == "kept" and len(entries) == 1:
+            return entries[0]
+        rows: list[tuple[Tensor, Tensor]] = []
+        for ids, grads in entries:
+            if isinstance(grads, BagGradients):
+                ids, grads = (ids, grads.rows()) if bags == "spread" else merged_bags(ids, grads)
+            rows.append((ids, grads))
+        if len(rows) == 1:
+            return rows[0]
+        device = rows[0][1].device
+        joined = torch.cat([ids.to(device) for ids, _ in rows])
+        return joined, torch.cat([grads.to(device) for _, grads in rows])
 
 
-def received(grads: Tensor | BagGradients) -> Tensor:
+def _received(grads: Tensor | BagGradients) -> Tensor:
     """The tensor that backward handed in."""
     return grads if isinstance(grads, Tensor) else grads.grads

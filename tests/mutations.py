@@ -83,7 +83,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("table/shard.py", "found = gather(self.weight, rows)", "found = gather(self.weight, rows.sort()[0])"),
     ("table/shard.py", "tensor.clone() if", "tensor if"),
     ("embedding.py", "transport.pull(*wanted[0])", "transport.pull(wanted[0][0], wanted[0][1].flip(0))"),
-    ("gradient_trace.py", "ctx.trace.add(ctx.ids, grad.", "ctx.trace.add(ctx.ids.flip(0), grad."),
+    ("embedding.py", "ctx.trace.add(ctx.ids, grad.", "ctx.trace.add(ctx.ids.flip(0), grad."),
     ("sparse_optimizer.py", "self._tables[push.table].clear_gradients()", "pass"),
     ("graph/partition_book.py", "right=True", "right=False"),
     ("graph/partition_book.py", "low < 0 or high >= num_rows", "low < 0 or high > num_rows"),
