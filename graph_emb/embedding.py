@@ -263,10 +263,8 @@ class DistEmbedding:
         Raises:
             ModeError: a gradient was written in place since; ``scale_gradients`` makes new ones.
         """
-        return [
-            (ids, grads if isinstance(grads, Tensor) else grads.rows())
-            for ids, grads in self._live_trace.checked(self._name)
-        ]
+        came = self._live_trace.checked(self._name)
+        return [(ids, grads if isinstance(grads, Tensor) else grads.rows()) for ids, grads in came]
 
     def joined_pending(self, bags: Literal["kept", "merged", "spread"] = "merged") -> tuple[Tensor, Any]:
         """``pending`` as one pair; of no rows where a backward met none, which still counts as a step.

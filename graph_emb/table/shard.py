@@ -171,6 +171,11 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
+def narrower(dtype: torch.dtype, wire: torch.dtype | None) -> torch.dtype:
+    """The dtype in which floating numbers travel: ``wire`` where it is the narrower one."""
+    return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype
+
+
 class EmbeddingShard:
     """Weight rows [first_id, first_id + num_rows) of a table and named state for the same rows.
 

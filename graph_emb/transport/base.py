@@ -327,11 +327,6 @@ class Transport(ABC):
         All pushes of this process that came before are in them, but for the staleness that the mode allows.
         """
 
-    def travels_as(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which floating numbers travel: ``wire_dtype`` where it is the narrower one."""
-        wire = self.wire_dtype
-        return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype
-
     def pull_sums(self, table: str, bags: Bags) -> Tensor:
         """Sums of rows over bags, (G, D), in the table's accumulation dtype, where its rows lie. Joint.
 

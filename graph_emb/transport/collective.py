@@ -18,7 +18,7 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather
+from graph_emb.table.shard import EmbeddingShard, TableSpec, accumulation_dtype, gather, narrower
 from graph_emb.transport import lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire, squares
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
@@ -220,7 +220,7 @@ class CollectiveTransport(Transport):
         route = found.ranges.route(ids, self.rank)
         self._count(table, route, len(ids))
         weight, remote = found.shard.weight, len(route.ids) - route.counts[self.rank]
-        others = weight.new_empty((remote, found.spec.dim), dtype=self.travels_as(weight.dtype))
+        others = weight.new_empty((remote, found.spec.dim), dtype=narrower(weight.dtype, self.wire_dtype))
         if self.world_size > 1:
             asks, wanted, asked = self._ask(lockstep.PULL, found, route)
             served = self.group.outgoing(others, len(asked))
@@ -275,7 +275,7 @@ class CollectiveTransport(Transport):
         asked = self.group.exchange(route.ids[: sum(asks)], asks, wanted, what)
         self.counts[found.spec.name].bytes_sent += sum(asks) * 8
         self.counts[found.spec.name].bytes_sent += (
-            len(asked) * found.spec.dim * self.travels_as(found.spec.dtype).itemsize
+            len(asked) * found.spec.dim * narrower(found.spec.dtype, self.wire_dtype).itemsize
         )
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
 
@@ -384,7 +384,7 @@ class CollectiveTransport(Transport):
 
     def _wired(self, values: Tensor) -> Tensor:
         """Rows or gradients as they travel."""
-        return values.to(self.travels_as(values.dtype))
+        return values.to(narrower(values.dtype, self.wire_dtype))
 
     def signature(self, tables: Sequence[str]) -> int:
         """A number that tells calls for these tables from calls for others."""

@@ -18,7 +18,7 @@ from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeErr
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule, advance
-from graph_emb.table.shard import CPU, DECAY, TableSpec, accumulation_dtype, gather
+from graph_emb.table.shard import CPU, DECAY, TableSpec, accumulation_dtype, gather, narrower
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
@@ -209,7 +209,7 @@ class KVStoreTransport(Transport):
                 self._count(table, len(ids), distinct, distinct)
                 return found.shard.read(local)
         own = range(0) if found.pull_handler else self._servers
-        pull = TablePull(found, found.owners.route(ids), own, self.travels_as(found.spec.dtype))
+        pull = TablePull(found, found.owners.route(ids), own, narrower(found.spec.dtype, self.wire_dtype))
         self._count(table, len(ids), len(pull.route.ids), len(pull.route.ids) - pull.num_away)
         self.counts[table].bytes_sent += 8 * pull.num_away
         return pull
@@ -253,7 +253,7 @@ class KVStoreTransport(Transport):
             if server in self._servers:
                 self._exchange.tell(server, "push_placed", *arguments, self._push_buffer.last, start, end)
             else:
-                grads = grads.to(self.travels_as(grads.dtype))
+                grads = grads.to(narrower(grads.dtype, self.wire_dtype))
                 self._exchange.tell(server, "push", *arguments, tensors=(ids, grads))
                 self.counts[push.table].bytes_sent += len(ids) * 8 + grads.numel() * grads.element_size()
             self._unflushed.add(server)
