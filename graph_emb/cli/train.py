@@ -17,6 +17,7 @@ from graph_emb.config import MODELS, RunConfig, config_from, parse_override, pla
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, WATCHED, say, show_progress
+from graph_emb.transport.job import job_section
 
 READINGS = ("optimistic", "pessimistic")
 """Of ties, besides the value to report, which the table of several seeds shows."""
@@ -190,10 +191,15 @@ def _recipe(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _implied_mode(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Several trainers without a mode are a collective job; a kvstore job without a count has one server."""
+    """A process of a job joins it; several trainers without a mode are a collective job; a kvstore job without a count
+    has one server.
+    """
     given: dict[str, Any] = {}
     for layer in layers:
         given.update(layer.get("parallel") or {})
+    joined = job_section(given)
+    if joined:
+        return [{"parallel": joined}]
     if "mode" not in given and given.get("trainers", 1) != 1:
         return [place_key("parallel.mode", "kvstore" if given.get("servers") else "collective")]
     if given.get("mode") == "kvstore" and "servers" not in given:

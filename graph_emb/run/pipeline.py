@@ -21,6 +21,7 @@ from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import in_memory
 from graph_emb.run.machine import peak_memory_mib, versions
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
+from graph_emb.transport.job import job_section
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 TEXT_BYTES = 12
@@ -77,6 +78,8 @@ def pipeline(
 ) -> PipelineResult:
     """Train embeddings of a graph and judge them by what the data allows; ``graph-emb train`` in Python.
 
+    In a process of a job (torchrun, ``graph-emb launch``) that names no mode it joins the others: all train one run.
+
     Args:
         model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its defaults.
         dataset: A known data set or the path of a graph file; or a graph in memory: what ``load_dataset`` gives, or a
@@ -109,7 +112,11 @@ def pipeline(
         held, given["dataset"] = in_memory(dataset)
     named = {key: value for key, value in given.items() if value is not None} | overrides
     layers = [place_key(key, os.fspath(v) if isinstance(v, os.PathLike) else v) for key, v in named.items()]
-    checked = config_from(_sections(config), *layers)
+    layers.insert(0, dict(_sections(config)))
+    said: dict[str, Any] = {}
+    for layer in layers:
+        said |= layer.get("parallel") or {}
+    checked = config_from({"parallel": job_section(said)}, *layers)
     checked.dataset.hold(held)
     return run(checked, out=out, overwrite=overwrite, resume=resume, progress=progress)
 

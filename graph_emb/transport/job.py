@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from graph_emb.core.errors import ModeError
 
@@ -54,6 +55,21 @@ def choose() -> tuple[str, str]:
         return "collective", f"{WORLD_SIZE}={size}"
     check_alone("no mode")
     return "local", "torch.distributed has one process" if group else "nothing tells of another process"
+
+
+def job_section(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``parallel`` section by which a run joins the job of this process; empty where it stands alone.
+
+    Args:
+        given: What the user says in that section; a mode or a number of trainers there decides.
+    Raises:
+        ModeError: as ``choose``.
+    """
+    size = _group_size() or _world_size()
+    if size < 2 or {"mode", "trainers"} & given.keys() or dgl_is_initialised():
+        return {}
+    mode, _ = choose()
+    return {"mode": mode, "trainers": size, **({"servers": given.get("servers", 1)} if mode == "kvstore" else {})}
 
 
 def check_alone(asked: str) -> None:

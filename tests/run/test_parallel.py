@@ -61,6 +61,27 @@ def test_two_ranks_learn_what_one_process_learns(ranks: Workers, tmp_path: Path,
     assert found[1][1:] == (None, None), "only the first rank has the rows and the folder"
 
 
+def join_the_job(out: str, begun: bool) -> tuple[Any, ...]:
+    """A pipeline that names no mode, in a process of a job."""
+    if begun:
+        ge.init(mode="collective", timeout=60)
+    try:
+        result = ge.pipeline("deepwalk", "digits", out=out, **QUICK)
+    except ge.ModeError as error:
+        return (str(error),)
+    finally:
+        ge.shutdown()
+    return result.config.parallel.mode, result.config.parallel.trainers, result.embeddings is None
+
+
+def test_a_run_in_a_process_of_a_job_joins_it(ranks: Workers, tmp_path: Path) -> None:
+    found = ranks.run(join_the_job, 2, str(tmp_path / "run"), False)
+    assert found == [("collective", 2, False), ("collective", 2, True)]
+    assert read_metrics(tmp_path / "run")["train"]["local_share"] < 1
+    for (message,) in ranks.run(join_the_job, 2, str(tmp_path / "other"), True):
+        assert message.startswith("graph_emb is initialised already")
+
+
 def test_another_number_of_ranks_than_asked_for_is_refused(ranks: Workers, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"parallel\.trainers = 3, but the launcher started 2; make them equal"):
         ranks.run(run_pipeline, 2, str(tmp_path / "run"), 3, QUICK)
