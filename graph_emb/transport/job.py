@@ -83,7 +83,8 @@ def check_alone(asked: str) -> None:
     why = several()
     if why:
         refuse(asked, why)
-    if multiprocessing.parent_process() is not None:
+    told = _group_size() == 1 or (WORLD_SIZE in os.environ and not _inherits_rank())
+    if multiprocessing.parent_process() is not None and not told:
         refuse(asked, "a process that multiprocessing started and told nothing of the others")
 
 

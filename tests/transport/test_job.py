@@ -290,6 +290,11 @@ def test_a_process_of_multiprocessing_says_what_it_is(alone: pytest.MonkeyPatch,
     assert in_child(method, named_local) == "local"
 
 
+@pytest.mark.parametrize("prepare", [None, group_of_one])
+def test_a_process_of_multiprocessing_may_be_told_that_it_is_alone(ranks: Ranks, prepare: Any) -> None:
+    assert ranks.run(trained, 1, prepare) == ["local {1.0}"]
+
+
 def test_a_fork_does_not_change_its_copy_of_a_table(alone: pytest.MonkeyPatch) -> None:
     ge.init(mode="local")
     emb = ge.DistEmbedding(3, 1, "node")
