@@ -50,6 +50,7 @@ def train(folder: Path, first: int, same_name: bool, background: bool, pipe: Con
     import graph_emb as ge
 
     ge.shutdown()  # the parent has a table of this name
+    ge.init(mode="local")  # a forked process must say that its tables are its own
     emb, opt = table(first)
     for step in range(first, first + 1000):
         fill(emb, step)
