@@ -31,7 +31,7 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.rules import SGD, Adagrad
 from graph_emb.run.launch.plan import SERVER_SPINS
-from graph_emb.table.shard import TableSpec
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport import guard
 from graph_emb.transport.base import Push
 from graph_emb.transport.kvstore import connect, serve

@@ -24,7 +24,8 @@ from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.quantized import QuantizedEmbedding
 from graph_emb.table.bags import CaptureBags, checked_bags
 from graph_emb.table.initializers import initializer_for
-from graph_emb.table.shard import FLOAT_DTYPES, EmbeddingShard, TableSpec, accumulation_dtype, checked_shape
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import FLOAT_DTYPES, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Named, Traffic, Transport
 from graph_emb.weight import Weight

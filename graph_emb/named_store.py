@@ -16,7 +16,7 @@ from graph_emb.core.errors import ConfigError, ModeError, ShapeError
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import Ids, as_book, as_ids, check_ids
 from graph_emb.table.initializers import initializer_for
-from graph_emb.table.shard import TableSpec
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport.base import Named, Transport
 from graph_emb.weight import Weight
 

@@ -29,7 +29,7 @@ from graph_emb.optim.rules import (
     RowLAMB,
 )
 from graph_emb.sparse_optimizer import Params, SparseOptimizer, transport_of
-from graph_emb.table.shard import accumulation_dtype
+from graph_emb.table.spec import accumulation_dtype
 from graph_emb.transport.base import Push
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.graph.partition_book import check_ids
 from graph_emb.table.initializers import Zeros
-from graph_emb.table.shard import FLOAT_DTYPES, WEIGHT, TableSpec
+from graph_emb.table.shard import WEIGHT
+from graph_emb.table.spec import FLOAT_DTYPES, TableSpec
 from graph_emb.transport.base import Transport
 
 KINDS = ("int8",)

@@ -14,7 +14,7 @@ from torch import Tensor
 from graph_emb.core.errors import ShapeError
 from graph_emb.graph.partition_book import Ids, as_ids, check_ids
 from graph_emb.table.initializers import CHUNK_ELEMENTS
-from graph_emb.table.shard import TableSpec
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport.base import Transport
 
 

@@ -30,7 +30,8 @@ from graph_emb.core.json_codec import CODES
 from graph_emb.core.storage import OutputFile
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds
-from graph_emb.table.shard import DECAY, StateSpec
+from graph_emb.table.shard import DECAY
+from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import ShardRows, TableRows
 
 P = ParamSpec("P")

@@ -32,7 +32,7 @@ from graph_emb.core.json_codec import decode, encode
 from graph_emb.core.storage import PendingFolder, write_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
-from graph_emb.table.shard import StateSpec
+from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import Transport
 
 MODEL = "model"

@@ -16,7 +16,8 @@ from graph_emb.optim import kernels
 from graph_emb.optim.rounding import DIGITS, round_stochastically
 from graph_emb.optim.rule import TABLE_STEP, SparseRule
 from graph_emb.table.bags import BagGradients
-from graph_emb.table.shard import EmbeddingShard, accumulation_dtype, gather
+from graph_emb.table.shard import EmbeddingShard, gather
+from graph_emb.table.spec import accumulation_dtype
 
 Merge = Literal["sum", "mean"]
 MERGES = ("sum", "mean")

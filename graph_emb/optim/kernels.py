@@ -23,7 +23,8 @@ from graph_emb.optim.rounding import close, memory_of, opened
 from graph_emb.optim.rule import BOUNDS, ROW_COUNT, ROW_STEP, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.bags import BagGradients
-from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, accumulation_dtype, prefetch
+from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, prefetch
+from graph_emb.table.spec import accumulation_dtype
 
 
 def _add(grads, i, out):

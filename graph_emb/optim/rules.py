@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.optim.rule import DecayMode, Rule, State, bias_correction, mean_square, row_norm
-from graph_emb.table.shard import StateSpec
+from graph_emb.table.spec import StateSpec
 
 
 @dataclass(frozen=True)

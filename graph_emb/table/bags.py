@@ -19,7 +19,8 @@ from torch.autograd.function import once_differentiable
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import memory_of, opened
-from graph_emb.table.shard import AHEAD, accumulation_dtype, prefetch_to_read
+from graph_emb.table.shard import AHEAD, prefetch_to_read
+from graph_emb.table.spec import accumulation_dtype
 
 MODES = ("sum", "mean")
 

@@ -21,7 +21,8 @@ from graph_emb.graph.partition_book import Rank
 from graph_emb.optim.apply import Merge, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import BagGradients, Bags
-from graph_emb.table.shard import DECAYED, WEIGHT, EmbeddingShard, TableSpec
+from graph_emb.table.shard import DECAYED, WEIGHT, EmbeddingShard
+from graph_emb.table.spec import TableSpec
 
 T = TypeVar("T")
 

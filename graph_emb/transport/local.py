@@ -13,7 +13,8 @@ from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import Bags
-from graph_emb.table.shard import EmbeddingShard, TableSpec
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
 Handler = TypeVar("Handler")

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.graph.partition_book import Part, PartitionBook, RangeBook, RankRanges, Route
-from graph_emb.table.shard import EmbeddingShard, TableSpec
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.shm_all_to_all import map_memory, new_memory
 

@@ -11,7 +11,8 @@ from graph_emb.optim.apply import apply_update
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.rules import SGD, Adagrad, Adam, RowAdagrad, RowAdam
 from graph_emb.table.initializers import Zeros
-from graph_emb.table.shard import EmbeddingShard, TableSpec
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
 
 NOBODY = torch.empty(0, dtype=torch.int64)
 

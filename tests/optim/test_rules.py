@@ -17,7 +17,8 @@ from graph_emb.optim import kernels
 from graph_emb.optim.apply import apply_reference, apply_update
 from graph_emb.optim.rule import BOUNDS
 from graph_emb.table.initializers import FromArray
-from graph_emb.table.shard import EmbeddingShard, TableSpec
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import TableSpec
 from tests.optim.oracles import CASES, RULES, batches, occurrences
 
 ROWS, DIM = 13, 5

@@ -13,7 +13,8 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import SERIAL_ROWS
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.table.initializers import FromArray, Zeros
-from graph_emb.table.shard import EmbeddingShard, StateSpec, TableSpec, allocate, checked_shape, gather, gather_two
+from graph_emb.table.shard import EmbeddingShard, allocate, gather, gather_two
+from graph_emb.table.spec import StateSpec, TableSpec, checked_shape
 from tests.transport.kvstore.cluster import Cluster
 
 SPECS = (

@@ -9,7 +9,7 @@ import graph_emb as ge
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.rules import SGD, Adagrad
 from graph_emb.table.initializers import FromArray
-from graph_emb.table.shard import TableSpec
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Push
 from graph_emb.transport.local import LocalTransport

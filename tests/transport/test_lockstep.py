@@ -12,7 +12,7 @@ import torch
 
 import graph_emb as ge
 from graph_emb.graph.partition_book import RankRanges
-from graph_emb.table.shard import TableSpec
+from graph_emb.table.spec import TableSpec
 from graph_emb.transport.lockstep import identity, signature
 from tests.ranks import Ranks, with_shared_memory
 

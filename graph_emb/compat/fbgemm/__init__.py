@@ -43,7 +43,7 @@ from graph_emb.compat.fbgemm.options import (
 from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.embedding import DistEmbedding, lookup
 from graph_emb.table.initializers import Uniform, fill_rows_
-from graph_emb.table.shard import accumulation_dtype
+from graph_emb.table.spec import accumulation_dtype
 
 __all__ = [
     "BoundsCheckMode",

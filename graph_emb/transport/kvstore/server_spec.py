@@ -10,7 +10,7 @@ from torch import Tensor
 from graph_emb.graph.original_ids import ArrayIds, FileIds
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.table.initializers import FromArray, OwnerInitializer
-from graph_emb.table.shard import TableSpec
+from graph_emb.table.spec import TableSpec
 
 
 class ServerArray(FromArray):

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.left_behind import SHARED_MEMORY, shared_name
-from graph_emb.table.shard import EmbeddingShard, StateSpec, TableSpec
+from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.spec import StateSpec, TableSpec
 
 
 def open_segment(name: str, shape: tuple[int, ...], dtype: torch.dtype, what: str, *, create: bool) -> Tensor:
