@@ -10,7 +10,7 @@ from graph_emb.graph.partition_book import RankRanges, cut
 from graph_emb.optim.apply import Merge, merge
 from graph_emb.optim.rule import Rule
 from graph_emb.optim.rules import SGD, OccurrenceRowAdagrad
-from graph_emb.table.shard import CPU
+from graph_emb.table.spec import CPU
 from graph_emb.transport.base import Push
 from graph_emb.transport.push_packing import pack, pack_share, settle
 
