@@ -21,7 +21,9 @@ from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import in_memory
 from graph_emb.run.machine import peak_memory_mib, versions
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
+from graph_emb.transport import runtime
 from graph_emb.transport.job import job_section
+from graph_emb.transport.local import LocalTransport
 
 FINISHED, INTERRUPTED = "finished", "interrupted"
 TEXT_BYTES = 12
@@ -116,7 +118,8 @@ def pipeline(
     said: dict[str, Any] = {}
     for layer in layers:
         said |= layer.get("parallel") or {}
-    checked = config_from({"parallel": job_section(said)}, *layers)
+    joined = {} if isinstance(runtime.begun(), LocalTransport) else job_section(said)  # local by name stays local
+    checked = config_from({"parallel": joined}, *layers)
     checked.dataset.hold(held)
     return run(checked, out=out, overwrite=overwrite, resume=resume, progress=progress)
 

@@ -229,6 +229,11 @@ class EmbeddingShard:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+def narrower(dtype: torch.dtype, wire: torch.dtype | None) -> torch.dtype:
+    """The dtype in which floating numbers travel: ``wire`` where it is the narrower one."""
+    return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype
+
+
 def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, table: str) -> Tensor:
     """Uninitialised memory of a table, or an error that names the table and the bytes it asked for.
 

@@ -155,8 +155,3 @@ class StateSpec:
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which gradients and state of a table are kept: float32 for 16-bit tables, else the table's."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def narrower(dtype: torch.dtype, wire: torch.dtype | None) -> torch.dtype:
-    """The dtype in which floating numbers travel: ``wire`` where it is the narrower one."""
-    return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype

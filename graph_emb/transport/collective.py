@@ -18,8 +18,8 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard, gather
-from graph_emb.table.spec import TableSpec, accumulation_dtype, narrower
+from graph_emb.table.shard import EmbeddingShard, gather, narrower
+from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport import lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire, squares
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable

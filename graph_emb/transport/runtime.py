@@ -102,6 +102,11 @@ def current() -> Transport:
     return _active if _active is not None else init()
 
 
+def begun() -> Transport | None:
+    """The active transport; None before the first use."""
+    return _active
+
+
 def start_local(by_name: bool, asked: str) -> None:
     """Begin local mode for a run that asks for it, unless the program began a mode.
 

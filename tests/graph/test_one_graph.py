@@ -119,7 +119,7 @@ def test_a_streaming_build_reads_the_same(kind: str, tmp_path: Path) -> None:
     name, write, options = KINDS[kind]
     path = tmp_path / name
     write(path)
-    built = partition.build(path, 2, "range", out=tmp_path / "parts", memory="2GB", reader_options=options)
+    built = partition.build(path, 2, "range", out=tmp_path / "parts", memory="6GB", reader_options=options)
     assert partition.verify(built.path, read_graph(path, **options)).problems == []
 
 
@@ -129,7 +129,7 @@ def test_a_third_column_without_a_name_is_refused_by_everyone(tmp_path: Path) ->
     for read in (
         lambda: read_graph(path),
         lambda: partition.build(path, 2, out=tmp_path / "parts"),
-        lambda: partition.build(path, 2, out=tmp_path / "parts", memory="2GB"),
+        lambda: partition.build(path, 2, out=tmp_path / "parts", memory="6GB"),
         lambda: read_dataset(DatasetSection(name=str(path))),
     ):
         with pytest.raises(DataError, match="line 1: a third column without a name, '3'; say weight=True"):

@@ -90,11 +90,9 @@ def test_an_id_out_of_range_names_table_value_and_limit(bad: int) -> None:
         RangeBook.even(10, 2).owner(torch.tensor([bad]))
 
 
-@pytest.mark.parametrize(
-    "bad", [torch.tensor([0.0]), torch.tensor([True]), [0, 1], torch.tensor([1], dtype=torch.uint8)]
-)
+@pytest.mark.parametrize("bad", [torch.tensor([0.0]), torch.tensor([True]), "01", torch.tensor([1], dtype=torch.uint8)])
 def test_ids_that_are_no_integers_are_refused(bad: Any) -> None:
-    with pytest.raises(ShapeError, match=r"int64"):
+    with pytest.raises(ShapeError, match=r"integers|int64"):
         check_ids(bad, 10, "user")
 
 

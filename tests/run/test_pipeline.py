@@ -271,15 +271,21 @@ def test_ddi_is_trained_and_judged_by_its_own_split(shared_data: Path) -> None:
     assert scores["parts"]["test"]["num_positives"] == 133_489
 
 
-@pytest.mark.parametrize("words", [{"WORLD_SIZE": "2", "RANK": "1"}, {"SLURM_STEP_NUM_TASKS": "2"}])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"WORLD_SIZE": "2", "RANK": "1"}, "WORLD_SIZE=2, but MASTER_ADDR, MASTER_PORT not set"),
+        ({"SLURM_STEP_NUM_TASKS": "2"}, r"parallel\.mode is 'local', in a job of 2 processes"),
+    ],
+)
 def test_processes_of_a_job_train_the_same_run_by_name_only(
-    monkeypatch: pytest.MonkeyPatch, plain: np.ndarray, words: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, plain: np.ndarray, words: dict[str, str], message: str
 ) -> None:
-    """Two processes of torchrun trained, and saved, the same run twice."""
+    """Two processes of a job trained, and saved, the same run twice; those of a whole launcher join it."""
     ge.shutdown()
     for name, value in words.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ge.ModeError, match=r"parallel\.mode is 'local', in a job of 2 processes"):
+    with pytest.raises(ge.ModeError, match=message):
         rows()
     np.testing.assert_array_equal(plain, rows(parallel={"mode": "local"}))
     ge.shutdown()

@@ -18,8 +18,8 @@ from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeErr
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule, advance
-from graph_emb.table.shard import DECAY, gather
-from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype, narrower
+from graph_emb.table.shard import DECAY, gather, narrower
+from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
