@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
+from numba import njit, prange
 from torch import Tensor
 
 from graph_emb.core.compiled import GOLDEN, group, mix64, unit_draw
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.threads import threads_for
 from graph_emb.graph.typed import EdgeType
 from graph_emb.sampling.blocks import Batch, Block, BlockEdges, all_edges
 from graph_emb.sampling.walk_kernels import stream_key
@@ -136,7 +137,8 @@ def kept(edges: BlockEdges, rows: Tensor, names: Tensor, fanout: int, key: np.ui
     starts = kept_starts(indptr, asked, fanout)
     sources, edge_ids = np.empty((2, starts[-1]), np.int64)
     table = edges.sources.numpy(), edges.edge_ids.numpy()
-    fill_kept(indptr, *table, asked, names.numpy(), starts, key, sources, edge_ids)
+    with threads_for(len(sources)) as parts:
+        fill_kept(indptr, *table, asked, names.numpy(), starts, key, parts, sources, edge_ids)
     return InEdges(torch.from_numpy(np.diff(starts)), torch.from_numpy(sources), torch.from_numpy(edge_ids))
 
 
@@ -151,7 +153,7 @@ def kept_starts(indptr: np.ndarray, rows: np.ndarray, fanout: int) -> np.ndarray
     return starts
 
 
-@njit(cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True)
 def fill_kept(
     indptr: np.ndarray,
     sources: np.ndarray,
@@ -160,22 +162,25 @@ def fill_kept(
     names: np.ndarray,
     starts: np.ndarray,
     key: np.uint64,
+    parts: int,
     out_sources: np.ndarray,
     out_ids: np.ndarray,
 ) -> None:
     """Write the kept edges of each row, in the order of the row, to ``out_sources`` and ``out_ids`` (E,)."""
-    for t in range(len(rows)):
-        low, first, count = indptr[rows[t]], starts[t], starts[t + 1] - starts[t]
-        degree = indptr[rows[t] + 1] - low
-        if count == degree:
-            for k in range(count):
-                out_ids[first + k] = k
-        else:
-            choose(mix64(key + np.uint64(names[t]) * GOLDEN), degree, out_ids[first : first + count])
-        for k in range(first, first + count):
-            place = low + out_ids[k]
-            out_sources[k] = sources[place]
-            out_ids[k] = edge_ids[place]
+    num = len(rows)
+    for part in prange(parts):
+        for t in range(part * num // parts, (part + 1) * num // parts):
+            low, first, count = indptr[rows[t]], starts[t], starts[t + 1] - starts[t]
+            degree = indptr[rows[t] + 1] - low
+            if count == degree:
+                for k in range(count):
+                    out_ids[first + k] = k
+            else:
+                choose(mix64(key + np.uint64(names[t]) * GOLDEN), degree, out_ids[first : first + count])
+            for k in range(first, first + count):
+                place = low + out_ids[k]
+                out_sources[k] = sources[place]
+                out_ids[k] = edge_ids[place]
 
 
 @njit(cache=True, nogil=True)
