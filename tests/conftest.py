@@ -32,6 +32,23 @@ def ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture
+def fresh_mode() -> Iterator[None]:
+    """No mode before and after the test."""
+    shutdown()
+    yield
+    shutdown()
+
+
+@pytest.fixture(scope="module")
+def idle_servers() -> Iterator[None]:
+    """After the tests of a file the processes end that waited to be servers."""
+    from tests.transport.kvstore.cluster import close_idle
+
+    yield
+    close_idle()
+
+
+@pytest.fixture
 def local_mode() -> Iterator[None]:
     """Local mode, whatever an earlier test began."""
     shutdown()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,22 +13,11 @@ import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from graph_emb.transport.base import squares
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 NUM, DIM = 11, 3
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def table(name: str, dtype: torch.dtype = torch.float64, num: int = NUM) -> ge.DistEmbedding:

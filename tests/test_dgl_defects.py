@@ -18,7 +18,9 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.graph.partition_book import RangeBook
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("idle_servers")
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +28,6 @@ def _fresh_mode() -> Iterator[None]:
     ge.shutdown()
     yield
     ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def one_row(start: float = 1.0, **options: Any) -> ge.DistEmbedding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,12 @@ import graph_emb as ge
 from graph_emb.transport.runtime import current
 from tests.ranks import Ranks
 from tests.test_optimizer import OPTIMIZERS
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 NUM, DIM = 12, 3
 MODES = ["local", "collective", "kvstore"]
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def table(name: str, **options: Any) -> ge.DistEmbedding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,7 @@ import torch
 
 import graph_emb as ge
 
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
+pytestmark = pytest.mark.usefixtures("fresh_mode")
 
 
 def counting(num: int = 6, dim: int = 2, **kwargs: Any) -> ge.DistEmbedding:

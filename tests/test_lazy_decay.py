@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 NUM, DIM, STEPS, WD = 17, 3, 12, 0.3
 KINDS: dict[str, dict[str, Any]] = {
@@ -27,19 +28,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "SparseRowAdagrad": {"merge": "mean", "clip_row_ratio": 0.5},
     "SparseLAMB": {"max_norm": 1.0},
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def rate(step: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,24 +12,13 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError, PartitionError, ShapeError
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 Asked = list[tuple[ge.DistEmbedding, Tensor]]
 STEPS = 4
 BOOK = ge.RangeBook([0, 9, 20])
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def separately(asked: Asked) -> list[Tensor]:

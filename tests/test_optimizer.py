@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import torch
 import graph_emb as ge
 from tests import dgl_standalone
 from tests.optim.oracles import batches, occurrences
+
+pytestmark = pytest.mark.usefixtures("fresh_mode")
 
 ROWS, DIM = 11, 4
 OPTIMIZERS: dict[str, Any] = {
@@ -28,13 +29,6 @@ OPTIMIZERS: dict[str, Any] = {
     "SparseRowLAMB": lambda p, **k: ge.SparseRowLAMB(p, **{"lr": 0.1, **k}),
     "SparseLARS": lambda p, **k: ge.SparseLARS(p, **{"lr": 0.1, "eta": 1.0, **k}),
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def table(dtype: torch.dtype = torch.float32, name: str = "t") -> ge.DistEmbedding:

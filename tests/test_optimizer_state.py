@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,7 @@ import graph_emb as ge
 from tests.test_optimizer import OPTIMIZERS, ROWS, batches, feed, table
 from tests.transport.kvstore.cluster import Cluster
 
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
+pytestmark = pytest.mark.usefixtures("fresh_mode")
 
 
 def trained(name: str, steps: int = 5) -> tuple[ge.DistEmbedding, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,9 @@ import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from tests.test_optimizer import OPTIMIZERS
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 DTYPES = [torch.float32, torch.float64]
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def row(*values: float, dtype: torch.dtype = torch.float64, more: int = 0) -> ge.DistEmbedding:

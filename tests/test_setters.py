@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,9 @@ import graph_emb as ge
 from graph_emb.core.errors import ConfigError, PartitionError
 from tests.ranks import Ranks
 from tests.test_optimizer import OPTIMIZERS
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 NUM, DIM = 12, 3
 BOOK = ge.RangeBook([0, 5, NUM])
@@ -31,19 +32,6 @@ STATE = {
     "SparseRowLAMB": {"exp_avg", "exp_avg_sq", "step"},
     "SparseLARS": {"momentum_buffer"},
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def table(name: str, **options: Any) -> ge.DistEmbedding:

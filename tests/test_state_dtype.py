@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 NUM, DIM = 13, 6
 KINDS: dict[str, dict[str, Any]] = {
@@ -25,19 +26,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "SparseRowLAMB": {"weight_decay": 0.1},
     "SparseLARS": {"eta": 0.1, "weight_decay": 0.1, "weight_decay_mode": "lazy"},
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def trained(kind: str, ranks: list[int], num_ranks: int, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:

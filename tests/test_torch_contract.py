@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,9 @@ import graph_emb as ge
 from tests.optim.oracles import batches
 from tests.test_optimizer import DIM, OPTIMIZERS, ROWS, feed, table
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 BATCHES = batches(ROWS, DIM)
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def peer_of(emb: ge.DistEmbedding) -> torch.nn.Embedding:

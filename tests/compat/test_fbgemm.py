@@ -30,7 +30,9 @@ from graph_emb.compat.fbgemm.options import RULES
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
 from tests.optim.oracles import EPS, Oracle, adagrad, adam, lamb, lars, row_adagrad, sgd
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 ROWS, TABLE_OF = (7, 5, 9), (0, 1, 2, 1)
 _ADAM = {"learning_rate": 0.05, "eps": 1e-3}
@@ -53,19 +55,6 @@ CASES: dict[str, tuple[OptimType, dict[str, Any], Oracle]] = {
         partial(lars, decay=0.3),
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def module(**options: Any) -> SplitTableBatchedEmbeddingBagsCodegen:

@@ -5,7 +5,6 @@ Each opens with what FBGEMM does. The calls are FBGEMM's own, so that they can b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import graph_emb as ge
 from graph_emb.compat.fbgemm import (
     BoundsCheckMode,
     ComputeDevice,
@@ -29,14 +27,9 @@ from graph_emb.compat.fbgemm import (
 from graph_emb.compat.fbgemm.options import RULES
 from graph_emb.core.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 DECAYS = (WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def module(first: Tensor, **options: Any) -> SplitTableBatchedEmbeddingBagsCodegen:

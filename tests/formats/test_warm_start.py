@@ -18,7 +18,9 @@ from graph_emb.formats import row_readers
 from graph_emb.formats.embedding_files import save_embeddings
 from graph_emb.formats.warm_start import FromFile
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle, shared_memory_is_clean
+from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
+
+pytestmark = pytest.mark.usefixtures("idle_servers")
 
 NUM, DIM = 20, 3
 ROWS = np.random.default_rng(0).normal(size=(NUM, DIM)).astype(np.float32)  # of original ids 0 .. 19
@@ -35,12 +37,6 @@ def _local() -> Iterator[None]:
     ge.init(mode="local")
     yield
     ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def table(init: Any, original_ids: Any = None, **options: Any) -> ge.DistEmbedding:

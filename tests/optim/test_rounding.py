@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,9 @@ import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from graph_emb.optim.rounding import close, memory_of, opened, round_stochastically
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 HALF = [torch.bfloat16, torch.float16]
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def rounded(values: Any, dtype: torch.dtype, seed: int = 0, step: int = 0, ids: Any = None) -> torch.Tensor:

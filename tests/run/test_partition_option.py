@@ -21,17 +21,12 @@ from partition.assignment import Assignment
 from tests.ogb_layout import write_mag
 from tests.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 NAMES = np.array([f"n{(7 * number) % 40:02}" for number in range(40)])
 """Forty names in another order than their own."""
 OWNER = {name: (int(name[1:]) // 5) % 3 for name in NAMES}
 """Three parts of 15, 15 and 10 nodes."""
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Any:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 @pytest.fixture

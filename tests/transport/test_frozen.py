@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +19,9 @@ from graph_emb.models.skipgram.steps import InPlaceSteps
 from graph_emb.models.skipgram.training import SkipGramConfig
 from tests.optim.oracles import RULES
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("idle_servers")
 
 NUM, DIM, STEPS = 12, 3, 6
 FROZEN = [0, 4, 5, 11]
@@ -92,12 +93,6 @@ def check(found: Stored, first_id: int, expected: Stored) -> None:
             mine = found[name][key]
             rows = values if len(mine) == len(values) else values[first_id : first_id + len(mine)]
             assert torch.equal(mine, rows), (name, key)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 @pytest.fixture(scope="module")

@@ -22,15 +22,11 @@ import pytest
 
 import graph_emb as ge
 from graph_emb.transport import channel, guard
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("idle_servers")
 
 TOKEN = guard.new_token()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 @pytest.fixture

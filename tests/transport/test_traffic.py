@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,23 +11,12 @@ import graph_emb as ge
 from graph_emb.core.errors import ModeError
 from graph_emb.transport.base import Traffic
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 BOOK = ge.RangeBook([0, 4, 8])
 ROW = 2 * 4  # bytes
-
-
-@pytest.fixture(autouse=True)
-def fresh_mode() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def count() -> tuple[Traffic, Traffic, Traffic]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,16 +11,12 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("idle_servers")
 
 NUM, DIM = 20, 64
 WIRES = ["bfloat16", torch.float16]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def train(rank: int, ranks: list[int], exact: bool) -> tuple[list[Tensor], int]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,19 +29,14 @@ from tests.models.kge.references import ring
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster, close_idle
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 TINY = KGEConfig(
     dim=8, num_negatives=4, chunk_size=2, batch_size=8, epochs=4, valid_every=2, loss="self_adversarial", margin=2.0,
     n3=0.0, rule="adam", lr=0.05,
 )  # fmt: skip
 UMLS: dict[str, Any] = {"num_negatives": 64, "chunk_size": 64, "batch_size": 256, "epochs": 8, "valid_every": 4}
 FLOORS = {"transe": 0.55, "distmult": 0.45, "complex": 0.7, "rotate": 0.65, "simple": 0.6}
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def umls_config(model: str) -> KGEConfig:

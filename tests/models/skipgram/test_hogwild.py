@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,24 +24,13 @@ from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, fill, graph_of_
 from tests.models.skipgram.test_collective import GROUPS, PLANTED, accuracy, planted
 from tests.models.skipgram.test_kvstore import as_a_rank
 from tests.ranks import Ranks, with_shared_memory
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
 BOUNDS = [0, 25, 40]
 PIECE = 20
 """Walks between two turns."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def in_turns(transport: Any, tables: int) -> list[torch.Tensor]:

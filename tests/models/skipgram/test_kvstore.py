@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,11 @@ from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import ProcessGroup
 from tests.models.skipgram.local_sgd import NODES, SMALL, WALKS, exchanged, fill, graph_of_groups
-from tests.transport.kvstore.cluster import Cluster, close_idle
+from tests.transport.kvstore.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("idle_servers")
 
 BOUNDS = [0, 25, 40]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers() -> Iterator[None]:
-    yield
-    close_idle()
 
 
 def as_a_rank(transport: Any, port: int) -> ProcessGroup:

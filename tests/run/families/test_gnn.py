@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,9 @@ from graph_emb.run.run_folder import RunFolder
 from tests.ogb_layout import write_ddi, write_mag
 from tests.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 TINY: dict[str, Any] = {"dim": 8, "hidden_dim": 8, "epochs": 4, "eval_every": 2, "threads": 1}
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 def test_the_defaults_are_the_published_recipes() -> None:

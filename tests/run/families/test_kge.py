@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,16 +26,11 @@ from tests.models.kge.references import ring
 from tests.ogb_layout import write_biokg, write_wikikg2
 from tests.ranks import Ranks
 
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
 TINY: dict[str, Any] = {
     "dim": 8, "num_negatives": 4, "chunk_size": 2, "batch_size": 8, "epochs": 4, "valid_every": 2, "threads": 1,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _ended() -> Iterator[None]:
-    ge.shutdown()
-    yield
-    ge.shutdown()
 
 
 @pytest.fixture
