@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from graph_emb.core.errors import ConfigError
@@ -14,7 +15,7 @@ from graph_emb.run.launch.watch import log_folder
 
 def run(args: argparse.Namespace) -> int:
     """Start this machine's trainers, and by ssh the other machines, and wait for the end."""
-    from graph_emb.run.launch.job import PORT, run_host, start_by_ssh
+    from graph_emb.run.launch.job import PORT, other_hosts, run_host
 
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
@@ -41,17 +42,13 @@ def run(args: argparse.Namespace) -> int:
         same["threads"] = args.threads
     others = [word for name, value in same.items() for word in (f"--{name}", str(value))]
     others += [*(["--oversubscribe"] if args.oversubscribe else []), "--", *words]
-    by_ssh = start_by_ssh(hosts, index, others) if args.ssh else []
-    try:
+    with ExitStack() as stack:
+        by_ssh = stack.enter_context(other_hosts(hosts, index, others)) if args.ssh else []
         with log_folder(Path(args.logs), sum(host.trainers for host in hosts[:index])) as logs:
             run_host(
                 command, hosts, index, logs=logs.path, port=port, threads=args.threads, oversubscribe=args.oversubscribe
             )
         for process in by_ssh:
-            process.wait()
-    finally:
-        for process in by_ssh:
-            process.terminate()
             process.wait()
     say(args, f"graph-emb: all {hosts[index].trainers} trainers of this machine ended well; logs: {logs.path}")
     return 0

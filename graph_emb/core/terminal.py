@@ -284,3 +284,31 @@ def raising(raised: Callable[[int], BaseException], *numbers: signal.Signals) ->
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def postponed_interrupts() -> Iterator[None]:
+    """Let a Ctrl-C or SIGTERM that comes inside raise at the end: what is half made would be lost between two lines."""
+    came: list[tuple[int, FrameType | None]] = []
+    ended = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if ended:
+            before[number](number, frame)
+        else:
+            came.append((number, frame))
+
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        stops: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+        before = {number: handler for number in stops if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        ended = True
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number, frame in came[:1]:
+            before[number](number, frame)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from graph_emb.core.errors import ConfigError, PeerError
 from graph_emb.core.left_behind import left_in_shared_memory
 from graph_emb.core.storage import replace_text
+from graph_emb.core.terminal import postponed_interrupts
 from graph_emb.run.launch import plan, watch
 from graph_emb.run.launch.plan import LOOPBACK, Host
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment
@@ -216,10 +218,12 @@ class _Meeting:
                 self._store.wait([f"left/{number}" for number in self._others], LAST_WORD)
 
 
-def start_by_ssh(hosts: Sequence[Host], own: int, arguments: Sequence[str]) -> list[subprocess.Popen[bytes]]:
+@contextmanager
+def other_hosts(hosts: Sequence[Host], own: int, arguments: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start ``graph-emb launch`` on every other host by ssh, in the same folder, with the same interpreter.
 
-    The job's token goes through ssh's standard input: arguments are visible to all users of a machine.
+    The job's token goes through ssh's standard input: arguments are visible to all users of a machine. What still runs
+    at the end of the context is ended.
 
     Args:
         hosts: All machines.
@@ -228,17 +232,24 @@ def start_by_ssh(hosts: Sequence[Host], own: int, arguments: Sequence[str]) -> l
     """
     folder, python = shlex.quote(os.getcwd()), shlex.quote(sys.executable)
     token = os.environ.setdefault(TOKEN_VARIABLE, new_token())
-    started = []
-    for index, host in enumerate(hosts):
-        if index == own:
-            continue
-        words = ["launch", "--host-index", str(index), *arguments]
-        take = f"IFS= read -r {TOKEN_VARIABLE} && export {TOKEN_VARIABLE}"
-        remote = f"{take} && cd {folder} && exec {python} -m graph_emb {shlex.join(words)}"
-        process = subprocess.Popen(["ssh", "-o", "BatchMode=yes", host.address, remote], stdin=subprocess.PIPE)
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; its exit code says why
-            process.stdin.write(f"{token}\n".encode())
-            process.stdin.close()
-        started.append(process)
-    return started
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for index, host in enumerate(hosts):
+            if index == own:
+                continue
+            words = ["launch", "--host-index", str(index), *arguments]
+            take = f"IFS= read -r {TOKEN_VARIABLE} && export {TOKEN_VARIABLE}"
+            remote = f"{take} && cd {folder} && exec {python} -m graph_emb {shlex.join(words)}"
+            command = ["ssh", "-o", "BatchMode=yes", host.address, remote]
+            with postponed_interrupts():
+                started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+            pipe = started[-1].stdin
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # it has ended; its exit code says why
+                pipe.write(f"{token}\n".encode())
+                pipe.close()
+        yield started
+    finally:
+        for process in started:
+            process.terminate()
+            process.wait()

@@ -21,7 +21,7 @@ import psutil
 
 from graph_emb.core.errors import PeerError
 from graph_emb.core.left_behind import shared_names_of
-from graph_emb.core.terminal import INTERRUPTED, raising
+from graph_emb.core.terminal import INTERRUPTED, postponed_interrupts, raising
 from graph_emb.run.launch.plan import Process
 
 GRACE = 10.0
@@ -77,7 +77,8 @@ def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda
         with raising(lambda _: _Terminated(), signal.SIGTERM):
             try:
                 for process in processes:
-                    running.append(_start(process))
+                    with postponed_interrupts():
+                        _start(process, running)
                 _wait(running, stop)
             except KeyboardInterrupt as interrupt:
                 _let_trainers_stop(running, interrupt)
@@ -86,7 +87,7 @@ def run(processes: Sequence[Process], *, stop: Callable[[], str | None] = lambda
         end(running)
 
 
-def _start(process: Process) -> _Running:
+def _start(process: Process, running: list[_Running]) -> None:
     process.log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **process.environment, "PYTHONUNBUFFERED": "1"}
     process.log.write_bytes(b"")
@@ -100,11 +101,13 @@ def _start(process: Process) -> _Running:
         preexec_fn=_end_with(os.getpid()),
         start_new_session=True,  # Ctrl-C reaches the launcher alone, which ends the others in order
     )
-    running = _Running(process, popen)
-    for pipe, terminal in ((popen.stdout, sys.stdout), (popen.stderr, sys.stderr)):
-        if pipe is not None:
-            running.copiers.append(Copier(pipe, process.log, terminal if process.shown else None))
-    return running
+    running.append(_Running(process, popen))
+    for pipe, terminal in zip(_pipes(popen), (sys.stdout, sys.stderr), strict=False):
+        running[-1].copiers.append(Copier(pipe, process.log, terminal if process.shown else None))
+
+
+def _pipes(popen: subprocess.Popen[bytes]) -> list[IO[bytes]]:
+    return [pipe for pipe in (popen.stdout, popen.stderr) if pipe is not None]
 
 
 def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
@@ -217,6 +220,8 @@ def end(running: Sequence[_Running]) -> None:
             left.unlink(missing_ok=True)
         for copier in one.copiers:
             copier.join(GRACE)
+        for pipe in _pipes(one.popen)[len(one.copiers) :]:  # a log could not be opened
+            pipe.close()
 
 
 def _signal(one: _Running, number: signal.Signals) -> None:

@@ -7,13 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from graph_emb.run.launch import watch
 from graph_emb.run.launch.plan import Process
 from graph_emb.run.launch.watch import ProcessFailure, _first, _Running, last_line, run
 
@@ -159,9 +160,47 @@ def test_a_reason_from_elsewhere_ends_all(tmp_path: Path) -> None:
 
 
 def test_sigterm_to_the_launcher_ends_all(tmp_path: Path) -> None:
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    logs = [tmp_path / f"trainer-{rank}.log" for rank in range(2)]
+    waiting = f"print('here', flush=True); {WAIT}"
+
+    def terminated_once_both_wait() -> None:
+        if all(log.read_text() for log in logs):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        run([python(tmp_path, rank, waiting) for rank in range(2)], stop=terminated_once_both_wait)
+    assert no_child_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_signal_while_a_process_starts_leaves_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, number: signal.Signals, place: int
+) -> None:
+    """The signal comes when the child is there and its Popen is not yet kept."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self.pid)
+            if len(started) == place + 1:
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         run([python(tmp_path, 0, WAIT), python(tmp_path, 1, WAIT)])
+    assert len(started) == place + 1
+    assert no_child_is_left()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_log_that_cannot_be_opened_leaves_no_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "Copier", lambda *_: os.open("/nowhere/log", os.O_WRONLY))
+    with pytest.raises(FileNotFoundError):
+        run([python(tmp_path, 0, WAIT)])
     assert no_child_is_left()
 
 
