@@ -285,13 +285,8 @@ class DistEmbedding:
         """
         ids, grads = self.joined_pending()
         distinct, merged = merge(ids.to(grads.device), grads.to(accumulation_dtype(grads.dtype)))
-        return torch.sparse_coo_tensor(
-            distinct.unsqueeze(0),
-            merged,
-            (self.num_embeddings, self.embedding_dim),
-            is_coalesced=True,
-            check_invariants=False,
-        )
+        places, size = distinct.unsqueeze(0), (self.num_embeddings, self.embedding_dim)
+        return torch.sparse_coo_tensor(places, merged, size, is_coalesced=True, check_invariants=False)
 
     def scale_gradients(self, factor: float) -> None:
         """Multiply the gradients that came back since the last step, to clip them for instance."""
@@ -493,8 +488,12 @@ def _check_dtype(dtype: Any) -> None:
 
 
 def transport_of(tables: Iterable[DistEmbedding]) -> Transport:
-    """The transport of all tables; a ModeError where they have several."""
-    transports: dict[int, Transport] = {id(table.transport): table.transport for table in tables}
+    """The transport of all tables; a ModeError where they have several, a ConfigError where one is something else."""
+    transports: dict[int, Transport] = {}
+    for table in tables:
+        if not isinstance(table, DistEmbedding):
+            raise ConfigError(f"{table!r:.80} is no DistEmbedding; a quantized table is called by itself: small(ids)")
+        transports[id(table.transport)] = table.transport
     if len(transports) > 1:
         raise ModeError("the tables were made before and after a shutdown(); make them in one mode")
     return next(iter(transports.values()))

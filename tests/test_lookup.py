@@ -160,6 +160,14 @@ def test_what_is_wrong_is_refused_before_a_row_is_pulled() -> None:
         ge.lookup([(one, torch.tensor([1])), (ge.DistEmbedding(1, 1), torch.tensor([0]))])
 
 
+def test_what_is_no_table_is_refused_by_name() -> None:
+    emb = ge.DistEmbedding(4, 2, "nodes")
+    small = emb.quantize("int8")
+    for odd in (small, torch.nn.Embedding(4, 2)):
+        with pytest.raises(ConfigError, match=f"{type(odd).__name__}.* is no DistEmbedding"):
+            ge.lookup([(emb, torch.tensor([1])), (odd, torch.tensor([1]))])
+
+
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("wanted", [torch.float16, torch.bfloat16, torch.float32, torch.float64, None])
 def test_rows_and_gradients_have_the_dtype_of_the_call(stored: torch.dtype, wanted: torch.dtype | None) -> None:
