@@ -1,9 +1,8 @@
-"""FBGEMM's module on our tables: plain loops in float64 pool, differentiate and update; and what is refused by name."""
+"""FBGEMM's module on our tables: plain loops in float64 pool, differentiate and update."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,8 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.compat.fbgemm import (
     BoundsCheckMode,
-    CacheAlgorithm,
     ComputeDevice,
     EmbeddingLocation,
-    GlobalWeightDecayDefinition,
     OptimType,
     PoolingMode,
     SparseType,
@@ -27,14 +24,14 @@ from graph_emb.compat.fbgemm import (
     WeightDecayMode,
 )
 from graph_emb.compat.fbgemm.options import RULES
-from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
+from graph_emb.core.errors import ConfigError, PartitionError
+from tests.compat.fbgemm_loops import ROWS, TABLE_OF, Loops, batch, close, module
 from tests.optim.oracles import EPS, Oracle, adagrad, adam, lamb, lars, row_adagrad, sgd
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster
 
 pytestmark = pytest.mark.usefixtures("fresh_mode", "idle_servers")
 
-ROWS, TABLE_OF = (7, 5, 9), (0, 1, 2, 1)
 _ADAM = {"learning_rate": 0.05, "eps": 1e-3}
 CASES: dict[str, tuple[OptimType, dict[str, Any], Oracle]] = {
     "sgd": (OptimType.EXACT_SGD, {"learning_rate": 0.1}, sgd),
@@ -55,88 +52,6 @@ CASES: dict[str, tuple[OptimType, dict[str, Any], Oracle]] = {
         partial(lars, decay=0.3),
     ),
 }
-
-
-def module(**options: Any) -> SplitTableBatchedEmbeddingBagsCodegen:
-    """Three tables and four features, two of one table; widths differ where rows are pooled."""
-    widths = options.pop("widths", (4, 4, 4) if options.get("pooling_mode") == PoolingMode.NONE else (4, 6, 3))
-    specs = [(n, d, EmbeddingLocation.HOST, ComputeDevice.CPU) for n, d in zip(ROWS, widths, strict=True)]
-    options.setdefault("feature_table_map", list(TABLE_OF))
-    tbe = SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
-    for k, weight in enumerate(tbe.split_embedding_weights()):
-        values = np.random.default_rng(k).normal(size=(ROWS[k], widths[k]))
-        shard = tbe.tables[k].shard
-        weight.copy_(torch.from_numpy(values)[shard.first_id : shard.first_id + len(weight)])
-    return tbe
-
-
-def batch(step: int, bags: int = 3, late: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-    """Bags of 0 to 4 ids of each feature, rows of the upper half from step 3 on; factors of the ids."""
-    rng = np.random.default_rng(100 + step)
-    sizes = rng.integers(0, 5, len(TABLE_OF) * bags)
-    sizes[0] = 0
-    ids = []
-    for feature, table in enumerate(TABLE_OF):
-        high = ROWS[table] if step >= 3 or not late else ROWS[table] // 2
-        ids.append(rng.integers(0, high, sizes[feature * bags : (feature + 1) * bags].sum()))
-    offsets = np.concatenate([[0], sizes.cumsum()])
-    return (
-        torch.from_numpy(np.concatenate(ids)),
-        torch.from_numpy(offsets),
-        torch.from_numpy(rng.normal(size=int(sizes.sum()))).float(),
-    )
-
-
-class Loops:
-    """The module again: bag by bag, id by id, in float64."""
-
-    def __init__(self, tbe: SplitTableBatchedEmbeddingBagsCodegen, mode: PoolingMode, oracle: Oracle) -> None:
-        self.weights = [weight.double().numpy().copy() for weight in tbe.split_embedding_weights()]
-        self.mode, self.oracle = mode, oracle
-        self.memory: list[dict] = [{} for _ in self.weights]
-
-    def bags(self, offsets: Tensor) -> Iterator[tuple[int, int, int, range]]:
-        """(feature, table, bag, positions of its ids)."""
-        per_feature = (len(offsets) - 1) // len(TABLE_OF)
-        for k in range(len(offsets) - 1):
-            feature = k // per_feature
-            yield feature, TABLE_OF[feature], k % per_feature, range(int(offsets[k]), int(offsets[k + 1]))
-
-    def forward(self, ids: Tensor, offsets: Tensor, factors: Tensor | None) -> np.ndarray:
-        widths = [self.weights[t].shape[1] for t in TABLE_OF]
-        starts = np.concatenate([[0], np.cumsum(widths)])
-        pooled = self.mode != PoolingMode.NONE
-        out = np.zeros(((len(offsets) - 1) // len(TABLE_OF), starts[-1]) if pooled else (len(ids), widths[0]))
-        for feature, table, bag, places in self.bags(offsets):
-            for i in places:
-                row = self.weights[table][int(ids[i])] * (1.0 if factors is None else float(factors[i]))
-                if pooled:
-                    row = row / len(places) if self.mode == PoolingMode.MEAN else row
-                    out[bag, starts[feature] : starts[feature + 1]] += row
-                else:
-                    out[i] = row
-        return out
-
-    def backward(self, ids: Tensor, offsets: Tensor, factors: Tensor | None, grad: np.ndarray) -> np.ndarray:
-        """Update the tables; returns the gradient of the factors."""
-        widths = [self.weights[t].shape[1] for t in TABLE_OF]
-        starts = np.concatenate([[0], np.cumsum(widths)])
-        touched: list[dict[int, list[np.ndarray]]] = [{} for _ in self.weights]
-        of_factors = np.zeros(len(ids))
-        for feature, table, bag, places in self.bags(offsets):
-            for i in places:
-                g = grad[i] if self.mode == PoolingMode.NONE else grad[bag, starts[feature] : starts[feature + 1]]
-                g = g / len(places) if self.mode == PoolingMode.MEAN else g
-                of_factors[i] = g @ self.weights[table][int(ids[i])]
-                touched[table].setdefault(int(ids[i]), []).append(g * (1.0 if factors is None else float(factors[i])))
-        for weight, memory, rows in zip(self.weights, self.memory, touched, strict=True):
-            self.oracle(weight, memory, rows)
-        return of_factors
-
-
-def close(found: Any, expected: Any, tolerance: float = 2e-4) -> None:
-    found = found.detach().double().numpy() if isinstance(found, Tensor) else found
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_every_optimizer_has_a_case() -> None:
@@ -388,94 +303,6 @@ def test_ids_outside_are_dropped_with_a_warning_or_refused(caplog: pytest.LogCap
         tbe = SplitTableBatchedEmbeddingBagsCodegen(specs, bounds_check_mode=mode)
         with pytest.raises(PartitionError, match=r"is outside \[0, 7\)"):
             tbe(ids, offsets)
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "deprecated": ({"optimizer": OptimType.SGD}, "optimizer=SGD is not offered here; offered: EXACT_SGD"),
-    "no optimizer": ({"optimizer": OptimType.NONE}, "optimizer=NONE is not offered"),
-    "ensemble": ({"optimizer": OptimType.ENSEMBLE_ROWWISE_ADAGRAD}, "optimizer=ENSEMBLE_ROWWISE_ADAGRAD"),
-    "int8": ({"weights_precision": SparseType.INT8}, "weights_precision=INT8 is not offered"),
-    "nfp8": ({"output_dtype": SparseType.NFP8}, "output_dtype=NFP8 is not offered"),
-    "v2": ({"use_experimental_tbe": True}, "use_experimental_tbe=True"),
-    "v2 bounds": ({"bounds_check_mode": BoundsCheckMode.V2_FATAL}, "bounds_check_mode=V2_FATAL"),
-    "counter": ({"weight_decay_mode": WeightDecayMode.COUNTER}, "weight_decay_mode=COUNTER"),
-    "cowclip": ({"weight_decay_mode": WeightDecayMode.COWCLIP}, "weight_decay_mode=COWCLIP"),
-    "bounded global decay": (
-        {
-            "weight_decay_mode": WeightDecayMode.DECOUPLE_GLOBAL,
-            "global_weight_decay": GlobalWeightDecayDefinition(lower_bound=0.5),
-        },
-        "needs weight_decay_mode=DECOUPLE_GLOBAL, start_iter 0 and lower_bound 0",
-    ),
-    "global decay of another mode": (
-        {"weight_decay_mode": WeightDecayMode.L2, "global_weight_decay": GlobalWeightDecayDefinition()},
-        "needs weight_decay_mode=DECOUPLE_GLOBAL",
-    ),
-    "mixed state": (
-        {"optimizer": OptimType.ADAM, "optimizer_state_dtypes": {"momentum2": SparseType.BF16}},
-        "ADAM takes one precision for momentum1, momentum2",
-    ),
-    "half state": (
-        {"optimizer": OptimType.ADAM, "optimizer_state_dtypes": {"momentum1": SparseType.FP16}},
-        "optimizer_state_dtypes of momentum1=FP16 is not offered",
-    ),
-    "state of SGD": ({"optimizer_state_dtypes": {"momentum1": SparseType.BF16}}, "has no effect"),
-    "cache": ({"cache_load_factor": 0.5}, "cache_load_factor=0.5"),
-    "lfu": ({"cache_algorithm": CacheAlgorithm.LFU}, "cache_algorithm="),
-    "prefetch": ({"prefetch_pipeline": True}, "prefetch_pipeline=True"),
-    "hbm": ({"enforce_hbm": True}, "enforce_hbm=True"),
-    "unknown": ({"learning_rat": 0.5}, "unknown argument 'learning_rat'"),
-    "decay without a mode": ({"weight_decay": 0.1}, "weight_decay=0.1 has no effect on EXACT_SGD"),
-    "eps of SGD": ({"eps": 0.1}, "eps=0.1 has no effect on EXACT_SGD"),
-    "momentum of Adam": ({"optimizer": OptimType.ADAM, "momentum": 0.5}, "momentum=0.5 has no effect on ADAM"),
-    "clock of SGD": (
-        {"extra_optimizer_config": UserEnabledConfigDefinition(True)},
-        "use_rowwise_bias_correction has no effect on EXACT_SGD",
-    ),
-    "clipping switched off": ({"max_gradient": 0.5}, "max_gradient=0.5 has no effect without gradient_clipping"),
-    "clipping to nothing": ({"gradient_clipping": True, "max_gradient": 0.0}, "max_gradient=0.0 must be above 0"),
-    "norm": ({"max_norm": -1.0}, "max_norm=-1.0 must be above 0"),
-    "a table without a feature": ({"feature_table_map": [0, 0, 1]}, "each of 3 tables has to have a feature"),
-    "widths": ({"pooling_mode": PoolingMode.NONE, "widths": (4, 4, 3)}, "their widths differ"),
-    "names": ({"table_names": ["a", "b"]}, "table_names has 2 names for 3 tables"),
-    "device": ({"device": "cuda"}, "device='cuda', but embedding_specs say cpu"),
-    "index type": ({"embedding_table_index_type": torch.float32}, "embedding_table_index_type"),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_makes_no_sense_here_is_refused_by_name(what: str) -> None:
-    options, message = REFUSED[what]
-    with pytest.raises(ConfigError) as caught:
-        module(**options)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("location", "device"), [("MANAGED", "CUDA"), ("MANAGED_CACHING", "CUDA"), ("MTIA", "MTIA"), ("HOST", "CUDA")]
-)
-def test_places_that_are_not_here_are_refused_by_name(location: str, device: str) -> None:
-    with pytest.raises(ConfigError, match=location):
-        SplitTableBatchedEmbeddingBagsCodegen([(4, 2, EmbeddingLocation[location], ComputeDevice[device])])
-
-
-def test_bad_calls_are_refused() -> None:
-    tbe = module()
-    ids, offsets, factors = batch(5)
-    none = module(pooling_mode=PoolingMode.NONE)
-    calls: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-        (ShapeError, "for 4 features", lambda: tbe(ids, offsets[:-1])),
-        (ShapeError, "offsets must ascend", lambda: tbe(ids[:-1], offsets)),
-        (ShapeError, "offsets must ascend", lambda: tbe(ids, offsets.flip(0))),
-        (ShapeError, "per_sample_weights of shape", lambda: tbe(ids, offsets, factors[:-1])),
-        (ConfigError, "feature_requires_grad", lambda: tbe(ids, offsets, feature_requires_grad=torch.ones(4))),
-        (ConfigError, "total_unique_indices", lambda: tbe(ids, offsets, total_unique_indices=3)),
-        (ShapeError, "bags of 3 features", lambda: tbe(ids, offsets, None, None, [[4], [4], [4]])),
-        (ConfigError, "needs pooling_mode", lambda: none(ids, offsets, None, None, [[3]] * 4)),
-    ]
-    for kind, message, call in calls:
-        with pytest.raises(kind, match=message):
-            call()
 
 
 def test_members_of_fbgemm_itself_are_taken() -> None:

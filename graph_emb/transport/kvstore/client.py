@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
-from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule, advance
 from graph_emb.table.shard import DECAY, gather, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
@@ -27,6 +25,7 @@ from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, ch
 from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.session import dgl_policies
 from graph_emb.transport.kvstore.shared import PushBuffer
+from graph_emb.transport.kvstore.trainer_table import FarRows, TrainerTable
 from graph_emb.transport.local import checked_values
 from graph_emb.transport.push_packing import pack
 
@@ -414,38 +413,6 @@ class KVStoreTransport(Transport):
                 self._exchange.tell(server, "release", key, optimizer)
 
 
-@dataclass
-class TrainerTable:
-    """Who owns what, and the rows of the trainer's own machine, which it reads in shared memory."""
-
-    spec: TableSpec
-    book: RangeBook
-    owners: RankRanges
-    key: tuple[str, int]  # the table's name and how many tables of that name were made before
-    low: int
-    high: int  # the ids of this machine are [low, high)
-    shard: shared.SharedShard  # their rows
-    optimizers: int = 0  # attached so far
-    push_handler: bool = False  # whether a user's is registered
-    pull_handler: bool = False
-    pending: int = 0  # pushes since the last flush
-
-    def clocks(self) -> dict[str, float]:
-        kinds = self.shard.state_specs
-        return {name: value.item() for name, value in self.shard.state.items() if kinds[name].kind == "table"}
-
-    def decay(self) -> float | None:
-        """The table's sum of lazy decay as this trainer counts it."""
-        return self.shard.state[DECAY].item() if self.shard.lazy else None
-
-    def apply(self, rule: SparseRule, ids: Tensor, grads: Tensor, how: Merge) -> None:
-        """Do what the servers of this machine do with a push (Hogwild); the clocks stay as they are."""
-        clocks = self.clocks()
-        shard = self.shard.narrow(0, self.shard.num_rows)
-        shard.state = {name: t.clone() if name in clocks else t for name, t in shard.state.items()}
-        apply_update(rule, shard, ids - self.low, grads, how)
-
-
 class TablePull:
     """A pull of a table some of whose rows are elsewhere: calls for those, and the rows once they are answered.
 
@@ -462,7 +429,8 @@ class TablePull:
         self._near = [(start, end) for server, start, end in pieces if server in own]
         away = [piece for piece in pieces if piece[0] not in own]
         self._away = [(start, end) for _, start, end in away]
-        self.calls: list[Asked] = [(s, "pull", (table.key, table.decay(), wire), (route.ids[i:j],)) for s, i, j in away]
+        decay = table.shard.state[DECAY].item() if table.shard.lazy else None  # the sum as this trainer counts it
+        self.calls: list[Asked] = [(s, "pull", (table.key, decay, wire), (route.ids[i:j],)) for s, i, j in away]
         self.num_away = sum(end - start for start, end in self._away)
         self._out = torch.empty(0)
 
@@ -478,24 +446,3 @@ class TablePull:
         for start, end in self._away:
             self._out[start:end] = next(answers).tensors[0]
         return gather(self._out, self.route.place)
-
-
-class FarRows:
-    """Rows of a machine where no trainer runs: the server that owns them reads and writes them (``TableRows``)."""
-
-    def __init__(self, exchange: Exchange, server: int, table: TrainerTable) -> None:
-        bounds = table.book.bounds.tolist()
-        self.first_id, self.num_rows = bounds[server], bounds[server + 1] - bounds[server]
-        self._exchange, self._server = exchange, server
-        self._named = (table.key, table.optimizers if table.shard.attached else 0)
-
-    def read(self, column: str, start: int, stop: int) -> Tensor:
-        wanted = (*self._named, column, self.first_id + start, self.first_id + stop)
-        return self._exchange.ask([(self._server, "read_column", wanted, ())])[0].tensors[0]
-
-    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
-        call = (self._server, "write_column", (*self._named, column), (rows + self.first_id, values))
-        self._exchange.ask([call])
-
-    def memory(self, column: str) -> Tensor | None:
-        return None  # the rows are elsewhere

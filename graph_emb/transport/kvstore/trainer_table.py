@@ -1,0 +1,63 @@
+"""A trainer's view of one table: who owns what, the rows of its own machine, and those of machines without trainers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graph_emb.graph.partition_book import RangeBook, RankRanges
+from graph_emb.optim.apply import Merge, apply_update
+from graph_emb.optim.rule import SparseRule
+from graph_emb.table.spec import TableSpec
+from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.rpc import Exchange
+
+
+@dataclass
+class TrainerTable:
+    """Who owns what, and the rows of the trainer's own machine, which it reads in shared memory."""
+
+    spec: TableSpec
+    book: RangeBook
+    owners: RankRanges
+    key: tuple[str, int]  # the table's name and how many tables of that name were made before
+    low: int
+    high: int  # the ids of this machine are [low, high)
+    shard: shared.SharedShard  # their rows
+    optimizers: int = 0  # attached so far
+    push_handler: bool = False  # whether a user's is registered
+    pull_handler: bool = False
+    pending: int = 0  # pushes since the last flush
+
+    def clocks(self) -> dict[str, float]:
+        kinds = self.shard.state_specs
+        return {name: value.item() for name, value in self.shard.state.items() if kinds[name].kind == "table"}
+
+    def apply(self, rule: SparseRule, ids: Tensor, grads: Tensor, how: Merge) -> None:
+        """Do what the servers of this machine do with a push (Hogwild); the clocks stay as they are."""
+        clocks = self.clocks()
+        shard = self.shard.narrow(0, self.shard.num_rows)
+        shard.state = {name: t.clone() if name in clocks else t for name, t in shard.state.items()}
+        apply_update(rule, shard, ids - self.low, grads, how)
+
+
+class FarRows:
+    """Rows of a machine where no trainer runs: the server that owns them reads and writes them (``TableRows``)."""
+
+    def __init__(self, exchange: Exchange, server: int, table: TrainerTable) -> None:
+        bounds = table.book.bounds.tolist()
+        self.first_id, self.num_rows = bounds[server], bounds[server + 1] - bounds[server]
+        self._exchange, self._server = exchange, server
+        self._named = (table.key, table.optimizers if table.shard.attached else 0)
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        wanted = (*self._named, column, self.first_id + start, self.first_id + stop)
+        return self._exchange.ask([(self._server, "read_column", wanted, ())])[0].tensors[0]
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        call = (self._server, "write_column", (*self._named, column), (rows + self.first_id, values))
+        self._exchange.ask([call])
+
+    def memory(self, column: str) -> Tensor | None:
+        return None  # the rows are elsewhere
