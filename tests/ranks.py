@@ -18,7 +18,7 @@ with_shared_memory = pytest.mark.skipif(
 )
 """Of tests that need ranks to share memory, for runs of the others without it (``make test-sockets``)."""
 PATIENCE = 400.0
-"""Seconds until a rank that does not answer fails its test: two ranks that compile on a busy machine took more than 120."""
+"""Seconds until a rank that does not answer fails its test: two that compile on a busy machine took more than 120."""
 PRELOADED = [
     "graph_emb.transport.kvstore.client",
     "graph_emb.transport.kvstore.server",

@@ -21,7 +21,7 @@ DIGITS = {torch.bfloat16: (8, -133), torch.float16: (11, -24)}
 """Binary digits of a number, and the exponent of the smallest step between two, by dtype."""
 
 
-@njit(inline="always")
+@njit(forceinline=True, error_model="numpy")
 def row_key(seed: Any, step: Any, id: Any) -> Any:
     """The random stream of a row in a step."""
     return mix64(mix64(mix64(seed + GOLDEN) + np.uint64(step)) ^ (np.uint64(id) * GOLDEN))
@@ -35,7 +35,7 @@ def memory_of(rows: Tensor) -> np.ndarray:
     return words.view(np.uint16) if rows.dtype is torch.bfloat16 else words
 
 
-@njit(inline="always")
+@njit(forceinline=True, error_model="numpy")
 def _nearest_bfloat(bits: Any) -> Any:
     """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even."""
     if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000):
@@ -43,7 +43,7 @@ def _nearest_bfloat(bits: Any) -> Any:
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
-@njit(inline="always")
+@njit(forceinline=True, error_model="numpy")
 def _bfloat_by_chance(bits: Any, draw: Any) -> Any:
     """``round_stochastically`` of one float32, as uint32, to bfloat16, as uint16, by 64 random bits."""
     if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F7F0000):
@@ -54,7 +54,7 @@ def _bfloat_by_chance(bits: Any, draw: Any) -> Any:
     return np.uint16(bits >> np.uint32(16)) + np.uint16(away)
 
 
-@njit(inline="always")
+@njit(forceinline=True, error_model="numpy")
 def _half_below(bits: Any) -> Any:
     """The float16 next to a finite float32, as uint32, towards zero, and the digits it drops in units of 2^-32.
 
@@ -77,25 +77,35 @@ def _half_below(bits: Any) -> Any:
     return digits >> shift, rest << (np.uint64(32) - shift), False
 
 
-@njit(inline="always")
-def _half(bits: Any, draw: Any, by_chance: bool) -> Any:
-    """The float16, as int16, of a float32, as uint32: the nearest, ties to even, or by 64 random bits."""
-    size, below_zero = bits & np.uint32(0x7FFFFFFF), (bits >> np.uint32(31)) > 0
-    if size > np.uint32(0x7F800000):
-        found = np.uint64(0x7E00)  # NaN
-    elif size >= np.uint32(0x47800000):
-        found = np.uint64(0x7C00)  # 65536 or more: infinity
-    else:
-        found, rest, more = _half_below(bits)
-        one = np.uint64(1 << 32)
-        if by_chance and size <= np.uint32(0x477FE000):  # 65504, the largest number
-            chance = draw >> np.uint64(32)
-            away = chance + rest >= one if below_zero else (chance < rest or (chance == rest and more))
-        else:
-            middle = one >> np.uint64(1)
-            away = rest > middle or (rest == middle and (more or (found & np.uint64(1)) > 0))
-        found += np.uint64(away)
-    return np.int16(np.int64(found) - (32768 if below_zero else 0))
+@njit(forceinline=True, error_model="numpy")
+def _signed(size: Any, bits: Any) -> Any:
+    """A float16 without its sign as int16, with the sign of a float32, as uint32."""
+    return np.int16(np.int64(size) - (np.int64(bits >> np.uint32(31)) << 15))
+
+
+@njit(forceinline=True, error_model="numpy")
+def _nearest_half(bits: Any) -> Any:
+    """The float16, as int16, nearest to a float32, as uint32; ties to even. No branches, so that loops are vectors."""
+    size = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    odd = (size >> np.uint32(13)) & np.uint32(1)
+    found = np.uint32(size - np.uint32(112 << 23) + np.uint32(0xFFF) + odd) >> np.uint32(13)
+    # numbers from 0.5 to 1 are multiples of 2^-24, float16's smallest step
+    raised = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5))
+    small = np.uint32(np.float32(raised).view(np.uint32) - np.uint32(0x3F000000))
+    found = small if size < np.uint32(0x38800000) else found  # 2^-14, the least number with all digits
+    found = np.uint32(0x7C00) if size >= np.uint32(0x47800000) else found  # 65536 or more: infinity
+    return _signed(np.uint32(0x7E00) if size > np.uint32(0x7F800000) else found, bits)
+
+
+@njit(forceinline=True, error_model="numpy")
+def _half_by_chance(bits: Any, draw: Any) -> Any:
+    """``round_stochastically`` of one float32, as uint32, to float16, as int16, by 64 random bits."""
+    if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x477FE000):
+        return _nearest_half(bits)  # beyond the largest number
+    found, rest, more = _half_below(bits)
+    chance, below_zero = draw >> np.uint64(32), bits >> np.uint32(31)
+    away = chance + rest >= np.uint64(1 << 32) if below_zero else (chance < rest or (chance == rest and more))
+    return _signed(found + np.uint64(away), bits)
 
 
 def opened(weight, r, held, bits):
@@ -154,10 +164,10 @@ def _closed(weight, r, bits, rounding, k):
             key = row_key(seed, step, ids[k])
             for d in range(bits.shape[0]):
                 draw = mix64(key + np.uint64(d + 1) * GOLDEN)
-                weight[r, d] = _half(bits[d], draw, True) if half else _bfloat_by_chance(bits[d], draw)
+                weight[r, d] = _half_by_chance(bits[d], draw) if half else _bfloat_by_chance(bits[d], draw)
         else:
             for d in range(bits.shape[0]):
-                weight[r, d] = _half(bits[d], np.uint64(0), False) if half else _nearest_bfloat(bits[d])
+                weight[r, d] = _nearest_half(bits[d]) if half else _nearest_bfloat(bits[d])
 
     return narrowed
 
