@@ -33,7 +33,15 @@ INSTALL_REQUIRES = [
 ]
 
 EXTRAS_REQUIRE = {
-    "test": ["pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6", "pymetis", "kaminpar", "mtkahypar"],
+    "test": [
+        "pytest>=8",
+        "pytest-xdist>=3.6",
+        "hypothesis>=6",
+        "pymetis",
+        "kaminpar",
+        "mtkahypar",
+        "fbgemm-gpu-cpu; python_version >= '3.11'",  # compared with; it pins its torch, so the rest must fit
+    ],
     "lint": ["ruff", "mypy", "pandas-stubs", "types-PyYAML", "types-tabulate", "types-tqdm", "types-psutil"],
     "docs": ["sphinx>=7", "myst-parser>=3", "furo"],
     "pymetis": ["pymetis"],

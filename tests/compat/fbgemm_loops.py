@@ -33,13 +33,15 @@ def module(**options: Any) -> SplitTableBatchedEmbeddingBagsCodegen:
     return tbe
 
 
-def batch(step: int, bags: int = 3, late: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def batch(
+    step: int, bags: int = 3, late: bool = True, table_of: tuple[int, ...] = TABLE_OF
+) -> tuple[Tensor, Tensor, Tensor]:
     """Bags of 0 to 4 ids of each feature, rows of the upper half from step 3 on; factors of the ids."""
     rng = np.random.default_rng(100 + step)
-    sizes = rng.integers(0, 5, len(TABLE_OF) * bags)
+    sizes = rng.integers(0, 5, len(table_of) * bags)
     sizes[0] = 0
     ids = []
-    for feature, table in enumerate(TABLE_OF):
+    for feature, table in enumerate(table_of):
         high = ROWS[table] if step >= 3 or not late else ROWS[table] // 2
         ids.append(rng.integers(0, high, sizes[feature * bags : (feature + 1) * bags].sum()))
     offsets = np.concatenate([[0], sizes.cumsum()])

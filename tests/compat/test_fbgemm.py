@@ -357,29 +357,42 @@ def test_ranks_and_servers_train_what_one_process_does(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("kind", ["EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD"])
 @pytest.mark.parametrize("mode", list(PoolingMode))
-def test_it_is_fbgemms_module_where_that_one_is_right(kind: str, mode: PoolingMode) -> None:
+@pytest.mark.parametrize("table_of", [(0, 1, 2), (0, 1, 1, 2)])
+@pytest.mark.parametrize("width", [4, 8])
+def test_it_is_fbgemms_module_where_that_one_is_right(
+    kind: str, mode: PoolingMode, table_of: tuple[int, ...], width: int
+) -> None:
+    """Features of one table are neighbours, which FBGEMM's CPU kernels need (test_fbgemm_defects.py, 13)."""
     training = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
     common = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_common")
     configs = pytest.importorskip("fbgemm_gpu.split_embedding_configs")
     eps = {} if kind == "EXACT_SGD" else {"eps": EPS}
     theirs = training.SplitTableBatchedEmbeddingBagsCodegen(
-        [(n, 4, common.EmbeddingLocation.HOST, training.ComputeDevice.CPU) for n in ROWS],
-        feature_table_map=list(TABLE_OF),
+        [(n, width, common.EmbeddingLocation.HOST, training.ComputeDevice.CPU) for n in ROWS],
+        feature_table_map=list(table_of),
         optimizer=configs.EmbOptimType[kind],
         pooling_mode=common.PoolingMode[mode.name],
         learning_rate=0.1,
         **eps,
     )
-    ours = module(widths=(4, 4, 4), optimizer=OptimType[kind], pooling_mode=mode, learning_rate=0.1, **eps)
+    ours = module(
+        widths=(width,) * 3,
+        feature_table_map=list(table_of),
+        optimizer=OptimType[kind],
+        pooling_mode=mode,
+        learning_rate=0.1,
+        **eps,
+    )
     for one, two in zip(theirs.split_embedding_weights(), ours.split_embedding_weights(), strict=True):
         one.copy_(two)
     for step in range(6):
-        ids, offsets, factors = batch(step)
+        ids, offsets, factors = batch(step, table_of=table_of)
         given = factors if mode == PoolingMode.SUM else None
         outs = [tbe(ids.clone(), offsets.clone(), given) for tbe in (theirs, ours)]
         torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+        grad = torch.from_numpy(np.random.default_rng(step).normal(size=outs[0].shape)).float()
         for out in outs:
-            out.sum().backward()
+            out.backward(grad)
     for one, two in zip(theirs.split_embedding_weights(), ours.split_embedding_weights(), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
