@@ -20,15 +20,12 @@ from torch import Tensor
 from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import close, memory_of, opened
+from graph_emb.optim.row_options import FAST, begin, end
 from graph_emb.optim.rule import BOUNDS, ROW_COUNT, ROW_STEP, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, prefetch
 from graph_emb.table.spec import accumulation_dtype
-
-FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
-# A helper that is compiled by itself and then put in (forceinline) costs a third of the time to compile that one does
-# which is put in as source (inline="always"); the machine code is as fast.
 
 
 def _add(grads, i, out):
@@ -112,111 +109,19 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
 
 
 # numba compiles a form for each type of the arguments and drops the branches that are for the others: None (no state,
-# no trust ratio), and state per element (two dimensions) or per row (one).
-
-
-@njit(forceinline=True, fastmath=FAST, error_model="numpy")
-def _norm_below(row, norm):
-    """Scale a row down to a norm; infinity leaves it alone."""
-    if norm < np.inf:
-        square = np.float32(0.0)
-        for d in range(row.shape[0]):
-            square += row[d] * row[d]
-        found = np.sqrt(square)
-        if found > norm:
-            scale = norm / found
-            for d in range(row.shape[0]):
-                row[d] *= scale
-
-
-def _shrink(row, each, k):
-    """Make up for the decay that row k lacks; None: no row has numbers of its own."""
-
-
-@overload(_shrink, inline="always")
-def _shrunk(row, each, k):
-    if isinstance(each, types.NoneType):
-        return lambda row, each, k: None
-
-    def shrink(row, each, k):
-        for d in range(row.shape[0]):
-            row[d] *= each[0][k]
-
-    return shrink
-
-
-def _keep(row, each, old):
-    """Keep a row in ``old``, for ``_share_of_step``."""
-
-
-@overload(_keep, inline="always")
-def _kept(row, each, old):
-    if isinstance(each, types.NoneType):
-        return lambda row, each, old: None
-
-    def keep(row, each, old):
-        for d in range(row.shape[0]):
-            old[d] = row[d]
-
-    return keep
-
-
-def _share_of_step(row, each, k, old):
-    """Take the share of its step that row k has."""
-
-
-@overload(_share_of_step, inline="always")
-def _shared_step(row, each, k, old):
-    if isinstance(each, types.NoneType):
-        return lambda row, each, k, old: None
-
-    def share_of_step(row, each, k, old):
-        for d in range(row.shape[0]):
-            row[d] = old[d] + each[1][k] * (row[d] - old[d])
-
-    return share_of_step
-
-
-@njit(forceinline=True, fastmath=FAST, error_model="numpy")
-def _begin(row, g, options, each, k, old):
-    """Bound the merged gradient of a row, then decay: the order that ``Rule`` states."""
-    clip, clip_norm, ratio, least, added, factor, _ = options
-    _shrink(row, each, k)
-    if clip < np.inf:
-        for d in range(row.shape[0]):
-            if g[d] > clip:
-                g[d] = clip
-            elif g[d] < -clip:
-                g[d] = -clip
-    _norm_below(g, clip_norm)
-    if ratio < np.inf:
-        square = np.float32(0.0)
-        for d in range(row.shape[0]):
-            square += row[d] * row[d]
-        _norm_below(g, max(ratio * np.sqrt(square), least))
-    if added != 0.0:
-        for d in range(row.shape[0]):
-            g[d] += added * row[d]
-    if factor != 1.0:
-        for d in range(row.shape[0]):
-            row[d] *= factor
-    _keep(row, each, old)
-
-
-@njit(forceinline=True, fastmath=FAST, error_model="numpy")
-def _end(row, options, each, k, old):
-    """What follows the rule's own formula."""
-    _share_of_step(row, each, k, old)
-    _norm_below(row, options[6])
+# no trust ratio), and state per element (two dimensions) or per row (one). State of 16 bits is rounded by ``chance``,
+# with a seed for each, so that their errors have nothing in common.
 
 
 @_fused
-def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, each, rounding, lr, momentum):
+def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, each, rounding, chance, lr, momentum):
     width = weight.shape[1]
+    ids, seed, at = chance
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
         g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits = held.view(np.uint32)
+        bits, wide = held.view(np.uint32), np.empty(width, np.float32)
+        wide_bits = wide.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
@@ -225,28 +130,47 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options
             r = distinct[k]
             row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options, each, k, old)
+            begin(row, g, options, each, k, old)
             if buffer is None:
                 for d in range(width):
                     row[d] -= lr * g[d]
             else:
+                kept = opened(buffer, r, wide, wide_bits)
                 for d in range(width):
-                    b = momentum * buffer[r, d] + g[d]
-                    buffer[r, d] = b
+                    b = momentum * kept[d] + g[d]
+                    kept[d] = b
                     row[d] -= lr * b
-            _end(row, options, each, k, old)
+                close(buffer, r, wide_bits, (ids, seed + np.uint64(1), at), k)
+            end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
 @_fused
 def _lars(
-    weight, buffer, distinct, first, following, grads, mean, parts, options, each, rounding, lr, momentum, eta, decay
+    weight,
+    buffer,
+    distinct,
+    first,
+    following,
+    grads,
+    mean,
+    parts,
+    options,
+    each,
+    rounding,
+    chance,
+    lr,
+    momentum,
+    eta,
+    decay,
 ):
     width = weight.shape[1]
+    ids, seed, at = chance
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
         g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits = held.view(np.uint32)
+        bits, wide = held.view(np.uint32), np.empty(width, np.float32)
+        wide_bits = wide.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
@@ -254,7 +178,7 @@ def _lars(
             r = distinct[k]
             row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options, each, k, old)
+            begin(row, g, options, each, k, old)
             of_row, of_gradient = np.float32(0.0), np.float32(0.0)
             for d in range(width):
                 of_row += row[d] * row[d]
@@ -264,21 +188,25 @@ def _lars(
             scale = lr
             if eta * norm > 0.0 and divisor > 0.0:
                 scale = lr * (eta * norm / divisor)
+            kept = opened(buffer, r, wide, wide_bits)
             for d in range(width):
-                b = momentum * buffer[r, d] + scale * (g[d] + decay * row[d])
-                buffer[r, d] = b
+                b = momentum * kept[d] + scale * (g[d] + decay * row[d])
+                kept[d] = b
                 row[d] -= b
-            _end(row, options, each, k, old)
+            close(buffer, r, wide_bits, (ids, seed + np.uint64(1), at), k)
+            end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
 @_fused
-def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, each, rounding, lr, eps):
+def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, each, rounding, chance, lr, eps):
     width = weight.shape[1]
+    ids, seed, at = chance
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
         g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits = held.view(np.uint32)
+        bits, wide = held.view(np.uint32), np.empty(width if total.ndim == 2 else 1, np.float32)
+        wide_bits = wide.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
@@ -287,22 +215,24 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
             r = distinct[k]
             row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options, each, k, old)
+            begin(row, g, options, each, k, old)
+            sums = opened(total, r, wide, wide_bits)
             if total.ndim == 2:
                 for d in range(width):
-                    s = total[r, d] + g[d] * g[d]
-                    total[r, d] = s
+                    s = sums[d] + g[d] * g[d]
+                    sums[d] = s
                     row[d] -= lr * g[d] / (np.sqrt(s) + eps)
             else:
                 square = np.float32(0.0)
                 for d in range(width):
                     square += g[d] * g[d]
-                s = total[r] + square / np.float32(width)
-                total[r] = s
+                s = sums[0] + square / np.float32(width)
+                sums[0] = s
                 scale = lr / (np.sqrt(s) + eps)
                 for d in range(width):
                     row[d] -= scale * g[d]
-            _end(row, options, each, k, old)
+            close(total, r, wide_bits, (ids, seed + np.uint64(1), at), k)
+            end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
@@ -317,14 +247,17 @@ def _corrections(step, beta1, beta2, eps, raw):
 
 @_fused
 def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, options,
-          each, rounding, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
+          each, rounding, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
     width = weight.shape[1]
+    ids, seed, at = chance
     b1, b2 = np.float32(beta1), np.float32(beta2)
     a1, a2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
         g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits = held.view(np.uint32)
+        bits, wide1 = held.view(np.uint32), np.empty(width, np.float32)
+        wide2 = np.empty(width if second_moment.ndim == 2 else 1, np.float32)
+        bits1, bits2 = wide1.view(np.uint32), wide2.view(np.uint32)
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
             if k + AHEAD < high:
@@ -338,13 +271,14 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
             merged(grads, first[k], following, mean, g)
-            _begin(row, g, options, each, k, old)
+            begin(row, g, options, each, k, old)
+            first_of, second_of = opened(first_moment, r, wide1, bits1), opened(second_moment, r, wide2, bits2)
             if second_moment.ndim == 2:
                 for d in range(width):
-                    m = b1 * first_moment[r, d] + a1 * g[d]
-                    v = b2 * second_moment[r, d] + a2 * g[d] * g[d]
-                    first_moment[r, d] = m
-                    second_moment[r, d] = v
+                    m = b1 * first_of[d] + a1 * g[d]
+                    v = b2 * second_of[d] + a2 * g[d] * g[d]
+                    first_of[d] = m
+                    second_of[d] = v
                     if decay is not None:
                         g[d] = (m * i1) / (np.sqrt(v) * i2 + e) + decay * row[d]
                     else:
@@ -353,14 +287,14 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 square = np.float32(0.0)
                 for d in range(width):
                     square += g[d] * g[d]
-                v = b2 * second_moment[r] + a2 * (square / np.float32(width))
-                second_moment[r] = v
+                v = b2 * second_of[0] + a2 * (square / np.float32(width))
+                second_of[0] = v
                 scale = i1 / (np.sqrt(v) * i2 + e)
                 if decay is None:
                     scale = lr * i1 / (np.sqrt(v) * i2 + e)
                 for d in range(width):
-                    m = b1 * first_moment[r, d] + a1 * g[d]
-                    first_moment[r, d] = m
+                    m = b1 * first_of[d] + a1 * g[d]
+                    first_of[d] = m
                     if decay is not None:
                         g[d] = scale * m + decay * row[d]
                     else:
@@ -375,7 +309,9 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                     ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
                 for d in range(width):
                     row[d] -= ratio * g[d]
-            _end(row, options, each, k, old)
+            close(first_moment, r, bits1, (ids, seed + np.uint64(1), at), k)
+            close(second_moment, r, bits2, (ids, seed + np.uint64(2), at), k)
+            end(row, options, each, k, old)
             close(weight, r, bits, rounding, k)
 
 
@@ -414,7 +350,7 @@ def _own_decay(rule: Any) -> float:
 
 
 def _options(rule: Any, state: dict[str, np.ndarray]) -> tuple[np.float32, ...]:
-    """Bounds and decay for ``_begin`` and ``_end``: clips, CowClip's two numbers, added, factor, max_norm."""
+    """Bounds and decay for ``begin`` and ``end``: clips, CowClip's two numbers, added, factor, max_norm."""
     *clips, max_norm = (OFF if bound is None else bound for bound in (getattr(rule, name) for name in BOUNDS))
     return tuple(map(f32, (*clips, rule.clip_row_least, *rule.decays(state), max_norm)))
 
@@ -468,22 +404,21 @@ def run(
     weight = shard.weight
     if fused is None or accumulation_dtype(weight.dtype) is not torch.float32 or weight.device.type != "cpu":
         return False
-    if any(tensor.dtype is torch.bfloat16 for tensor in shard.state.values()):
-        return False
     places = rows.detach().cpu().contiguous().numpy()
     if distinct:
         touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)
     else:
         touched, first, following = group(places)
-    state = {name: tensor.numpy() for name, tensor in shard.state.items()}
-    rounding = (np.empty(0, np.int64), np.uint64(0), 0)
-    if rule.stochastic_rounding:
-        step = int(state[TABLE_STEP][0])
-        rounding = (shard.original_ids(torch.from_numpy(touched)), np.uint64(rule.rounding_seed), step)
+    state = {name: memory_of(tensor) for name, tensor in shard.state.items()}
+    rounding = chance = (np.empty(0, np.int64), np.uint64(0), 0)
+    if rule.stochastic_rounding or rule.state_dtype:
+        ids = shard.original_ids(torch.from_numpy(touched))
+        chance = (ids, np.uint64(rule.rounding_seed), int(state[TABLE_STEP][0]))
+        rounding = chance if rule.stochastic_rounding else rounding
     if TABLE_STEP in state:
         state[TABLE_STEP] += 1
     options, each = _options(rule, state), _each(rule, state, touched)
     with threads_for(len(touched)) as parts:
-        batch = (touched, first, following, _arrays(grads), mean, parts, options, each, rounding)
+        batch = (touched, first, following, _arrays(grads), mean, parts, options, each, rounding, chance)
         fused(rule, memory_of(weight), state, batch)
     return True

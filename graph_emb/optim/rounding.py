@@ -108,11 +108,22 @@ def _half_by_chance(bits: Any, draw: Any) -> Any:
     return _signed(found + np.uint64(away), bits)
 
 
+def _row(weight, r):
+    """Row r as a view, of one number where the rows are numbers."""
+
+
+@overload(_row, inline="always")
+def _row_of(weight, r):
+    if weight.ndim == 1:
+        return lambda weight, r: weight[r : r + 1]
+    return lambda weight, r: weight[r]
+
+
 def opened(weight, r, held, bits):
     """Row r, in a compiled loop: itself, or of 16-bit rows its float32 copy in ``held``, which ``bits`` views.
 
     Args:
-        weight: What ``memory_of`` returned.
+        weight: What ``memory_of`` returned; of one dimension, where a row is one number.
     """
 
 
@@ -121,8 +132,9 @@ def _opened(weight, r, held, bits):
     if weight.dtype == types.uint16:
 
         def widened(weight, r, held, bits):
+            row = _row(weight, r)
             for d in range(held.shape[0]):
-                bits[d] = np.uint32(weight[r, d]) << np.uint32(16)
+                bits[d] = np.uint32(row[d]) << np.uint32(16)
             return held
 
         return widened
@@ -140,7 +152,7 @@ def _opened(weight, r, held, bits):
             return held
 
         return doubled
-    return lambda weight, r, held, bits: weight[r]
+    return lambda weight, r, held, bits: _row(weight, r)
 
 
 def close(weight, r, bits, rounding, k):
@@ -160,14 +172,15 @@ def _closed(weight, r, bits, rounding, k):
 
     def narrowed(weight, r, bits, rounding, k):
         ids, seed, step = rounding
+        row = _row(weight, r)
         if len(ids):
             key = row_key(seed, step, ids[k])
             for d in range(bits.shape[0]):
                 draw = mix64(key + np.uint64(d + 1) * GOLDEN)
-                weight[r, d] = _half_by_chance(bits[d], draw) if half else _bfloat_by_chance(bits[d], draw)
+                row[d] = _half_by_chance(bits[d], draw) if half else _bfloat_by_chance(bits[d], draw)
         else:
             for d in range(bits.shape[0]):
-                weight[r, d] = _nearest_half(bits[d]) if half else _nearest_bfloat(bits[d])
+                row[d] = _nearest_half(bits[d]) if half else _nearest_bfloat(bits[d])
 
     return narrowed
 

@@ -94,8 +94,7 @@ class RowOptions(TypedDict, total=False):
             one too: large for rare rows, small for those of hubs. It needs ``count_rows``.
         count_rows: Count the steps that touch each row (``emb.row_counts()``). The same for all groups.
         state_dtype: ``torch.bfloat16`` keeps the rule's own state (moments, sums) in half the memory, rounded by chance
-            so that it follows small changes; None: float32, of float64 tables float64. The same for all groups. Updates
-            take the torch form, which is slower than the fused kernels.
+            so that it follows small changes; None: float32, of float64 tables float64. The same for all groups.
         stochastic_rounding: Round rows of float16 or bfloat16 by chance, so that steps smaller than half a unit in the
             last place count on average. The same for all groups, as the seed.
         rounding_seed: Of these chances, which also depends on step, original id and column alone.
