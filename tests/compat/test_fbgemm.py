@@ -81,7 +81,7 @@ def test_forward_backward_and_update_are_those_of_plain_loops(case: str, mode: P
             close(weight, rows)
 
 
-@pytest.mark.parametrize("case", ["sgd", "adagrad", "row_adagrad", "adam", "row_adam", "lars"])
+@pytest.mark.parametrize("case", ["sgd", "adagrad", "row_adagrad", "adam", "adam, row clock", "row_adam", "lars"])
 def test_state_has_fbgemms_order_and_shapes(case: str) -> None:
     kind, options, oracle = CASES[case]
     tbe = module(optimizer=kind, **options)
@@ -90,13 +90,20 @@ def test_state_has_fbgemms_order_and_shapes(case: str) -> None:
     out = tbe(ids, offsets)
     out.backward(torch.ones_like(out))
     loops.backward(ids, offsets, None, np.ones(out.shape))
-    keys = {"sgd": "", "adagrad": "s", "row_adagrad": "s", "adam": "mv", "row_adam": "mv", "lars": "b"}[case]
+    keys = {"sgd": "", "adagrad": "s", "row_adagrad": "s", "lars": "b"}.get(case, "mv")
     states = tbe.split_optimizer_states()
+    if case == "adam, row clock":
+        named = tbe.get_optimizer_state()
+        assert [set(of_table) for of_table in named] == [{"exp_avg", "exp_avg_sq", "row_counter"}] * 3
+        for of_table, (*_, counter), memory in zip(named, states, loops.memory, strict=True):
+            assert counter is of_table["row_counter"]
+            close(counter, memory["n"][:, 0])
+        return
     assert [len(of_table) for of_table in states] == [len(keys)] * 3
     for of_table, memory in zip(states, loops.memory, strict=True):
         for key, found in zip(keys, of_table, strict=True):
             close(found, memory[key][:, 0] if case == "row_adam" and key == "v" else memory[key])
-    names = {"": set(), "s": {"sum"}, "mv": {"exp_avg", "exp_avg_sq", "step"}, "b": {"momentum_buffer"}}[keys]
+    names = {"": set(), "s": {"sum"}, "mv": {"exp_avg", "exp_avg_sq"}, "b": {"momentum_buffer"}}[keys]
     assert [set(named) for named in tbe.get_optimizer_state()] == [names] * 3
 
 
@@ -405,5 +412,5 @@ def test_a_batch_without_bags_is_a_step_all_the_same(mode: PoolingMode) -> None:
     out = tbe(torch.tensor([], dtype=torch.int64), torch.tensor([0]))
     assert out.shape == ((0, 4) if mode == PoolingMode.NONE else (0, 4 + 6 + 3 + 6))
     out.sum().backward()
-    assert [state["step"].tolist() for state in tbe.get_optimizer_state()] == [[1]] * 3
+    assert [table.optm_state["step"].tolist() for table in tbe.tables] == [[1]] * 3
     assert all(torch.equal(one, two) for one, two in zip(before, tbe.split_embedding_weights(), strict=True))

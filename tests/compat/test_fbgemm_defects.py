@@ -226,7 +226,7 @@ def test_7_evaluation_is_no_step() -> None:
                     tbe(torch.tensor([0, 3]), torch.tensor([0, 1, 2]))
             tbe.train()
         found.append(step(tbe, [0, 1]))
-        assert tbe.get_optimizer_state()[0]["step"].tolist() == [4]
+        assert tbe.iter.tolist() == tbe.tables[0].optm_state["step"].tolist() == [4]
     assert torch.equal(*found)
 
 
@@ -281,7 +281,7 @@ def test_9_counters_of_rows_count() -> None:
     tbe = module(rows(), optimizer=OptimType.ADAM, extra_optimizer_config=clock)
     for ids in ([0, 1], [1, 1, 1], [1, 2], [2, 0]):
         step(tbe, ids)
-    assert tbe.get_optimizer_state()[0]["step"].tolist() == [2, 3, 2, 0]
+    assert tbe.get_optimizer_state()[0]["row_counter"].tolist() == [2, 3, 2, 0]
     with pytest.raises(ConfigError, match="counter_based_regularization="):
         module(rows(), counter_based_regularization=object())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from graph_emb.compat.fbgemm import (
     UserEnabledConfigDefinition,
     WeightDecayMode,
 )
+from graph_emb.compat.fbgemm.options import ABSENT, NUMBERS
 from graph_emb.core.errors import ConfigError, ShapeError
 from tests.compat.fbgemm_loops import batch, module
 
@@ -68,6 +71,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"extra_optimizer_config": UserEnabledConfigDefinition(True)},
         "use_rowwise_bias_correction has no effect on EXACT_SGD",
     ),
+    "writeback": (
+        {"extra_optimizer_config": UserEnabledConfigDefinition(use_writeback_bwd_prehook=True)},
+        "use_writeback_bwd_prehook=True",
+    ),
+    "streaming": ({"enable_raw_embedding_streaming": True}, "enable_raw_embedding_streaming=True"),
     "clipping switched off": ({"max_gradient": 0.5}, "max_gradient=0.5 has no effect without gradient_clipping"),
     "clipping to nothing": ({"gradient_clipping": True, "max_gradient": 0.0}, "max_gradient=0.0 must be above 0"),
     "norm": ({"max_norm": -1.0}, "max_norm=-1.0 must be above 0"),
@@ -106,9 +114,35 @@ def test_bad_calls_are_refused() -> None:
         (ShapeError, "per_sample_weights of shape", lambda: tbe(ids, offsets, factors[:-1])),
         (ConfigError, "feature_requires_grad", lambda: tbe(ids, offsets, feature_requires_grad=torch.ones(4))),
         (ConfigError, "total_unique_indices", lambda: tbe(ids, offsets, total_unique_indices=3)),
+        (ConfigError, "hash_zch_identities", lambda: tbe(ids, offsets, hash_zch_identities=ids)),
+        (ConfigError, "unknown argument 'weights'", lambda: tbe(ids, offsets, weights=factors)),
         (ShapeError, "bags of 3 features", lambda: tbe(ids, offsets, None, None, [[4], [4], [4]])),
         (ConfigError, "needs pooling_mode", lambda: none(ids, offsets, None, None, [[3]] * 4)),
     ]
     for kind, message, call in calls:
         with pytest.raises(kind, match=message):
             call()
+
+
+def test_every_argument_and_member_of_fbgemm_is_known_by_name() -> None:
+    """As FBGEMM 1.8.0 has them: a program that names one gets it, or is told that it is not offered."""
+    theirs = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
+    enums = (BoundsCheckMode, CacheAlgorithm, ComputeDevice, EmbeddingLocation, OptimType, PoolingMode, SparseType)
+    for kind in (*enums, WeightDecayMode):
+        wanted = getattr(theirs, kind.__name__).__members__
+        assert {name: one.value for name, one in kind.__members__.items()} == {
+            name: one.value for name, one in wanted.items()
+        }
+    for precision in (SparseType.FP32, SparseType.FP16, SparseType.BF16):
+        assert precision.as_dtype() == theirs.SparseType[precision.name].as_dtype()
+    for kind in (GlobalWeightDecayDefinition, UserEnabledConfigDefinition):
+        assert dataclasses.asdict(kind()) == dataclasses.asdict(getattr(theirs, kind.__name__)())
+    names = inspect.signature(theirs.SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters
+    own = inspect.signature(SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters
+    assert set(names) - set(own) == {*ABSENT, *NUMBERS}
+    tbe, (ids, offsets, _) = module(), batch(5)
+    for name in inspect.signature(theirs.SplitTableBatchedEmbeddingBagsCodegen.forward).parameters:
+        if name not in inspect.signature(tbe.forward).parameters and name != "self":
+            assert tbe(ids, offsets, **{name: None}).shape
+            with pytest.raises(ConfigError, match=f"^{name}: there is no such thing"):
+                tbe(ids, offsets, **{name: ids})

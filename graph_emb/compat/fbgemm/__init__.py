@@ -31,6 +31,7 @@ from graph_emb.compat.fbgemm.options import (
     SparseType,
     UserEnabledConfigDefinition,
     WeightDecayMode,
+    check_call,
     check_others,
     decay,
     device_of,
@@ -210,6 +211,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         options |= state_dtype_of(self.optimizer, optimizer_state_dtypes)
         options |= numbers_of(self.optimizer, others, extra_optimizer_config)
         rule = RULES[self.optimizer][0]
+        self._row_clock = options.get("bias_correction") == "row"
         self.sparse_optimizer = rule(self.tables, lr=learning_rate, compat="fbgemm", **options)  # type: ignore[call-arg]
         self._anchor = torch.zeros((), requires_grad=True)
         self.iter: Tensor
@@ -223,6 +225,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         feature_requires_grad: Tensor | None = None,
         batch_size_per_feature_per_rank: Sequence[Sequence[int]] | None = None,
         total_unique_indices: int | None = None,
+        **others: Any,
     ) -> Tensor:
         """Pooled rows of the bags of every feature; where gradients are enabled, their backward updates the tables.
 
@@ -233,6 +236,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             feature_requires_grad: (F,), 0 where gradients shall not reach a feature's weights; tables train as ever.
             batch_size_per_feature_per_rank: Bags of each feature and rank, (F, W), where features have unequal numbers.
             total_unique_indices: Refused: it belongs to OptimType.NONE.
+            others: Refused: ``hash_zch_identities``, ``hash_zch_runtime_meta``, ``vbe_output``, ``vbe_output_offsets``.
         Returns:
             (B, widths of all features), with NONE (N, D); of a variable batch one dimension: rank after rank, feature
             after feature, bag after bag.
@@ -244,6 +248,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
             raise ConfigError("total_unique_indices belongs to OptimType.NONE, which is not here; leave it out")
         if feature_requires_grad is not None and per_sample_weights is None:
             raise ConfigError("feature_requires_grad is about the gradient of per_sample_weights; pass those too")
+        check_call(others)
         num_bags = self._num_bags(offsets, batch_size_per_feature_per_rank)
         offsets = offsets.long().cpu()
         lengths = offsets.diff()
@@ -349,9 +354,17 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         return [[state[name] for name in STATE if name in state] for state in self.get_optimizer_state()]
 
     def get_optimizer_state(self) -> list[dict[str, Tensor]]:
-        """The state of each table by name, of the rows that this process stores."""
+        """The state of each table by FBGEMM's names, of the rows that this process stores.
+
+        ``row_counter``, (rows,), int64, is the clock of ``use_rowwise_bias_correction``; the others' is ``iter``.
+        """
         self.flush()
-        return [dict(table.optm_state) for table in self.tables]
+        found = [dict(table.optm_state) for table in self.tables]
+        for state in found:
+            steps = state.pop("step", None)
+            if steps is not None and self._row_clock:
+                state["row_counter"] = steps
+        return found
 
     def flush(self) -> None:
         """Return when the updates of this process are applied."""

@@ -41,8 +41,12 @@ class OptimType(enum.Enum):
     PARTIAL_ROWWISE_ADAM = "partial_row_wise_adam"
     PARTIAL_ROWWISE_LAMB = "partial_row_wise_lamb"
     ROWWISE_ADAGRAD = "row_wise_adagrad"
+    SHAMPOO = "shampoo"
+    SHAMPOO_V2 = "shampoo_v2"
+    MADGRAD = "madgrad"
+    EXACT_ROWWISE_WEIGHTED_ADAGRAD = "exact_row_wise_weighted_adagrad"
     ENSEMBLE_ROWWISE_ADAGRAD = "ensemble_row_wise_adagrad"
-    EMAINPLACE_ROWWISE_ADAGRAD = "ema_in_place_rowwise_adagrad"
+    EMAINPLACE_ROWWISE_ADAGRAD = "ema_in_place_row_wise_adagrad"
     NONE = "none"
 
 
@@ -53,14 +57,34 @@ PoolingMode = enum.IntEnum("PoolingMode", "SUM MEAN NONE", start=0)
 WeightDecayMode = enum.IntEnum("WeightDecayMode", "NONE L2 DECOUPLE COUNTER COWCLIP DECOUPLE_GLOBAL", start=0)
 BoundsCheckMode = enum.IntEnum("BoundsCheckMode", "FATAL WARNING IGNORE NONE V2_IGNORE V2_WARNING V2_FATAL", start=0)
 CacheAlgorithm = enum.IntEnum("CacheAlgorithm", "LRU LFU", start=0)
-SparseType = enum.Enum("SparseType", "FP32 FP16 FP8 INT8 INT4 INT2 BF16 NFP8")
+
+
+class SparseType(enum.Enum):
+    """Precisions by FBGEMM's names."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    FP8 = "fp8"
+    NFP8 = "nfp8"
+    INT8 = "int8"
+    INT4 = "int4"
+    INT2 = "int2"
+    BF16 = "bf16"
+    MX4 = "mx4"
+
+    def as_dtype(self) -> torch.dtype:
+        """torch's dtype of a precision that is offered here: FP32, FP16 or BF16."""
+        return dtype_of(self, "SparseType")
 
 
 @dataclass(frozen=True)
 class UserEnabledConfigDefinition:
-    """Adam's clock: ``use_rowwise_bias_correction`` counts the steps that touched the row."""
+    """Adam's clock: ``use_rowwise_bias_correction`` counts the steps that touched the row. The others are refused."""
 
     use_rowwise_bias_correction: bool = False
+    use_writeback_bwd_prehook: bool = False
+    writeback_first_feature_only: bool = False
+    precompute_writeback: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +109,7 @@ RULES: dict[OptimType, tuple[type[SparseOptimizer], tuple[str, ...]]] = {
 """The optimizer of each type, and the numbers that it has a use for."""
 NUMBERS = {"eps": 1e-8, "momentum": 0.9, "eta": 0.001, "beta1": 0.9, "beta2": 0.999}
 DTYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
-STATE = ("sum", "exp_avg", "exp_avg_sq", "momentum_buffer")
+STATE = ("sum", "exp_avg", "exp_avg_sq", "momentum_buffer", "row_counter")
 """What ``split_optimizer_states`` has of each table, in FBGEMM's order."""
 ABSENT: dict[str, Any] = {
     **dict.fromkeys(("cache_precision", "record_cache_metrics", "ensemble_mode", "emainplace_mode")),
@@ -93,6 +117,10 @@ ABSENT: dict[str, Any] = {
     **dict.fromkeys(("stats_reporter_config", "multipass_prefetch_config")),
     **dict.fromkeys(("enforce_hbm", "gather_uvm_cache_stats", "uvm_non_rowwise_momentum"), False),
     **dict.fromkeys(("use_experimental_tbe", "prefetch_pipeline", "uvm_host_mapped"), False),
+    **dict.fromkeys(
+        ("tbe_input_multiplexer_config", "embedding_shard_info", "res_params", "preallocated_host_buffers")
+    ),
+    **dict.fromkeys(("enable_raw_embedding_streaming", "is_qr_tbe"), False),
     **{"cache_algorithm": CacheAlgorithm.LRU, "cache_load_factor": 0.2, "cache_sets": 0},
     "cache_reserved_memory": 0.0,
 }
@@ -115,6 +143,16 @@ def check_others(given: Mapping[str, Any]) -> None:
             raise unknown_name("argument", name, [*ABSENT, *NUMBERS])
         if name in ABSENT and getattr(value, "name", value) != getattr(ABSENT[name], "name", ABSENT[name]):
             raise ConfigError(f"{name}={value!r}: there is no such thing here; leave it at {ABSENT[name]!r}")
+
+
+def check_call(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of ``forward`` that FBGEMM does not have, and those without a meaning here unless None."""
+    known = ("hash_zch_identities", "hash_zch_runtime_meta", "vbe_output", "vbe_output_offsets")
+    for name, value in given.items():
+        if name not in known:
+            raise unknown_name("argument", name, known)
+        if value is not None:
+            raise ConfigError(f"{name}: there is no such thing here; leave it out")
 
 
 def dtype_of(precision: Any, name: str) -> torch.dtype:
@@ -195,6 +233,9 @@ def numbers_of(optimizer: OptimType, given: Mapping[str, Any], clock: Any) -> di
     numbers = {name: given.get(name, NUMBERS[name]) for name in used}
     if "beta1" in numbers:
         numbers["betas"] = (numbers.pop("beta1"), numbers.pop("beta2"))
+    for name in ("use_writeback_bwd_prehook", "writeback_first_feature_only", "precompute_writeback"):
+        if getattr(clock, name, False):
+            raise ConfigError(f"extra_optimizer_config: {name}=True: there is no such thing here; leave it at False")
     if clock is not None and clock.use_rowwise_bias_correction:
         if "betas" not in numbers:
             raise ConfigError(f"use_rowwise_bias_correction has no effect on {optimizer.name}; it counts no steps")
