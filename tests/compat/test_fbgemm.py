@@ -107,6 +107,24 @@ def test_state_has_fbgemms_order_and_shapes(case: str) -> None:
     assert [set(named) for named in tbe.get_optimizer_state()] == [names] * 3
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weights_precision": SparseType.FP16},
+        {"optimizer_state_dtypes": {"momentum1": SparseType.BF16}},
+        {"weight_decay": 0.1, "weight_decay_mode": WeightDecayMode.DECOUPLE_GLOBAL},
+    ],
+    ids=["rounded rows", "rounded state", "decay of all rows"],
+)
+def test_state_has_no_clocks_that_fbgemm_has_not(options: dict[str, Any]) -> None:
+    """Stochastic rounding handed its own clock out, ``table_step``, as a piece of the state."""
+    tbe = module(optimizer=OptimType.EXACT_ADAGRAD, **options)
+    ids, offsets, _ = batch(5)
+    tbe(ids, offsets).sum().backward()
+    assert [list(state) for state in tbe.get_optimizer_state()] == [["sum"]] * 3
+    assert [len(state) for state in tbe.split_optimizer_states()] == [1] * 3
+
+
 def test_each_backward_is_an_update_of_its_own() -> None:
     """Two forward passes before the first backward are two updates, and so is a second backward of one."""
     tbe = module(optimizer=OptimType.EXACT_ADAGRAD, eps=EPS, learning_rate=0.1)

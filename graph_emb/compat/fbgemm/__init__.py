@@ -351,20 +351,20 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
 
     def split_optimizer_states(self) -> list[list[Tensor]]:
         """The state of each table in FBGEMM's order, an empty list for each where there is none."""
-        return [[state[name] for name in STATE if name in state] for state in self.get_optimizer_state()]
+        return [list(state.values()) for state in self.get_optimizer_state()]
 
     def get_optimizer_state(self) -> list[dict[str, Tensor]]:
         """The state of each table by FBGEMM's names, of the rows that this process stores.
 
-        ``row_counter``, (rows,), int64, is the clock of ``use_rowwise_bias_correction``; the others' is ``iter``.
+        ``row_counter``, (rows,), int64, is the clock of ``use_rowwise_bias_correction``; the others' is ``iter``. The
+        clocks of stochastic rounding and of DECOUPLE_GLOBAL are in ``state_dict`` alone.
         """
         self.flush()
-        found = [dict(table.optm_state) for table in self.tables]
-        for state in found:
-            steps = state.pop("step", None)
-            if steps is not None and self._row_clock:
-                state["row_counter"] = steps
-        return found
+        states = [dict(table.optm_state) for table in self.tables]
+        for state in states:
+            if self._row_clock:
+                state["row_counter"] = state["step"]
+        return [{name: state[name] for name in STATE if name in state} for state in states]
 
     def flush(self) -> None:
         """Return when the updates of this process are applied."""
