@@ -19,7 +19,7 @@ from graph_emb.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from graph_emb import initializers
+    from graph_emb import initializers, push_handlers
     from graph_emb.checkpoint.dgl_import import import_dgl_state
     from graph_emb.checkpoint.export import export_checkpoint
     from graph_emb.checkpoint.loading import load_checkpoint
@@ -79,8 +79,8 @@ _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "initializers":
-        return importlib.import_module("graph_emb.initializers")
+    if name in ("initializers", "push_handlers"):
+        return importlib.import_module(f"graph_emb.{name}")
     if name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
         globals()[name] = value
@@ -126,6 +126,7 @@ __all__ = [
     "load_dataset",
     "lookup",
     "pipeline",
+    "push_handlers",
     "read_graph",
     "save_checkpoint",
     "shutdown",

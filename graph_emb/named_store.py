@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -139,9 +139,11 @@ class NamedStore:
         """As ``emb.weight.count_nonzero``."""
         return self._weight(name).count_nonzero()
 
-    def register_push_handler(self, name: str, func: Callable[..., None] | None) -> None:
+    def register_push_handler(
+        self, name: str, func: Callable[..., None] | None, merge: Literal["none"] | None = None
+    ) -> None:
         """As ``KVStoreTransport.register_push_handler``; a ModeError outside of kvstore mode."""
-        self._handlers("push")(name, func)
+        self._handlers("push")(name, func, merge)
 
     def register_pull_handler(self, name: str, func: Callable[..., Tensor] | None) -> None:
         """As ``KVStoreTransport.register_pull_handler``; a ModeError outside of kvstore mode."""

@@ -25,6 +25,7 @@ LAYERS = [
         "embedding",
         "optimizer",
         "parameter_groups",
+        "push_handlers",
         "quantized",
         "sparse_optimizer",
     },

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from torch import Tensor
 
-from graph_emb.core.errors import ModeError, ShapeError
+from graph_emb.core.errors import ModeError, ShapeError, unknown_name
 from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
@@ -126,15 +126,23 @@ class StandaloneTransport(LocalTransport):
         super().__init__()
         self._push_handlers: dict[str, Callable[..., None]] = {}
         self._pull_handlers: dict[str, Callable[..., Tensor]] = {}
+        self._unmerged: set[str] = set()
 
     def destroy(self, table: str) -> None:
         super().destroy(table)
         self._push_handlers.pop(table, None)
+        self._unmerged.discard(table)
         self._pull_handlers.pop(table, None)
 
-    def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
+    def register_push_handler(
+        self, table: str, func: Callable[..., None] | None, merge: Literal["none"] | None = None
+    ) -> None:
         """As ``KVStoreTransport.register_push_handler``."""
+        per_occurrence = takes_occurrences(merge)
         self._register(self._push_handlers, table, func)
+        self._unmerged.discard(table)
+        if per_occurrence and func is not None:
+            self._unmerged.add(table)
 
     def register_pull_handler(self, table: str, func: Callable[..., Tensor] | None) -> None:
         """As ``KVStoreTransport.register_pull_handler``."""
@@ -168,7 +176,9 @@ class StandaloneTransport(LocalTransport):
         if push.table not in self._push_handlers:
             super()._apply(push)
             return
-        rows, grads = merge(*self.shard(push.table).without_frozen(push.ids, push.grads), push.merge)
+        rows, grads = self.shard(push.table).without_frozen(push.ids, push.grads)
+        if push.table not in self._unmerged:
+            rows, grads = merge(rows, grads, push.merge)
         self._push_handlers[push.table](self._data(), push.table, rows, grads)
         self.counts[push.table].steps += 1
 
@@ -187,6 +197,13 @@ class StandaloneTransport(LocalTransport):
             named[table] = shard.weight
             named.update({f"{table}_{name}": tensor for name, tensor in shard.state.items()})
         return named
+
+
+def takes_occurrences(merge: str | None) -> bool:
+    """Whether a push handler that asks for this treatment of duplicates gets every occurrence."""
+    if merge not in (None, "none"):
+        raise unknown_name("merge of a push handler", merge, ["none"])
+    return merge == "none"
 
 
 def checked_values(spec: TableSpec, ids: Tensor, values: Tensor, handled: bool) -> tuple[Tensor, Tensor]:

@@ -34,21 +34,30 @@ PushMemory = Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]
 """Lends memory for packed rows: takes ids, (S,), D and a dtype; gives the ids where they shall lie, and room (S, D)."""
 
 
-def pack(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device, memory: PushMemory) -> Packed:
+def pack(
+    push: Push,
+    owners: RankRanges,
+    dtype: torch.dtype,
+    device: torch.device,
+    memory: PushMemory,
+    per_occurrence: bool = False,
+) -> Packed:
     """Merge a push that its owners apply by itself (kvstore mode).
 
-    A rule that wants every occurrence gets every occurrence. Gradients are summed on ``device`` in ``dtype``.
+    A rule that wants every occurrence gets every occurrence, as does a handler (``per_occurrence``). Gradients are
+    summed on ``device`` in ``dtype``.
     """
     ids, grads = _checked(push, dtype, device)
-    if _has_kernel(push, grads):
+    per_occurrence = per_occurrence or push.rule.per_occurrence
+    if not per_occurrence and _has_kernel(push, grads):
         return _packed_by_kernel(push, ids, grads, owners, memory)
     how = push.merge
-    if not push.rule.per_occurrence:
+    if not per_occurrence:
         ids, grads = merge(ids, grads, how)
         how = "sum"
     order, counts = _by_owner(ids, owners)
     there, out = memory(ids[order], grads.shape[1], dtype)
-    return Packed(there, torch.index_select(grads, 0, order, out=out), counts, how, not push.rule.per_occurrence)
+    return Packed(there, torch.index_select(grads, 0, order, out=out), counts, how, not per_occurrence)
 
 
 def pack_share(push: Push, owners: RankRanges, dtype: torch.dtype, device: torch.device) -> Packed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.session import dgl_policies
 from graph_emb.transport.kvstore.shared import PushBuffer
 from graph_emb.transport.kvstore.trainer_table import FarRows, TrainerTable
-from graph_emb.transport.local import checked_values
+from graph_emb.transport.local import checked_values, takes_occurrences
 from graph_emb.transport.push_packing import pack
 
 MOST_PENDING = 16
@@ -237,7 +237,7 @@ class KVStoreTransport(Transport):
     def _push(self, table: TrainerTable, push: Push) -> None:
         if not table.shard.attached and push.rule.state_specs():
             raise ModeError(f"table {push.table!r}: no state of {type(push.rule).__name__}; attach() it first")
-        packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), CPU, self._lend)
+        packed = pack(push, table.owners, accumulation_dtype(table.spec.dtype), CPU, self._lend, table.per_occurrence)
         assert self._push_buffer is not None  # pack() has laid the rows there
         clocks = table.clocks()
         optimizer = table.optimizers if table.shard.attached else 0
@@ -313,7 +313,9 @@ class KVStoreTransport(Transport):
         found, ids = self._tables[table], ids.to("cpu").unique()
         self._exchange.ask([(s, "reset", (found.key,), (ids[i:j],)) for s, i, j in found.book.pieces(ids)])
 
-    def register_push_handler(self, table: str, func: Callable[..., None] | None) -> None:
+    def register_push_handler(
+        self, table: str, func: Callable[..., None] | None, merge: Literal["none"] | None = None
+    ) -> None:
         """Let ``func(data_store, name, local_offset, data)`` apply pushes at the owners; every trainer calls it.
 
         Args:
@@ -321,10 +323,14 @@ class KVStoreTransport(Transport):
             func: DGL's signature: ``data_store`` maps names to the tensors of the owner's machine (the table's rows
                 under its name, optimizer state under ``<table>_<state>``, DGL's own data); ``local_offset`` are
                 positions in them, shape (R,); ``data`` is what was pushed, shape (R, D). None returns to the rule.
+            merge: Of an optimizer's gradients: ``"none"`` hands out every occurrence, as DGL 0.5 did; None: those of
+                an id are merged as the optimizer says. What ``push_data`` sends is not merged.
         Raises:
-            ConfigError: the function cannot be sent.
+            ConfigError: the function cannot be sent, or another ``merge``.
         """
+        per_occurrence = takes_occurrences(merge)
         self._register(table, "push", func)
+        self._tables[table].per_occurrence = per_occurrence and func is not None
 
     def register_pull_handler(self, table: str, func: Callable[..., Tensor] | None) -> None:
         """Let ``func(data_store, name, local_offset)`` answer the pulls of a table, at the owners; None: plain rows."""
