@@ -137,6 +137,9 @@ class ParallelSection(Settings):
         default=False,
         description="sgd, and kvstore: trainers of one machine change the same rows in place, without locks",
     )
+    wire_dtype: Literal["float16", "bfloat16"] | None = Field(
+        default=None, description="rows and gradients are rounded to it where they are exchanged; null: exact"
+    )
     oversubscribe: bool = Field(default=False, description="take more trainers than four times a machine's cores")
     timeout: Number = Field(default=300.0, gt=0, le=86_400, description="seconds until a silent process is an error")
 
@@ -150,6 +153,8 @@ class ParallelSection(Settings):
             raise ValueError("mode=kvstore needs servers of at least 1")
         if self.partition is not None and self.method != "auto":
             raise ValueError(f"method={self.method!r} has no effect on the parts of partition; leave one of them out")
+        if self.wire_dtype is not None and self.mode == "collective" and self.trainers == 1:
+            raise ValueError("wire_dtype has no effect on one trainer, which exchanges nothing; leave it out")
         if self.mode == "local":
             unused = sorted(self.model_fields_set - {"mode", "trainers", "servers"} - _fields_at_default(self))
             if unused:
@@ -291,6 +296,14 @@ class RunConfig(Settings):
     def _exchanges_have_an_effect(self) -> RunConfig:
         """Ranks exchange rows where SGD trains copies in place; servers' trainers meet as often under any rule."""
         model = self.model
+        if model.count_rows and not model.count_power and self.checkpoint.every is None:
+            raise ValueError(
+                "train.count_rows has no effect while nothing is saved; set train.count_power, or leave it out"
+            )
+        if isinstance(model, SkipGramTraining) and model.in_place and self.parallel.wire_dtype is not None:
+            raise ValueError(
+                "parallel.wire_dtype has no effect on sgd in place; set train.path=optimizer or leave it out"
+            )
         if isinstance(model, SkipGramTraining) and model.batch_size is not None and model.in_place:
             raise ValueError("train.batch_size has no effect on sgd in place; set train.path=optimizer or leave it out")
         if self.parallel.mode == "local":
@@ -308,7 +321,7 @@ class RunConfig(Settings):
             ("hogwild", self.parallel.hogwild, model.in_place or paced),
         ):
             if value and not honoured:
-                rule = f"train.rule={model.rule}, train.path={model.path}"
+                rule = f"train.rule={model.rule}, train.path={model.path}, model.dtype={model.dtype}"
                 raise ValueError(f"parallel.{name} has no effect with {rule}; it is for sgd in place, leave it out")
         if self.parallel.hogwild and model.negative_pool:
             raise ValueError("parallel.negative_pool has no effect with parallel.hogwild, which copies no rows")

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from graph_emb.core.settings import Count, Number, Settings
 
+if TYPE_CHECKING:
+    import torch
+
 RuleName = Literal["sgd", "adagrad", "row_adagrad", "adam", "adamw", "row_adam", "lamb", "row_lamb", "lars"]
 CompatName = Literal["torch", "dgl-1.x", "dgl-0.5", "fbgemm"]
 DecayName = Literal["linear", "none"]
 
-OF_ROWS = ("weight_decay", "weight_decay_mode", "clip_value", "clip_row_norm", "clip_row_ratio", "max_norm")
-"""The numbers of every rule, see ``graph_emb.optim.rule.RowOptions``."""
+DTypeName = Literal["float32", "float16", "bfloat16"]
+
+OF_ROWS = (
+    "weight_decay", "weight_decay_mode", "clip_value", "clip_row_norm", "clip_row_ratio", "clip_row_least", "max_norm",
+    "count_rows", "count_power", "state_dtype", "stochastic_rounding",
+)  # fmt: skip
+"""The options of every rule, see ``graph_emb.optim.rule.RowOptions``."""
 NUMBERS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", *OF_ROWS),
     "adagrad": ("eps", "initial_accumulator_value", *OF_ROWS),
@@ -116,8 +124,24 @@ class ModelSettings(Settings):
     clip_row_ratio: Annotated[Number | None, At("train.clip_row_ratio")] = Field(
         default=None, gt=0, le=1e30, description="most of a row's gradient per norm of the row (CowClip); null: any"
     )
+    clip_row_least: Annotated[Number | None, At("train.clip_row_least")] = Field(
+        default=None, ge=0, le=1e30, description="least of that bound, for rows near zero; null: 1e-5"
+    )
     max_norm: Annotated[Number | None, At("train.max_norm")] = Field(
         default=None, gt=0, le=1e30, description="most of the norm of a row that a step touched; null: any"
+    )
+    count_rows: Annotated[bool, At("train.count_rows")] = Field(
+        default=False, description="count the steps that touch each row; for count_power, and kept in checkpoints"
+    )
+    count_power: Annotated[Number | None, At("train.count_power")] = Field(
+        default=None, ge=0, le=10, description="a row's n-th step is n ** -count_power of the rule's; null: 0"
+    )
+    dtype: DTypeName = Field(default="float32", description="how rows are stored; they are saved as float32")
+    state_dtype: Annotated[Literal["bfloat16"] | None, At("train.state_dtype")] = Field(
+        default=None, description="how moments and sums are stored; null: float32"
+    )
+    stochastic_rounding: Annotated[bool, At("train.stochastic_rounding")] = Field(
+        default=False, description="round rows of 16 bits by chance, so that small steps count on average"
     )
     initial_accumulator_value: Annotated[Number | None, At("train.initial_accumulator_value")] = Field(
         default=None, ge=0, le=1e9, description="first state of adagrad, row_adagrad; null: 0"
@@ -131,11 +155,26 @@ class ModelSettings(Settings):
         """The learning rate at the start."""
         return self.rates[self.rule] if self.lr is None else self.lr
 
-    def numbers(self) -> dict[str, Any]:
-        """The rule's numbers that were chosen, by the optimizer's names; without the learning rate."""
+    @property
+    def table_dtype(self) -> torch.dtype:
+        """``dtype`` as tables take it."""
+        import torch  # here: a configuration is read and refused without it
+
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+    def numbers(self, seed: int | None = None) -> dict[str, Any]:
+        """The rule's numbers and options that were chosen, by the optimizer's names; without the learning rate.
+
+        Args:
+            seed: Of the training, which what rounds by chance takes too; None: that has the optimizer's own.
+        """
         names = {path.removeprefix("train."): name for name, path in paths_of(type(self)).items()}
         chosen = {number: getattr(self, names[number]) for number in NUMBERS[self.rule] if number in names}
-        return {name: value for name, value in {**chosen, "compat": self.compat}.items() if value is not None}
+        chosen["compat"] = self.compat
+        if seed is not None and (chosen["stochastic_rounding"] or chosen["state_dtype"]):
+            chosen["rounding_seed"] = seed
+        return {name: value for name, value in chosen.items() if value is not None and value is not False}
 
     @model_validator(mode="after")
     def _numbers_fit_the_rule(self) -> ModelSettings:
@@ -147,6 +186,14 @@ class ModelSettings(Settings):
         decays = self.rule == "adamw" or self.numbers().get("weight_decay")
         if self.weight_decay_mode is not None and not decays:
             raise ValueError(f"weight_decay_mode = {self.weight_decay_mode!r} has no effect without a weight_decay")
+        if self.clip_row_least is not None and self.clip_row_ratio is None:
+            raise ValueError(f"clip_row_least = {self.clip_row_least!r} has no effect without a clip_row_ratio")
+        if self.count_power and not self.count_rows:
+            raise ValueError(f"count_power = {self.count_power!r} needs count_rows = True")
+        if self.state_dtype is not None and self.rule == "sgd" and not self.momentum:
+            raise ValueError("state_dtype has no effect on rule=sgd without momentum, which keeps no state")
+        if self.stochastic_rounding and self.dtype == "float32":
+            raise ValueError("stochastic_rounding has no effect on rows of float32; set dtype=bfloat16 or leave it out")
         if self.compat is not None and self.compat not in CONVENTIONS[self.rule]:
             known = ", ".join(CONVENTIONS[self.rule])
             raise ValueError(f"compat = {self.compat!r} has no effect on rule={self.rule}, which knows {known}")

@@ -6,6 +6,7 @@ import platform
 import resource
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from graph_emb.core.errors import ConfigError
 
@@ -37,24 +38,24 @@ STATE_SHARE = {
 """Optimizer state of each rule as a share of the tables."""
 
 
-def check_memory(num_rows: int, dim: int, tables: int, rule: str, *, averages: int = 0) -> None:
+def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0) -> None:
     """Raise a ConfigError when the tables cannot fit.
 
     Counted are weights, optimizer state, and the copy of the rows that is returned and saved.
 
     Args:
         num_rows: Rows of a table.
-        dim: Width of a row, float32.
         tables: How many such tables are trained.
-        rule: The update rule, by its name in the configuration.
+        model: Settings with the width of a row, and the dtype of rows and of the rule's state.
         averages: Further tables that hold averages, without state.
     """
     import psutil
 
-    copies = tables * (1 + STATE_SHARE[rule]) + averages + 1
-    needed, free = int(num_rows * dim * 4 * copies), psutil.virtual_memory().available
+    row, state = (4 if name in (None, "float32") else 2 for name in (model.dtype, model.state_dtype))
+    copies = tables * (row + state * STATE_SHARE[model.rule]) + 4 * (averages + 1)
+    needed, free = int(num_rows * model.dim * copies), psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(
-            f"model.dim = {dim}: {num_rows} nodes need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of memory is "
-            "free; lower model.dim or model.tables, or take a rule with less state"
+            f"model.dim = {model.dim}: {num_rows} nodes need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of "
+            "memory is free; lower model.dim or model.tables, or take a rule with less state"
         )

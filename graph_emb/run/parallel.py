@@ -87,14 +87,21 @@ def start(config: RunConfig) -> Trainers | None:
         runtime.start_local(named, "parallel.mode is 'local'")
         return None
     if parallel.mode == "collective":
-        made: Any = runtime.init(mode="collective", timeout=parallel.timeout, hogwild=parallel.hogwild)
+        wired = {"hogwild": parallel.hogwild, "wire_dtype": parallel.wire_dtype}
+        made: Any = runtime.init(mode="collective", timeout=parallel.timeout, **wired)
         ranks = Trainers(made.group, made)
     else:
         group = ProcessGroup(timeout=parallel.timeout)
         silence = min(parallel.timeout, MOST_SILENCE)
         options = {"timeout": silence, "answer_timeout": parallel.timeout, "hogwild": parallel.hogwild}
-        ranks = Trainers(group, runtime.init(mode="kvstore", **options))
+        served: Any = runtime.init(mode="kvstore", **options, wire_dtype=parallel.wire_dtype)
+        ranks = Trainers(group, served)
     try:
+        if parallel.wire_dtype is not None and parallel.mode == "kvstore" and getattr(served, "num_machines", 1) == 1:
+            raise ConfigError(
+                f"parallel.wire_dtype = {parallel.wire_dtype!r} has no effect on one machine, whose rows travel to no "
+                "other; leave it out"
+            )
         if ranks.group.world_size != parallel.trainers:
             raise ConfigError(
                 f"parallel.trainers = {parallel.trainers}, but the launcher started {ranks.group.world_size}; "

@@ -21,7 +21,13 @@ ROWS = 4
 VALUES: dict[str, Any] = {
     "betas": (0.5, 0.9), "eps": 0.5, "momentum": 0.5, "initial_accumulator_value": 0.5, "weight_decay": 0.5,
     "eta": 0.5, "clip_value": 0.05, "clip_row_norm": 0.05, "clip_row_ratio": 0.05, "max_norm": 0.1,
+    "clip_row_least": 0.5, "count_power": 0.5, "state_dtype": "bfloat16", "stochastic_rounding": True,
 }  # fmt: skip
+NEEDED: dict[str, dict[str, Any]] = {
+    "clip_row_least": {"clip_row_ratio": 0.05}, "count_power": {"count_rows": True},
+    "stochastic_rounding": {"dtype": "bfloat16"},
+}  # fmt: skip
+"""Settings without which an option is refused."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -51,12 +57,12 @@ def test_skip_gram_on_its_own_has_the_defaults_of_deepwalk() -> None:
 
 
 def stepped(settings: ModelSettings) -> Tensor:
-    """Rows after three steps in which one id comes twice, another one each time."""
+    """Rows after eight steps in which one id comes twice, another one each time."""
     generator = torch.Generator().manual_seed(0)
-    emb = ge.DistEmbedding(ROWS, 2, init_func=ge.initializers.Uniform(seed=0))
+    emb = ge.DistEmbedding(ROWS, 2, init_func=ge.initializers.Uniform(seed=0), dtype=settings.table_dtype)
     optimizer = OPTIMIZERS[settings.rule]([emb], lr=0.1, **settings.numbers())
-    for step in range(3):
-        rows = emb(torch.tensor([0, 1, 2, step]))
+    for step in range(8):
+        rows = emb(torch.tensor([0, 1, 2, step % ROWS]))
         (rows * torch.randn(4, 2, generator=generator)).sum().backward()
         optimizer.step()
     return emb.weight[:]
@@ -66,13 +72,33 @@ def base(rule: str) -> dict[str, Any]:
     return {"rule": rule, "path": "optimizer"}
 
 
-@pytest.mark.parametrize(("rule", "number"), [(rule, number) for rule in NUMBERS for number in NUMBERS[rule]])
+@pytest.mark.parametrize(("rule", "number"), [(r, n) for r in NUMBERS for n in NUMBERS[r] if n != "count_rows"])
 def test_every_number_of_a_rule_changes_the_rows(rule: str, number: str) -> None:
     """With a decay, because steps of LARS and row-wise LAMB alone do not depend on the size of the gradient."""
-    decay = {} if number == "weight_decay" else {"weight_decay": 0.25}
-    values = ("l2", "decoupled") if number == "weight_decay_mode" else (None, VALUES[number])
-    rows = [stepped(SkipGramConfig(**base(rule), **decay, **{number: value})) for value in values]
+    given = {**base(rule), **NEEDED.get(number, {}), **({} if number == "weight_decay" else {"weight_decay": 0.25})}
+    if number == "state_dtype" and rule == "sgd":
+        given["momentum"] = 0.5
+    settings = SkipGramConfig(**given)
+    values = (
+        ({number: value} for value in ("l2", "decoupled")) if number == "weight_decay_mode" else ({}, chosen(number))
+    )
+    rows = [stepped(settings.replace(**value)) for value in values]
     assert not torch.equal(*rows)
+
+
+def chosen(number: str) -> dict[str, Any]:
+    return {number: VALUES[number]}
+
+
+@pytest.mark.parametrize("rule", NUMBERS)
+def test_every_rule_counts_rows(rule: str) -> None:
+    settings = SkipGramConfig(**base(rule), count_rows=True)
+    emb = ge.DistEmbedding(ROWS, 2)
+    optimizer = OPTIMIZERS[rule]([emb], lr=0.1, **settings.numbers())
+    emb(torch.tensor([1, 1, 3])).sum().backward()
+    optimizer.step()
+    counts = emb.row_counts()
+    assert counts.steps.tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(("rule", "compat"), [(r, c) for r in CONVENTIONS for c in CONVENTIONS[r] if c != "torch"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.models.skipgram.config import SkipGramConfig
 from graph_emb.run.machine import check_memory
 
 
@@ -15,11 +16,15 @@ def test_weights_state_and_the_returned_copy_are_counted(monkeypatch: pytest.Mon
         available = 4 * 1000 * 10 * 3
 
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    check_memory(1000, 10, 2, "sgd")  # two tables and the copy that is returned
-    check_memory(1000, 10, 1, "sgd", averages=1)
+    check_memory(1000, 2, SkipGramConfig(dim=10, rule="sgd"))  # two tables and the copy that is returned
+    check_memory(1000, 1, SkipGramConfig(dim=10, rule="sgd"), averages=1)
     with pytest.raises(ConfigError, match=r"1000 nodes need 0.0 GiB"):
-        check_memory(1000, 10, 2, "sgd", averages=1)
+        check_memory(1000, 2, SkipGramConfig(dim=10, rule="sgd"), averages=1)
     with pytest.raises(ConfigError, match=r"model.dim = 11: 1000 nodes need 0.0 GiB"):
-        check_memory(1000, 11, 2, "sgd")
+        check_memory(1000, 2, SkipGramConfig(dim=11, rule="sgd"))
     with pytest.raises(ConfigError, match="a rule with less state"):
-        check_memory(1000, 10, 2, "adagrad")
+        check_memory(1000, 2, SkipGramConfig(dim=10, rule="adagrad"))
+    narrow = SkipGramConfig(dim=10, rule="adam", dtype="bfloat16", state_dtype="bfloat16")
+    check_memory(1000, 1, narrow)  # 2 bytes of a weight, 4 of its state, 4 of the copy, of 12
+    with pytest.raises(ConfigError, match="a rule with less state"):
+        check_memory(1000, 1, narrow.replace(state_dtype=None))

@@ -275,8 +275,9 @@ class WeightAverage(nn.Module):
             for theirs, mine in zip(*shares, strict=True):
                 for start in range(0, mine.num_rows, CHUNK_ROWS):
                     stop = min(start + CHUNK_ROWS, mine.num_rows)
-                    rows = torch.lerp(mine.read(WEIGHT, start, stop), theirs.read(WEIGHT, start, stop), factor)
-                    mine.write(WEIGHT, torch.arange(start, stop), rows)
+                    old, goal = (share.read(WEIGHT, start, stop) for share in (mine, theirs))
+                    rows = torch.lerp(old.float(), goal.float(), factor)
+                    mine.write(WEIGHT, torch.arange(start, stop), rows.to(old.dtype))
         transport.barrier()
 
 
@@ -324,6 +325,7 @@ class InputRows:
         self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
         self._policies, self._prefix, self._dim = dict(policies or {}), prefix, config.dim
+        self._dtype = config.table_dtype
         self.rows: dict[str, Tensor] = {}
         for ntype, policy in self._policies.items():
             original = as_original_ids(None, policy, num_nodes[ntype], ntype)
@@ -333,7 +335,7 @@ class InputRows:
         for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
             if ntype not in self.features:
                 first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
-                self.tables[ntype] = self._table(ntype, first)
+                self.tables[ntype] = self._table(ntype, first, self._dtype)
         self.widths = {t: self.features[t].shape[1] if t in self.features else config.dim for t in num_nodes}
         self._frozen: dict[str, DistEmbedding] = {}
         for ntype in list(self.features) if own is not None else ():
@@ -345,16 +347,17 @@ class InputRows:
         self.optimizer = None
         if self.tables:
             tables = list(self.tables.values())
-            self.optimizer = OPTIMIZERS[config.rule](tables, lr=config.first_lr, **config.numbers())
+            self.optimizer = OPTIMIZERS[config.rule](tables, lr=config.first_lr, **config.numbers(seed))
 
-    def _table(self, ntype: str, first: Any, suffix: str = "") -> DistEmbedding:
+    def _table(self, ntype: str, first: Any, dtype: torch.dtype, suffix: str = "") -> DistEmbedding:
         name = None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
         policy = self._policies.get(ntype)
-        return DistEmbedding(self._num_nodes[ntype], self._dim, name, first, policy, device=self._device)
+        shape = (self._num_nodes[ntype], self._dim)
+        return DistEmbedding(*shape, name, first, policy, dtype=dtype, device=self._device)
 
     def make_averages(self) -> dict[str, DistEmbedding]:
-        """A table of zeros for each table, with the same partition; "_average" is appended to its name."""
-        return {ntype: self._table(ntype, None, "_average") for ntype in self.tables}
+        """A table of zeros, float32, for each table, with the same partition; "_average" is appended to its name."""
+        return {ntype: self._table(ntype, None, torch.float32, "_average") for ntype in self.tables}
 
     @property
     def num_parameters(self) -> int:
@@ -380,7 +383,7 @@ class InputRows:
                     found[ntype] = self._frozen[ntype](ids[ntype], device=self._device)
             elif ntype in tables:
                 rows = ids[ntype] if are_rows else self.rows_of(ntype, ids[ntype])
-                found[ntype] = tables[ntype](rows, device=self._device)
+                found[ntype] = tables[ntype](rows, device=self._device, dtype=torch.float32)
             else:
                 found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
         return found

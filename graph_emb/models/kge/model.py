@@ -74,11 +74,12 @@ class KGEModel:
         self.config = config
         self.scorer = SCORERS[config.name](config)
         entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS)
+        dtype = config.table_dtype
         self.entity = DistEmbedding(
-            num_entities, self.scorer.dim, names[0] or None, init_func=entity_first, part_policy=part_policy
+            num_entities, self.scorer.dim, names[0] or None, entity_first, part_policy, dtype=dtype
         )
         self.relation = DistEmbedding(
-            num_relations, self.scorer.relation_dim, names[1] or None, init_func=relation_first
+            num_relations, self.scorer.relation_dim, names[1] or None, relation_first, dtype=dtype
         )
         self.rows = self.entity.original_ids.find(np.arange(num_entities))
 
@@ -102,9 +103,9 @@ class KGEModel:
         triples = torch.from_numpy(batch.triples).view(-1, 3)
         drawn = torch.from_numpy(batch.negatives)
         entities = np.concatenate([batch.triples[..., 0], batch.triples[..., 2], batch.negatives], axis=None)
-        rows = self.entity(torch.from_numpy(self.rows[entities]))
+        rows = self.entity(torch.from_numpy(self.rows[entities]), dtype=torch.float32)
         head, tail, negative = rows.split([len(triples), len(triples), drawn.numel()])
-        relation = self.relation(triples[:, 1])
+        relation = self.relation(triples[:, 1], dtype=torch.float32)
         if batch.side == TAIL:
             query, true = scorer.tail_query(head, relation), tail
         else:

@@ -206,7 +206,7 @@ class _KGETraining:
         self.transport = transport
         own = transport.rank, transport.world_size, transport.lockstep
         self.batches = Batches(graph, config, seed, *own, EntityParts.of(model.entity.book, model.rows))
-        self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers())
+        self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
         self.best = _BestRows(None if checkpoints is None else checkpoints.folder)

@@ -35,7 +35,7 @@ class LearningRows:
     def gather(self, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (R, D) of the distinct nodes of pairs (B, 2), and the positions (B, 2) among them."""
         nodes, local = torch.unique(pairs, return_inverse=True)
-        rows = self.embedding(nodes)
+        rows = self.embedding(nodes, dtype=torch.float32)
         if not torch.is_grad_enabled():
             return rows, local
         # The chunks of a batch each run backward, so they need a leaf on which their gradients add up.
@@ -73,8 +73,9 @@ def train_matrix_factorization(
         The table, shape (N, D), and the evaluations.
     """
     config = config or MatrixFactorizationConfig()
-    embedding = DistEmbedding(num_nodes, config.dim, init_func=Normal(0.0, config.std, seed=seed))
-    optimizer = OPTIMIZERS[config.rule]([embedding], lr=config.lr, **config.numbers())
+    first = Normal(0.0, config.std, seed=seed)
+    embedding = DistEmbedding(num_nodes, config.dim, init_func=first, dtype=config.table_dtype)
+    optimizer = OPTIMIZERS[config.rule]([embedding], lr=config.lr, **config.numbers(seed))
     rows = LearningRows(embedding, optimizer)
     result = train_link_predictor(rows, link_split, num_nodes, predictor, seed=seed, progress=progress)
     return embedding, result

@@ -62,7 +62,7 @@ class SkipGramTraining(ModelSettings):
     @property
     def in_place(self) -> bool:
         """Whether rows are changed in place by the compiled kernel, without an optimizer."""
-        return self.rule == "sgd" and self.path == "auto"
+        return self.rule == "sgd" and self.path == "auto" and self.dtype == "float32"
 
     @model_validator(mode="after")
     def _numbers_need_an_optimizer(self) -> SkipGramTraining:
@@ -92,6 +92,7 @@ class SkipGramConfig(SkipGramTraining):
         subsample: word2vec's threshold t: a node with share f of all visits is kept with min(1, sqrt(t/f) + t/f);
             0 keeps all.
         tables: 2, a row as token and another as context; 1, one row for both.
+        dtype: How rows are stored; the arithmetic is float32. SGD trains those of 16 bits by an optimizer.
         rule, lr, betas, eps, momentum, weight_decay, compat: The optimizer's; ``lr`` None takes the rule's in
             ``DEFAULT_LR``, another None the optimizer's own default.
         lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.

@@ -65,11 +65,12 @@ class SkipGram:
         self.config = config or SkipGramConfig()
         dim = self.config.dim
         first = usual_rows(self.config, seed) if init_func is None else init_func
-        self.embedding = DistEmbedding(num_nodes, dim, name, init_func=first, part_policy=part_policy)
+        shared: Any = {"part_policy": part_policy, "dtype": self.config.table_dtype}
+        self.embedding = DistEmbedding(num_nodes, dim, name, init_func=first, **shared)
         self.context = self.embedding
         if self.config.tables == 2:
             other = None if name is None else f"{name}.context"
-            self.context = DistEmbedding(num_nodes, dim, other, init_func=Zeros(), part_policy=part_policy)
+            self.context = DistEmbedding(num_nodes, dim, other, init_func=Zeros(), **shared)
 
     @property
     def num_nodes(self) -> int:
@@ -93,14 +94,14 @@ class SkipGram:
             context: ``none`` gives the token rows, as word2vec exports; ``add`` their sum with the context rows;
                 ``concat`` both side by side. With one table both sides are the same rows.
         Returns:
-            Shape (N, D), or (N, 2D) for ``concat``.
+            Shape (N, D), or (N, 2D) for ``concat``; float32.
         """
         if context not in CONTEXT_USES:
             raise unknown_name("use of the context rows", context, CONTEXT_USES)
-        rows = self.embedding.weight[:]
+        rows = self.embedding.weight[:].float()
         if context == "none":
             return rows
-        others = self.context.weight[:]
+        others = self.context.weight[:].float()
         return rows + others if context == "add" else torch.cat([rows, others], dim=1)
 
     def loss(self, blocks: WalkBlocks) -> Tensor:
@@ -214,7 +215,7 @@ def _pull(table: DistEmbedding, ids: Tensor) -> tuple[Tensor, Tensor]:
     distinct, places = torch.unique(ids, return_inverse=True)
     if len(distinct) and distinct[0] < 0:
         distinct, places = distinct[1:], places - 1
-    rows = torch.cat([table(distinct), torch.zeros(1, table.embedding_dim)])
+    rows = torch.cat([table(distinct, dtype=torch.float32), torch.zeros(1, table.embedding_dim)])
     return rows, torch.where(places < 0, len(distinct), places)
 
 

@@ -281,7 +281,7 @@ class GradientSteps:
         started = (self._start(part) for part in piece.cut(size))
         for pulled, gradients in started if self._threads == 1 else list(started):  # one thread computes or pulls
             grads, own = gradients.result()
-            torch.autograd.backward(pulled, [torch.from_numpy(grad).to(pulled[0].dtype) for grad in grads])
+            torch.autograd.backward(pulled, [torch.from_numpy(grad) for grad in grads])
             yield own
 
     def _start(self, part: WalkBatch) -> tuple[list[Tensor], Future]:
@@ -289,15 +289,15 @@ class GradientSteps:
         drawn = self._kernel.draw(part.walks, part.epoch, part.index)
         found, num_tokens, walks, negatives = localize(part.walks, drawn, self._model.config, self._places)
         ids = torch.from_numpy(found)
-        pulled = [self._model.context(ids)]
+        pulled = [self._model.context(ids, dtype=torch.float32)]
         if self._model.context is not self._model.embedding:
-            pulled.insert(0, self._model.embedding(ids[:num_tokens]))
+            pulled.insert(0, self._model.embedding(ids[:num_tokens], dtype=torch.float32))
         return pulled, self._pool.submit(self._gradients, walks, negatives, pulled, part.index)
 
     def _gradients(
         self, walks: np.ndarray, negatives: np.ndarray, pulled: list[Tensor], index: np.ndarray
     ) -> tuple[list[np.ndarray], tuple[float, float]]:
-        values = [table.detach().float().contiguous().numpy() for table in pulled]
+        values = [table.detach().contiguous().numpy() for table in pulled]
         sums = [np.zeros_like(table) for table in values]
         tables, outs = (values[0], values[-1]), (sums[0], sums[-1])
         return sums, self._kernel.run(walks, negatives, tables, outs, -1.0, 0.0, np.inf, index)

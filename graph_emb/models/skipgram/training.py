@@ -152,11 +152,12 @@ def train_skipgram(
         ) as bar,
         deferred_interrupts(not isinstance(sampler, WalkSampler)) as pressed,
     ):
-        steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads)
+        steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads, seed)
         log = TrainingLog(bar, model, decay.at, log_interval, on_batch, sampler, steps)
         epoch = first_epoch = begin = step = 0
         if checkpoints is not None:
-            stateless = optimizer is None and config.rule == "sgd"  # in place or not, as the mode has it
+            # SGD alone: in place or not, as the mode has it
+            stateless = optimizer is None and config.rule == "sgd" and not _keeps_state(steps.optimizer)
             trainers = [] if stateless or steps.optimizer is None else [steps.optimizer]
             position = checkpoints.start(model.tables, trainers)
             if position is not None:
@@ -196,6 +197,7 @@ def choose_steps(
     optimizer: SparseOptimizer | None,
     pool: ThreadPoolExecutor,
     threads: int,
+    seed: int = 0,
 ) -> Steps:
     """The stepper for rule, path, mode and Hogwild, by the table in ``graph_emb.models.skipgram.steps``."""
     config, transport = model.config, model.embedding.transport
@@ -216,10 +218,15 @@ def choose_steps(
         steps = ExchangeSteps(model, negatives, decay, pool, threads, together, wait)
     else:
         if optimizer is None:
-            optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers())
+            optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
         kind = AutogradSteps if config.path == "autograd" else GradientSteps
         steps = kind(model, negatives, decay, optimizer, pool, threads)
     return PacedSteps(steps, transport, together) if paced else steps
+
+
+def _keeps_state(optimizer: SparseOptimizer | None) -> bool:
+    groups = [] if optimizer is None else optimizer.param_groups
+    return optimizer is not None and any(optimizer.rule_of(group).state_specs() for group in groups)
 
 
 def _negatives(sampler: Sampler, config: SkipGramConfig, seed: int) -> tuple[NegativeSampler, np.ndarray | None]:

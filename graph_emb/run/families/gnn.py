@@ -91,7 +91,7 @@ class GNNFamily(Family):
             data = GNNData(data.name, data.graph, data.task)
         self._check(data)
         rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
-        check_memory(rows, self.model.dim, 1, self.model.rule, averages=int(self.model.ema_decay > 0))
+        check_memory(rows, 1, self.model, averages=int(self.model.ema_decay > 0))
         return data
 
     def _check(self, data: GNNData) -> None:

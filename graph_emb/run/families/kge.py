@@ -34,7 +34,7 @@ class KGEFamily(Family):
         graph = knowledge_graph(read_dataset(self.config.dataset, file_format="triples"))
         check_candidates(graph, JUDGED, self.model.candidates)
         tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
-        check_memory(graph.num_entities, self.model.dim, tables, self.model.rule)
+        check_memory(graph.num_entities, tables, self.model)
         return graph
 
     def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:

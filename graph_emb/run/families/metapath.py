@@ -34,7 +34,7 @@ class MetapathFamily(Family):
         if not any(ntype in dataset.labels and ntype not in dataset.groups for ntype in types):
             what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
             refuse_set(section, ("ratios", "shuffles"), what)
-        check_memory(dataset.graph.total_nodes, self.model.dim, self.model.tables, self.model.rule)
+        check_memory(dataset.graph.total_nodes, self.model.tables, self.model)
         return dataset
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class PlainFamily(Family):
         config = self.config
         dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(self.model))
         self._check(dataset)
-        check_memory(dataset.graph.num_nodes, self.model.dim, self._num_tables(), self.model.rule)
+        check_memory(dataset.graph.num_nodes, self._num_tables(), self.model)
         return dataset
 
     def _check(self, dataset: PlainDataset) -> None:
@@ -165,7 +165,7 @@ class LinkFamily(PlainFamily):
             table, result = train_matrix_factorization(
                 dataset.link_split, len(nodes), self.model, predictor, seed=config.seed, progress=job.progress
             )
-            rows = table.weight[torch.from_numpy(nodes)]
+            rows = table.weight[torch.from_numpy(nodes)].float()
         for evaluation in result.history:
             job.log(evaluation.as_dict())
         metrics = {"seconds_per_epoch": result.seconds_per_epoch, "parameters": rows.numel()}

@@ -57,6 +57,7 @@ class KVStoreTransport(Transport):
             raise ConfigError(f"staleness {staleness} must not be negative")
         self.rank, self.world_size = Rank(session.rank), len(session.machines)
         self.machine, self.num_servers = session.machine, session.hosts.num_servers
+        self.num_machines = session.hosts.num_machines
         self._session, self._exchange = session, Exchange(session)
         self._staleness, self._hogwild, self._hosts = staleness, hogwild, session.hosts
         self._servers = self._hosts.servers_of(session.machine)
