@@ -13,6 +13,7 @@ INSTALL_REQUIRES = [
     "dgl==2.1.0; python_version >= '3.12'",
     "packaging",
     "numpy>=1.26",
+    "cloudpickle>=3",
     "numba>=0.60",
     "scipy>=1.11",
     "networkx>=3.1",

@@ -79,7 +79,7 @@ EVALUATION = [
     nearest_nodes,
     rank_triples,
 ]
-FUNCTIONS = [ge.in_step, ge.save_checkpoint, ge.load_checkpoint, ge.export_checkpoint]
+FUNCTIONS = [ge.in_step, ge.push_handlers.Adagrad, ge.save_checkpoint, ge.load_checkpoint, ge.export_checkpoint]
 PUBLIC: list[Any] = [*TABLES, *OPTIMIZERS, *MODELS, *SAMPLERS, *EVALUATION, *FUNCTIONS]
 """Objects whose docstrings carry a runnable ``Example``; each finds ``ge``, ``np`` and ``torch`` imported."""
 

@@ -95,7 +95,7 @@ def run_host(
         hosts_file = logs / "servers.txt"
         variables |= _kvstore_variables(hosts, index, port, hosts_file)
         per_server = threads or max(1, cores // hosts[index].servers)
-        processes = plan.servers(hosts, index, hosts_file, logs, per_server, variables)
+        processes = plan.servers(hosts, index, hosts_file, logs, per_server, {**variables, **_modules_of(command)})
     processes += plan.trainers(command, hosts, index, store.port, logs, per_trainer, variables)
     meeting = _Meeting(store, hosts, index)
     try:
@@ -104,6 +104,14 @@ def run_host(
         meeting.leave(failed=str(error) or type(error).__name__)
         raise
     meeting.leave()
+
+
+def _modules_of(command: Sequence[str]) -> dict[str, str]:
+    """Where servers find the modules beside a script, as its trainers do: handlers and initializers come from them."""
+    if len(command) < 2 or not command[1].endswith(".py"):
+        return {}
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(Path(command[1]).resolve().parent), *([before] if before else [])])}
 
 
 def _meeting_point(address: str, port: int, here: bool) -> Any:

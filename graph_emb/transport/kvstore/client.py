@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,12 +17,13 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.rule import SparseRule, advance
+from graph_emb.table.initializers import FromArray
 from graph_emb.table.shard import DECAY, gather, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.layout import server_book
-from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, check_picklable
+from graph_emb.transport.kvstore.rpc import Answer, Asked, Exchange, Session, sendable
 from graph_emb.transport.kvstore.server_spec import for_server
 from graph_emb.transport.kvstore.session import dgl_policies
 from graph_emb.transport.kvstore.shared import PushBuffer
@@ -74,13 +76,15 @@ class KVStoreTransport(Transport):
         self._tables.check_free(spec.name)
         if spec.device.type != "cpu":
             raise ConfigError(f"table {spec.name!r}: device {spec.device}; servers keep rows in host memory, use 'cpu'")
-        check_picklable(spec.initializer, f"table {spec.name!r}: init_func")
+        sent = spec
+        if not isinstance(spec.initializer, FromArray):  # of which each server gets its rows
+            sent = replace(spec, initializer=sendable(spec.initializer, f"table {spec.name!r}: init_func"))
         book = server_book(spec.book, self._hosts, spec.name)
         key = (spec.name, self._made.get(spec.name, 0))
         self._collect_garbage()
 
         def calls(servers: Sequence[int], segment: Callable[[int], str | None], send_ids: bool = False) -> list[Any]:
-            specs = {s: for_server(spec, book, s, send_ids=send_ids) for s in servers}
+            specs = {s: for_server(sent, book, s, send_ids=send_ids) for s in servers}
             return [(s, "create", (key, specs[s], self._everyone, segment(s)), ()) for s in servers]
 
         self._made[spec.name] = key[1] + 1
@@ -155,7 +159,6 @@ class KVStoreTransport(Transport):
         found = self._tables[table]
         if found.shard.attached:
             raise ModeError(f"table {table!r} is trained by another optimizer; close() that one first")
-        check_picklable(rule, f"table {table!r}: rule")
         specs, number = tuple(rule.state_specs()), found.optimizers + 1
         self._collect_garbage()
 
@@ -339,8 +342,8 @@ class KVStoreTransport(Transport):
 
     def _register(self, table: str, kind: str, func: Callable[..., Any] | None) -> None:
         found = self._tables[table]
-        check_picklable(func, f"table {table!r}: {kind} handler")
-        self._exchange.ask([(s, "register", (found.key, kind, func), ()) for s in range(self._hosts.num_servers)])
+        sent = sendable(func, f"table {table!r}: {kind} handler")
+        self._exchange.ask([(s, "register", (found.key, kind, sent), ()) for s in range(self._hosts.num_servers)])
         setattr(found, f"{kind}_handler", func is not None)
 
     def flush(self) -> None:

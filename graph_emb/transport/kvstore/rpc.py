@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+import cloudpickle
 import psutil
 from torch import Tensor
 
@@ -235,13 +236,33 @@ def revive(error: tuple[str, str], where: str) -> GraphEmbError:
     return PeerError(f"{where}: {name}: {text}")
 
 
-def check_picklable(thing: object, what: str) -> None:
-    """Raise a ConfigError, before anything is sent, unless a thing can reach another process."""
+class ByValue:
+    """What a server can only unpickle with its code: it turns into the thing itself there."""
+
+    def __init__(self, thing: object) -> None:
+        self._data = cloudpickle.dumps(thing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return cloudpickle.loads, (self._data,)
+
+
+def sendable(thing: Any, what: str) -> Any:
+    """The thing as every server can take it: what the program itself defines, and functions without a name, by value.
+
+    Raises:
+        ConfigError: it holds something that belongs to this process alone; nothing is sent then.
+    """
     try:
-        pickle.dumps(thing)
+        if b"__main__" not in pickle.dumps(thing):  # which is another program at a server
+            return thing
+    except Exception:  # functions in functions: no name leads to them
+        pass
+    try:
+        return ByValue(thing)
     except Exception as error:
         raise ConfigError(
-            f"{what} {thing!r:.80} cannot be sent to the servers ({error}); use a function or class of a module"
+            f"{what} {thing!r:.80} cannot be sent to the servers ({' '.join(str(error).split())}); leave out what "
+            "belongs to this process, such as files, locks and tables"
         ) from None
 
 

@@ -116,6 +116,46 @@ def test_servers_and_trainers_of_one_machine_find_each_other(tmp_path: Path) -> 
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == [str([-10.0] * 6)] * 2
 
 
+BESIDE = """
+def ten_times(data_store, name, local_offset, data):
+    data_store[name][local_offset] += 10 * data
+"""
+OWN_FUNCTIONS = """
+import pathlib, sys
+import torch
+import beside
+import graph_emb as ge
+
+factor = 7
+
+def first(shape, dtype):
+    return torch.full(shape, float(factor), dtype=dtype)
+
+def many_times(data_store, name, local_offset, data):
+    data_store[name][local_offset] += factor * data
+
+ge.init(mode="kvstore")
+emb = ge.DistEmbedding(4, 1, "t", first)
+handlers = (beside.ten_times, many_times, lambda store, name, rows, data: store[name].index_fill_(0, rows, factor + 1))
+for row, handler in enumerate(handlers):
+    emb.kvstore.register_push_handler("t", handler)
+    emb.kvstore.push("t", [row], torch.ones(1, 1))
+    emb.kvstore.flush()
+emb.kvstore.register_pull_handler("t", lambda store, name, rows: store[name][rows] * factor)
+pathlib.Path(sys.argv[1]).write_text(str(emb.weight[:].flatten().tolist()))
+ge.shutdown()
+"""
+
+
+def test_servers_run_what_the_script_and_the_modules_beside_it_define(tmp_path: Path) -> None:
+    script, found = tmp_path / "place" / "script.py", tmp_path / "found"
+    script.parent.mkdir()
+    script.write_text(OWN_FUNCTIONS)
+    script.with_name("beside.py").write_text(BESIDE)
+    run_host([sys.executable, str(script), str(found)], [Host("127.0.0.1", 1, 2)], 0, logs=tmp_path / "logs", threads=1)
+    assert found.read_text() == str([7.0 * number for number in (17, 14, 8, 7)])
+
+
 def test_hosts_with_different_numbers_of_servers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = [Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 2)]
     with pytest.raises(ConfigError, match="give every host the same number"):
