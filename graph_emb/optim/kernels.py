@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graph_emb.core.compiled import group
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.rounding import close, memory_of, opened
+from graph_emb.optim.rounding import close, memory_of, opened, widened
 from graph_emb.optim.row_options import FAST, begin, end
 from graph_emb.optim.rule import BOUNDS, ROW_COUNT, ROW_STEP, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
@@ -43,6 +43,13 @@ def _added(grads, i, out):
                 out[d] += f * rows[s, d]
 
         return of_bag
+    if grads.dtype == types.uint16:
+
+        def of_bfloats(grads, i, out):
+            for d in range(out.shape[0]):
+                out[d] += widened(grads[i, d])
+
+        return of_bfloats
 
     def own(grads, i, out):
         for d in range(out.shape[0]):
@@ -94,11 +101,15 @@ def sum_groups(grads: Tensor | BagGradients, first: np.ndarray, following: np.nd
 
 
 def _arrays(grads: Tensor | BagGradients) -> Any:
-    """Gradients in float32 as the kernels take them: (B, D), or those of bags with the bag and factor of each id."""
+    """Gradients as the kernels take them: (B, D), or those of bags with the bag and factor of each id.
+
+    Float32, or bfloat16 as it is: a pass that widens them all takes as long as the update.
+    """
     if isinstance(grads, Tensor):
-        return grads.detach().to("cpu", torch.float32).contiguous().numpy()
+        kept = grads.detach().cpu().contiguous()
+        return memory_of(kept if kept.dtype is torch.bfloat16 else kept.float())
     factor = torch.ones(len(grads.source)) if grads.factor is None else grads.factor.float()
-    return _arrays(grads.grads), grads.source.numpy(), factor.numpy()
+    return _arrays(grads.grads.float()), grads.source.numpy(), factor.numpy()
 
 
 AHEAD = 4  # rows whose lines are asked for before they are needed

@@ -36,6 +36,12 @@ def memory_of(rows: Tensor) -> np.ndarray:
 
 
 @njit(forceinline=True, error_model="numpy")
+def widened(word: Any) -> Any:
+    """The float32 of a bfloat16, as uint16."""
+    return np.uint32(np.uint32(word) << np.uint32(16)).view(np.float32)
+
+
+@njit(forceinline=True, error_model="numpy")
 def _nearest_bfloat(bits: Any) -> Any:
     """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even."""
     if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000):
@@ -131,13 +137,13 @@ def opened(weight, r, held, bits):
 def _opened(weight, r, held, bits):
     if weight.dtype == types.uint16:
 
-        def widened(weight, r, held, bits):
+        def shifted(weight, r, held, bits):
             row = _row(weight, r)
             for d in range(held.shape[0]):
                 bits[d] = np.uint32(row[d]) << np.uint32(16)
             return held
 
-        return widened
+        return shifted
     if weight.dtype == types.int16:
 
         def doubled(weight, r, held, bits):
