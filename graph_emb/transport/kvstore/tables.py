@@ -123,6 +123,10 @@ class Tables:
         """Allocate or map the machine's rows and fill this server's own; a repeated call finds them done."""
         self._agree(sender, key, key)
         table = self._tables.get(key)
+        if table is not None and segment not in (None, table.segments[0].names[""]):
+            table = (
+                None  # a trainer dropped it, and the word of that has reached the server that allocates, not this one
+            )
         if table is None:
             table = ServerTable(spec, self._server, self._machine)
             create = segment is None
@@ -174,6 +178,8 @@ class Tables:
     ) -> Answer:
         """Allocate or map the state of an optimizer and fill this server's rows of it."""
         table = self._table(key)
+        if optimizer in table.shards and segments not in (None, table.segments[optimizer].names):
+            del table.shards[optimizer], table.users[optimizer]  # as in ``create``
         if optimizer not in table.shards:
             wanted = {spec.name: spec for spec in specs}
             weight, create = table.shards[0].weight, segments is None
@@ -209,7 +215,10 @@ class Tables:
         users = table.users.get(optimizer, set())
         users.discard(sender)
         if not users:
-            for name in table.segments[optimizer].names.values():
+            names, waiting = table.segments[optimizer]
+            for name in (
+                names.values() if waiting else ()
+            ):  # it is for the server that allocated: others may still map it
                 shared.forget_name(name)
             if optimizer:
                 table.shards[optimizer].settle(torch.arange(table.low, table.high))

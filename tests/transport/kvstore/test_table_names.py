@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.transport import runtime
+from graph_emb.transport.kvstore import shared
+from graph_emb.transport.kvstore.tables import Tables
 from graph_emb.transport.local import LocalTransport
 from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
 
@@ -74,3 +78,67 @@ def forgetful(transport: Any) -> list[float]:
 def test_a_table_that_was_dropped_can_be_made_again() -> None:
     with shared_memory_is_clean():
         assert Cluster(2).run(forgetful) == [[-4.0, -4.0]] * 2
+
+
+KEY, BOTH = ("t", 0), {0, 1}
+STATE = (StateSpec("sum", "element", initial=0.5),)
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[Tables, Tables]]:
+    """Two servers of one machine, by themselves: the calls of trainers reach them in the order of a test."""
+    made = Tables(0, range(2), {}), Tables(1, range(2), {})
+    yield made
+    for one in made:
+        one.close()
+    assert shared_memory_is_clean()
+
+
+def spec() -> TableSpec:
+    return TableSpec("t", 6, 2, ge.RangeBook([0, 3, 6]), ge.initializers.Uniform(-1, 1, seed=1))
+
+
+def asks(trainer: int, server: Tables, names: dict[str, str] | None, optimizer: bool) -> dict[str, str]:
+    """Make the table, or the state of its first optimizer, at a server; returns the names of the memory."""
+    if optimizer:
+        return server.attach(trainer, KEY, 1, STATE, BOTH, names).value
+    return server.create(trainer, KEY, spec(), BOTH, names and names[""]).value
+
+
+def rows_in(names: dict[str, str], optimizer: bool) -> torch.Tensor:
+    what = "the test's own view"
+    name = names["sum" if optimizer else ""]
+    return shared.open_segment(name, (6, 2), torch.float32, what, create=False)
+
+
+@pytest.mark.parametrize("optimizer", [False, True])
+@pytest.mark.parametrize("told_first", [0, 1])
+def test_a_trainer_may_drop_what_another_one_is_about_to_open(
+    servers: tuple[Tables, Tables], told_first: int, optimizer: bool
+) -> None:
+    """Its word reaches one of the two servers, the other trainer opens at both, then it reaches the other server."""
+    number = int(optimizer)
+    if optimizer:
+        for trainer in (0, 1):
+            names = asks(trainer, servers[0], None, False)
+            asks(trainer, servers[1], names, False)
+            for server in servers[:1]:
+                server.mapped(trainer, KEY, 0)
+    asks(0, servers[1], asks(0, servers[0], None, optimizer), optimizer)
+    servers[0].mapped(0, KEY, number)
+    servers[told_first].release(0, KEY, number)
+    names = asks(1, servers[0], None, optimizer)
+    asks(1, servers[1], names, optimizer)
+    servers[1 - told_first].release(0, KEY, number)
+    seen = rows_in(names, optimizer)
+    expected = torch.full((6, 2), 0.5)
+    if not optimizer:
+        spec().fill_(expected, 0)
+    assert torch.equal(seen, expected)
+    for server, row in zip(servers, (1, 4), strict=True):
+        column = "sum" if optimizer else "weight"
+        server.write_column(1, KEY, number, column, torch.tensor([row]), torch.full((1, 2), 9.0))
+    assert seen[[1, 4]].tolist() == [[9.0, 9.0]] * 2
+    servers[0].mapped(1, KEY, number)
+    for server in servers:
+        server.release(1, KEY, number)
