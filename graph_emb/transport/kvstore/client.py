@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.rule import SparseRule, advance
-from graph_emb.table.initializers import FromArray
 from graph_emb.table.shard import DECAY, gather, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
@@ -76,15 +74,12 @@ class KVStoreTransport(Transport):
         self._tables.check_free(spec.name)
         if spec.device.type != "cpu":
             raise ConfigError(f"table {spec.name!r}: device {spec.device}; servers keep rows in host memory, use 'cpu'")
-        sent = spec
-        if not isinstance(spec.initializer, FromArray):  # of which each server gets its rows
-            sent = replace(spec, initializer=sendable(spec.initializer, f"table {spec.name!r}: init_func"))
         book = server_book(spec.book, self._hosts, spec.name)
         key = (spec.name, self._made.get(spec.name, 0))
         self._collect_garbage()
 
         def calls(servers: Sequence[int], segment: Callable[[int], str | None], send_ids: bool = False) -> list[Any]:
-            specs = {s: for_server(sent, book, s, send_ids=send_ids) for s in servers}
+            specs = {s: for_server(spec, book, s, send_ids=send_ids) for s in servers}
             return [(s, "create", (key, specs[s], self._everyone, segment(s)), ()) for s in servers]
 
         self._made[spec.name] = key[1] + 1

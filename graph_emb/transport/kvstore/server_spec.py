@@ -9,8 +9,9 @@ from torch import Tensor
 
 from graph_emb.graph.original_ids import ArrayIds, FileIds
 from graph_emb.graph.partition_book import RangeBook
-from graph_emb.table.initializers import FromArray, OwnerInitializer
+from graph_emb.table.initializers import FromArray, Initializer, OwnerInitializer
 from graph_emb.table.spec import TableSpec
+from graph_emb.transport.kvstore.rpc import sendable
 
 
 class ServerArray(FromArray):
@@ -30,7 +31,8 @@ class ServerArray(FromArray):
 def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool = False) -> TableSpec:
     """The spec with ranges per server, and of an array, a file's ids or original ids only the server's own rows.
 
-    With ``send_ids`` the original ids that lie in files are sent too: the server cannot read those.
+    With ``send_ids`` the original ids that lie in files are sent too: the server cannot read those. A ConfigError
+    where the initializer cannot be sent at all.
     """
     low, high = book.bounds[server : server + 2].tolist()
     ids = spec.original_ids
@@ -38,8 +40,10 @@ def for_server(spec: TableSpec, book: RangeBook, server: int, *, send_ids: bool 
         first = spec.initializer
         rows = first.array[low:high].clone() if ids is None else first.rows_of(ids.of(low, high), spec.dim)
         return replace(spec, book=book, initializer=ServerArray(rows, low), original_ids=None)
-    if isinstance(spec.initializer, OwnerInitializer):
-        spec = replace(spec, initializer=spec.initializer.for_owner(low, high))
+    made: Initializer = spec.initializer
+    if isinstance(made, OwnerInitializer):
+        made = made.for_owner(low, high)
+    made = sendable(made, f"table {spec.name!r}: init_func")
     if ids is not None and (send_ids or not isinstance(ids, FileIds)):
         ids = ArrayIds(ids.of(low, high), high - low, low)
-    return replace(spec, book=book, original_ids=ids)
+    return replace(spec, book=book, initializer=made, original_ids=ids)

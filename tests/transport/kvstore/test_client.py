@@ -293,6 +293,32 @@ def test_mistakes_raise_before_anything_is_sent() -> None:
         assert words in found
 
 
+def with_rows_of_each_owner(transport: Any) -> Tensor:
+    class Owned:
+        """No name leads a server to it."""
+
+        first = -1.0
+
+        def fill_(self, weight: Tensor, first_id: int) -> None:
+            weight.fill_(self.first)
+
+        def fill_owned_(self, weight: Tensor, first_id: int, original_ids: Any) -> None:
+            weight.fill_(self.first)
+
+        def for_owner(self, low: int, high: int) -> Any:
+            own = Owned()
+            own.first = float(low)
+            return own
+
+    return ge.DistEmbedding(4, 1, "owned", Owned()).weight[:].flatten()
+
+
+@pytest.mark.dist
+def test_each_server_gets_its_share_of_an_initializer_that_the_program_defines() -> None:
+    (found,) = Cluster(1, 1, 2).run(with_rows_of_each_owner)
+    assert found.tolist() == [0, 0, 2, 2]
+
+
 def clock_continues(transport: Any) -> tuple[int, int]:
     emb = table()
     opt = ge.SparseAdam([emb], lr=0.1)
