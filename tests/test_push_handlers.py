@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ from torch import Tensor
 import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.core.errors import ConfigError, ShapeError
-from graph_emb.transport.kvstore.layout import free_ports
+from tests import dgl_servers
 from tests.optim.oracles import batches
 from tests.transport.kvstore.cluster import Cluster
 
@@ -243,31 +240,5 @@ def test_dgls_own_server_runs_them(tmp_path: Path) -> None:
     dgl.distributed.partition_graph(
         dgl.graph((nodes, (nodes + 1) % 12)), "ring", 1, str(tmp_path), part_method="random"
     )
-    config = tmp_path / "ip_config.txt"
-    config.write_text(f"127.0.0.1 {free_ports(1)}\n", encoding="utf-8")
-    common = {
-        **os.environ,
-        "DGL_DIST_MODE": "distributed",
-        "DGL_IP_CONFIG": str(config),
-        "DGL_NUM_SERVER": "1",
-        "DGL_NUM_CLIENT": "1",
-        "DGL_CONF_PATH": str(tmp_path / "ring.json"),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WITH_DGL_ALONE],
-            env={**common, **role},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for role in ({"DGL_ROLE": "server", "DGL_SERVER_ID": "0"}, {"DGL_ROLE": "client"})
-    ]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in reversed(processes)]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    said = dgl_servers.run(WITH_DGL_ALONE, tmp_path, str(tmp_path / "ring.json"), servers=1, trainers=1)
     assert "EQUAL" in said[0], "\n".join(said)
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(said)

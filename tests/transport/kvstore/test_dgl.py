@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore.layout import free_ports
+from tests import dgl_servers
 from tests.transport.kvstore.cluster import Cluster
 
 pytestmark = pytest.mark.dist
@@ -314,7 +313,13 @@ try:
 except ge.ModeError as error:
     print("refused:", error, flush=True)
 """
-LAUNCHED = {"IN_SAMPLERS": IN_SAMPLERS, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "DGL_NUM_SAMPLER": "1"}
+LAUNCHED = {
+    "IN_SAMPLERS": IN_SAMPLERS,
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "DGL_NUM_SAMPLER": "1",
+    "DGL_NUM_CLIENT": "4",
+}
 """What DGL's launcher sets too: with it the script makes a process group, and each trainer has a sampler."""
 
 
@@ -325,39 +330,8 @@ def test_servers_that_dgl_started_serve_our_tables(
 ) -> None:
     """``dgl.distributed.initialize`` made the servers and the connection; they learn our service from a message, and no
     line of the script says so. Before, each trainer had a table of its own in silence."""
-    config = tmp_path / "ip_config.txt"
-    config.write_text(f"127.0.0.1 {free_ports(2)}\n", encoding="utf-8")
-    common = {
-        **os.environ,
-        "DGL_DIST_MODE": "distributed",
-        "DGL_IP_CONFIG": str(config),
-        "DGL_NUM_SERVER": "2",
-        "DGL_NUM_CLIENT": "4" if launched else "2",
-        "DGL_CONF_PATH": graphs["ring"],
-        **(launched and {**launched, "MASTER_PORT": str(free_ports(1))}),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", INITIALIZED_BY_DGL],
-            env={**common, **role},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for role in (
-            {"DGL_ROLE": "server", "DGL_SERVER_ID": "0"},
-            {"DGL_ROLE": "server", "DGL_SERVER_ID": "1"},
-            {"DGL_ROLE": "client", **({"RANK": "0"} if launched else {})},
-            {"DGL_ROLE": "client", **({"RANK": "1"} if launched else {})},
-        )
-    ]
-    try:
-        said = [process.communicate(timeout=90)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * 4, "\n".join(said)
+    more = {**launched, "MASTER_PORT": str(free_ports(1))} if launched else {}
+    said = dgl_servers.run(INITIALIZED_BY_DGL, tmp_path, graphs["ring"], servers=2, trainers=2, **more)
     assert "\n".join(said).count("refused: this process is a sampler of DGL") == (2 if launched else 0), said
 
 
