@@ -7,8 +7,8 @@ from numba import njit, types
 from numba.extending import overload
 
 FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their meaning
-# A helper that is compiled by itself and then put in (forceinline) costs a third of the time to compile that one does
-# which is put in as source (inline="always"); the machine code is as fast.
+# A helper that is compiled by itself and then put in (forceinline) takes less time to compile than one which is put in
+# as source (inline="always"); the machine code is as fast.
 
 
 @njit(forceinline=True, fastmath=FAST, error_model="numpy")

@@ -124,9 +124,8 @@ class Tables:
         self._agree(sender, key, key)
         table = self._tables.get(key)
         if table is not None and segment not in (None, table.segments[0].names[""]):
-            table = (
-                None  # a trainer dropped it, and the word of that has reached the server that allocates, not this one
-            )
+            # a trainer dropped it, and the word of that has reached the server that allocates, not this one
+            table = None
         if table is None:
             table = ServerTable(spec, self._server, self._machine)
             create = segment is None
@@ -216,10 +215,9 @@ class Tables:
         users.discard(sender)
         if not users:
             names, waiting = table.segments[optimizer]
-            for name in (
-                names.values() if waiting else ()
-            ):  # it is for the server that allocated: others may still map it
-                shared.forget_name(name)
+            if waiting:  # it is for the server that allocated: others may still map it
+                for name in names.values():
+                    shared.forget_name(name)
             if optimizer:
                 table.shards[optimizer].settle(torch.arange(table.low, table.high))
                 del table.shards[optimizer], table.segments[optimizer]
