@@ -201,7 +201,7 @@ import torch
 before = set(sys.modules)
 dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"])  # a server never returns
 assert "graph_emb" not in before
-graph = dgl.distributed.DistGraph("ring")
+graph = dgl.distributed.DistGraph("circle")
 store = dgl.distributed.kvstore.get_kvstore()
 policy = graph.get_node_partition_policy("_N")
 first = torch.linspace(-1, 1, 24).view(12, 2)
@@ -234,11 +234,14 @@ print("EQUAL")
 
 @pytest.mark.dist
 def test_dgls_own_server_runs_them(tmp_path: Path) -> None:
-    """It has never heard of this package: the handler brings its module along."""
+    """It has never heard of this package: the handler brings its module along.
+
+    DGL's servers put a graph into shared memory by its name alone: no other file of tests has a graph of this name.
+    """
     dgl = compat_dgl.load()
     nodes = torch.arange(12)
     dgl.distributed.partition_graph(
-        dgl.graph((nodes, (nodes + 1) % 12)), "ring", 1, str(tmp_path), part_method="random"
+        dgl.graph((nodes, (nodes + 1) % 12)), "circle", 1, str(tmp_path), part_method="random"
     )
-    said = dgl_servers.run(WITH_DGL_ALONE, tmp_path, str(tmp_path / "ring.json"), servers=1, trainers=1)
+    said = dgl_servers.run(WITH_DGL_ALONE, tmp_path, str(tmp_path / "circle.json"), servers=1, trainers=1)
     assert "EQUAL" in said[0], "\n".join(said)
