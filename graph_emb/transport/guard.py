@@ -33,13 +33,13 @@ MAGIC = b"graph_emb guard 1"
 NONCE = 32
 PROOF = 32
 HELLO_SECONDS = 5.0
-"""Seconds for the handshake of a newcomer; a silent one is dropped and holds no other up."""
+"""Seconds for the handshake of a newcomer; a silent one is dropped, holds no other up, and may come again."""
 MOST_HANDSHAKES, MOST_OF_ONE_ADDRESS = 64, 32
 """Handshakes that are open at a time: a descriptor each."""
 MOST_NAMED = 16
 """Refused newcomers that an error names: the latest ones."""
 COME_AGAIN = b"graph_emb guard: full, try again"
-"""In place of the listener's proof: the handshake ended for want of room."""
+"""In place of the listener's proof: the handshake ended for want of room or time."""
 FULL_SECONDS = 0.05
 """Seconds until a process without a free descriptor tries again to accept."""
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -184,7 +184,7 @@ class Listener:
             for newcomer in [one for one in self._newcomers if one.fileno() in found]:
                 self._hear(newcomer)
             for newcomer in [one for one in self._newcomers if one.until <= time.monotonic()]:
-                self._dismiss(newcomer, "handshake took too long")
+                self._make_room(newcomer, "handshake took too long")
             if accepts and self._open and self._sock.fileno() in found:
                 self._admit()
         for newcomer in self._newcomers:
@@ -240,11 +240,11 @@ class Listener:
             self._welcome.append(channel)
             self._changed.notify_all()
 
-    def _make_room(self, newcomer: Newcomer) -> None:
+    def _make_room(self, newcomer: Newcomer, why: str = "too many handshakes") -> None:
         """End the handshake of a newcomer that may come again."""
         with contextlib.suppress(OSError):
             newcomer.sock.sendall(COME_AGAIN)
-        self._dismiss(newcomer, "too many handshakes")
+        self._dismiss(newcomer, why)
 
     def _dismiss(self, newcomer: Newcomer, why: str) -> None:
         self._newcomers.remove(newcomer)
@@ -258,10 +258,10 @@ class Listener:
 
 
 def dial(address: Address, token: str, timeout: float, patience: float) -> Channel:
-    """A channel to a listener, tried again for ``patience`` seconds until a process listens and has room.
+    """A channel to a listener, tried again for ``patience`` seconds until a process listens, answers and has room.
 
     Raises:
-        PeerError: no process listens there, or it does not hold the same token.
+        PeerError: no process listens or answers there, or it does not hold the same token.
     """
     name = f"{address[0]}:{address[1]}"
     until = time.monotonic() + patience
@@ -278,6 +278,10 @@ def dial(address: Address, token: str, timeout: float, patience: float) -> Chann
                 sock.close()
                 if time.monotonic() > until:
                     raise PeerError(f"{name} was busy with other handshakes for {patience:g} s; is it under attack?")
+            except TimeoutError:  # this process or the other one was held up, as on a busy machine
+                sock.close()
+                if time.monotonic() > until:
+                    raise PeerError(f"{name} did not answer within {patience:g} s: was its process stopped?") from None
             except OSError:
                 sock.close()
                 raise PeerError(f"{name} refused this process; compare the token and the hosts file") from None

@@ -114,7 +114,13 @@ def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: 
     until = time.monotonic() + timeout
     while len(found) < num_clients:
         channel = listener.accept(max(0.0, until - time.monotonic()))
-        hello = channel.receive(guard.HELLO_SECONDS)
+        try:
+            hello = channel.receive(max(0.0, until - time.monotonic()))
+        except PeerError:
+            if channel.ended is None:
+                raise
+            channel.close()  # it gave up its handshake, held up by this process or the machine, and comes again
+            continue
         rank = hello.get("rank")
         if not isinstance(rank, int) or not 0 <= rank < num_clients or rank in found:
             taken = "is taken" if rank in found else f"is outside [0, {num_clients})"

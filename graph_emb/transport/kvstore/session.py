@@ -67,6 +67,8 @@ class GuardedSession(Session):
                 channel.send({**hello, "patience": answer_timeout})
                 self._channels.append(channel)
                 self.news.register(channel, select.POLLIN)
+            # From here on: a server that is ready counts the silence while this trainer waits for another one.
+            self._signs = SignsOfLife(self._channels, answer_timeout)
             self._connect()
         except BaseException:
             self._end_channels()
@@ -92,7 +94,6 @@ class GuardedSession(Session):
         opening.join(lambda: self.check() if self._any_lost() else None, self._timeout, "the servers")
         opened = [self._expect(channel, "from")["from"] for channel in self._channels]
         guard.check_accepted(opening.address[1], {(host, port) for ends in opened for host, port in ends})
-        self._signs = SignsOfLife(self._channels, self.answer_timeout)
         if welcome[0]["graph"]:
             self._context = DGLContext(self.rank, self.machines, self.hosts, self.check)
 

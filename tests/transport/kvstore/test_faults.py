@@ -15,9 +15,10 @@ import torch
 
 import graph_emb as ge
 from graph_emb.optim.rules import SGD
+from graph_emb.transport import guard
 from graph_emb.transport.base import Push
-from graph_emb.transport.kvstore import connect
-from tests.transport.kvstore.cluster import Cluster, shared_memory_is_clean
+from graph_emb.transport.kvstore import connect, rpc, serve
+from tests.transport.kvstore.cluster import LIMIT, Cluster, _serve, shared_memory_is_clean
 
 pytestmark = pytest.mark.dist
 
@@ -56,7 +57,7 @@ def test_a_killed_process_ends_the_job_with_an_error_that_names_it(victim: str, 
     with shared_memory_is_clean():
         cluster = Cluster(2)
         cluster.start(train_until, victim, at)
-        outcomes = cluster.join(30)
+        outcomes = cluster.join()
     assert outcomes[victim].exit_code == -signal.SIGKILL
     for name, outcome in outcomes.items():
         if name != victim:
@@ -75,7 +76,7 @@ def ends_with_an_error(transport: Any) -> None:
 def test_a_trainer_that_raises_ends_the_others() -> None:
     cluster = Cluster(2)
     cluster.start(ends_with_an_error)
-    outcomes = cluster.join(30)
+    outcomes = cluster.join()
     assert outcomes["trainer 1"].error == "RuntimeError: my data is missing"
     assert "trainer 1" in outcomes["trainer 0"].error
     assert [outcome.exit_code for outcome in outcomes.values()] == [1, 1, 1]
@@ -85,13 +86,18 @@ def never_called(transport: Any) -> None:
     raise AssertionError("the job must not start")
 
 
+def serve_one_of_two(hosts: list[str], token: str) -> None:
+    """A server that waits for two trainers: for the first one as long as it takes to come."""
+    accept, waits = guard.Listener.accept, iter([LIMIT])
+    guard.Listener.accept = lambda self, timeout: accept(self, next(waits, timeout))  # type: ignore[method-assign]
+    serve(0, hosts, 1, 2, token=token, start_timeout=2.0)
+
+
 def test_a_trainer_that_never_comes_is_missed() -> None:
-    cluster = Cluster(1, start_timeout=2.0)
-    cluster.trainers = 2  # the server waits for two
-    cluster.start_servers()
-    cluster.trainers, cluster.options = 1, {}
+    cluster = Cluster(1)
+    cluster.add("server 0", serve_one_of_two, (cluster.hosts, cluster.token))
     cluster.start_trainers(never_called)
-    outcomes = cluster.join(30)
+    outcomes = cluster.join()
     assert "nobody came" in outcomes["server 0"].error
     assert "nobody came" in outcomes["trainer 0"].error
     assert outcomes["trainer 0"].exit_code == 1
@@ -100,7 +106,7 @@ def test_a_trainer_that_never_comes_is_missed() -> None:
 def test_a_server_that_never_comes_is_missed() -> None:
     cluster = Cluster(1, start_timeout=1.0)
     cluster.start_trainers(never_called)
-    error = cluster.join(30)["trainer 0"].error
+    error = cluster.join()["trainer 0"].error
     assert error.startswith(f"PeerError: no server at {cluster.hosts[0]} within 1 s")
 
 
@@ -110,7 +116,7 @@ def test_two_trainers_of_one_rank_are_told() -> None:
     cluster.trainers = 1
     cluster.start_trainers(never_called)
     cluster.start_trainers(never_called, "twin ")
-    outcomes = cluster.join(30)
+    outcomes = cluster.join()
     assert "rank 0, which is taken" in outcomes["server 0"].error
     assert any("rank 0 is taken" in outcome.error for outcome in outcomes.values())
 
@@ -129,13 +135,14 @@ def frozen(transport: Any) -> None:
 def test_a_server_that_lives_but_does_not_answer_is_named() -> None:
     cluster = Cluster(1, answer_timeout=1.0)
     cluster.start(frozen)
-    error = cluster.join(30)["trainer 0"].error
+    error = cluster.join()["trainer 0"].error
     assert error.startswith("PeerError: server 0 (127.0.0.1:")
     assert "did not answer within 1 s" in error
 
 
 def one_is_stopped(transport: Any, at: str) -> None:
     """Trainer 1 stops itself; the others come to a barrier, to close() or step on."""
+    transport._session.answer_timeout = LIMIT  # a server that compiles answers late; its own patience is as it was
     emb = ge.DistEmbedding(40, 2, name="e")
     opt = ge.SparseSGD([emb], lr=0.1)
     transport.barrier()
@@ -152,24 +159,24 @@ def one_is_stopped(transport: Any, at: str) -> None:
 def test_a_stopped_trainer_is_named_to_all_others(at: str) -> None:
     """Its kernel answers for it: barriers and close() waited for ever."""
     with shared_memory_is_clean():
-        cluster = Cluster(3, answer_timeout=2.0)
+        cluster = Cluster(3, answer_timeout=4.0)
         cluster.start(one_is_stopped, at)
         stopped = cluster.workers["trainer 1"].process
         others = [worker for name, worker in cluster.workers.items() if name != "trainer 1"]
-        ended = wait([worker.process.sentinel for worker in others], timeout=30)
+        ended = wait([worker.process.sentinel for worker in others], timeout=LIMIT)
         while ended and len(ended) < len(others):
-            more = wait([w.process.sentinel for w in others if w.process.sentinel not in ended], timeout=30)
+            more = wait([w.process.sentinel for w in others if w.process.sentinel not in ended], timeout=LIMIT)
             if not more:
                 break
             ended += more
         os.kill(stopped.pid, signal.SIGCONT)
-        outcomes = cluster.join(30)
+        outcomes = cluster.join()
     assert len(ended) == len(others), outcomes
     for name, outcome in outcomes.items():
         assert outcome.exit_code == 1, (name, outcome, cluster.logs[name])
         if name != "trainer 1":
             assert (
-                f"trainer 1 (host {socket.gethostname()}, pid {stopped.pid}) did not answer within 2 s" in outcome.error
+                f"trainer 1 (host {socket.gethostname()}, pid {stopped.pid}) did not answer within 4 s" in outcome.error
             )
 
 
@@ -187,9 +194,39 @@ def stopped_server(transport: Any, at: str) -> None:
 def test_a_stopped_server_is_named_at_a_barrier_and_at_the_end(at: str) -> None:
     cluster = Cluster(1, answer_timeout=1.0)
     cluster.start(stopped_server, at)
-    error = cluster.join(30)["trainer 0"].error
+    error = cluster.join()["trainer 0"].error
     assert error.startswith("PeerError: server 0 (127.0.0.1:")
     assert "did not answer within 1 s and gave no sign of life" in error
+
+
+def connects_late(server: int, hosts: list[str], token: str) -> None:
+    connect_dgl = rpc.connect
+
+    def late(*arguments: Any, **options: Any) -> None:
+        time.sleep(3.0)
+        connect_dgl(*arguments, **options)
+
+    rpc.connect = late
+    try:
+        serve(server, hosts, 1, 1, token=token)
+    finally:
+        rpc.connect = connect_dgl
+
+
+def nothing(transport: Any) -> int:
+    transport.barrier()
+    return transport.rank
+
+
+def test_a_trainer_that_waits_for_a_late_server_is_not_taken_for_stopped() -> None:
+    """It gave no sign of life before all servers were ready; the first one to be ready counted its patience."""
+    cluster = Cluster(1, 2, answer_timeout=2.0)
+    options = {"token": cluster.token}
+    cluster.add("server 0", _serve, (0, cluster.hosts, 1, 1, options))
+    cluster.add("server 1", connects_late, (1, cluster.hosts, cluster.token))
+    cluster.start_trainers(nothing)
+    outcomes = cluster.join()
+    assert {outcome.error for outcome in outcomes.values()} == {""}, outcomes
 
 
 def works_alone(transport: Any) -> float:
@@ -224,7 +261,7 @@ def test_every_later_call_names_the_dead_again_and_close_returns() -> None:
     """A second job in such a process would abort in DGL's C++ code; it is refused before any server is waited for."""
     cluster, other = Cluster(1), Cluster(1)
     cluster.start(twice_broken, {"hosts": other.hosts, "token": other.token, "rank": 0})
-    outcome = cluster.join(30)["trainer 0"]
+    outcome = cluster.join()["trainer 0"]
     assert outcome.error == "ModeError: this process lost a peer of its last job; start a new process"
     other.join(1)
 
@@ -239,7 +276,7 @@ def test_a_barrier_that_can_never_be_full_ends_with_an_error() -> None:
     """A script that raised says goodbye from its exit hook; those who wait for it must not wait for ever."""
     cluster = Cluster(2)
     cluster.start(leaves_early)
-    outcomes = cluster.join(30)
+    outcomes = cluster.join()
     assert "trainers [0] wait at a barrier, but trainers [1] said goodbye" in outcomes["trainer 0"].error, outcomes
     assert all(outcome.exit_code == 1 for outcome in outcomes.values())
 
@@ -275,6 +312,6 @@ def test_a_server_that_dies_in_the_middle_of_a_message_is_an_error_too() -> None
     with shared_memory_is_clean():
         cluster = Cluster(1, 2)
         cluster.start(dies_in_the_middle_of_a_message)
-        outcome = cluster.join(30)["trainer 0"]
+        outcome = cluster.join()["trainer 0"]
     assert outcome.exit_code == 1, cluster.logs["trainer 0"]
     assert "server 1" in outcome.error
