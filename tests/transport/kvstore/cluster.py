@@ -51,7 +51,7 @@ def close_idle() -> None:
     while _idle:
         process, pipe = _idle.pop()
         pipe.close()
-        process.join(10)
+        process.join(LIMIT)
         if process.is_alive():
             process.kill()
             process.join()

@@ -274,7 +274,7 @@ def waits_in_dgl(transport: Any) -> None:
 def test_dgls_own_waits_end_when_a_trainer_dies(graphs: dict[str, str]) -> None:
     cluster = Cluster(2)
     cluster.start(waits_in_dgl, part_config=graphs["ring"])
-    outcomes = cluster.join(40)
+    outcomes = cluster.join()
     assert outcomes["trainer 1"].exit_code == 9
     assert "trainer 1" in outcomes["trainer 0"].error
     assert "PeerError" in outcomes["trainer 0"].error
