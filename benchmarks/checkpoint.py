@@ -82,7 +82,7 @@ def run(rows: int, dim: int, repeats: int, shuffled: bool, folder: Path) -> dict
     emb = ge.DistEmbedding(rows, dim, "node", ge.initializers.Uniform(seed=0), original_ids=ids)
     emb.original_ids.find(np.zeros(1, np.int64))  # a map in memory sorts itself once
     opt = ge.SparseAdam([emb], lr=0.1)
-    held = [emb.shard.weight, emb.optm_state["exp_avg"], emb.optm_state["exp_avg_sq"]]
+    held = [emb.shard.weight, emb.shard.state["exp_avg"], emb.shard.state["exp_avg_sq"]]
     blocks = [tensor.reshape(-1).numpy().view("u1") for tensor in held]
     num_bytes = sum(len(block) for block in blocks)
     plain, saved = folder / "plain.bin", folder / "saved"

@@ -41,7 +41,7 @@ def table(step: int) -> tuple[Any, Any]:
 def fill(emb: Any, step: int) -> None:
     """Let every number be the step."""
     emb.shard.weight.fill_(step)
-    for state in emb.optm_state.values():
+    for state in emb.shard.state.values():
         state.fill_(step)
 
 
@@ -71,7 +71,7 @@ def look(folder: Path, emb: Any, opt: Any) -> int:
         if path.name.startswith("."):
             continue
         loaded = ge.load_checkpoint(path, tables=[emb], optimizers=[opt])
-        tensors = [emb.shard.weight, *emb.optm_state.values()]
+        tensors = [emb.shard.weight, *emb.shard.state.values()]
         if any(bool((tensor != loaded.step).any()) for tensor in tensors):
             raise AssertionError(f"{path} of step {loaded.step} holds other numbers")
         if path.name not in (LAST, str(loaded.step)):

@@ -28,7 +28,7 @@ from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import FLOAT_DTYPES, TableSpec, accumulation_dtype, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Named, Traffic, Transport
-from graph_emb.weight import Weight
+from graph_emb.weight import Weight, state_by_name
 
 
 class _Capture(torch.autograd.Function):
@@ -404,9 +404,9 @@ class DistEmbedding:
         return self._transport.shard(self._name)
 
     @property
-    def optm_state(self) -> dict[str, Tensor]:
-        """The optimizer's state by name, for the rows that this process stores; empty before an optimizer is made."""
-        return self.shard.state
+    def optm_state(self) -> dict[str, Any]:
+        """The optimizer's state by name, read and written by id as ``weight`` (``StateRows``); empty without one."""
+        return state_by_name(self)
 
     def row_counts(self) -> RowCounts:
         """How often, and when last, steps of an optimizer with ``count_rows=True`` touched the rows of this process.
@@ -422,7 +422,7 @@ class DistEmbedding:
             >>> emb.row_counts().steps.tolist(), emb.row_counts().last.tolist()
             ([1, 0, 2], [1, 0, 2])
         """
-        state = self.optm_state
+        state = self.shard.state
         if ROW_COUNT not in state:
             raise ConfigError(f"table {self._name!r}: no optimizer counts its rows; make one with count_rows=True")
         return RowCounts(self.shard.first_id, state[ROW_COUNT].clone(), state[ROW_STEP].clone())

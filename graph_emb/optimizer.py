@@ -149,7 +149,7 @@ class SparseAdagrad(SparseOptimizer):
         >>> for _ in range(2):
         ...     emb(torch.tensor([2])).sum().backward()
         ...     opt.step()
-        >>> emb.optm_state["sum"].flatten().tolist()
+        >>> emb.optm_state["sum"][:].flatten().tolist()
         [0.0, 0.0, 2.0]
         >>> [round(x, 4) for x in emb.weight[:].flatten().tolist()]
         [0.0, 0.0, -0.1707]

@@ -24,6 +24,7 @@ from graph_emb.optim.state_file import read_state, write_state
 from graph_emb.parameter_groups import by_place, groups_of
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
+from graph_emb.weight import as_dgl
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
 
@@ -368,7 +369,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         state_dict = by_place(state_dict, [[table.name for table in group["tables"]] for group in self.param_groups])
         fresh, state = self.checked_groups(state_dict, "state_dict"), state_dict["state"]
         for name, table in self._tables.items():
-            own, found = table.optm_state, state.get(name, {})
+            own, found = table.shard.state, state.get(name, {})
             if set(found) != set(own):
                 raise ConfigError(f"table {name!r}: saved state is {sorted(found)}, the rule keeps {sorted(own)}")
             for key, value in found.items():
@@ -381,7 +382,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         self.set_groups(fresh)
         for name, table in self._tables.items():
             table.shard.settle()
-            for key, target in table.optm_state.items():
+            for key, target in table.shard.state.items():
                 target.copy_(state[name][key])
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
@@ -468,6 +469,11 @@ class SparseOptimizer(torch.optim.Optimizer):
     def tables(self) -> dict[str, DistEmbedding]:
         """The tables by name."""
         return dict(self._tables)
+
+    @property
+    def _state(self) -> dict[str, Any]:
+        """DGL's private spelling of the tables' ``optm_state``, see ``as_dgl``."""
+        return {name: as_dgl(table.optm_state) for name, table in self._tables.items()}
 
     @property
     def choices(self) -> dict[str, Any]:

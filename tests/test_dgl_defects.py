@@ -56,7 +56,7 @@ def test_adagrad_stores_the_sum_of_squares_not_its_root(grad: float, steps: int,
         before = float(emb.weight[0])
         push(emb, opt, grad)
     assert abs(before - float(emb.weight[0])) == pytest.approx(moved, rel=2e-3)
-    assert float(emb.optm_state["sum"]) == pytest.approx(state, rel=1e-4)
+    assert float(emb.shard.state["sum"]) == pytest.approx(state, rel=1e-4)
 
 
 def test_adagrad_adds_eps_outside_the_root() -> None:
@@ -100,9 +100,9 @@ def test_adams_clock_counts_beyond_2_to_the_24() -> None:
     """DGL's ``_step`` is float32, which cannot count past 16,777,216."""
     emb = one_row()
     opt = ge.SparseAdam([emb], lr=0.1, bias_correction="row")
-    emb.optm_state["step"].fill_(2**24)
+    emb.shard.state["step"].fill_(2**24)
     push(emb, opt, 1.0)
-    assert int(emb.optm_state["step"]) == 2**24 + 1
+    assert int(emb.shard.state["step"]) == 2**24 + 1
 
 
 # The optimizer's interface
@@ -157,9 +157,9 @@ def test_save_takes_a_path(tmp_path: Path) -> None:
     opt = ge.SparseAdagrad([emb], lr=0.1)
     push(emb, opt, 3.0)
     opt.save(tmp_path / "state")
-    emb.optm_state["sum"].zero_()
+    emb.shard.state["sum"].zero_()
     opt.load(tmp_path / "state")
-    assert float(emb.optm_state["sum"]) == 9.0
+    assert float(emb.shard.state["sum"]) == 9.0
 
 
 def test_schedulers_groups_weight_decay_and_state_dict_work() -> None:

@@ -78,7 +78,7 @@ def test_the_adagrad_rate_decays_where_dgl_stops_decaying() -> None:
     before = emb.weight[0].item()
     feed(emb, np.array([0]), np.array([[3.0]]))
     opt.step()
-    assert emb.optm_state["sum"].item() == pytest.approx(900.0)
+    assert emb.shard.state["sum"].item() == pytest.approx(900.0)
     assert before - emb.weight[0].item() == pytest.approx(0.01, rel=1e-4)
 
 
@@ -104,11 +104,11 @@ def test_compat_dgl_0_5_is_the_old_push_handler() -> None:
     feed(emb, np.array([1, 1]), np.array([[1.0, 2, 3], [1, 2, 3]]))
     opt.step()
     np.testing.assert_allclose(emb.weight[1], [0.93453, 0.86907, 0.80360], atol=1e-5)
-    np.testing.assert_allclose(emb.optm_state["sum"], [0, 9.3333, 0], atol=1e-4)
+    np.testing.assert_allclose(emb.shard.state["sum"], [0, 9.3333, 0], atol=1e-4)
     feed(emb, np.array([2, 2]), np.array([[1.0, 2, 3], [-1, -2, -3]]))
     opt.step()
     assert emb.weight[2].tolist() == [1, 1, 1]
-    assert emb.optm_state["sum"][2].item() == pytest.approx(9.3333, abs=1e-4)
+    assert emb.shard.state["sum"][2].item() == pytest.approx(9.3333, abs=1e-4)
 
 
 DGL_ADAM = """
@@ -207,8 +207,8 @@ def test_unused_tables_and_unused_outputs_are_left_alone() -> None:
     before = unused.weight[:]
     opt.step()
     assert torch.equal(unused.weight[:], before)
-    assert unused.optm_state["step"].tolist() == [0]
-    assert used.optm_state["step"].tolist() == [1]
+    assert unused.shard.state["step"].tolist() == [0]
+    assert used.shard.state["step"].tolist() == [1]
 
 
 def test_torch_schedulers_drive_the_learning_rate() -> None:

@@ -53,7 +53,7 @@ def test_l2_decay_is_part_of_the_state_and_decoupled_decay_is_not(dtype: torch.d
         emb = row(2.0, dtype=dtype)
         opt = ge.SparseAdagrad([emb], lr=0.1, weight_decay=0.5, weight_decay_mode=mode)
         step(emb, opt, (2.0,))
-        assert emb.optm_state["sum"].item() == total
+        assert emb.shard.state["sum"].item() == total
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=["fused", "reference"])

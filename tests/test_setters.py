@@ -148,11 +148,11 @@ def test_clocks_that_are_not_there_are_not_set() -> None:
     emb = table("three")
     decaying = ge.SparseAdagrad([emb], lr_decay=0.1)
     decaying.set_step(3)
-    assert emb.optm_state["step"].tolist() == [3]
+    assert emb.shard.state["step"].tolist() == [3]
     half = table("four", dtype=torch.bfloat16)
     rounding = ge.SparseSGD([half], stochastic_rounding=True)
     rounding.set_step(7)
-    assert half.optm_state["table_step"].tolist() == [7]
+    assert half.shard.state["table_step"].tolist() == [7]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -196,7 +196,7 @@ def reset(rank: int, world_size: int) -> dict[str, Tensor]:
         step(emb, opt)
         found[f"{kind} later"] = emb.weight[:]
         shard = emb.shard
-        for name, values in emb.optm_state.items():
+        for name, values in emb.shard.state.items():
             found[f"{kind} {name}"] = torch.cat([torch.tensor([float(shard.first_id)]), values.flatten().double()])
     return found
 

@@ -46,11 +46,11 @@ def trained(kind: str, ranks: list[int], num_ranks: int, dtype: torch.dtype, **o
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_rows_follow_those_of_wide_state(kind: str, dtype: torch.dtype) -> None:
     narrow, wide = (trained(kind, [0], 1, dtype, state_dtype=state)[0] for state in (torch.bfloat16, None))
-    own = [name for name, value in wide.optm_state.items() if value.is_floating_point() and "decay" not in name]
+    own = [name for name, value in wide.shard.state.items() if value.is_floating_point() and "decay" not in name]
     for name in own:
-        assert narrow.optm_state[name].dtype is torch.bfloat16
+        assert narrow.shard.state[name].dtype is torch.bfloat16
         torch.testing.assert_close(
-            narrow.optm_state[name].double(), wide.optm_state[name].double(), rtol=0.1, atol=0.05
+            narrow.shard.state[name].double(), wide.shard.state[name].double(), rtol=0.1, atol=0.05
         )
     assert not torch.equal(narrow.weight[:].double(), wide.weight[:].double())
     torch.testing.assert_close(narrow.weight[:].double(), wide.weight[:].double(), rtol=0.05, atol=0.05)
@@ -64,9 +64,9 @@ def test_moments_follow_changes_below_their_last_digit() -> None:
         emb(torch.tensor([0])).backward(torch.ones(1, 4096))
         opt.step()
     exact = 1 - 0.999**1500
-    found = emb.optm_state["exp_avg_sq"].float()
+    found = emb.shard.state["exp_avg_sq"].float()
     assert abs(found.mean().item() - exact) < 0.01 * exact
-    assert emb.optm_state["exp_avg_sq"].nbytes == 2 * 4096
+    assert emb.shard.state["exp_avg_sq"].nbytes == 2 * 4096
 
 
 def test_pieces_of_state_are_rounded_by_chances_of_their_own() -> None:
@@ -74,7 +74,7 @@ def test_pieces_of_state_are_rounded_by_chances_of_their_own() -> None:
     opt = ge.SparseAdam([emb], betas=(0.7, 0.7), state_dtype=torch.bfloat16)
     emb(torch.tensor([0])).backward(torch.ones(1, 512))  # both moments are 0.3
     opt.step()
-    first, second = emb.optm_state["exp_avg"], emb.optm_state["exp_avg_sq"]
+    first, second = emb.shard.state["exp_avg"], emb.shard.state["exp_avg_sq"]
     assert len(first.unique()) == len(second.unique()) == 2
     assert not torch.equal(first, second)
 

@@ -90,7 +90,7 @@ def test_adagrads_rate_decays_as_torchs(dtype: torch.dtype) -> None:
     ours = ge.SparseAdagrad([emb], 0.1, lr_decay=0.5)
     train([([emb], ours), ([peer], torch.optim.Adagrad(peer.parameters(), 0.1, lr_decay=0.5))])
     close(emb, peer)
-    assert emb.optm_state["step"].tolist() == [len(BATCHES)]
+    assert emb.shard.state["step"].tolist() == [len(BATCHES)]
 
 
 @pytest.mark.parametrize("compat", ["torch", "dgl-0.5"])
@@ -237,9 +237,9 @@ def test_state_goes_into_tables_of_other_names_by_their_place() -> None:
     same.load_state_dict(opt.state_dict())
     assert [group["lr"] for group in same.param_groups] == [0.1, 0.2]
     for emb, other in zip(made, others, strict=True):
-        for key, value in emb.optm_state.items():
-            assert torch.equal(other.optm_state[key], value), (emb, key)
-    assert not torch.equal(others[0].optm_state["exp_avg"], others[1].optm_state["exp_avg"])
+        for key, value in emb.shard.state.items():
+            assert torch.equal(other.shard.state[key], value), (emb, key)
+    assert not torch.equal(others[0].shard.state["exp_avg"], others[1].shard.state["exp_avg"])
     mixed = ge.SparseAdam([{"params": [table(name=name)]} for name in ("e", "f")])
     saved = opt.state_dict()
     saved["param_groups"][1]["tables"] = ["e"]  # a name of here at another place: by name or by place?

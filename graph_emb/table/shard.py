@@ -223,6 +223,16 @@ class EmbeddingShard:
             else:
                 target.index_copy_(0, rows, value.to(target.dtype))
 
+    def overwrite_state(self, name: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite distinct rows, (B,), of a piece of state by values, (B, D) or (B,), both on any device.
+
+        Rows stay as they are read: they are stored with the decay that they lack before that of ``DECAYED`` is lost.
+        """
+        target = self.state[name]
+        if name == DECAYED:
+            self.settle(rows)
+        target.index_copy_(0, rows.to(target.device), values.to(target.device, target.dtype))
+
     def num_bytes(self) -> int:
         """Bytes of weight and state."""
         tensors = [self.weight, *self.state.values()]

@@ -371,6 +371,17 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def read_state(self, table: str, name: str, ids: Tensor) -> Tensor:
+        """Copies of rows of a piece of state, (B, D) or (B,), in request order, where the table's rows lie. Joint.
+
+        All pushes of this process that came before are in them.
+        """
+
+    @abstractmethod
+    def write_state(self, table: str, name: str, ids: Tensor, values: Tensor) -> None:
+        """Overwrite such rows of distinct ids, frozen ones too; they are there when it returns. Joint, as ``write``."""
+
+    @abstractmethod
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         """Keep rows and their state from every later push, or give them back; ``write`` still changes them. Joint.
 

@@ -20,7 +20,7 @@ from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.shard import EmbeddingShard, gather, narrower
 from graph_emb.table.spec import TableSpec, accumulation_dtype
-from graph_emb.transport import lockstep
+from graph_emb.transport import columns, lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire, squares
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
 from graph_emb.transport.process_group import ProcessGroup
@@ -401,24 +401,25 @@ class CollectiveTransport(Transport):
 
     @_joint("write")
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
-        found = self._tables[table]
-        shard, what = found.shard, f"write of table {table!r}"
-        route = found.ranges.route(ids, self.rank)
-        sent = values.to(shard.weight.device, shard.weight.dtype).index_select(0, torch.from_numpy(route.first))
-        own = route.counts[self.rank]
-        remote = len(route.ids) - own
-        blocks = [(route.ids[remote:], sent[remote:])]
-        if self.world_size > 1:
-            counts = list(route.counts)
-            counts[self.rank] = 0
-            coming = self._agree_counts(lockstep.WRITE, found.identity, counts, what)
-            got_ids = self.group.exchange(route.ids[:remote], counts, coming, what).split(coming)
-            got = self.group.exchange(sent[:remote].contiguous(), counts, coming, what).split(coming)
-            others = list(zip(got_ids, got, strict=True))
-            blocks = [*others[: self.rank], blocks[0], *others[self.rank + 1 :]]
-        for block_ids, block in blocks:
-            rows = block_ids.to(shard.weight.device) - shard.first_id
-            shard.write(rows, block)
+        found, what = self._tables[table], f"write of table {table!r}"
+        sent = values.to(found.shard.weight)
+        for rows, block in columns.blocks_for_owner(self.group, self.agree, lockstep.WRITE, found, "", ids, sent, what):
+            found.shard.write(rows, block)
+            self.mark_changed(table, rows)
+
+    @_joint("state")
+    def read_state(self, table: str, name: str, ids: Tensor) -> Tensor:
+        what = f"read of {name} of table {table!r}"
+        return columns.fetch_state(self.group, self.agree, self._tables[table], name, ids, what)
+
+    @_joint("state")
+    def write_state(self, table: str, name: str, ids: Tensor, values: Tensor) -> None:
+        found, what = self._tables[table], f"write of {name} of table {table!r}"
+        sent = values.to(found.shard.state[name])
+        for rows, block in columns.blocks_for_owner(
+            self.group, self.agree, lockstep.WRITE_STATE, found, name, ids, sent, what
+        ):
+            found.shard.overwrite_state(name, rows, block)
             self.mark_changed(table, rows)
 
     @_joint("freeze")

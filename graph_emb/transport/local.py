@@ -91,6 +91,13 @@ class LocalTransport(Transport):
         shard = self._changing(table)
         shard.write(ids.to(shard.weight.device), values.to(shard.weight.device))
 
+    def read_state(self, table: str, name: str, ids: Tensor) -> Tensor:
+        state = self._tables[table].state[name]
+        return state.index_select(0, ids.to(state.device))
+
+    def write_state(self, table: str, name: str, ids: Tensor, values: Tensor) -> None:
+        self._changing(table).overwrite_state(name, ids, values)
+
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         self._tables[table].settle(ids)
         self._tables[table].freeze(ids, frozen)

@@ -24,9 +24,25 @@ from graph_emb.table.spec import TableSpec
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.shm_all_to_all import map_memory, new_memory
 
-PULL, PUSH, WRITE, PREFETCH, REPAIR, FREEZE, COPY, RETURN, WALK, HOME, VOTES, BARRIER, CREATE, RESET, NORM = range(
-    1, 16
-)
+(
+    PULL,
+    PUSH,
+    WRITE,
+    PREFETCH,
+    REPAIR,
+    FREEZE,
+    COPY,
+    RETURN,
+    WALK,
+    HOME,
+    VOTES,
+    BARRIER,
+    CREATE,
+    RESET,
+    NORM,
+    READ_STATE,
+    WRITE_STATE,
+) = range(1, 18)
 """Numbers of the joint calls of ranks, the walkers' included."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
@@ -35,7 +51,7 @@ FIXED = 4
 _WORDS = (
     *("pull", "push", "write", "prefetch", "pull of prefetched rows", "freeze", "copies of rows"),
     *("changes of copied rows", "walks over partitions", "walks over partitions", "votes", "barrier", "create"),
-    *("reset", "norm of the gradients"),
+    *("reset", "norm of the gradients", "read of state", "write of state"),
 )
 """The calls as errors name them, in the order of their numbers."""
 _AUTOMATIC = re.compile(r"embedding_\d+")

@@ -114,7 +114,7 @@ def test_adagrads_sums_are_what_is_stored_or_its_square(saved: Path, stored_root
     )
     states = torch.load(saved / "adagrad_0", weights_only=True)["emb_states"]["theirs"]["states"]
     stored = next(iter(states.values()))
-    by_ours = emb.optm_state["sum"][torch.from_numpy(np.argsort(OURS)[TO_ORIGINAL])]
+    by_ours = emb.shard.state["sum"][torch.from_numpy(np.argsort(OURS)[TO_ORIGINAL])]
     assert torch.equal(by_ours, (stored - 1e-2).clamp(min=0).square() if stored_root else stored)
     assert (stored > 1).any()
     assert opt.param_groups[0] == {**opt.param_groups[0], "lr": 0.3, "eps": 1e-2}
@@ -167,7 +167,7 @@ def test_the_files_of_several_ranks_are_one_state(saved: Path, tmp_path: Path) -
         ge.shutdown()
         emb, opt = ours("adam")
         report = import_dgl_state(f, opt, tables={"mine": "theirs"})
-        states.append({name: value.clone() for name, value in emb.optm_state.items()})
+        states.append({name: value.clone() for name, value in emb.shard.state.items()})
     assert (report.world_size, report.rows) == (3, {"mine": ROWS})
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert states[0]["step"].max() > 1
@@ -219,7 +219,7 @@ def test_bad_files_change_nothing(saved: Path, tmp_path: Path, kind: str, error:
     before = opt.state_dict()
     with pytest.raises(error, match=text):
         import_dgl_state(tmp_path / "adam", opt, tables={"mine": "theirs"})
-    assert all((value == 0).all() for value in emb.optm_state.values())
+    assert all((value == 0).all() for value in emb.shard.state.values())
     assert opt.param_groups[0]["lr"] == before["param_groups"][0]["lr"]
 
 
@@ -242,4 +242,4 @@ def test_what_does_not_fit_is_named(
     emb, opt = ours(name, **options)
     with pytest.raises(error, match=text):
         import_dgl_state(saved / file, opt, **{"tables": {"mine": "theirs"}, **arguments})
-    assert all((value == 0).all() for value in emb.optm_state.values())
+    assert all((value == 0).all() for value in emb.shard.state.values())

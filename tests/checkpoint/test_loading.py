@@ -109,8 +109,8 @@ def test_new_rows_of_a_grown_graph_begin_with_their_first_values(saved: Any) -> 
     assert "table 'node': 7 new rows begin with their first values" in loaded.report
     assert torch.equal(tiny.node.weight[:NUM], numbers["node"])
     assert torch.equal(tiny.node.weight[NUM:], first)
-    assert torch.equal(tiny.node.optm_state["exp_avg"][:NUM], numbers["node exp_avg"])
-    assert not tiny.node.optm_state["exp_avg"][NUM:].any()
+    assert torch.equal(tiny.node.shard.state["exp_avg"][:NUM], numbers["node exp_avg"])
+    assert not tiny.node.shard.state["exp_avg"][NUM:].any()
 
 
 def grown(path: Path, init: Any) -> ge.DistEmbedding:
@@ -269,12 +269,14 @@ def test_every_storage_comes_back_as_it_was(dtype: torch.dtype, tmp_path: Path) 
     emb, opt = make(0)
     emb(torch.tensor([1, 2])).sum().backward()
     opt.step()
-    weight, state = emb.weight[:], {name: value.clone() for name, value in emb.optm_state.items()}
+    weight, state = emb.weight[:], {name: value.clone() for name, value in emb.shard.state.items()}
     ge.save_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt])
     emb, opt = make(1)
     ge.load_checkpoint(tmp_path / "1", tables=[emb], optimizers=[opt])
     assert torch.equal(emb.weight[:], weight)
-    assert {name: value.tolist() for name, value in emb.optm_state.items()} == {n: v.tolist() for n, v in state.items()}
+    assert {name: value.tolist() for name, value in emb.shard.state.items()} == {
+        n: v.tolist() for n, v in state.items()
+    }
 
 
 # Byte for byte what the version before graph_emb/core/storage wrote, its checksums by another XXH64.
@@ -342,6 +344,6 @@ def test_a_checkpoint_of_the_version_before_is_loaded(tmp_path: Path) -> None:
     loaded = ge.load_checkpoint(tmp_path / "7", tables=[table], optimizers=[opt])
     assert (loaded.step, loaded.extra, opt.param_groups[0]["lr"]) == (7, {"at": 3}, 0.5)
     assert table.weight[:].tolist() == rows.tolist()
-    assert table.optm_state["sum"].tolist() == sums.tolist()
+    assert table.shard.state["sum"].tolist() == sums.tolist()
     ge.save_checkpoint(tmp_path / "7", tables=[table], optimizers=[opt], step=8)  # and replaced by a new one
     assert ge.load_checkpoint(tmp_path / "7", tables=[table], optimizers=[opt]).step == 8

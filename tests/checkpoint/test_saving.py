@@ -54,7 +54,7 @@ def test_files_of_a_few_rows_have_ascending_ids_and_are_read_by_range(
     places = torch.from_numpy(tiny.node.original_ids.find(np.arange(3, 9)))
     assert rows["ids"].tolist() == [3, 4, 5, 6, 7, 8]
     assert torch.equal(rows["weight"], tiny.node.weight[places])
-    assert torch.equal(rows["state.exp_avg"], tiny.node.optm_state["exp_avg"][places])
+    assert torch.equal(rows["state.exp_avg"], tiny.node.shard.state["exp_avg"][places])
     pieces = list(table.pieces(most=100))
     assert len(pieces) > 3
     assert torch.cat([piece["ids"] for piece in pieces]).tolist() == list(range(NUM))

@@ -78,7 +78,7 @@ class Tiny:
         found = {"lr": torch.tensor(self.rule.param_groups[0]["lr"]), "epoch": torch.tensor(self.schedule.last_epoch)}
         for table in (self.node, self.word):
             found[table.name] = table.weight[:]
-            found.update({f"{table.name} {name}": value.clone() for name, value in table.optm_state.items()})
+            found.update({f"{table.name} {name}": value.clone() for name, value in table.shard.state.items()})
         found.update({f"model {name}": value.clone() for name, value in self.model.state_dict().items()})
         found["torch"] = self.generators["torch"].get_state()
         found["numpy"] = torch.tensor(self.generators["numpy"].bit_generator.state["state"]["state"] % 2**62)

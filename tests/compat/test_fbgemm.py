@@ -430,5 +430,5 @@ def test_a_batch_without_bags_is_a_step_all_the_same(mode: PoolingMode) -> None:
     out = tbe(torch.tensor([], dtype=torch.int64), torch.tensor([0]))
     assert out.shape == ((0, 4) if mode == PoolingMode.NONE else (0, 4 + 6 + 3 + 6))
     out.sum().backward()
-    assert [table.optm_state["step"].tolist() for table in tbe.tables] == [[1]] * 3
+    assert [table.shard.state["step"].tolist() for table in tbe.tables] == [[1]] * 3
     assert all(torch.equal(one, two) for one, two in zip(before, tbe.split_embedding_weights(), strict=True))

@@ -226,7 +226,7 @@ def test_7_evaluation_is_no_step() -> None:
                     tbe(torch.tensor([0, 3]), torch.tensor([0, 1, 2]))
             tbe.train()
         found.append(step(tbe, [0, 1]))
-        assert tbe.iter.tolist() == tbe.tables[0].optm_state["step"].tolist() == [4]
+        assert tbe.iter.tolist() == tbe.tables[0].shard.state["step"].tolist() == [4]
     assert torch.equal(*found)
 
 

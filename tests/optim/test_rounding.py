@@ -126,7 +126,7 @@ def test_state_and_seed(kind: str) -> None:
             emb(torch.tensor([0, 3, 3, step])).sum().backward()
             opt.step()
         if options:
-            assert emb.optm_state["table_step"].tolist() == [5]
+            assert emb.shard.state["table_step"].tolist() == [5]
         return emb.weight[:]
 
     by_chance = trained(stochastic_rounding=True)

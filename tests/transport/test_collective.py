@@ -71,7 +71,7 @@ def train(name: str, dtype: torch.dtype, parts: int, ranks_played: list[int]) ->
                 second(ids % 11).backward(grad[:, :2].to(dtype))
         opt.step()
         opt.zero_grad()
-    state = {key: value.clone() for key, value in first.optm_state.items()}
+    state = {key: value.clone() for key, value in first.shard.state.items()}
     return first.shard.first_id, first.shard.weight.clone(), second.shard.weight.clone(), state
 
 

@@ -73,7 +73,7 @@ def train(rank: int, world_size: int, mode: str, drop: bool = False) -> Stored:
                 opt.step()
             emb.kvstore.flush()
             emb.kvstore.barrier()
-            found[emb.name] = {"weight": emb.weight[:], **{k: v.clone() for k, v in emb.optm_state.items()}}
+            found[emb.name] = {"weight": emb.weight[:], **{k: v.clone() for k, v in emb.shard.state.items()}}
     return found
 
 

@@ -360,7 +360,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
         clocks of stochastic rounding and of DECOUPLE_GLOBAL are in ``state_dict`` alone.
         """
         self.flush()
-        states = [dict(table.optm_state) for table in self.tables]
+        states = [dict(table.shard.state) for table in self.tables]
         for state in states:
             if self._row_clock:
                 state["row_counter"] = state["step"]

@@ -300,6 +300,30 @@ class KVStoreTransport(Transport):
         pieces = found.book.pieces(ids)
         self._exchange.ask([(s, "write", (found.key,), (ids[i:j], values[i:j])) for s, i, j in pieces])
 
+    def read_state(self, table: str, name: str, ids: Tensor) -> Tensor:
+        found = self._tables[table]
+        if found.pending:
+            self.flush()
+        distinct, place = ids.to("cpu").unique(return_inverse=True)
+        state = found.shard.state[name]
+        rows = state.new_empty((len(distinct), *state.shape[1:]))
+        away = []
+        for server, i, j in found.book.pieces(distinct):
+            if server in self._servers:
+                rows[i:j] = state.index_select(0, distinct[i:j] - found.low)
+            else:
+                away.append((server, i, j))
+        asked = [(s, "read_state", (found.key, found.optimizers, name), (distinct[i:j],)) for s, i, j in away]
+        for (_, i, j), answer in zip(away, self._exchange.ask(asked), strict=True):
+            rows[i:j] = answer.tensors[0]
+        return rows.index_select(0, place)
+
+    def write_state(self, table: str, name: str, ids: Tensor, values: Tensor) -> None:
+        found, (ids, order) = self._tables[table], torch.sort(ids.to("cpu"))
+        named, rows = (found.key, found.optimizers, name), values.to("cpu")[order]
+        pieces = found.book.pieces(ids)
+        self._exchange.ask([(s, "write_state", named, (ids[i:j], rows[i:j])) for s, i, j in pieces])
+
     def freeze(self, table: str, ids: Tensor, frozen: bool) -> None:
         found = self._tables[table]
         if self._hogwild:

@@ -288,6 +288,16 @@ class Tables:
         table = self._table(key)
         table.column(optimizer, column).index_copy_(0, table.rows(ids), values)
 
+    def read_state(self, sender: int, key: Key, optimizer: int, name: str, ids: Tensor) -> Answer:
+        """Rows of a piece of state, in the order asked."""
+        table = self._table(key)
+        return Answer(None, table.shards[optimizer].state[name].index_select(0, table.rows(ids)))
+
+    def write_state(self, sender: int, key: Key, optimizer: int, name: str, ids: Tensor, values: Tensor) -> None:
+        """Overwrite distinct rows of a piece of state."""
+        table = self._table(key)
+        table.shards[optimizer].overwrite_state(name, table.rows(ids), values)
+
     def pull(self, sender: int, key: Key, decay: float | None, wire: torch.dtype, ids: Tensor) -> Answer:
         """Rows that this server owns, in the order asked."""
         table = self._table(key)
@@ -342,6 +352,8 @@ ANSWERED = {
         "pull",
         "read_column",
         "write_column",
+        "read_state",
+        "write_state",
         "register",
     ),
     *("flush", "barrier"),

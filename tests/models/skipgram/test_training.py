@@ -189,7 +189,7 @@ def test_an_optimizer_of_ones_own_is_used() -> None:
     optimizer = SparseAdagrad(model.tables, lr=0.1)
     result = train_skipgram(sampler(), model=model, optimizer=optimizer, progress=False)
     assert result.model is model
-    assert result.embedding.optm_state["sum"].max() > 0
+    assert result.embedding.shard.state["sum"].max() > 0
     assert separation(result.embeddings()) > 0.4
 
 

@@ -329,11 +329,11 @@ def clock_continues(transport: Any) -> tuple[int, int]:
     emb(torch.tensor([0])).sum().backward()
     opt.step()
     opt.load_state_dict(saved)
-    before = int(emb.optm_state["step"])
+    before = int(emb.shard.state["step"])
     emb(torch.tensor([0])).sum().backward()
     opt.step()
     transport.flush()
-    return before, int(emb.optm_state["step"])
+    return before, int(emb.shard.state["step"])
 
 
 @pytest.mark.dist

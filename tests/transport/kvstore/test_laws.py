@@ -69,7 +69,7 @@ def train(transport: Any, parts: int, ranks: list[int], world_size: int, overlap
             transport.flush()
             transport.barrier()
             found[name] = emb.weight[:]
-            for state, values in emb.optm_state.items():
+            for state, values in emb.shard.state.items():
                 found[f"{name} {state} of {emb.shard.first_id}"] = values.clone()
     return found
 
