@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from graph_emb.run.launch import watch
 from graph_emb.run.launch.watch import CHUNK, WAITING, Copier, log_folder
 
 MUCH = "import sys\nfor _ in range(40): sys.stdout.write('x' * 65535 + chr(10))\n"
@@ -132,15 +134,13 @@ def test_a_stopped_terminal_stops_neither_process_nor_log(tmp_path: Path) -> Non
     pipe, copier = copier_to(log, terminal)
     pipe.write(b"first\n")
     assert terminal.begun.wait(60)
-    size, deadline = CHUNK * (WAITING + 8), time.monotonic() + 60
+    size = CHUNK * (WAITING + 8)
     for _ in range(WAITING + 8):
         left = memoryview(b"x" * CHUNK)
         while left:
             left = left[pipe.write(left) :]
     pipe.close()
-    while log.stat().st_size < size + len(b"first\n"):
-        assert time.monotonic() < deadline, "the log waits for the terminal"
-        time.sleep(0.01)
+    until(lambda: log.stat().st_size == size + len(b"first\n"))  # the log waits for no terminal
     terminal.goes_on.set()
     copier.join(60)
     assert terminal.text.startswith("first\n")
@@ -148,14 +148,26 @@ def test_a_stopped_terminal_stops_neither_process_nor_log(tmp_path: Path) -> Non
     assert "bytes are left out here" in terminal.text
 
 
-def test_a_terminal_that_goes_on_hears_how_much_it_missed(tmp_path: Path) -> None:
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+def test_a_terminal_that_goes_on_hears_how_much_it_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "WAITING", 1)
     terminal, log = Stopped(), tmp_path / "log"
     pipe, copier = copier_to(log, terminal)
     pipe.write(b"first\n")
     assert terminal.begun.wait(60)
-    copier._left_out = 77
+    pipe.write(b"second\n")  # waits for the terminal, and what follows finds no room
+    until(lambda: log.read_bytes() == b"first\nsecond\n")
+    pipe.write(b"x" * 77)
+    until(lambda: copier._left_out == 77)
     terminal.goes_on.set()
+    until(lambda: terminal.text == "first\nsecond\n")
     pipe.write(b"last\n")
     pipe.close()
     copier.join(60)
-    assert terminal.text == f"first\n\n[graph-emb: 77 bytes are left out here; log: {log}]\nlast\n"
+    assert terminal.text == f"first\nsecond\n\n[graph-emb: 77 bytes are left out here; log: {log}]\nlast\n"
