@@ -18,7 +18,7 @@ import torch
 import graph_emb as ge
 from graph_emb.core.threads import SERIAL_ROWS
 from tests.ranks import Ranks
-from tests.transport.kvstore.cluster import Cluster
+from tests.transport.kvstore.cluster import LIMIT, Cluster
 
 MOST = 6
 SOURCE = str(Path(str(ge.__file__)).parent) + "/"
@@ -61,6 +61,18 @@ def pull_in_collective_mode(shared_memory: bool) -> list[str]:
 
 
 def pull_from_servers(transport: Any) -> list[list[str]]:
+    """A trainer that waits for answers without a look at its peers, which it takes when one is late by SLICE_MS."""
+    from graph_emb.transport.kvstore import rpc
+
+    receive = rpc._receive_message
+    rpc._receive_message = lambda _: receive(int(1000 * LIMIT))
+    try:
+        return pulled_from_servers()
+    finally:
+        rpc._receive_message = receive
+
+
+def pulled_from_servers() -> list[list[str]]:
     found = [pulled(0, NUM // 2)]  # this machine's rows
     emb = ge.DistEmbedding(NUM, 8, "u", ge.initializers.Uniform(seed=1), BOOK)
     opt = ge.SparseAdagrad([emb], lr=0.1)
@@ -74,30 +86,34 @@ def pull_from_servers(transport: Any) -> list[list[str]]:
 
 
 def serve_and_count(*arguments: Any) -> list[str]:
-    """A server; returns the modules between the last request for rows and the next request."""
+    """A server; returns the modules between the last request for rows and the next request.
+
+    It looks at its trainers when no request is there, not between two requests: that is a matter of time.
+    """
+    from graph_emb.transport.kvstore import rpc as waits
     from graph_emb.transport.kvstore import serve
     from graph_emb.transport.kvstore.rpc import Call, rpc
 
-    receive, last = rpc.recv_request, None
+    receive, last, slice_ms = rpc.recv_request, None, waits.SLICE_MS
     kept: set[str] = set()
 
-    def watched(*waiting: Any) -> Any:
+    def watched(_: int) -> Any:
         nonlocal last
         if isinstance(last, Call) and last.method == "pull":
             kept.clear()  # the first one compiled
             kept.update(modules)
         modules.clear()
-        found = receive(*waiting)
+        found = receive(slice_ms)
         last = found[0]
         return found
 
     server, hosts, servers, trainers, options = arguments
-    rpc.recv_request = watched
+    rpc.recv_request, waits.SLICE_MS = watched, int(1000 * LIMIT)
     try:
         with entered() as modules:
             serve(server, hosts, servers, trainers, **options)
     finally:
-        rpc.recv_request = receive
+        rpc.recv_request, waits.SLICE_MS = receive, slice_ms
     return sorted(kept)
 
 
@@ -117,7 +133,7 @@ def test_in_every_rank_of_collective_mode(ranks: Ranks, shared_memory: bool) -> 
 
 @pytest.mark.dist
 def test_in_trainer_and_server_of_kvstore_mode() -> None:
-    cluster = Cluster(1, 2, 1)
+    cluster = Cluster(1, 2, 1, answer_timeout=10 * LIMIT)  # the first sign of life comes after the test
     for server in range(2):
         cluster.add(f"server {server}", serve_and_count, (server, cluster.hosts, 1, 1, {"token": cluster.token}))
     cluster.start_trainers(pull_from_servers)
