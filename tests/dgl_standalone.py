@@ -38,6 +38,6 @@ def run(script: str, folder: Path) -> str:
     """What a script printed that goes on after ``SETUP``; files of DGL's lie in ``folder``."""
     (folder / "ip.txt").write_text("127.0.0.1\n", encoding="utf-8")
     command = [sys.executable, "-c", SETUP + script + END, str(folder)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

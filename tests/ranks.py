@@ -89,7 +89,7 @@ class Ranks:
         """End the processes; the next ``run`` starts new ones."""
         for process, pipe in self._workers:
             pipe.close()
-            process.join(5)
+            process.join(30)
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -80,7 +80,7 @@ def test_torchrun(tmp_path: Path, size: int, program_group: list[str]) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
     command += [str(script), str(out), *program_group]
     done = subprocess.run(
-        command, env=environment(OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=120, check=False
+        command, env=environment(OMP_NUM_THREADS="1"), capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr
     assert told(out) == [f"{'collective' if size > 1 else 'local'} {{{size}.0}}"] * size

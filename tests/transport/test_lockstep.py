@@ -62,6 +62,8 @@ def pull_other_tables(options: list[dict[str, Any]], names: list[list[str]], hog
     return "nothing"
 
 
+LATE = 200.0
+"""Seconds: a timeout that no test may come near, however busy the machine."""
 SMALL: dict[str, Any] = {"num_embeddings": 1000, "embedding_dim": 4}
 
 
@@ -122,7 +124,7 @@ def test_steps_over_other_tables_do_not_meet(ranks: Ranks) -> None:
 
 def meet(calls: list[str]) -> tuple[str, float]:
     """What this rank hears, and after how many seconds."""
-    transport = ge.init(mode="collective", timeout=20)
+    transport = ge.init(mode="collective", timeout=LATE)
     table = ge.DistEmbedding(4, 1, "x")
     do: dict[str, Callable[[], Any]] = {
         "votes": lambda: transport.votes(True),
@@ -155,7 +157,7 @@ def test_votes_and_barriers_are_calls_like_the_others(ranks: Ranks, calls: list[
     """They were reductions of torch's: of different dtypes they ended the process, beside a pull they waited."""
     for (text, seconds), words in zip(ranks.run(meet, 2, calls), said, strict=True):
         assert words in text
-        assert seconds < 10
+        assert seconds < LATE / 2
 
 
 def refuse_a_call(call: str, ranks: list[int]) -> list[str]:
@@ -203,7 +205,7 @@ def test_a_call_that_every_rank_refuses_leaves_them_in_step(ranks: Ranks) -> Non
 
 def fail_inside(how: str) -> list[str]:
     """Rank 1 fails in the middle of a call and goes on; the errors of each rank."""
-    transport: Any = ge.init(mode="collective", timeout=60)
+    transport: Any = ge.init(mode="collective", timeout=LATE)
     table = ge.DistEmbedding(4, 1, "x")
     said, begun = [], time.monotonic()
     if transport.rank == 1 and how == "owner":
@@ -223,7 +225,7 @@ def fail_inside(how: str) -> list[str]:
         if said and transport.rank == 0:
             break
     ge.shutdown()
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < LATE / 2
     return said
 
 

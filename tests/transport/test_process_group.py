@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import graph_emb as ge
+from graph_emb.transport.kvstore.layout import free_ports
 from graph_emb.transport.process_group import SHARED_VARIABLE
 from tests.ranks import Ranks, with_shared_memory
 
@@ -85,9 +85,7 @@ def listen_without_a_launcher(port: int) -> list[tuple[str, str]]:
 @pytest.mark.dist
 def test_without_a_launcher_rank_0_listens_on_master_addr_alone(ranks: Ranks) -> None:
     """torch's rendezvous listens on [::], every interface of the machine, whatever MASTER_ADDR says."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    first, second = ranks.run(listen_without_a_launcher, 2, port)
+    first, second = ranks.run(listen_without_a_launcher, 2, free_ports(1))
     assert first == [("127.0.0.1", "first"), ("127.0.0.1", "second")]
     assert second == []
 
@@ -112,7 +110,7 @@ def begin_again(folder: str, held_by: str, port: int) -> int:
     for again in range(2):
         if again and os.environ["RANK"] == "1":
             dist.init_process_group, dist.rendezvous = tell_and_begin, join_and_tell
-        transport: Any = ge.init(mode="collective", timeout=20)
+        transport: Any = ge.init(mode="collective", timeout=60)
         total = int(transport.group.sum(torch.tensor([1]), "count")[0])
         transport.barrier()
         if not again and os.environ["RANK"] == "0":
@@ -129,9 +127,7 @@ def begin_again(folder: str, held_by: str, port: int) -> int:
 @pytest.mark.dist
 @pytest.mark.parametrize("held_by", ["rank 0", "launcher"])
 def test_a_rank_may_begin_again_before_the_others_ended(ranks: Ranks, tmp_path: Path, held_by: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    assert ranks.run(begin_again, 2, str(tmp_path), held_by, port) == [2, 2]
+    assert ranks.run(begin_again, 2, str(tmp_path), held_by, free_ports(1)) == [2, 2]
 
 
 def start_alone(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
