@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graph_emb import optimizer_files
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.embedding import DistEmbedding, transport_of
 from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
 from graph_emb.optim.rule import ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, advance, split_options
-from graph_emb.optim.state_file import read_state, write_state
 from graph_emb.parameter_groups import by_place, groups_of
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
@@ -344,7 +344,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         self.transport.flush()
-        state = {name: {key: value.clone() for key, value in values.items()} for name, values in self._states().items()}
+        states = {name: table.shard.saved_state() for name, table in self._tables.items()}
+        state = {name: {key: value.clone() for key, value in values.items()} for name, values in states.items()}
         found = {**self.header(), "state": state}
         for after in self._optimizer_state_dict_post_hooks.values():
             changed = after(self, found)
@@ -415,55 +416,38 @@ class SparseOptimizer(torch.optim.Optimizer):
             group.update(trial)
 
     def save(self, f: str | Path) -> None:
-        """Write the state to ``f_<rank>`` (DGL's naming) as safetensors, atomically; no pickle."""
-        self.transport.flush()
-        write_state(self._rank_file(f), self._states(), self.world_size, self.header())
+        """Write the state to ``f_<rank>`` (DGL's naming) as safetensors, atomically; no pickle. Every process calls it.
 
-    def load(self, f: str | Path) -> None:
-        """Read what ``save`` wrote.
+        All steps of all processes that came before are in it.
 
         Raises:
-            DataError: the file is missing or damaged.
+            DataError: the folder is missing, or another process failed.
+        """
+        optimizer_files.save(self, f)
+
+    def load(self, f: str | Path) -> None:
+        """Read what ``save`` wrote, by any number of processes, of any partition of the graph. Every process calls it.
+
+        As in DGL process r of W reads the files r, r + W, ... and sends rows to their owners. Numbers come from its
+        file; clocks that count the steps of a table are its own, of another number of processes the highest.
+        Everything is checked on all processes before anything changes.
+
+        Raises:
+            DataError: a file is missing, damaged or of another save, or another process failed.
             ConfigError: it belongs to another rule or other tables.
         """
-        self.load_state_dict(read_state(self._rank_file(f), self._states(), self.world_size))
-
-    def _states(self) -> dict[str, dict[str, Tensor]]:
-        return {name: table.shard.saved_state() for name, table in self._tables.items()}
-
-    def _rank_file(self, f: str | Path) -> Path:
-        return Path(f).with_name(f"{Path(f).name}_{self.rank}")
+        optimizer_files.load(self, f)
 
     def local_state_dict(self) -> dict[str, Any]:
         """DGL's form: ``{"params": {...}, "emb_states": {table: {"ids", "states": {name: tensor}}}}``.
 
         Hyper-parameters have their private names, states the ids of this rank.
         """
-        header = self.state_dict()
-        state = header.pop("state")
-        numbers = {f"_{key}": value for key, value in header["param_groups"][0].items() if key != "tables"}
-        if "_betas" in numbers:
-            numbers["_beta1"], numbers["_beta2"] = numbers.pop("_betas")
-        emb_states = {
-            name: {"ids": torch.arange(table.shard.num_rows) + table.shard.first_id, "states": state[name]}
-            for name, table in self._tables.items()
-        }
-        return {"params": {"world_size": self.world_size, **numbers}, "emb_states": emb_states, "header": header}
+        return optimizer_files.local_form(self)
 
     def load_local_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``local_state_dict`` returned."""
-        missing = {"params", "emb_states", "header"} - set(state)
-        if missing:
-            raise ConfigError(f"local state lacks {sorted(missing)}; pass what local_state_dict() returned")
-        for name, table in self._tables.items():
-            ids, low = state["emb_states"].get(name, {}).get("ids", torch.empty(0)), table.shard.first_id
-            if not torch.equal(ids, torch.arange(table.shard.num_rows) + low):
-                raise ConfigError(
-                    f"table {name!r}: saved state covers {len(ids)} ids, this rank owns "
-                    f"[{low}, {low + table.shard.num_rows})"
-                )
-        states = {name: entry["states"] for name, entry in state["emb_states"].items()}
-        self.load_state_dict({**state["header"], "state": states})
+        """Restore what ``local_state_dict`` returned to as many processes."""
+        optimizer_files.load_local_form(self, state)
 
     @property
     def tables(self) -> dict[str, DistEmbedding]:

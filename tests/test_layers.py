@@ -28,6 +28,7 @@ LAYERS = [
         "push_handlers",
         "quantized",
         "sparse_optimizer",
+        "optimizer_files",
     },
     {"checkpoint", "formats", "sampling", "initializers", "compat.fbgemm"},
     {"models", "evaluate"},

@@ -18,7 +18,7 @@ from torch import Tensor, nn, optim
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, RowsEntry, TableEntry
 from graph_emb.checkpoint.reader import Checkpoint, TableReader
 from graph_emb.checkpoint.row_files import SCATTERED_BYTES, STATE, THREADS, WEIGHT, PieceReader, dtype_name, row_pieces
-from graph_emb.checkpoint.saving import agree, common_transport, wait_for_running
+from graph_emb.checkpoint.saving import common_transport, wait_for_running
 from graph_emb.checkpoint.snapshot import DenseObjects, Restorer, state_dtypes, trained_by
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, unknown_name
 from graph_emb.core.json_codec import decode
@@ -26,6 +26,7 @@ from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
+from graph_emb.transport.agreement import agree
 from graph_emb.transport.base import TableRows, Transport
 
 

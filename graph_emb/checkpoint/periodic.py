@@ -13,7 +13,7 @@ from torch import nn, optim
 
 from graph_emb.checkpoint.loading import load_checkpoint
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, check_replaceable
-from graph_emb.checkpoint.saving import PendingCheckpoint, agree, save_checkpoint
+from graph_emb.checkpoint.saving import PendingCheckpoint, save_checkpoint
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import remove_folder
 from graph_emb.core.json_codec import decode
@@ -21,6 +21,7 @@ from graph_emb.core.settings import parse_interval
 from graph_emb.core.storage import replace_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
+from graph_emb.transport.agreement import agree
 
 POSITION, ABOUT, LINES = "position", "about", "lines"
 HISTORY = "history.jsonl"

@@ -1,4 +1,7 @@
-"""Files of an optimizer's state: safetensors with a header as JSON, no pickle, replaced atomically."""
+"""Files of an optimizer's state: safetensors with a header as JSON, no pickle, replaced atomically.
+
+Legend: N rows of a table in a file, of a share of it.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import replacing
 
-FORMAT = 1
+FORMAT = 2
+IDS = "original_ids"
+"""The tensor of a table's ids in a file, (N,), int64, beside its state."""
 
-State = Mapping[str, Mapping[str, Tensor]]
-"""Tensors by table and name."""
 
-
-def write_state(target: Path, state: State, world_size: int, header: Mapping[str, Any]) -> None:
-    """Write the state of one of ``world_size`` processes, with a header that JSON can hold.
+def write_state(target: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write tensors, named ``<table>/<name>``, with a header that JSON can hold.
 
     Raises:
         DataError: the folder is missing.
@@ -29,43 +32,52 @@ def write_state(target: Path, state: State, world_size: int, header: Mapping[str
 
     if not target.parent.is_dir():
         raise DataError(f"{target.parent} is no folder; make it before save()")
-    tensors = {f"{table}/{key}": value for table, named in state.items() for key, value in named.items()}
-    tensors = {key: value for key, value in tensors.items() if value.numel()}
-    about = {"format": FORMAT, "world_size": world_size, **header}
     with replacing(target) as draft:
-        save_file(tensors, draft, metadata={"graph_emb": json.dumps(about)})
+        save_file(dict(tensors), draft, metadata={"graph_emb": json.dumps({"format": FORMAT, **header})})
 
 
-def read_state(target: Path, own: State, world_size: int) -> dict[str, Any]:
-    """The header that ``write_state`` wrote, with the tensors as ``state``; empty ones are made as ``own`` has them.
+class StateFile:
+    """A file that ``write_state`` wrote; tensors are read when they are asked for.
 
+    Attributes:
+        header: As it was given.
     Raises:
-        DataError: the file is missing or damaged.
-        ConfigError: another number of processes wrote it.
+        DataError: the file is missing or damaged, or of another format.
     """
-    from safetensors import SafetensorError, safe_open
 
-    if not target.is_file():
-        raise DataError(f"no optimizer state at {target}; save() writes it")
-    try:
-        with safe_open(target, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["graph_emb"])
-            names = set(file.keys())
-            state = {
-                table: {
-                    key: file.get_tensor(f"{table}/{key}") if f"{table}/{key}" in names else torch.empty_like(value)
-                    for key, value in named.items()
-                    if f"{table}/{key}" in names or not value.numel()
-                }
-                for table, named in own.items()
-            }
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise DataError(f"{target} is no optimizer state of graph_emb or is damaged: {error}") from error
-    if about.get("format") != FORMAT:
-        raise DataError(f"{target} has format {about.get('format')}, this version reads {FORMAT}")
-    if about.get("world_size") != world_size:
-        raise ConfigError(
-            f"{target} was written by {about.get('world_size')} processes, this job has {world_size}; "
-            "use a checkpoint to change the number of processes"
-        )
-    return {**about, "state": state}
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        if not path.is_file():
+            raise DataError(f"no optimizer state at {path}; save() writes it")
+        self.path = path
+        try:
+            self._file = safe_open(path, framework="pt")
+            self.header: dict[str, Any] = json.loads((self._file.metadata() or {})["graph_emb"])
+            self._names = set(self._file.keys())
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise DataError(f"{path} is no optimizer state of graph_emb or is damaged: {error}") from error
+        if self.header.get("format") != FORMAT:
+            raise DataError(f"{path} has format {self.header.get('format')}, this version reads {FORMAT}")
+
+    def names(self, table: str) -> set[str]:
+        """The tensors of a table."""
+        return {name.removeprefix(f"{table}/") for name in self._names if name.rpartition("/")[0] == table}
+
+    def read(self, table: str, name: str, start: int = 0, stop: int | None = None) -> Tensor:
+        """Rows [start, stop) of a tensor."""
+        return self._file.get_slice(f"{table}/{name}")[start:stop]
+
+    def check(self, table: str, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Raise a ConfigError unless a tensor has this shape and dtype."""
+        found, kept = tuple(self._file.get_slice(f"{table}/{name}").get_shape()), self.read(table, name, 0, 0).dtype
+        if found != shape or kept != dtype:
+            raise ConfigError(
+                f"{self.path}: table {table!r}: saved {name} has shape {found} of {kept}, "
+                f"the table needs {shape} of {dtype}"
+            )
+
+    def ids(self, table: str) -> np.ndarray:
+        """The original ids of its rows of a table, (N,), int64."""
+        found: np.ndarray = self.read(table, IDS).numpy()
+        return found

@@ -402,8 +402,8 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def votes(self, yes: bool) -> int:
-        """The number of processes that say yes; a barrier in every mode: all processes call it."""
+    def votes(self, yes: int) -> int:
+        """The sum of what the processes say, as of True and False; a barrier in every mode: all processes call it."""
 
     def flush(self) -> None:
         """Return when everything that this process pushed is applied.

@@ -451,7 +451,7 @@ class CollectiveTransport(Transport):
             rows = torch.cat([rows, self.group.exchange(route.ids[:remote], counts, coming, what)])
         return rows - found.shard.first_id, anywhere
 
-    def votes(self, yes: bool) -> int:
+    def votes(self, yes: int) -> int:
         self._tables.check_open()
         return self._tell(lockstep.VOTES, 0, int(yes), "votes")
 

@@ -105,7 +105,7 @@ class LocalTransport(Transport):
     def reset(self, table: str, ids: Tensor) -> None:
         self._tables[table].reset(ids)
 
-    def votes(self, yes: bool) -> int:
+    def votes(self, yes: int) -> int:
         self._tables.check_open()
         return int(yes)
 

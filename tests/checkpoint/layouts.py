@@ -165,6 +165,33 @@ def load_at(layout: Layout, saved: list[Path], expected: Reference) -> list[str]
     return wrong
 
 
+def save_state_at(layout: Layout, folder: Path, expected: Reference) -> list[str]:
+    """Train, save the optimizers alone, each to files of its ranks. Runs on every rank."""
+    training = Training(layout)
+    training.run(0, BEFORE)
+    for k, optimizer in enumerate(training.optimizers):
+        optimizer.save(folder / f"{layout.name}-{k}")
+    return []
+
+
+def load_state_at(layout: Layout, saved: list[Path], expected: Reference) -> list[str]:
+    """Load the optimizers of each layout beside the rows of the uninterrupted run, compare, go on, compare."""
+    training, wrong = Training(layout), []
+    for path in saved:
+        for table in training.tables:
+            table.weight[torch.from_numpy(table.original_ids.find(np.arange(NUM)))] = expected[BEFORE][table.name]
+        for k, optimizer in enumerate(training.optimizers):
+            optimizer.load(path.with_name(f"{path.name}-{k}"))
+        training.schedulers[0].last_epoch = BEFORE
+        found = [f"loaded: {name}" for name in differs(training.rows(), expected[BEFORE])]
+        training.transport.barrier()
+        training.run(BEFORE, AFTER)
+        found += [f"went on: {name}" for name in differs(training.rows(), expected[BEFORE + AFTER])]
+        training.transport.barrier()
+        wrong += [f"{path.name} at {layout.name}: {one}" for one in found]
+    return wrong
+
+
 def as_collective(function: str, layout: Layout, *args: Any) -> list[str]:
     """One of both in a rank's process."""
     ge.init("collective", timeout=60.0)

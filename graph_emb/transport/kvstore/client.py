@@ -392,7 +392,7 @@ class KVStoreTransport(Transport):
         self._collect_garbage()
         self._exchange.barrier()
 
-    def votes(self, yes: bool) -> int:
+    def votes(self, yes: int) -> int:
         self._tables.check_open()
         return self._exchange.barrier(int(yes))
 
