@@ -236,7 +236,8 @@ def test_shared_negatives_are_judged_as_by_ogb(name: str) -> None:
     """Scores of few distinct values, so that ties decide: OGB's Hits@K is pessimistic, its ROC-AUC half."""
     judge, generator = evaluator(name), torch.Generator().manual_seed(1)
     table = torch.randint(60, (700,), generator=generator).float()
-    part = {"edge": torch.randint(700, (300, 2)), "edge_neg": torch.randint(700, (400, 2))}
+    edge, negative = (torch.randint(700, (count, 2), generator=generator) for count in (300, 400))
+    part = {"edge": edge, "edge_neg": negative}
     ranks = link_part({"valid": part}, "valid", 700).ranks(lambda pairs: table[pairs[:, 0]])
     scores = {"y_pred_pos": table[part["edge"][:, 0]], "y_pred_neg": table[part["edge_neg"][:, 0]]}
     with warnings.catch_warnings():

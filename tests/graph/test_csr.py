@@ -174,7 +174,7 @@ def test_the_arrays_cannot_be_written_and_the_callers_stay_writable() -> None:
     st.sampled_from(["first", "sum"]),
     st.sampled_from(["keep", "drop"]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 def test_any_edge_list_equals_a_dictionary_of_edges(
     edges: list[tuple[int, int, int]], directed: bool, duplicates: str, self_loops: str
 ) -> None:
