@@ -359,7 +359,7 @@ def share(rank: int, world_size: int) -> list[Tensor]:
 
 
 def share_on_a_rank() -> list[Tensor]:
-    transport = ge.init(mode="collective", timeout=60)
+    transport = ge.init(mode="collective")
     try:
         return share(transport.rank, transport.world_size)
     finally:

@@ -22,7 +22,7 @@ def run_python(code: str, home: Path, **extra: str) -> subprocess.CompletedProce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 

@@ -210,7 +210,7 @@ def test_a_write_that_fails_is_an_oserror_and_leaves_the_old_files(tmp_path: Pat
     old = save_embeddings(tmp_path, rows(3, 2), formats=ALL)
     before = [file.read_bytes() for file in old]
     command = [sys.executable, "-W", "error", "-c", FULL_DISK, str(tmp_path), *ALL]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [f"{name} EFBIG" for name in ALL]
     assert [file.read_bytes() for file in old] == before

@@ -22,7 +22,7 @@ def test_rows_come_in_the_order_of_ids(chunk: int, monkeypatch: pytest.MonkeyPat
 
 
 def on_a_rank() -> list[list[float]] | None:
-    transport = ge.init(mode="collective", timeout=60)
+    transport = ge.init(mode="collective")
     try:
         emb = ge.DistEmbedding(9, 2, "t", init_func=ge.initializers.Uniform(seed=1))
         rows = module.all_rows(emb, wanted=transport.rank == 1)

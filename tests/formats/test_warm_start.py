@@ -174,7 +174,7 @@ def test_little_is_sent_to_an_owner(tmp_path: Path) -> None:
 
 
 def on_a_rank(folder: str) -> np.ndarray:
-    transport = ge.init(mode="collective", timeout=60)
+    transport = ge.init(mode="collective")
     try:
         emb = table(FromFile(folder), ORDER)
         assert emb.shard.num_rows < NUM

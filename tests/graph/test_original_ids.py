@@ -90,7 +90,7 @@ def test_a_table_mapped_back_does_not_depend_on_its_partition(
 
 def in_a_rank(name: str, policy: Any) -> torch.Tensor:
     """In collective mode."""
-    ge.init("collective", timeout=60.0)
+    ge.init("collective")
     try:
         return mapped_back(NUM, INITIALIZERS[name], policy)
     finally:

@@ -20,7 +20,7 @@ from tests.partition.made_graphs import heterogeneous, homogeneous, random_parts
 
 pytestmark = pytest.mark.dist
 CHECKOUT = Path(__file__).resolve().parents[2]
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 400  # a test that hangs fails, one whose processes import DGL on a busy machine does not
 
 OWN_SHARED_MEMORY = ["unshare", "--mount", "--ipc", "sh", "-c", "mount -t tmpfs none /dev/shm"]
 

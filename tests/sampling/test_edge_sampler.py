@@ -77,7 +77,7 @@ def test_a_graph_without_edges_and_no_draws_are_refused() -> None:
 
 
 def draw_on_a_rank(directed: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     try:
         places = layout(RangeBook([0, 2, 6]), group.world_size, None, "walks")
         part = PartGraph.of_graph(graph_of(directed=directed), places, group.rank)

@@ -111,7 +111,7 @@ def test_a_path_that_starts_nowhere_and_arcs_of_other_types_are_refused() -> Non
 
 
 def walk_on_a_rank() -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     try:
         graph = states("author-paper-venue-paper-author", dense(), [0, 20, 50, 75][: group.world_size + 1], group)
         sampler = MetapathSampler(graph, group, num_walks=3, walk_length=9, seed=4)

@@ -134,7 +134,7 @@ def weighted(directed: bool) -> Graph:
 
 
 def degrees_on_a_rank(directed: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     try:
         places = layout(RangeBook([0, 4, 20, 31]), group.world_size, None, "w")
         part = PartGraph.of_graph(weighted(directed), places, group.rank)

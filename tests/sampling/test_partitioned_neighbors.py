@@ -44,7 +44,7 @@ def asked(rank: int) -> dict[str, torch.Tensor]:
 
 def on_a_rank(path: str) -> list[Any]:
     """Inputs by original number, and each block's edges."""
-    transport: Any = ge.init(mode="collective", timeout=60)
+    transport: Any = ge.init(mode="collective")
     try:
         parts = partition.load(path)
         own, _ = own_edges(parts, Trainers(transport.group, transport))
@@ -80,7 +80,7 @@ def test_a_batch_over_parts_is_the_batch_over_the_whole(
 
 
 def held_by_a_rank(path: str) -> tuple[int, dict[str, list[int]]]:
-    transport: Any = ge.init(mode="collective", timeout=60)
+    transport: Any = ge.init(mode="collective")
     try:
         own, features = own_edges(partition.load(path), Trainers(transport.group, transport))
         assert features == {}

@@ -43,7 +43,7 @@ def places(world_size: int, parts: int) -> RankRanges:
 
 
 def walk_on_a_rank(parts: int, kinds: list[str], batch_sizes: list[int]) -> dict[Any, Any]:
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     found = {}
     try:
         for kind in kinds:
@@ -82,7 +82,7 @@ def test_walks_are_those_of_one_process_whatever_the_ranks(ranks: Ranks, world_s
 
 
 def long_walks_on_a_rank(p: float, q: float) -> tuple[np.ndarray, int]:
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     try:
         part = PartGraph.of_graph(
             small_graph(), layout(RangeBook([0, 2, 4, 6]), group.world_size, None, "w"), group.rank
@@ -131,7 +131,7 @@ def test_without_a_group_the_part_is_the_whole_graph() -> None:
 
 def arcs_on_a_rank(kind: str, exchanged: bool) -> list[Any]:
     """Rows from the arcs that a part in DGL's format holds: those that arrive at its nodes."""
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     try:
         graph, where = random_graph(kind), places(group.world_size, 3)
         low, high = where.owned(group.rank)
@@ -159,7 +159,7 @@ def test_rows_from_arcs_are_those_of_the_graph(ranks: Ranks, kind: str, exchange
 
 
 def weights_on_one_rank() -> str:
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     try:
         weights = np.ones(1) if group.rank else None
         where = places(2, 2)
@@ -191,7 +191,7 @@ def test_arcs_that_do_not_fit_the_part_are_refused() -> None:
 
 
 def disagree(what: str) -> str:
-    group = ProcessGroup(timeout=60)
+    group = ProcessGroup()
     try:
         part = PartGraph.of_graph(random_graph("plain"), places(2, 2), group.rank)
         if what == "options":

@@ -60,7 +60,7 @@ def theirs(root: Path, ours: dict[str, Any], tmp_path_factory: pytest.TempPathFa
     out = tmp_path_factory.mktemp("dump") / "found.pkl"
     environment = {**os.environ, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     words = [sys.executable, "-c", LOADER, str(root), str(out), *WRITERS]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     return pickle.loads(out.read_bytes())
 

@@ -82,7 +82,7 @@ def test_later_epochs_count_more_in_pieces_of_any_size(local_mode: None, monkeyp
 
 
 def in_ranks() -> list[tuple[Tensor, Tensor, Tensor]]:
-    transport = ge.init(mode="collective", timeout=60)
+    transport = ge.init(mode="collective")
     try:
         return averaged(transport)
     finally:

@@ -198,7 +198,7 @@ def test_a_resumed_training_ends_with_the_same_rows(tmp_path: Path, step: int, s
 
 
 def collective(config: KGEConfig, graph: KnowledgeGraph) -> Any:
-    ge.init(mode="collective", timeout=60)
+    ge.init(mode="collective")
     try:
         result = train_kge(graph, config, seed=3, num_threads=1)
         return result.entities, result.relations, [line.valid_mrr for line in result.history]
@@ -263,7 +263,7 @@ def judged(transport: Any, config: KGEConfig, graph: KnowledgeGraph, seeds: rang
 
 
 def judged_collective(config: KGEConfig, graph: KnowledgeGraph, seeds: range) -> list[float]:
-    transport = ge.init(mode="collective", timeout=60)
+    transport = ge.init(mode="collective")
     try:
         return judged(transport, config, graph, seeds)
     finally:

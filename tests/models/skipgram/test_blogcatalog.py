@@ -44,7 +44,7 @@ def relabelled_blogcatalog(folder: Path) -> tuple[Graph, list[int], np.ndarray, 
 def blogcatalog_on_a_rank(indptr: np.ndarray, indices: np.ndarray, bounds: list[int]) -> np.ndarray | None:
     try:
         graph = Graph(indptr, indices, None, directed=False)
-        transport: Any = ge.init(mode="collective", timeout=60)
+        transport: Any = ge.init(mode="collective")
         part = PartGraph.of_graph(graph, transport.layout(RangeBook(bounds), "walks"), transport.rank)
         sampler = PartitionedWalkSampler(part, transport.group, **WALKS)
         rows = train_skipgram(sampler, SkipGramConfig(), num_threads=1, progress=False).embeddings()

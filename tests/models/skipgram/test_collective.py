@@ -46,7 +46,7 @@ PLANTED: dict[str, Any] = {"dim": 16, "window": 5, "shared_negatives": 8, "block
 
 
 def start(graph: Graph, bounds: list[int], **options: Any) -> tuple[Any, PartitionedWalkSampler, RangeBook]:
-    transport: Any = ge.init(mode="collective", timeout=60)
+    transport: Any = ge.init(mode="collective")
     book = RangeBook(bounds)
     part = PartGraph.of_graph(graph, transport.layout(book, "walks"), transport.rank)
     return transport, PartitionedWalkSampler(part, transport.group, **{**WALKS, **options}), book

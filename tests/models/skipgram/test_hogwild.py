@@ -55,7 +55,7 @@ def in_turns(transport: Any, tables: int) -> list[torch.Tensor]:
 
 def in_turns_on_a_rank(tables: int) -> list[torch.Tensor]:
     try:
-        return in_turns(ge.init(mode="collective", timeout=60, hogwild=True), tables)
+        return in_turns(ge.init(mode="collective", hogwild=True), tables)
     finally:
         ge.shutdown()
 
@@ -72,7 +72,7 @@ def test_ranks_in_turns_are_one_process(ranks: Ranks, world_size: int, tables: i
 
 @pytest.mark.dist
 def test_trainers_of_a_server_in_turns_are_one_process() -> None:
-    found = Cluster(trainers=2, hogwild=True, timeout=30.0, start_timeout=60.0).run(in_turns, 2)
+    found = Cluster(trainers=2, hogwild=True).run(in_turns, 2)
     expected = in_turns(ge.init(mode="local"), 2)
     for rows in found:
         assert all(torch.equal(mine, other) for mine, other in zip(rows, expected, strict=True))
@@ -105,7 +105,7 @@ def left_alone(data: Any, name: str, offset: torch.Tensor, values: torch.Tensor 
 
 @pytest.mark.dist
 def test_rows_with_handlers_are_not_changed_behind_them() -> None:
-    found = Cluster(trainers=2, hogwild=True, timeout=30.0, start_timeout=60.0).run(handled)
+    found = Cluster(trainers=2, hogwild=True).run(handled)
     assert found == [[False, False, True]] * 2
     assert handled(ge.init(mode="kvstore")) == [False, False, True, False, True], "the handled table stays as it was"
 
@@ -124,7 +124,7 @@ def planted_rows(transport: Any, group: ProcessGroup) -> dict[str, Any]:
 
 def planted_on_a_rank() -> dict[str, Any]:
     try:
-        transport: Any = ge.init(mode="collective", timeout=60, hogwild=True)
+        transport: Any = ge.init(mode="collective", hogwild=True)
         return planted_rows(transport, transport.group)
     finally:
         ge.shutdown()
@@ -160,14 +160,14 @@ def test_two_trainers_in_place_find_planted_groups_as_well_as_one() -> None:
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    cluster = Cluster(trainers=2, hogwild=True, timeout=30.0, start_timeout=60.0)
+    cluster = Cluster(trainers=2, hogwild=True)
     check_planted(cluster.run(planted_with_servers, store.port))
 
 
 def what_fits(hogwild: bool) -> list[bool]:
     """Before and after the first rank freezes a row of the second: in place, by copies."""
     try:
-        transport: Any = ge.init(mode="collective", timeout=60, hogwild=hogwild)
+        transport: Any = ge.init(mode="collective", hogwild=hogwild)
         model = SkipGram(NODES, SkipGramConfig(**SMALL), part_policy=RangeBook(BOUNDS))
         before = [InPlaceSteps.fits(model), ExchangeSteps.fits(model)]
         model.embedding.freeze(torch.tensor([30] if transport.rank == 0 else [], dtype=torch.int64))

@@ -158,7 +158,7 @@ def test_the_rate_is_lines_own_for_sgd_only() -> None:
 
 
 def trained_on_a_rank(rule: str, options: dict[str, Any]) -> np.ndarray:
-    transport: Any = ge.init(mode="collective", timeout=60)
+    transport: Any = ge.init(mode="collective")
     try:
         book = RangeBook([0, 50, 80])
         part = PartGraph.of_graph(groups(), transport.layout(book, "edges"), transport.rank)
