@@ -19,8 +19,9 @@ pytestmark = pytest.mark.dist
 
 ALL = os.environ.get("FAULTS_STEP") == "1"
 """``make faults`` takes every case, ``make test`` three of them."""
-TIMEOUT = 15.0 if ALL else 12.0
-LIMIT = TIMEOUT + 40.0
+TIMEOUT = 30.0
+"""Seconds. A trainer may come up so much later than the other one: with 12, fewer jobs began on a busy machine."""
+LIMIT = TIMEOUT + 120.0
 """Seconds: parallel.timeout, the roll call, the grace of ten seconds after SIGTERM, and a busy machine."""
 QUICK = [
     ("collective", "launcher", "SIGKILL"),
@@ -56,7 +57,7 @@ class Job:
             )
 
     def wait_until_it_trains(self) -> None:
-        until(lambda: self.steps() > 0 or self.launcher.poll() is not None, 120, self)
+        until(lambda: self.steps() > 0 or self.launcher.poll() is not None, 300, self)
         assert self.launcher.poll() is None, self.said()
         self.processes = {"launcher": psutil.Process(self.launcher.pid)}
         for process in self.processes["launcher"].children(recursive=True):
@@ -70,7 +71,7 @@ class Job:
 
     def again(self) -> None:
         """The next run of the same name, to its end."""
-        assert self._start("train.epochs=1").wait(120) == 0, self.said()
+        assert self._start("train.epochs=1").wait(300) == 0, self.said()
 
     def clean(self) -> bool:
         """``graph-emb doctor --clean``; the last threads of a killed process may still hold what it leaves at first."""
@@ -137,7 +138,7 @@ def test_the_job_ends_and_names_the_process(job: Job, role: str, sign: str) -> N
         how = "was killed by SIGKILL" if sign == "SIGKILL" else "was stopped (SIGSTOP) and held up the others"
         assert f"error: {role} (process {victim.pid}) {how}" in job.said()
     if not ALL:
-        until(job.clean, 10, job)
+        until(job.clean, 60, job)
     elif not (job.folder / "run").exists():
         job.again()
     assert job.left() == []
