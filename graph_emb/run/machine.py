@@ -38,7 +38,7 @@ STATE_SHARE = {
 """Optimizer state of each rule as a share of the tables."""
 
 
-def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0) -> None:
+def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0, width: float | None = None) -> None:
     """Raise a ConfigError when the tables cannot fit.
 
     Counted are weights, optimizer state, and the copy of the rows that is returned and saved.
@@ -48,14 +48,16 @@ def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0) -
         tables: How many such tables are trained.
         model: Settings with the width of a row, and the dtype of rows and of the rule's state.
         averages: Further tables that hold averages, without state.
+        width: Of a row, the mean where rows differ; None: ``model.dim``.
     """
     import psutil
 
     row, state = (4 if name in (None, "float32") else 2 for name in (model.dtype, model.state_dtype))
     copies = tables * (row + state * STATE_SHARE[model.rule]) + 4 * (averages + 1)
-    needed, free = int(num_rows * model.dim * copies), psutil.virtual_memory().available
+    numbers, said = (model.dim, "") if width is None else (width, f", {width:,.0f} numbers a node")
+    needed, free = int(num_rows * numbers * copies), psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(
-            f"model.dim = {model.dim}: {num_rows} nodes need {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of "
-            "memory is free; lower model.dim or model.tables, or take a rule with less state"
+            f"model.dim = {model.dim}{said}: {num_rows} nodes need {needed / 2**30:.1f} GiB, "
+            f"{free / 2**30:.1f} GiB of memory is free; lower model.dim or model.tables, or take a rule with less state"
         )

@@ -101,6 +101,19 @@ class RelationalEdges:
 
 
 @dataclass(frozen=True, eq=False)
+class Senders:
+    """The edges of all types, by the (relation, source) pairs that they leave. Q pairs, relation after relation.
+
+    Attributes:
+        rows: Of each relation, the distinct rows of its source type that send, ascending.
+        edges: From the Q pairs to the P pairs of ``RelationalEdges``.
+    """
+
+    rows: tuple[Tensor, ...]
+    edges: BlockEdges
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
     """One round of messages. A node type's first T source rows are its T destination rows.
 
@@ -131,6 +144,19 @@ class Block:
         places = torch.arange(len(reached), device=reached.device)
         total = sum(self.num_destinations.values())
         return RelationalEdges(pairs, counts, BlockEdges.from_pairs(places, reached, len(reached), total))
+
+    @cached_property
+    def senders(self) -> Senders:
+        """Who sends by which edge type."""
+        pairs, sizes = self.relations.pairs, [edges.num_edges for edges in self.edges.values()]
+        numbers = torch.arange(len(sizes), device=pairs.sources.device)
+        relations = torch.repeat_interleave(numbers, torch.tensor(sizes, device=pairs.sources.device))
+        asked, places = torch.unique(relations * pairs.num_sources + pairs.sources, return_inverse=True)
+        counts = torch.bincount(asked // pairs.num_sources, minlength=len(sizes)).tolist()
+        from_row = _offsets(self.num_sources)
+        rows = (asked % pairs.num_sources).split(counts)
+        own = tuple(found - from_row[etype[0]] for etype, found in zip(self.edges, rows, strict=True))
+        return Senders(own, BlockEdges(pairs.indptr, places, len(asked), pairs.edge_ids))
 
     def to(self, device: torch.device | str) -> Block:
         """The same round on another device."""

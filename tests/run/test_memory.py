@@ -22,6 +22,8 @@ def test_weights_state_and_the_returned_copy_are_counted(monkeypatch: pytest.Mon
         check_memory(1000, 2, SkipGramConfig(dim=10, rule="sgd"), averages=1)
     with pytest.raises(ConfigError, match=r"model.dim = 11: 1000 nodes need 0.0 GiB"):
         check_memory(1000, 2, SkipGramConfig(dim=11, rule="sgd"))
+    with pytest.raises(ConfigError, match=r"model.dim = 10, 16 numbers a node: 1000 nodes need 0.0 GiB"):
+        check_memory(1000, 1, SkipGramConfig(dim=10, rule="sgd"), width=15.5)
     with pytest.raises(ConfigError, match="a rule with less state"):
         check_memory(1000, 2, SkipGramConfig(dim=10, rule="adagrad"))
     narrow = SkipGramConfig(dim=10, rule="adam", dtype="bfloat16", state_dtype="bfloat16")

@@ -45,6 +45,14 @@ def test_all_relations_meet_in_pairs_of_relation_and_destination() -> None:
     assert relations.ends.sources.tolist() == [0, 2, 1]
 
 
+def test_all_relations_leave_from_pairs_of_relation_and_source() -> None:
+    (block,) = whole_graph(tiny(), 1).blocks
+    likes, owns = block.senders.rows
+    assert (likes.tolist(), owns.tolist()) == ([0, 1], [2]), "rows of the source type"
+    edges = block.senders.edges
+    assert (edges.indptr.tolist(), edges.sources.tolist(), edges.num_sources) == ([0, 1, 3, 4], [1, 0, 1, 2], 3)
+
+
 def test_the_last_round_computes_the_target_type_alone() -> None:
     batch = whole_graph(tiny(), 2, target="a")
     assert {t: ids.tolist() for t, ids in batch.inputs.items()} == {"a": [0, 1], "b": [0, 1, 2]}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number
+from graph_emb.graph.typed import EdgeType
 from graph_emb.models.links.config import MetricName, NegativesName, PrecisionName
 from graph_emb.models.settings import OF_FROZEN_ROWS, At, Epochs, MaybeBatchSize, ModelSettings, RuleName, WeightDecay
 
@@ -62,6 +64,10 @@ class GNNConfig(ModelSettings):
     )
     table_weight_decay: WeightDecay = None
 
+    def learned_width(self, ntype: str, etypes: Sequence[EdgeType]) -> int:
+        """Of a row of a node type without features, in a graph of these edge types."""
+        return self.dim
+
     @property
     def network_lr(self) -> float:
         """The learning rate of the network's Adam."""
@@ -86,6 +92,10 @@ class RGCNConfig(GNNConfig):
     The defaults are those of DGL's ``rgcn-hetero`` example for AIFB, with dropout.
 
     Attributes:
+        inputs: What a node without features sends in the first layer: its row of ``dim`` numbers through the matrix of
+            each relation ("table"); or, as in the paper, whose one-hot features make of that matrix a table, a row of
+            ``hidden_dim`` numbers for each relation ("onehot"), or the relation's mix of ``num_bases`` such rows
+            ("basis"). With ``self_loop`` one more row is its own message. A table has all rows of a node side by side.
         num_bases: Matrices of which each relation's is a mix; None: every relation has its own.
         self_loop: Whether a node's own row, through a matrix of its node type, joins the messages.
         within_types: Of a run: relations inside a node type hold both directions of their edges ("both ways"), as
@@ -95,11 +105,37 @@ class RGCNConfig(GNNConfig):
     name: Literal["rgcn"] = "rgcn"
     dim: Count = Field(default=16, ge=1, le=65_536, description="width of the learnable inputs")
     hidden_dim: Count = Field(default=16, ge=1, le=65_536, description="width between layers")
+    inputs: Literal["table", "basis", "onehot"] = Field(
+        default="table", description="learn a row a node; or one a relation: its own (onehot), a mix (basis)"
+    )
     num_bases: Count | None = Field(default=None, ge=1, description="matrices that relations mix; null: each its own")
     self_loop: bool = Field(default=True, description="a node's own row joins its messages")
     within_types: Literal["both ways"] | None = Field(
         default=None, description="both ways: relations inside a type get no reverse of their own, but both directions"
     )
+
+    def learned_width(self, ntype: str, etypes: Sequence[EdgeType]) -> int:
+        """See ``GNNConfig.learned_width``."""
+        if self.inputs == "table":
+            return self.dim
+        shares = self.num_bases or 0 if self.inputs == "basis" else sum(etype[0] == ntype for etype in etypes)
+        return max(1, shares + self.self_loop) * self.hidden_dim
+
+    def check_inputs(self, features: Collection[str]) -> None:
+        """Raise a ConfigError where nothing has the width ``dim``; ``features``: the node types that have some."""
+        if self.inputs != "table" and not features and self.dim != type(self).model_fields["dim"].default:
+            raise ConfigError(
+                f"dim = {self.dim} has no effect on inputs={self.inputs!r} where no node type has features; "
+                "set hidden_dim, or leave it out"
+            )
+
+    @model_validator(mode="after")
+    def _inputs_fit(self) -> RGCNConfig:
+        if self.inputs == "basis" and self.num_bases is None:
+            raise ValueError("inputs = 'basis' mixes num_bases rows of a node; set num_bases, or inputs = 'onehot'")
+        if self.inputs != "table" and self.num_layers < 2:
+            raise ValueError(f"inputs = {self.inputs!r} learns rows of hidden_dim; num_layers = 1 has no such width")
+        return self
 
 
 class SAGEConfig(GNNConfig):

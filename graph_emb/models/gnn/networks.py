@@ -1,99 +1,20 @@
 """R-GCN (Schlichtkrull et al. 2018), and GraphSAGE of one node type with the mean aggregator (Hamilton et al. 2017)."""
 
-# R relations, B bases, S source rows and T destination rows of a node type, I and O widths of a layer.
+# S source rows and T destination rows of a node type, I and O widths of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.graph.typed import EdgeType
-from graph_emb.models.gnn.aggregate import mean_neighbours, sum_neighbours
+from graph_emb.models.gnn.aggregate import mean_neighbours
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.relational import EntityLayer, RGCNLayer
 from graph_emb.sampling.blocks import Block, BlockEdges
-
-
-def glorot(*shape: int) -> nn.Parameter:
-    """Matrices (..., I, O) of ``U(-a, a)``, ``a = sqrt(6 / (I + O))``, each by its own shape (Glorot 2010)."""
-    bound = (6 / (shape[-2] + shape[-1])) ** 0.5
-    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
-
-
-class RelationMatrices(nn.Module):
-    """A matrix for each relation: its own, or ``W_r = sum_b c_rb V_b`` (the paper's basis decomposition, eq. 3).
-
-    Args:
-        num_relations: R.
-        in_dim, out_dim: I and O.
-        num_bases: B; None or at least R: no decomposition.
-    """
-
-    def __init__(self, num_relations: int, in_dim: int, out_dim: int, num_bases: int | None) -> None:
-        super().__init__()
-        if num_bases is None or num_bases >= num_relations:
-            self.bases, self.mix = glorot(num_relations, in_dim, out_dim), None
-        else:
-            self.bases = glorot(num_bases, in_dim, out_dim)
-            self.mix = nn.Parameter(torch.randn(num_relations, num_bases) * num_bases**-0.5)  # keeps the variance
-
-    def forward(self) -> Tensor:
-        """Shape (R, I, O)."""
-        if self.mix is None:
-            return self.bases
-        return torch.einsum("rb,bio->rio", self.mix, self.bases)
-
-
-class RGCNLayer(nn.Module):
-    """``h_i' = b + W_0 h_i + sum_r mean over the r-neighbours j of (W_r h_j)`` (the paper's eq. 2, c_ir = |N_ir|).
-
-    W_0 and b are of the node type, W_r of the edge type.
-
-    Args:
-        ntypes, etypes: Of the graph.
-        in_dim, out_dim: I and O.
-        num_bases: Of the relations' matrices.
-        self_loop: Whether W_0 is there.
-    """
-
-    def __init__(
-        self,
-        ntypes: Sequence[str],
-        etypes: Sequence[EdgeType],
-        in_dim: int,
-        out_dim: int,
-        *,
-        num_bases: int | None = None,
-        self_loop: bool = True,
-    ) -> None:
-        super().__init__()
-        self.ntypes, self.etypes = list(ntypes), list(etypes)
-        self.relations = RelationMatrices(len(etypes), in_dim, out_dim, num_bases)
-        self.loop = glorot(len(ntypes), in_dim, out_dim) if self_loop else None
-        self.bias = nn.Parameter(torch.zeros(len(ntypes), out_dim))
-
-    def forward(self, block: Block, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One round.
-
-        Args:
-            block: The edges.
-            rows: Of each node type, shape (S, I).
-        Returns:
-            Of each node type, shape (T, O).
-        """
-        everything = torch.cat([rows[ntype] for ntype in self.ntypes])
-        edges = block.relations
-        met = mean_neighbours(everything, edges.pairs).split(edges.counts)
-        sent = torch.cat([mean @ matrix for mean, matrix in zip(met, self.relations().unbind(), strict=True)])
-        sums = sum_neighbours(sent, edges.ends).split([block.num_destinations[ntype] for ntype in self.ntypes])
-        out = {ntype: own + bias for ntype, own, bias in zip(self.ntypes, sums, self.bias.unbind(), strict=True)}
-        if self.loop is not None:
-            for ntype, matrix in zip(self.ntypes, self.loop.unbind(), strict=True):
-                out[ntype] = out[ntype] + rows[ntype][: block.num_destinations[ntype]] @ matrix
-        return out
 
 
 class LayeredNetwork(nn.Module):
@@ -103,17 +24,17 @@ class LayeredNetwork(nn.Module):
         widths: Of the input rows, for each node type; those other than ``config.dim`` pass through a linear map.
         out_dim: Width of the last layer.
         config: Sizes and dropout.
-        layer: Makes a layer of its two widths.
+        layer: Makes a layer of its number and its two widths.
     """
 
     def __init__(
-        self, widths: Mapping[str, int], out_dim: int, config: GNNConfig, layer: Callable[[int, int], nn.Module]
+        self, widths: Mapping[str, int], out_dim: int, config: GNNConfig, layer: Callable[[int, int, int], nn.Module]
     ) -> None:
         super().__init__()
         self.dropout = config.dropout
         self.inputs = InputMaps(widths, config.dim)
         sizes = [config.dim, *[config.hidden_dim] * (config.num_layers - 1), out_dim]
-        self.layers = nn.ModuleList(layer(a, b) for a, b in pairwise(sizes))
+        self.layers = nn.ModuleList(layer(number, *both) for number, both in enumerate(pairwise(sizes)))
 
     def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of the last block's destinations, (T, ``out_dim``), by node type."""
@@ -136,7 +57,9 @@ class RGCN(LayeredNetwork):
         ntypes, etypes: Of the graph.
         widths: Of the input rows, for each node type; those other than ``config.dim`` pass through a linear map.
         out_dim: Width of the last layer, classes for example.
-        config: Sizes, bases and dropout.
+        config: Sizes, kind of inputs, bases and dropout.
+        learned: The node types whose rows are tables, of ``config.learned_width``; of effect where those are not
+            ``config.dim``.
 
     Example:
         >>> from graph_emb.graph.typed import HeteroGraph
@@ -159,10 +82,17 @@ class RGCN(LayeredNetwork):
         widths: Mapping[str, int],
         out_dim: int,
         config: RGCNConfig,
+        learned: Collection[str] = (),
     ) -> None:
-        def layer(a: int, b: int) -> RGCNLayer:
+        by_relation = config.inputs != "table"
+
+        def layer(number: int, a: int, b: int) -> nn.Module:
+            if by_relation and number == 0:
+                return EntityLayer(ntypes, etypes, a, b, learned, config)
             return RGCNLayer(ntypes, etypes, a, b, num_bases=config.num_bases, self_loop=config.self_loop)
 
+        if by_relation:
+            widths = {ntype: width for ntype, width in widths.items() if ntype not in learned}
         super().__init__(widths, out_dim, config, layer)
 
 
@@ -225,7 +155,7 @@ class SAGE(LayeredNetwork):
     """
 
     def __init__(self, width: int, out_dim: int, config: SAGEConfig) -> None:
-        super().__init__({"": width}, out_dim, config, SAGELayer)
+        super().__init__({"": width}, out_dim, config, lambda number, a, b: SAGELayer(a, b))
 
     def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of the last block's destinations, (T, ``out_dim``), by the name of the only node type."""

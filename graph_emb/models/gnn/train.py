@@ -94,7 +94,7 @@ def train_rgcn(
             continues from the newest checkpoint where it is told to resume. Give ``table_prefix`` too: tables are found
             by name.
     Raises:
-        ConfigError: unknown node types, or kvstore mode with several trainers and no group.
+        ConfigError: unknown node types, a setting without effect, or kvstore mode with several trainers and no group.
         ShapeError: labels or features that do not fit the graph.
 
     Example:
@@ -117,8 +117,10 @@ def train_rgcn(
     if task.ntype not in graph.num_nodes:
         raise unknown_name("node type", task.ntype, graph.num_nodes)
 
+    config.check_inputs(features or {})
+
     def build(inputs: InputRows) -> nn.Module:
-        return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config)
+        return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config, set(inputs.tables))
 
     given = (graph, config, features, policies, group, seed, device, table_prefix)
     return _fit(build, task.ntype, task, *given, progress, on_evaluation, checkpoints)
@@ -210,6 +212,7 @@ def _fit(
         seed=seed,
         device=device,
         own=graph if isinstance(graph, OwnEdges) else None,
+        etypes=graph.etypes,
     )
     if isinstance(task, NodeTask) and len(task.truth) != graph.num_nodes[target]:
         raise ShapeError(f"{len(task.truth)} labels for {graph.num_nodes[target]} nodes of type {target!r}")

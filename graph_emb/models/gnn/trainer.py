@@ -16,7 +16,7 @@ from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import as_book
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.blocks import Batch, whole_graph
@@ -294,6 +294,7 @@ class InputRows:
         seed: Of the initial values.
         device: Where the network runs; in local mode the tables lie there too.
         own: This rank's part of the graph; None: it is whole.
+        etypes: Of the graph, on which the width of a learnable row may depend.
     Attributes:
         tables: By node type; empty where all have features.
         rows: The row of each node in a table that its policy numbers otherwise, shape (N,), by node type.
@@ -315,6 +316,7 @@ class InputRows:
         seed: int = 0,
         device: torch.device | str = "cpu",
         own: OwnEdges | None = None,
+        etypes: Sequence[EdgeType] = (),
     ) -> None:
         for kind, given in (("features", features), ("policies", policies)):
             for ntype in given or {}:
@@ -324,19 +326,21 @@ class InputRows:
         counts = num_nodes if own is None else {ntype: len(names) for ntype, names in own.names.items()}
         self.features = {t: _matrix(t, f, counts[t]) for t, f in (features or {}).items()}
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
-        self._policies, self._prefix, self._dim = dict(policies or {}), prefix, config.dim
+        self._policies, self._prefix = dict(policies or {}), prefix
         self._dtype = config.table_dtype
         self.rows: dict[str, Tensor] = {}
         for ntype, policy in self._policies.items():
             original = as_original_ids(None, policy, num_nodes[ntype], ntype)
             if original is not None:
                 self.rows[ntype] = torch.from_numpy(original.find(np.arange(num_nodes[ntype])))
+        self.widths = {
+            t: self.features[t].shape[1] if t in self.features else config.learned_width(t, etypes) for t in num_nodes
+        }
         self.tables: dict[str, DistEmbedding] = {}
         for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
             if ntype not in self.features:
                 first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
                 self.tables[ntype] = self._table(ntype, first, self._dtype)
-        self.widths = {t: self.features[t].shape[1] if t in self.features else config.dim for t in num_nodes}
         self._frozen: dict[str, DistEmbedding] = {}
         for ntype in list(self.features) if own is not None else ():
             assert own is not None
@@ -352,7 +356,7 @@ class InputRows:
     def _table(self, ntype: str, first: Any, dtype: torch.dtype, suffix: str = "") -> DistEmbedding:
         name = None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
         policy = self._policies.get(ntype)
-        shape = (self._num_nodes[ntype], self._dim)
+        shape = (self._num_nodes[ntype], self.widths[ntype])
         return DistEmbedding(*shape, name, first, policy, dtype=dtype, device=self._device)
 
     def make_averages(self) -> dict[str, DistEmbedding]:

@@ -91,7 +91,8 @@ class GNNFamily(Family):
             data = GNNData(data.name, data.graph, data.task)
         self._check(data)
         rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
-        check_memory(rows, 1, self.model, averages=int(self.model.ema_decay > 0))
+        averages, width = int(self.model.ema_decay > 0), self.num_saved(data) / max(1, rows)
+        check_memory(rows, 1, self.model, averages=averages, width=width)
         return data
 
     def _check(self, data: GNNData) -> None:
@@ -102,6 +103,8 @@ class GNNFamily(Family):
             raise ConfigError(f"train.device = {self.config.train.device!r}: {reason}") from error
         if isinstance(self.model, SAGEConfig) and len(data.graph.edges) > 1:
             raise ConfigError(f"{data.name} has {len(data.graph.edges)} edge types, and sage takes one; take rgcn")
+        if isinstance(self.model, RGCNConfig):
+            self.model.check_inputs(data.features)
         if isinstance(self.model, SAGEConfig) and isinstance(data.task, NodeTask):
             for name in SAGEConfig.for_links:
                 value = getattr(self.model, name)
@@ -126,8 +129,8 @@ class GNNFamily(Family):
 
     def num_saved(self, dataset: GNNData) -> int:
         """A row for each node without features."""
-        graph = dataset.graph
-        return self.model.dim * sum(n for ntype, n in graph.num_nodes.items() if ntype not in dataset.features)
+        graph, width = dataset.graph, self.model.learned_width
+        return sum(n * width(t, graph.etypes) for t, n in graph.num_nodes.items() if t not in dataset.features)
 
     def train(self, dataset: GNNData | None, job: TrainingJob) -> Trained:
         """Train with each seed; the tables that are kept are the first seed's."""

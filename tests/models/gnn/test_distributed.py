@@ -102,13 +102,15 @@ def test_two_ranks_take_the_steps_of_one(two_ranks: Ranks, steps: str) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "num_ranks"),
-    [("sampled", 2), ("sampled", 3), ("whole", 2), ("links", 2), ("features", 3), ("average", 2)],
+    [("sampled", 2), ("sampled", 3), ("whole", 2), ("links", 2), ("features", 3), ("average", 2), ("basis", 2)],
 )
 def test_ranks_with_a_part_of_the_graph_take_the_steps_of_one(
     two_ranks: Ranks, tmp_path: Path, steps: str, num_ranks: int
 ) -> None:
     """Owners draw the neighbours, tables give the features, evaluation goes by parts: as if the graph were whole."""
     config, links = STEPS.get(steps, STEPS["sampled"])
+    if steps == "basis":
+        config = config.replace(inputs="basis", num_bases=3)
     if steps == "average":
         config = config.replace(ema_decay=0.5)
     graph, features = (planted_links() if links else planted())[0], steps == "features"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import Tensor
 
 from graph_emb.models.gnn.config import RGCNConfig
-from graph_emb.models.gnn.networks import RGCN, RelationMatrices, RGCNLayer, SAGELayer
+from graph_emb.models.gnn.networks import RGCN, SAGELayer
+from graph_emb.models.gnn.relational import EntityLayer, RelationMatrices, RGCNLayer
 from graph_emb.sampling.blocks import BlockEdges, whole_graph
 from tests.sampling.test_blocks import LIKES, OWNS, tiny
 
@@ -33,6 +36,56 @@ def test_bases_are_shared_by_the_relations() -> None:
     )
     assert sum(p.numel() for p in matrices.parameters()) == 2 * 4 * 3 + 5 * 2
     assert RelationMatrices(5, 4, 3, num_bases=5).mix is None
+
+
+ROWS = {"onehot": RGCNConfig(hidden_dim=3, inputs="onehot"), "basis": RGCNConfig(inputs="basis", num_bases=2)}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_entities_send_as_one_hot_features_do(kind: str) -> None:
+    """The matrices of the paper's first layer have a row for each node: those are what the tables hold."""
+    config = ROWS[kind].replace(hidden_dim=3)
+    layer = EntityLayer(["a", "b"], [LIKES, OWNS], 9, 3, {"a", "b"}, config)
+    torch.nn.init.normal_(layer.bias)
+    rows = {ntype: torch.randn(num, config.learned_width(ntype, [LIKES, OWNS])) for ntype, num in (("a", 2), ("b", 3))}
+    likes, owns, own_a, own_b = parts_of(rows, layer.mix)
+    paper = RGCNLayer(["a", "b"], [LIKES, OWNS], 5, 3)  # of one-hot features of five nodes, two a and three b
+    with torch.no_grad():
+        paper.relations.bases.copy_(torch.stack([torch.cat([likes, 0 * own_b]), torch.cat([0 * own_a, owns])]))
+        paper.loop.copy_(torch.stack([torch.cat([own_a, 0 * own_b]), torch.cat([0 * own_a, own_b])]))  # type: ignore[union-attr]
+        paper.bias.copy_(layer.bias)
+    (block,) = whole_graph(tiny(), 1).blocks
+    expected = paper(block, {"a": torch.eye(5)[:2], "b": torch.eye(5)[2:]})
+    for ntype, found in layer(block, rows).items():
+        torch.testing.assert_close(found, expected[ntype])
+
+
+def parts_of(rows: dict[str, Tensor], mix: Tensor | None) -> list[Tensor]:
+    """What a sends by likes and b by owns, and their own messages, (N, 3) each."""
+    a, b = (table.view(len(table), -1, 3) for table in rows.values())
+    if mix is None:
+        return [a[:, 0], b[:, 0], a[:, 1], b[:, 1]]
+    return [torch.einsum("nbo,b->no", t[:, :2], c) for t, c in ((a, mix[0]), (b, mix[1]))] + [a[:, 2], b[:, 2]]
+
+
+@pytest.mark.parametrize("learned", [{"a", "b"}, {"b"}])
+@pytest.mark.parametrize("kind", ROWS)
+def test_the_gradient_of_entities_rows_is_that_of_the_formula(kind: str, learned: set[str]) -> None:
+    config = ROWS[kind].replace(hidden_dim=3)
+    layer = EntityLayer(["a", "b"], [LIKES, OWNS], 4, 3, learned, config).double()
+    widths = {t: config.learned_width(t, [LIKES, OWNS]) if t in learned else 4 for t in ("a", "b")}
+    assert set(dict(layer.named_parameters())) == {
+        "bias",
+        *(["mix"] if kind == "basis" else []),
+        *(["relations.bases", "loop"] if len(learned) == 1 else []),
+    }
+    (block,) = whole_graph(tiny(), 1).blocks
+    given = [torch.randn(num, widths[t], dtype=torch.float64, requires_grad=True) for t, num in (("a", 2), ("b", 3))]
+
+    def out(a: Tensor, b: Tensor, *parameters: Tensor) -> Tensor:
+        return torch.cat(list(layer(block, {"a": a, "b": b}).values()))
+
+    assert torch.autograd.gradcheck(out, (*given, *layer.parameters()))
 
 
 def test_rows_of_another_width_pass_a_map_and_dropout_rests_in_evaluation() -> None:

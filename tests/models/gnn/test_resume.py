@@ -17,6 +17,9 @@ from tests.models.gnn.planted import planted, planted_links
 RUNS = {
     "whole graph": lambda **how: train_rgcn(*planted(), RGCNConfig(epochs=6, patience=5), **how),
     "sampled": lambda **how: train_rgcn(*planted(), RGCNConfig(epochs=6, fanouts=(3, 3), batch_size=16), **how),
+    "by relation": lambda **how: train_rgcn(
+        *planted(), RGCNConfig(inputs="basis", num_bases=2, hidden_dim=4, epochs=6, ema_decay=0.5), **how
+    ),
     "links": lambda **how: train_sage(
         *planted_links(), SAGEConfig(dim=8, hidden_dim=8, epochs=6, batch_size=64, dropout=0.3), **how
     ),

@@ -28,8 +28,14 @@ LINKS = SAGEConfig(dim=16, hidden_dim=16, epochs=40, batch_size=64, lr=0.02, dro
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"fanouts": (4, 4), "batch_size": 16, "epochs": 10}, {"num_bases": 1, "self_loop": False}],
-    ids=["whole graph", "sampled", "bases"],
+    [
+        {},
+        {"fanouts": (4, 4), "batch_size": 16, "epochs": 10},
+        {"num_bases": 1, "self_loop": False},
+        {"inputs": "onehot", "hidden_dim": 8},
+        {"inputs": "basis", "num_bases": 2, "fanouts": (4, 4), "batch_size": 16, "epochs": 10},
+    ],
+    ids=["whole graph", "sampled", "bases", "onehot", "basis, sampled"],
 )
 def test_rgcn_learns_classes_that_only_the_edges_tell(options: dict[str, object]) -> None:
     graph, task = planted()
@@ -37,7 +43,8 @@ def test_rgcn_learns_classes_that_only_the_edges_tell(options: dict[str, object]
     assert result.best().test is not None
     assert result.best().test["accuracy"] > 0.8, "one in three is chance"
     assert set(result.tables) == {"user", "tag"}
-    first = train_rgcn(graph, task, QUICK.replace(epochs=1, lr=1e-9, dense_lr=0.02))
+    still = {**options, "epochs": 1, "lr": 1e-9, "dense_lr": 0.02}
+    first = train_rgcn(graph, task, QUICK.replace(**still))  # type: ignore[arg-type]
     moved = result.tables["user"].weight[:] - first.tables["user"].weight[:]
     assert (moved.abs().amax(dim=1) > 0.01).all(), "every user's row learns: it is an input of its neighbours"
 
@@ -48,6 +55,28 @@ def test_a_seed_repeats_a_run_and_another_seed_does_not() -> None:
     runs = [[e.as_dict() for e in train_rgcn(graph, task, config, seed=seed).history] for seed in (1, 1, 2)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
+
+
+def test_a_row_has_a_share_for_each_relation_or_base_and_one_for_itself() -> None:
+    graph, task = planted()
+
+    def widths(**options: Any) -> list[int]:
+        config = QUICK.replace(epochs=1, hidden_dim=8, **options)
+        return [table.embedding_dim for table in train_rgcn(graph, task, config).tables.values()]
+
+    assert widths() == [16, 16]
+    assert widths(inputs="onehot") == [16, 16]  # each type has one relation
+    assert widths(inputs="onehot", self_loop=False) == [8, 8]
+    assert widths(inputs="basis", num_bases=3) == [32, 32]
+    features = {"tag": np.eye(30, dtype=np.float32)}
+    found = train_rgcn(graph, task, QUICK.replace(inputs="onehot"), features=features)
+    assert list(found.tables) == ["user"]
+    assert found.best().test["accuracy"] > 0.8  # type: ignore[index]
+    with pytest.raises(ConfigError, match="dim = 24 has no effect on inputs='onehot' where no node type has features"):
+        train_rgcn(graph, task, QUICK.replace(inputs="onehot", dim=24))
+    for options in ({"inputs": "basis"}, {"inputs": "onehot", "num_layers": 1}):
+        with pytest.raises(ConfigError, match=r"num_bases|num_layers = 1"):
+            RGCNConfig(**options)
 
 
 def test_the_random_state_of_the_program_is_left_alone() -> None:
