@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from partition.partitioned import PartitionedGraph
 
 SOURCE = (
-    "an edge list, a folder, a data set of OGB, a saved DGL or networkx graph, metadata.json of DGL's chunked format"
+    "a data set that graph-emb train knows, an edge list, a folder, a saved DGL or networkx graph, metadata.json of "
+    "DGL's chunked format"
 )
 PARTITION = "the folder of a partition, or the JSON in it"
 

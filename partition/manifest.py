@@ -98,13 +98,19 @@ class PartitionManifest:
 
 
 def facts_of(
-    assignment: Assignment, num_nodes: Mapping[str, int], num_edges: Mapping[str, int], counts: Mapping[str, int]
+    assignment: Assignment,
+    num_nodes: Mapping[str, int],
+    num_edges: Mapping[str, int],
+    counts: Mapping[str, int],
+    *,
+    symmetric: bool = False,
 ) -> dict[str, Any]:
     """How a partition was made; no times, so that equal partitions have equal bytes.
 
     Args:
         num_nodes, num_edges: By type.
         counts: Edges that the reader dropped, merged or added.
+        symmetric: As of a ``HeteroGraph``; written where it is so.
     """
     return {
         "method": assignment.method,
@@ -115,6 +121,7 @@ def facts_of(
         "num_nodes": dict(num_nodes),
         "num_edges": dict(num_edges),
         "reader": dict(counts),
+        **({"symmetric": True} if symmetric else {}),
     }
 
 

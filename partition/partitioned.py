@@ -214,6 +214,7 @@ class PartitionedGraph:
             node_ids,
             name=self.name,
             relation_names=self.relation_names,
+            symmetric=self.manifest is not None and self.manifest.made.get("symmetric") is True,
         )
 
     def assignment(self) -> Assignment:

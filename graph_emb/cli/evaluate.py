@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.config import EvaluateSection, config_from, parse_override, read_config_file, section_from
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.config import (
+    DatasetSection,
+    EvaluateSection,
+    config_from,
+    parse_override,
+    read_config_file,
+    section_from,
+)
+from graph_emb.core.errors import ConfigError, DataError, LackingError
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import listed, show_progress
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.views import PlainDataset
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links
-from graph_emb.run.inputs import edge_policy, read_plain_dataset
+from graph_emb.run.inputs import edge_policy, lacks_explained, read_plain_dataset
 from graph_emb.run.run_folder import CONFIG, is_run
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -26,7 +33,12 @@ TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 def run(args: argparse.Namespace) -> int:
     """Print the table of one evaluation; --json writes its numbers."""
     embeddings = load_embeddings(args.embeddings)
-    finding = _judge_classes(args, embeddings) if args.command == "eval node-class" else _judge_links(args, embeddings)
+    judge = _judge_classes if args.command == "eval node-class" else _judge_links
+    if args.dataset is None:
+        finding = judge(args, embeddings)
+    else:
+        with lacks_explained(_named(args)):
+            finding = judge(args, embeddings)
     if args.json is not None:
         content = {"embeddings": str(args.embeddings), "task": finding.name, **finding.scores.as_dict()}
         replace_json(args.json, content)
@@ -48,7 +60,7 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     else:
         dataset = _dataset(args)
         if dataset.labels is None:
-            raise DataError(f"data set {dataset.name} has no labels; give --labels FILE")
+            raise LackingError(f"data set {dataset.name} has no labels; give --labels FILE")
         weights = _in_order(embeddings, dataset, args.embeddings)
     return judge_classes(weights, dataset, section, seed, progress=show_progress(args))
 
@@ -57,7 +69,7 @@ def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     section = _section({}, hits=args.hits, scorer=args.scorer)
     dataset = _dataset(args)
     if dataset.link_split is None:
-        raise DataError(
+        raise LackingError(
             f"data set {dataset.name} has no held-out edges; judge one that has, or a run with dataset.hold_out"
         )
     return judge_links(_in_order(embeddings, dataset, args.embeddings), dataset, section)
@@ -76,8 +88,7 @@ def _section(defaults: dict[str, Any], **flags: str | None) -> EvaluateSection:
 def _dataset(args: argparse.Namespace) -> PlainDataset:
     """The data set of --dataset, else what the run was trained on with the edges that it held out."""
     if args.dataset is not None:
-        section = section_from("dataset", {"name": args.dataset, "root": args.root})
-        return read_plain_dataset(section)
+        return read_plain_dataset(_named(args))
     if not is_run(args.embeddings):
         raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
     config = config_from(read_config_file(Path(args.embeddings) / CONFIG))
@@ -88,6 +99,11 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
         )
     section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
     return read_plain_dataset(section, config.seed, **edge_policy(config.model))
+
+
+def _named(args: argparse.Namespace) -> DatasetSection:
+    """The data set of --dataset."""
+    return section_from("dataset", {"name": args.dataset, "root": args.root})
 
 
 def _nodes_of(embeddings: Embeddings) -> Graph:

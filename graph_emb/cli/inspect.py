@@ -15,6 +15,7 @@ import psutil
 import torch
 from tabulate import tabulate
 
+import partition
 from graph_emb.checkpoint.export import export_checkpoint
 from graph_emb.checkpoint.manifest import NAME
 from graph_emb.checkpoint.periodic import newest
@@ -25,7 +26,8 @@ from graph_emb.core.storage import json_text, replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.formats.embedding_files import Embeddings, copy_embeddings, load_embeddings
-from graph_emb.graph.datasets import available, load_dataset
+from graph_emb.graph.datasets import available, find_dataset, load_dataset
+from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.views import describe
 from graph_emb.run.machine import versions
 from graph_emb.run.run_folder import is_run, read_metrics
@@ -196,7 +198,21 @@ def _described(target: str, root: str | None, trust_pickle: bool) -> dict[str, A
             return _embeddings(target, load_embeddings(target))
         except DataError:  # no embeddings: then it is a graph, or its reader says what is wrong
             pass
-    return describe(load_dataset(target, root, **({"trust_pickle": True} if trust_pickle else {})))
+    facts = describe(load_dataset(target, root, **({"trust_pickle": True} if trust_pickle else {})))
+    place = find_dataset(target, root)
+    return facts | ({"partition": _parts(place)} if place is not None and holds_partition(place) else {})
+
+
+def _parts(place: Path) -> dict[str, Any]:
+    """How the graph of a partition is cut."""
+    whole = partition.load(place)
+    return {
+        "parts": whole.num_parts,
+        "method": whole.assignment().method,
+        "nodes of each": whole.nodes.sizes.sum(axis=1).tolist(),
+        "edges of each": whole.edges.sizes.sum(axis=1).tolist(),
+        "original ids": whole.has_id_map("node"),
+    }
 
 
 def _installation() -> dict[str, Any]:

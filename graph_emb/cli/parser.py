@@ -17,7 +17,10 @@ EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
 OVERSUBSCRIBE = "take more trainers than four times a machine's cores"
 OF_RUN = "default: what the run was trained on"
 LAUNCH_USAGE = "graph-emb launch [--hosts FILE] [options] -- (train MODEL ... | SCRIPT.py ...)"
-DATASET = "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file"
+DATASET = (
+    "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file, folder of "
+    "triples, of RDF or of a partition"
+)
 
 ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
 LABELS = "node labels: a line for each node, its id and its classes"
@@ -121,7 +124,12 @@ TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
     "mode": ("parallel.mode", str, None, "local, collective or kvstore; default: local, or collective with --trainers"),
     "trainers": ("parallel.trainers", None, "N", "processes that train; default: 1"),
     "servers": ("parallel.servers", None, "N", "of kvstore mode, on each machine; default there: 1"),
-    "partition": ("parallel.partition", str, "DIR", "a partition of the data set, whose parts the trainers take"),
+    "partition": (
+        "parallel.partition",
+        str,
+        "DIR",
+        "a partition of the data set, whose parts the trainers take",
+    ),
     "oversubscribe": ("parallel.oversubscribe", True, None, OVERSUBSCRIBE),
     "formats": ("output.formats", listed, "A,B", "npy, parquet, word2vec, pt; default: npy"),
     "download": ("dataset.download", True, None, "fetch a known data set that is missing"),

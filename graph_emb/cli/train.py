@@ -38,11 +38,17 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"an override of seed and --seeds {args.seeds}: every run would have the same; give one of them"
         )
-    config = config_of(args)
+    config = _following(config_of(args))
     if args.recipe is not None:
         return run_recipe(args, config)
     out = Path(args.out or default_folder(config))
     return run_one(args, config, out) if args.seeds is None else run_seeds(args, config, out)
+
+
+def _following(config: RunConfig) -> RunConfig:
+    from graph_emb.run.inputs import following  # after the configuration, as the pipeline
+
+    return following(config)
 
 
 def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:

@@ -21,6 +21,10 @@ class DataError(GraphEmbError, ValueError):
     """A file, graph or label set cannot be read or does not fit the others."""
 
 
+class LackingError(DataError):
+    """Sound data lacks what was asked of it: labels, a split, held-out edges, features or relations."""
+
+
 class PartitionError(GraphEmbError, IndexError):
     """An id lies outside its id space, or a partition book is inconsistent."""
 

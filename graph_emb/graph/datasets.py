@@ -22,7 +22,7 @@ from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.readers.matrices import labels_of_arrays, labels_of_variables, load_arrays, load_variables
 from graph_emb.graph.readers.ogb import needs_root, ogb_root
-from graph_emb.graph.readers.source import MASKS, WEIGHT, ReadOptions, checked_file, split_suffix
+from graph_emb.graph.readers.source import MASKS, WEIGHT, ReadOptions, checked_file, mask_of, split_suffix
 from graph_emb.graph.readers.tables import LARGEST_ID, MAX_ID_LENGTH, is_integer, lines_of, separator_of
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph, read_names
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
@@ -135,11 +135,13 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
     * a folder with one ``.nt`` file, ``trainingSet.tsv`` and ``testSet.tsv``: RDF entities with classes, such as
       AIFB, MUTAG, BGS and AM of R-GCN (Ristoski et al. 2016).
     * ``dbis``: a folder with ``graph.npz`` and ``conf_names.txt.gz``; authors, papers and venues.
-    * a folder with ``graph.npz``; and any file, folder or object that ``read_graph`` takes. The columns ``label``,
-      ``train_mask``, ``val_mask``, ``test_mask`` and ``feat`` of the node data become labels, split and features.
+    * a folder with ``graph.npz``; the folder of a partition; and any file, folder or object that ``read_graph`` takes.
+      The columns ``label``, ``train_mask``, ``val_mask``, ``test_mask`` and ``feat`` of the node data become labels,
+      split and features.
 
     Args:
-        source: A path; or a name, looked up under ``root``; or a graph of DGL, networkx, scipy or this library.
+        source: A path; or a name, looked up under ``root``; or a graph of DGL, networkx, scipy or this library, a
+            ``PartitionedGraph`` among them.
         root: Folder of the named data sets; None: $GRAPH_EMB_DATA.
         download: Fetch an OGB data set that is not under ``root``. Without it nothing reaches for the network.
         options: Of ``graph_emb.read_graph``.
@@ -150,7 +152,7 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
         >>> graph_emb.load_dataset("digits").graph.total_nodes
         1797
     """
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | os.PathLike):
         if root is not None or download:
             kind = type(source).__name__
             raise ConfigError(f"root= and download= mean nothing to a {kind} in memory; leave them out")
@@ -160,7 +162,8 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
             name = next(iter(options))
             raise ConfigError(f"{name}= means nothing to a Dataset, which was read already; leave it out")
         return source
-    name, place = str(source), find_dataset(source, root)
+    source = os.fspath(source)
+    name, place = source, find_dataset(source, root)
     if READERS["ogb"].accepts(source if place is None else place):
         if place is not None and place.is_dir():
             name, root = place.name, place.absolute().parent
@@ -179,20 +182,36 @@ def read_source(source: Any, root: str | Path | None = None, **options: Any) -> 
 
     Arguments and errors as ``load_dataset``; ``download`` is an option of OGB's data sets.
     """
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | os.PathLike):
         return read_graph(source, **options)
-    name, place = str(source), find_dataset(source, root)
+    source = os.fspath(source)
+    name, place = source, find_dataset(source, root)
     if place is None and READERS["ogb"].accepts(source):
         return read_graph(Path(name).name, root=ogb_root(Path(name), data_root(root)), **options)
     if place is None:
         return _digits(options).graph if name == "digits" else read_graph(source, **options)
-    if any((place / file).is_file() for file in (VENUE_NAMES, ENTITY_PARTS["train"])):
+    if (place / VENUE_NAMES).is_file():
         return _of_place(place, options).graph
+    if (place / ENTITY_PARTS["train"]).is_file():
+        return _with_classes(_of_place(place, options))
     if "format" not in options and _holds_triples(place):
         options["format"] = "triples"
     elif (place / GRAPH_FILE).is_file():
         place = place / GRAPH_FILE
     return read_graph(place, **options)
+
+
+def _with_classes(dataset: Dataset) -> HeteroGraph:
+    """The graph with labels and split among its node data, where ``Dataset.of_graph`` finds them again."""
+    graph = dataset.graph
+    columns = {ntype: dict(own) for ntype, own in graph.node_data.items()}
+    names = dict(graph.class_names)
+    for ntype, labels in dataset.labels.items():
+        masks = {MASKS[part]: mask_of(nodes, labels.num_nodes) for part, nodes in dataset.node_split[ntype].items()}
+        columns.setdefault(ntype, {}).update({"label": labels.to_column(), **masks})
+        if labels.class_names is not None:
+            names[ntype] = np.array(labels.class_names)
+    return replace(graph, node_data=columns, class_names=names)
 
 
 def data_root(root: str | Path | None = None) -> Path | None:
@@ -226,7 +245,8 @@ def _not_found(path: Path, name: str, root: Path | None) -> Exception:
             return needs_root(name)
         return DataError(f"{root / name}: no such file; root= is the folder that holds {name.replace('-', '_')}/")
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
-        return DataError(f"{path}: is a folder without {GRAPH_FILE}; give the graph file itself")
+        kinds = f"{GRAPH_FILE}, triples or the parts of a partition"
+        return DataError(f"{path}: is a folder without {kinds}; give the graph file itself")
     if any(split_suffix(path)) or len(path.parts) > 1:
         hint = "" if root is None else f", or look under {root}"
         return DataError(f"{path}: no such file or folder; check the name{hint}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import ConfigError, DataError, GraphEmbError
+from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, LackingError
 from graph_emb.graph.csr import Duplicates, Graph, SelfLoops
 from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit, check_labels
 from graph_emb.graph.labels import Labels
@@ -154,13 +154,13 @@ def knowledge_graph(dataset: Dataset) -> KnowledgeGraph:
     Entities of all node types share one id space, one type after the other.
 
     Raises:
-        DataError: the graph has one node and one edge type and no relations.
+        LackingError: the graph has one node and one edge type and no relations.
     """
     graph = dataset.graph
     if dataset.triples is not None:
         return dataset.triples
     if is_plain(dataset):
-        raise DataError(f"data set {dataset.name!r} has no relations; models of triples need them")
+        raise LackingError(f"data set {dataset.name!r} has no relations; models of triples need them")
     pieces, offsets = [], graph.node_offsets
     for number, ((source, _, destination), (src, dst)) in enumerate(graph.edges.items()):
         relation = graph.edge_data.get(graph.etypes[number], {}).get(RELATION, np.full(len(src), number))
@@ -210,12 +210,12 @@ def typed_nodes(dataset: Dataset, *, merge_within: bool = False) -> TypedNodes:
         merge_within: As in ``with_reverse``, instead of a reverse type for edge types inside one node type.
 
     Raises:
-        DataError: no node type has labels and a split.
+        LackingError: no node type has labels and a split.
     """
     ntype = next((ntype for ntype in dataset.labels if ntype in dataset.node_split), None)
     if ntype is None:
         missing = "split of its nodes" if dataset.labels else "labels"
-        raise DataError(f"data set {dataset.name!r} has no {missing}; node classification needs both")
+        raise LackingError(f"data set {dataset.name!r} has no {missing}; node classification needs both")
     labels, split = dataset.labels[ntype], dict(dataset.node_split[ntype])
     classes = labels.to_single() if labels.is_single else labels.to_matrix().toarray().astype(np.float32)
     features = {own: values.astype(np.float32) for own, values in dataset.features.items()}

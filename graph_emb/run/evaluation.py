@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graph_emb.config import EvaluateSection
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.settings import short
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.split_accuracy import train_mlp
@@ -201,7 +201,7 @@ def check_networks(
         refuse_set(section, ("mlp",), f"{name}, which has no labels with a split into train, valid and test")
     if section.enabled and section.node_features != "none" and (labelled or NODE_TYPE) not in features:
         hint = "take evaluate.node_features=none, or complete its files"
-        raise DataError(f"data set {name!r} has no node features here; {hint}")
+        raise LackingError(f"data set {name!r} has no node features here; {hint}")
 
 
 def refuse_set(section: EvaluateSection, names: tuple[str, ...], what: str) -> None:

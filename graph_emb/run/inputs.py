@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.config import DatasetSection
+from graph_emb.config import DatasetSection, RunConfig
 from graph_emb.config.schema import IN_MEMORY
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, LackingError
 from graph_emb.core.settings import Settings
 from graph_emb.graph import Graph, read_graph, read_labels
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
+from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import PlainDataset, digest, hold_out_edges, plain_dataset
 from graph_emb.models.skipgram.config import EdgePolicy
@@ -46,6 +48,63 @@ def read_dataset(section: DatasetSection, *, file_format: str | None = None) -> 
     if file_format is not None and place is not None and place.is_file():
         options = {"format": file_format, **options}
     return load_dataset(section.name, section.root, download=section.download, **options)
+
+
+def partition_of(section: DatasetSection) -> Path | None:
+    """The folder of the partition that is the data set; None where it is none."""
+    place = None if section.digest is not None else find_dataset(section.name, section.root)
+    return place.absolute() if place is not None and holds_partition(place) else None
+
+
+def following(config: RunConfig) -> RunConfig:
+    """The configuration under which trainers take the parts of a data set that is a partition.
+
+    Raises:
+        ConfigError: ``parallel`` names another partition, or a method to cut the graph anew.
+    """
+    place, section = partition_of(config.dataset), config.parallel
+    if place is None:
+        return config
+    if section.partition is not None and _folder_of(section.partition) != place.resolve():
+        raise ConfigError(
+            f"parallel.partition = {section.partition!r}: the data set is a partition itself, {place}, whose parts the "
+            "trainers take; leave it out, or give the data set that both were built from"
+        )
+    if section.method != "auto":
+        raise ConfigError(
+            f"parallel.method = {section.method!r} has no effect on the parts of {place}, which is the data set; leave "
+            "it out, or cut the graph anew by graph-emb partition repartition"
+        )
+    if section.mode == "local":
+        return config
+    return config.model_copy(update={"parallel": section.model_copy(update={"partition": str(place)})})
+
+
+def _folder_of(partition: str) -> Path:
+    path = Path(partition).expanduser().resolve()
+    return path.parent if path.is_file() else path
+
+
+@contextmanager
+def lacks_explained(section: DatasetSection, *, trainers: bool = False) -> Iterator[None]:
+    """Where the data set is a partition and lacks something, the error says where that is.
+
+    Args:
+        trainers: Whether there are some, which can follow the parts with another data set too.
+    Raises:
+        LackingError: the one from inside, with the next step.
+    """
+    try:
+        yield
+    except LackingError as error:
+        place = partition_of(section)
+        if place is None:
+            raise
+        follow = f", and --partition {place} to follow its parts" if trainers else ""
+        raise LackingError(
+            f"{error}. {place} is a partition: it holds the training edges and the columns of what it was built from, "
+            f"and no held-out edges; give that data set as --dataset{follow}"
+        ) from error
 
 
 def in_memory(source: Any) -> tuple[Dataset | HeteroGraph, dict[str, str]]:
@@ -88,11 +147,11 @@ def with_validation_edges(data: PlainDataset) -> PlainDataset:
     Weights of repeated edges add up; an edge without one counts 1.
 
     Raises:
-        ConfigError: there are none.
+        LackingError: there are none.
     """
     split, graph = data.link_split, data.graph
     if split is None or "valid" not in split or "train" not in split:
-        raise ConfigError(f"dataset.validation_edges: {data.name} has no validation edges; leave it out")
+        raise LackingError(f"dataset.validation_edges: {data.name} has no validation edges; leave it out")
     held = split["valid"]
     known = graph.edge_weights()
     weights = [np.ones(graph.num_edges, np.float32) if known is None else known, _weights(held)]

@@ -22,6 +22,7 @@ from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.run.inputs import partition_of
 from graph_emb.sampling.blocks import BlockEdges
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
@@ -108,7 +109,10 @@ def start(config: RunConfig) -> Trainers | None:
                 "make them equal"
             )
         if len(set(ranks.group.gather_objects(config_text(config), "start"))) > 1:
-            raise ConfigError("the ranks were given different configurations; start them all with the same arguments")
+            raise ConfigError(
+                "the ranks were given different configurations; start them all with the same arguments, and where the "
+                "data set is a partition, put it at the same path on every machine"
+            )
     except BaseException:
         ranks.close()
         raise
@@ -147,9 +151,15 @@ def cut(graph: HeteroGraph, config: RunConfig, folder: Path, typed: HeteroGraph 
     )
 
 
-def policies_for(ranks: Trainers, config: RunConfig, graph: HeteroGraph | None) -> dict[str, PartPolicy]:
-    """Who owns which row of each node type's table; every rank calls it, the first gives the graph."""
-    made = None if graph is None else assigned(graph, config)
+def policies_for(
+    ranks: Trainers, config: RunConfig, graph: HeteroGraph | None, typed: HeteroGraph | None = None
+) -> dict[str, PartPolicy]:
+    """Who owns which row of each node type's table; every rank calls it, the first gives the graph.
+
+    Args:
+        typed: As in ``assigned``.
+    """
+    made = None if graph is None else assigned(graph, config, typed)
     told = None if made is None else (made.parts, made.num_parts)
     parts_by_type, num_parts = ranks.group.gather_objects(told, "the parts of the nodes")[0]
     policies = {}
@@ -168,7 +178,10 @@ def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = 
     """
     section = config.parallel
     if section.partition is not None:
-        parts = parts_of_nodes(partition.load(section.partition), typed or graph)
+        given = partition.load(section.partition)
+        # without id maps the nodes of a partition that is read as the data set are in its own order
+        by_place = not given.has_id_map("node") and partition_of(config.dataset) == given.path.absolute()
+        parts = parts_of_nodes(given, typed or graph, by_place=by_place)
         return Assignment.of_homogeneous(graph, parts.homogeneous(), parts.num_parts)
     if section.trainers > graph.total_nodes:
         raise ConfigError(
@@ -177,11 +190,13 @@ def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = 
     return assign(graph, section.trainers, section.method, seed=config.seed)
 
 
-def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph) -> Assignment:
+def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph, *, by_place: bool = False) -> Assignment:
     """The part of each node of a graph in a partition of the same nodes, found by their original ids.
 
     Where both have one node type, its name does not count.
 
+    Args:
+        by_place: Nodes have no ids but their places in the partition.
     Raises:
         ConfigError: a node type of the graph, or a node, is not in the partition, or the partition has others.
         DataError: DGL wrote the partition without id maps.
@@ -191,7 +206,8 @@ def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph) -> Assignment:
         name = given.ntypes[0] if len(graph.num_nodes) == len(given.ntypes) == 1 else ntype
         if name not in given.ntypes:
             raise ConfigError(f"parallel.partition: {given.path}: {unknown_name('node type', ntype, given.ntypes)}")
-        known, asked = given.original_ids(name), graph.node_ids.get(ntype, np.arange(num_nodes))
+        known = np.arange(given.num_nodes(name)) if by_place else given.original_ids(name)
+        asked = graph.node_ids.get(ntype, np.arange(num_nodes))
         places = find_ids(known, len(known), asked)
         if (places < 0).any() or len(known) != num_nodes:
             missing = asked[places < 0]

@@ -18,7 +18,7 @@ from graph_emb.formats.embedding_files import Embeddings, save_embeddings
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
-from graph_emb.run.inputs import in_memory
+from graph_emb.run.inputs import following, in_memory, lacks_explained
 from graph_emb.run.machine import peak_memory_mib, versions
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
 from graph_emb.transport import runtime
@@ -84,9 +84,10 @@ def pipeline(
 
     Args:
         model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its defaults.
-        dataset: A known data set or the path of a graph file; or a graph in memory: what ``load_dataset`` gives, or a
-            HeteroGraph, Graph, DGL graph, networkx graph or scipy matrix. The run folder then keeps a description of
-            it, and resume needs the same graph again.
+        dataset: A known data set or the path of a graph file; or a partition (its folder, or opened), whose parts the
+            trainers of a job take; or a graph in memory: what ``load_dataset`` gives, or a HeteroGraph, Graph, DGL
+            graph, networkx graph or scipy matrix. The run folder then keeps a description of it, and resume needs the
+            same graph again.
         root: Folder of the known data sets.
         out: Run folder to write; None writes nothing.
         seed: Of walks, first rows, negatives, held-out edges and label shuffles; default 0.
@@ -108,7 +109,7 @@ def pipeline(
     switch = "evaluate" if isinstance(evaluate, Mapping) else "evaluate.enabled"
     given = {"model": model, "dataset": dataset, "root": root, "seed": seed, switch: evaluate}
     held = None
-    if isinstance(dataset, str | Path):
+    if isinstance(dataset, str | os.PathLike):  # of a PartitionedGraph its folder
         given["dataset"] = {"name": os.fspath(dataset), "digest": None}
     elif dataset is not None and not isinstance(dataset, Mapping):
         held, given["dataset"] = in_memory(dataset)
@@ -140,6 +141,7 @@ def run(
     Args:
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
     """
+    config = following(config)
     checkpoints = _checkpoints(config, out, overwrite, resume)
     ranks = parallel.start(config)
     try:
@@ -251,7 +253,8 @@ class _Run:
         self.seconds: dict[str, float] = {}
         self.findings: list[Finding] = []
         self.history: list[dict[str, Any]] = []
-        self.dataset = self._timed("load", self.family.load)
+        with lacks_explained(self.config.dataset, trainers=ranks is not None):
+            self.dataset = self._timed("load", self.family.load)
 
     def train(self, folder: RunFolder | None, add_files: AddFiles | None = None) -> PipelineResult:
         """Train, save, evaluate, publish."""

@@ -231,7 +231,7 @@ def test_a_recipe_on_data_of_another_kind_is_refused(root: Path) -> None:
         ran("ogbn-arxiv/deepwalk", root, {"dataset": {"name": "ogbl-ddi"}})
     with pytest.raises(ConfigError, match=r"evaluate.predictor = .* has no effect on ogbn-arxiv, which holds out no"):
         ran("ogbl-ddi/deepwalk", root, {"dataset": {"name": "ogbn-arxiv"}})
-    with pytest.raises(ConfigError, match="ogbn-arxiv holds out no edges for validation and test, by which mf is"):
+    with pytest.raises(DataError, match="ogbn-arxiv holds out no edges for validation and test, by which mf is"):
         ran("ogbl-ddi/mf", root, {"dataset": {"name": "ogbn-arxiv"}})
     with pytest.raises(DataError, match="'ogbl-ddi' has no node features here"):
         walked(root, node_features="raw")

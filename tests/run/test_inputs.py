@@ -15,7 +15,7 @@ from scipy import sparse
 import graph_emb as ge
 from graph_emb.compat import dgl as compat_dgl
 from graph_emb.config import config_from
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph import Graph
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import digest, plain_dataset
@@ -155,5 +155,5 @@ def test_validation_edges_join_graph_and_training_part(tmp_path: Path) -> None:
 
 
 def test_validation_edges_are_asked_for_where_there_are_none() -> None:
-    with pytest.raises(ConfigError, match=r"dataset.validation_edges: digits has no validation edges; leave it out"):
+    with pytest.raises(DataError, match=r"dataset.validation_edges: digits has no validation edges; leave it out"):
         ge.pipeline("deepwalk", "digits", validation_edges="trained on", **TINY)

@@ -11,7 +11,7 @@ from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.core.terminal import progress_shown
 
 # They register themselves.
-from graph_emb.graph.readers import edge_list, files_of_types, libraries, matrices, ogb, triples  # noqa: F401
+from graph_emb.graph.readers import edge_list, files_of_types, libraries, matrices, ogb, partitions, triples  # noqa: F401
 from graph_emb.graph.readers.source import READERS, Contents, Reader, ReadOptions, as_path, checked_file, cleaned
 from graph_emb.graph.typed import HeteroGraph
 
@@ -31,6 +31,7 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     ogb            the name of an OGB data set, with ``root=``; or its folder
     chunked        ``metadata.json`` of DGL's chunked format, or its folder
     yaml           a ``.yaml`` file that names the files of each node and edge type
+    partition      the folder of a partition, as a ``PartitionedGraph`` too
     triples        head, relation and tail as text or ``triples.npz``; a folder may hold train, valid and test
     ntriples       RDF N-Triples, ``.nt``
     npz            compressed rows, or ``scipy.sparse.save_npz``

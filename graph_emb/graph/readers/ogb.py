@@ -11,6 +11,7 @@ import numpy as np
 
 from graph_emb.compat.ogb import OGBHetero, OGBLink, OGBNode, read_dataset
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, ReadOptions, Relations, mask_of, register
 from graph_emb.graph.readers.triples import relation_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
@@ -22,7 +23,7 @@ _PREFIXES = ("ogbl-", "ogbl_", "ogbn-", "ogbn_")
     "ogb",
     *("root", "download", "relations"),
     objects=lambda source: isinstance(source, OGBNode | OGBLink | OGBHetero),
-    paths=lambda path: path.name.startswith(_PREFIXES) and "." not in path.name,
+    paths=lambda path: path.name.startswith(_PREFIXES) and "." not in path.name and not holds_partition(path),
 )
 def read_ogb(source: Any, options: ReadOptions) -> Contents:
     """The graph of a node data set with features, labels and masks; of a link data set the training edges only.

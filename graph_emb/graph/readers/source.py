@@ -175,8 +175,8 @@ def register(
 
 
 def as_path(source: Any) -> Path | None:
-    """The path that a string or path object is, None for anything else."""
-    return Path(source) if isinstance(source, str | Path) else None
+    """The path that a string, a path object or the opened partition of a folder is, None for anything else."""
+    return Path(source) if isinstance(source, str | os.PathLike) else None
 
 
 def is_object_of(source: Any, package: str) -> bool:

@@ -29,9 +29,14 @@ JUDGED = ("valid", "test")
 class KGEFamily(Family):
     """See ``graph_emb.run.family.Family``."""
 
+    _typed: HeteroGraph | None = None
+    """The entities with the types and ids that the data set gives them, where it has several types."""
+
     def load(self) -> KnowledgeGraph:
         """Triples with their splits."""
-        graph = knowledge_graph(read_dataset(self.config.dataset, file_format="triples"))
+        dataset = read_dataset(self.config.dataset, file_format="triples")
+        graph = knowledge_graph(dataset)
+        self._typed = None if graph.entity_types is None else dataset.graph
         check_candidates(graph, JUDGED, self.model.candidates)
         tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
         check_memory(graph.num_entities, tables, self.model)
@@ -58,7 +63,8 @@ class KGEFamily(Family):
         if job.ranks is not None:
             graph = _shared(job.ranks, dataset)
             if self._follows_parts:
-                policies = policies_for(job.ranks, self.config, None if dataset is None else _entities(dataset))
+                entities = None if dataset is None else _entities(dataset)
+                policies = policies_for(job.ranks, self.config, entities, self._typed)
                 policy = policies[NODE_TYPE]
         assert graph is not None
         if job.checkpoints is not None and dataset is not None:

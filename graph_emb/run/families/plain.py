@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.config import RunConfig
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import LackingError
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.warm_start import FromFile
@@ -150,7 +150,7 @@ class LinkFamily(PlainFamily):
 
     def _check(self, dataset: PlainDataset) -> None:
         if not {"train", "valid", "test"} <= (dataset.link_split or {}).keys():
-            raise ConfigError(f"{dataset.name} holds out no edges for validation and test, by which mf is trained")
+            raise LackingError(f"{dataset.name} holds out no edges for validation and test, by which mf is trained")
 
     def _num_tables(self) -> int:
         return 1
