@@ -54,7 +54,7 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     if args.labels is not None:
         if args.root is not None:
             raise ConfigError(f"--root {args.root} means nothing with --labels, which is a file")
-        graph = _nodes_of(embeddings)
+        graph = Graph.without_edges(len(embeddings.weights), embeddings.node_ids)
         dataset = PlainDataset(str(args.embeddings), graph, read_labels(args.labels, graph))
         weights = embeddings.weights
     else:
@@ -104,12 +104,6 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
 def _named(args: argparse.Namespace) -> DatasetSection:
     """The data set of --dataset."""
     return section_from("dataset", {"name": args.dataset, "root": args.root})
-
-
-def _nodes_of(embeddings: Embeddings) -> Graph:
-    """The nodes of embeddings as a graph without edges, by whose ids a labels file is read."""
-    nothing = np.zeros(0, dtype=np.int64)
-    return Graph.from_edges(nothing, nothing, len(embeddings.weights), node_ids=embeddings.node_ids)
 
 
 def _in_order(embeddings: Embeddings, dataset: PlainDataset, source: str) -> NDArray[np.floating]:

@@ -23,7 +23,9 @@ DATASET = (
 )
 
 ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
-LABELS = "node labels: a line for each node, its id and its classes"
+LABELS = "node labels: a row for each node, its id and its classes; perhaps a column split"
+SPLIT = "parts of the labelled nodes: rows id,part (train, valid, test), npz masks, or a folder of train and test"
+TEST_EDGES = "edges (or triples) kept out of training to judge links: rows source,target[,part], of test or valid"
 TRUST_PICKLE = "read a pickled graph, which can run any code"
 
 
@@ -134,6 +136,8 @@ TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
     "formats": ("output.formats", listed, "A,B", "npy, parquet, word2vec, pt; default: npy"),
     "download": ("dataset.download", True, None, "fetch a known data set that is missing"),
     "labels": ("dataset.labels", str, "FILE", LABELS),
+    "split": ("dataset.split", str, "FILE", SPLIT),
+    "test_edges": ("dataset.test_edges", str, "FILE", TEST_EDGES),
     "hold_out": ("dataset.hold_out", None, "SHARE", "edges kept out of training to judge link prediction"),
     "directed": ("model.symmetrize", False, None, "walk along the edges only, not against them"),
     "trust_pickle": ("dataset.trust_pickle", True, None, TRUST_PICKLE),

@@ -26,7 +26,9 @@ REPEATS = {
     "never": "the same seed gives other bits each time: rows are changed without an order (sgd: see --threads 1)",
 }
 """Of runs that do not give the same bits for every number of threads."""
-NOT_OF_RECIPES = ("model", "dataset", "labels", "hold_out", "config", "directed", "trust_pickle", "no_eval")
+NOT_OF_RECIPES = (
+    *("model", "dataset", "labels", "split", "test_edges", "hold_out", "config", "directed", "trust_pickle", "no_eval"),
+)
 """Flags that mean nothing beside ``--recipe``."""
 
 

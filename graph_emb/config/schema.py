@@ -42,7 +42,10 @@ IN_MEMORY = "in memory: "
 """How the name of a data set begins that describes a graph in memory."""
 
 
-NO_READ_OPTIONS = {"name", "digest", "root", "download", "labels", "hold_out", "validation_edges"}
+NO_READ_OPTIONS = {
+    *("name", "digest", "root", "download", "labels", "split", "label_type"),
+    *("hold_out", "test_edges", "validation_edges"),
+}
 
 
 class DatasetSection(Settings):
@@ -53,6 +56,13 @@ class DatasetSection(Settings):
     root: str | None = Field(default=None, description="folder of the known data sets; null: $GRAPH_EMB_DATA")
     download: bool = Field(default=False, description="fetch an OGB data set that is missing")
     labels: str | None = Field(default=None, description="a file of node labels, read by the graph's ids")
+    split: str | None = Field(
+        default=None, description="file or folder of the train, valid and test nodes; null: the labels file's columns"
+    )
+    label_type: str | None = Field(default=None, description="the node type that labels and split are of")
+    test_edges: str | None = Field(
+        default=None, description="a file of edges or triples kept out of training, of test or valid"
+    )
     hold_out: Number = Field(
         default=0.0, ge=0, lt=1, description="share of the edges kept out of training to judge link prediction"
     )
@@ -85,6 +95,14 @@ class DatasetSection(Settings):
     def _digest_is_of_a_graph_in_memory(self) -> DatasetSection:
         if self.digest is not None and not self.name.startswith(IN_MEMORY):
             raise ValueError(f"digest={self.digest} is of a graph in memory, not of {self.name}; set it to null")
+        return self
+
+    @model_validator(mode="after")
+    def _own_files_fit(self) -> DatasetSection:
+        if self.label_type is not None and self.labels is None and self.split is None:
+            raise ValueError(f"label_type={self.label_type!r} has no effect without labels or split; leave it out")
+        if self.test_edges is not None and self.hold_out:
+            raise ValueError(f"test_edges and hold_out={self.hold_out} both hold out edges; give one of them")
         return self
 
     @property

@@ -127,6 +127,11 @@ class Graph:
         rows = to_rows(heads, tails, values, count, directed=directed, duplicates=duplicates, self_loops=self_loops)
         return cls(*rows, directed=directed, node_ids=names)
 
+    @classmethod
+    def without_edges(cls, num_nodes: int, node_ids: ArrayLike | None = None) -> Graph:
+        """N nodes alone, by whose ids a file about nodes is read."""
+        return cls.from_edges(np.zeros(0, np.int64), np.zeros(0, np.int64), num_nodes, node_ids=node_ids)
+
     @property
     def num_nodes(self) -> int:
         """N."""

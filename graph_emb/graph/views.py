@@ -214,8 +214,10 @@ def typed_nodes(dataset: Dataset, *, merge_within: bool = False) -> TypedNodes:
     """
     ntype = next((ntype for ntype in dataset.labels if ntype in dataset.node_split), None)
     if ntype is None:
-        missing = "split of its nodes" if dataset.labels else "labels"
-        raise LackingError(f"data set {dataset.name!r} has no {missing}; node classification needs both")
+        missing, key = ("split of its nodes", "split") if dataset.labels else ("labels", "labels")
+        raise LackingError(
+            f"data set {dataset.name!r} has no {missing}; node classification needs both; name a file, dataset.{key}"
+        )
     labels, split = dataset.labels[ntype], dict(dataset.node_split[ntype])
     classes = labels.to_single() if labels.is_single else labels.to_matrix().toarray().astype(np.float32)
     features = {own: values.astype(np.float32) for own, values in dataset.features.items()}
@@ -265,25 +267,59 @@ def hold_out_edges(graph: Graph, valid: float = 0.1, test: float = 0.1, seed: in
     if seed < 0:
         raise ConfigError(f"seed={seed}: expected an integer of at least 0")
     rng = np.random.default_rng(seed)
-    edges, weights = graph.edges(), graph.edge_weights()
+    edges = graph.edges()
     candidates = np.flatnonzero(edges[:, 0] != edges[:, 1])
     num_valid, num_test = round(valid * len(candidates)), round(test * len(candidates))
     if len(edges) <= num_valid + num_test:
         raise DataError(f"graph: {len(edges)} edges, {num_valid + num_test} held out; none is left to train on")
     order = rng.permutation(candidates)
     held_out = {"valid": np.sort(order[:num_valid]), "test": np.sort(order[num_valid : num_valid + num_test])}
-    negatives = _non_edges(graph, num_valid + num_test, rng)
     kept = np.ones(len(edges), dtype=bool)
     for places in held_out.values():
         kept[places] = False
+    return _split_edges(graph, graph, kept, {part: edges[places] for part, places in held_out.items()}, rng)
+
+
+def hold_out_given(graph: Graph, given: Mapping[str, NDArray[np.int64]], seed: int = 0) -> tuple[Graph, LinkSplit, int]:
+    """A training graph without some given edges, and these with as many negatives; drawn as in ``hold_out_edges``.
+
+    Args:
+        given: Of ``valid`` and ``test``, as far as there are: node numbers, (count, 2), distinct edges of two nodes, in
+            the graph or not; of an undirected graph the smaller node first.
+        seed: Of the negatives.
+    Returns:
+        The training graph, the split, and how many of the given edges were in the graph.
+    Raises:
+        DataError: as ``hold_out_edges``.
+    """
+    edges, held = graph.edges(), np.concatenate(list(given.values()))
+    kept = ~np.isin(edges @ [graph.num_nodes, 1], held @ [graph.num_nodes, 1])
+    if not kept.any():
+        raise DataError(f"graph: {len(edges)} edges, {len(held)} held out; none is left to train on")
+    ends, ids = np.concatenate([edges, held]), graph.node_ids
+    whole = Graph.from_edges(ends[:, 0], ends[:, 1], graph.num_nodes, None, graph.directed, ids)
+    train, split = _split_edges(graph, whole, kept, given, np.random.default_rng(seed))
+    return train, split, int((~kept).sum())
+
+
+def _split_edges(
+    graph: Graph,
+    whole: Graph,
+    kept: NDArray[np.bool_],
+    held_out: Mapping[str, NDArray[np.int64]],
+    rng: np.random.Generator,
+) -> tuple[Graph, LinkSplit]:
+    """The kept edges of a graph as a graph, and the held-out ones with as many pairs that are no edges of ``whole``."""
+    edges, weights = graph.edges()[kept], graph.edge_weights()
+    negatives = _non_edges(whole, sum(map(len, held_out.values())), rng)
     num_nodes = None if graph.node_ids is not None else graph.num_nodes
     weights = None if weights is None else weights[kept]
-    train = Graph.from_edges(edges[kept, 0], edges[kept, 1], num_nodes, weights, graph.directed, graph.node_ids)
-    return train, {
-        "train": {"edge": edges[kept]},
-        "valid": {"edge": edges[held_out["valid"]], "edge_neg": negatives[:num_valid]},
-        "test": {"edge": edges[held_out["test"]], "edge_neg": negatives[num_valid:]},
-    }
+    train = Graph.from_edges(edges[:, 0], edges[:, 1], num_nodes, weights, graph.directed, graph.node_ids)
+    split, first = {"train": {"edge": edges}}, 0
+    for part, held in held_out.items():
+        split[part] = {"edge": held, "edge_neg": negatives[first : first + len(held)]}
+        first += len(held)
+    return train, split
 
 
 def _non_edges(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -41,11 +41,14 @@ CONVENTIONS: dict[str, tuple[str, ...]] = {
 """The conventions in which a rule differs; see ``graph_emb.optimizer.PRESETS``."""
 
 PLAIN_FILES = (
-    "labels", "hold_out", "directed", "weight", "duplicates", "self_loops", "num_nodes", "ids", "header", "separator",
-    "comment", "columns", "validation_edges",
+    "hold_out", "test_edges", "directed", "weight", "duplicates", "self_loops", "num_nodes", "ids", "header",
+    "separator", "comment", "columns", "validation_edges",
 )  # fmt: skip
 """Fields of the data set that are about graphs of one node type."""
+OF_LABELS = ("dataset.labels", "dataset.split", "dataset.label_type")
+"""Fields about the classes of nodes."""
 OF_FROZEN_ROWS = (
+    *OF_LABELS,
     *(f"dataset.{field}" for field in (*PLAIN_FILES, "format")),
     "train.log_interval",
     "parallel.hogwild",

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graph_emb.config import EvaluateSection
+from graph_emb.config import EvaluateSection, RunConfig
 from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.settings import short
 from graph_emb.core.threads import torch_threads
@@ -80,12 +80,10 @@ def evaluate(
         with torch_threads(threads):
             matrix = with_features(weights, dataset.features, section.node_features)
             findings.append(judge_by_mlp(matrix, dataset.labels, dataset.node_split, section, network_seed, progress))
-    elif dataset.labels is not None and _is_split(dataset):
-        from graph_emb.evaluate.split_accuracy import split_accuracy
-
+    elif dataset.labels is not None and is_split(dataset.labels, dataset.node_split):
         assert dataset.node_split is not None
-        accuracy = split_accuracy(weights, dataset.labels, dataset.node_split, threads=threads, progress=progress)
-        findings.append(Finding("split_accuracy", "node classification, the data set's split", accuracy))
+        split = dataset.node_split
+        findings.append(judge_split(weights, dataset.labels, split, threads=threads, progress=progress))
     elif dataset.labels is not None:
         findings.append(judge_classes(weights, dataset, section, seed, threads=threads, progress=progress))
     if section.predictor is not None:
@@ -157,10 +155,43 @@ def with_features(weights: NDArray[np.floating], features: NDArray[Any] | None, 
     return torch.cat([F.normalize(given, dim=0) if how == "unit columns" else given, rows], dim=1)
 
 
-def _is_split(dataset: PlainDataset) -> bool:
-    """Whether classes are judged by the data set's own split rather than by shares of the labelled nodes."""
-    labels, split = dataset.labels, dataset.node_split
+def is_split(labels: Labels | None, split: NodeSplit | None) -> bool:
+    """Whether classes are judged by a split of the nodes rather than by shares of the labelled nodes."""
     return labels is not None and split is not None and labels.is_single and {"train", "test"} <= split.keys()
+
+
+def judge_split(
+    weights: NDArray[np.floating],
+    labels: Labels,
+    split: NodeSplit,
+    suffix: str = "",
+    *,
+    threads: int | None = None,
+    progress: bool = False,
+) -> Finding:
+    """Accuracy of logistic regression on the parts of a split of nodes with one class each.
+
+    Args:
+        suffix: Of the finding's name.
+    """
+    from graph_emb.evaluate.split_accuracy import split_accuracy
+
+    accuracy = split_accuracy(weights, labels, split, threads=threads, progress=progress)
+    return Finding(f"split_accuracy{suffix}", "node classification, the data set's split", accuracy)
+
+
+def check_own_split(config: RunConfig, labels: Labels | None, split: NodeSplit | None) -> None:
+    """Refuse a split of files that nothing reads.
+
+    Raises:
+        ConfigError: nodes have several classes, which shares of the labelled nodes judge, whatever the split.
+    """
+    section, own = config.evaluate, config.dataset.split or config.dataset.labels
+    if section.enabled and section.mlp is None and own and labels is not None and split and not labels.is_single:
+        raise ConfigError(
+            f"{own}: its split has no effect on nodes of several classes, which evaluate.ratios judges; leave the "
+            "split out, or set evaluate.mlp"
+        )
 
 
 def check_section(section: EvaluateSection, dataset: PlainDataset) -> None:
@@ -170,7 +201,7 @@ def check_section(section: EvaluateSection, dataset: PlainDataset) -> None:
         ConfigError: shares of the labelled nodes where none are drawn, or scores of edges where none are held out.
     """
     name, features = dataset.name, {} if dataset.features is None else {NODE_TYPE: dataset.features}
-    if dataset.labels is None or _is_split(dataset) or section.mlp is not None:
+    if dataset.labels is None or is_split(dataset.labels, dataset.node_split) or section.mlp is not None:
         refuse_set(section, ("ratios", "shuffles"), f"{name}, of whose labelled nodes no shares are drawn")
     if dataset.link_split is None:
         refuse_set(section, ("hits", "scorer"), f"{name}, which holds out no edges (dataset.hold_out)")

@@ -13,27 +13,38 @@ from numpy.typing import NDArray
 
 from graph_emb.config import DatasetSection, RunConfig
 from graph_emb.config.schema import IN_MEMORY
-from graph_emb.core.errors import ConfigError, DataError, LackingError
+from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
 from graph_emb.core.settings import Settings
-from graph_emb.graph import Graph, read_graph, read_labels
+from graph_emb.graph import Graph, read_graph
 from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.datasets import Dataset, find_dataset, load_dataset
+from graph_emb.graph.edge_files import read_held_out_edges, read_held_out_triples, without_held_out
+from graph_emb.graph.label_files import read_labels_and_split, read_split
 from graph_emb.graph.readers.partitions import holds_partition
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.graph.views import PlainDataset, digest, hold_out_edges, plain_dataset
+from graph_emb.graph.views import PlainDataset, digest, hold_out_edges, hold_out_given, plain_dataset
 from graph_emb.models.skipgram.config import EdgePolicy
+
+REMOVED = "held-out edges removed"
+"""The count of edges of the graph that a file keeps out of training."""
 
 
 def read_dataset(section: DatasetSection, *, file_format: str | None = None) -> Dataset:
-    """The configured data set.
+    """The configured data set, with the labels and the split of files in place of its own.
 
     Args:
-        section: Its name, its root and the options of its reader.
+        section: Its name, its root, the options of its reader, and those files.
         file_format: Format of a single file, where the section does not say it.
     Raises:
-        DataError: missing or damaged data.
+        DataError: missing or damaged data, or labels or a split of another graph.
         ConfigError: an option that means nothing to this data set.
     """
+    return with_files(read_own(section, file_format), section)
+
+
+def read_own(section: DatasetSection, file_format: str | None = None) -> Dataset:
+    """The configured data set with the labels and the split that it brings itself; otherwise as ``read_dataset``."""
     options = section.read_options()
     if section.held is not None and section.digest is None:
         return section.held  # what an earlier seed has read
@@ -107,6 +118,51 @@ def lacks_explained(section: DatasetSection, *, trainers: bool = False) -> Itera
         ) from error
 
 
+def with_files(dataset: Dataset, section: DatasetSection) -> Dataset:
+    """The data set with the labels and split of one node type that ``labels`` and ``split`` name, and no others.
+
+    Without these two it stays as it is. A split that both files have is that of ``split``; labels of a file without a
+    split have none.
+
+    Raises:
+        DataError: the files are damaged, of another graph, or the split does not fit the labels.
+        ConfigError: no labels, or several node types they could be of.
+    """
+    if section.labels is None and section.split is None:
+        return dataset
+    ntype, split = _labelled_type(dataset, section), None
+    nodes = Graph.without_edges(dataset.graph.num_nodes[ntype], dataset.graph.node_ids.get(ntype))
+    if section.labels is not None:
+        labels, split = read_labels_and_split(section.labels, nodes)
+    elif ntype in dataset.labels:
+        labels = dataset.labels[ntype]
+    else:
+        raise ConfigError(f"dataset.split = {section.split}: {dataset.name} has no labels; give dataset.labels, too")
+    if section.split is not None:
+        split = read_split(section.split, nodes)
+    return replace(
+        dataset,
+        labels={ntype: labels},
+        node_split={} if split is None else {ntype: split.checked(labels)},
+        groups=dataset.groups if section.labels is None else dataset.groups - {ntype},
+    )
+
+
+def _labelled_type(dataset: Dataset, section: DatasetSection) -> str:
+    """The node type that the files are of."""
+    types, asked = dataset.graph.ntypes, section.label_type
+    if asked is not None and len(types) == 1:
+        raise ConfigError(f"dataset.label_type = {asked!r} has no effect on {dataset.name}, which has one node type")
+    if asked is not None:
+        if asked not in types:
+            raise unknown_name("node type", asked, types)
+        return asked
+    choices = list(dataset.labels) if section.labels is None and dataset.labels else types
+    if len(choices) > 1:
+        raise ConfigError(f"dataset.label_type is missing; {dataset.name} has the node types {', '.join(choices)}")
+    return choices[0]
+
+
 def in_memory(source: Any) -> tuple[Dataset | HeteroGraph, dict[str, str]]:
     """A graph in memory for a section to hold, and the fields of that section that describe it."""
     held = source if isinstance(source, Dataset) else read_graph(source)
@@ -119,7 +175,7 @@ def in_memory(source: Any) -> tuple[Dataset | HeteroGraph, dict[str, str]]:
 def read_plain_dataset(
     section: DatasetSection, seed: int = 0, *, symmetrize: bool = True, duplicates: Duplicates | None = None
 ) -> PlainDataset:
-    """The view that walks and LINE take, with the labels of a file and without the edges that are held out.
+    """The view that walks and LINE take, without the edges that are held out.
 
     Args:
         section: The data set and the options of its reader.
@@ -134,10 +190,7 @@ def read_plain_dataset(
     dataset = plain_dataset(read_dataset(section), symmetrize=symmetrize, duplicates=duplicates)
     if dataset.graph.num_arcs == 0:
         raise DataError(f"{section.name}: the graph has {dataset.graph.num_nodes} nodes and no edges to walk on")
-    if section.labels is not None:
-        dataset = replace(dataset, labels=read_labels(section.labels, dataset.graph), node_split=None)
-    if section.hold_out > 0:
-        dataset = _hold_out(dataset, section.hold_out, seed)
+    dataset = with_held_out(dataset, section, seed)
     return dataset if section.validation_edges is None else with_validation_edges(dataset)
 
 
@@ -183,7 +236,7 @@ def edge_policy(model: Settings) -> dict[str, Any]:
 
 def absolute_paths(section: DatasetSection) -> DatasetSection:
     """The section with its local paths made absolute, so that a written configuration works from any folder."""
-    paths = {name: getattr(section, name) for name in ("name", "root", "labels")}
+    paths = {name: getattr(section, name) for name in ("name", "root", "labels", "split", "test_edges")}
     found = {name: str(Path(path).absolute()) for name, path in paths.items() if path and _exists(path)}
     return section.model_copy(update=found)
 
@@ -195,11 +248,48 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _hold_out(dataset: PlainDataset, share: float, seed: int) -> PlainDataset:
+def with_held_out(dataset: PlainDataset, section: DatasetSection, seed: int) -> PlainDataset:
+    """The data set without the edges that ``hold_out`` or ``test_edges`` keep out of training, and judged by them.
+
+    Raises:
+        DataError: a file that is damaged or of another graph, or no edge is left.
+        ConfigError: the data set has held-out edges of its own.
+    """
+    key = "test_edges" if section.test_edges is not None else "hold_out"
+    if not getattr(section, key):
+        return dataset
     if dataset.link_split is not None:
-        raise ConfigError(f"dataset.hold_out = {share}: {dataset.name} has held-out edges of its own; leave it at 0")
-    graph, split = hold_out_edges(dataset.graph, valid=0.0, test=share, seed=seed)
+        raise ConfigError(
+            f"dataset.{key} = {getattr(section, key)}: {dataset.name} has held-out edges of its own; leave it out"
+        )
+    if section.test_edges is not None:
+        given = read_held_out_edges(section.test_edges, dataset.graph)
+        graph, split, removed = hold_out_given(dataset.graph, given, seed)
+        counts = {**dataset.counts, **({REMOVED: removed} if removed else {})}
+        return replace(dataset, graph=graph, link_split=split, counts=counts)
+    graph, split = hold_out_edges(dataset.graph, valid=0.0, test=section.hold_out, seed=seed)
     if not len(split["test"]["edge"]):
-        raise ConfigError(f"dataset.hold_out = {share}: less than one of {dataset.graph.num_edges} edges; raise it")
+        raise ConfigError(
+            f"dataset.hold_out = {section.hold_out}: less than one of {dataset.graph.num_edges} edges; raise it"
+        )
     parts = {part: tables for part, tables in split.items() if len(tables["edge"])}
     return replace(dataset, graph=graph, link_split=parts)
+
+
+def with_held_out_triples(graph: KnowledgeGraph, section: DatasetSection) -> tuple[KnowledgeGraph, dict[str, int]]:
+    """The triples without those that ``test_edges`` keeps out of training, and how many these were.
+
+    Raises:
+        DataError: a file that is damaged or of another graph, or no triple is left.
+        ConfigError: the graph has a part of its own with one of that name.
+    """
+    if section.test_edges is None:
+        return graph, {}
+    given = read_held_out_triples(section.test_edges, graph)
+    for part in given:
+        if part in graph.parts:
+            raise ConfigError(
+                f"dataset.test_edges = {section.test_edges}: {graph.name} has {part} triples of its own; leave it out"
+            )
+    held, removed = without_held_out(graph, given)
+    return held, {REMOVED: removed} if removed else {}

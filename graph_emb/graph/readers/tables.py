@@ -150,6 +150,48 @@ def lines_of(file: Path, comment: str = "", block_bytes: int = 1 << 16) -> Itera
         yield from numbered_lines(file, text, first, comment)
 
 
+def rows_of(file: Path, comment: str = "#%") -> Iterator[tuple[int, list[str]]]:
+    """Number and cells, as text, of each row of a text or Parquet file; Parquet's row 0 has the names of its columns.
+
+    Comma, tab or blanks separate the cells of a text, as its first line shows.
+
+    Raises:
+        DataError: no such file, damaged, no text, or a cell that is too long; names file, line and value.
+    """
+    if is_parquet(checked_file(file)):
+        columns = read_columns(file)
+        yield 0, list(columns)
+        of_columns = [[_cell(value) for value in column.to_pylist()] for column in columns.values()]
+        yield from ((row, list(cells)) for row, cells in enumerate(zip(*of_columns, strict=True), 1))
+        return
+    separator: str | None = None
+    for line, text in lines_of(file, comment, 1 << 22):
+        separator = separator or separator_of(text, ",\t")
+        try:
+            row = text.split() if separator == " " else next(csv.reader([text.strip(" \r\n")], delimiter=separator))
+        except csv.Error as error:
+            raise DataError(f"{file}, line {line}: {error}") from error
+        cells = [cell.strip() for cell in row]
+        if max(map(len, cells)) > MAX_ID_LENGTH:
+            raise DataError(f"{file}, line {line}: a cell has more than {MAX_ID_LENGTH} characters; is it a table?")
+        yield line, cells
+
+
+def _cell(value: Any) -> str:
+    """A value of Parquet as a text file has it; the values of a list are joined by ";"."""
+    if isinstance(value, list):
+        return ";".join(map(_cell, value))
+    if value is None or value != value:
+        return ""
+    whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return str(int(value) if whole else value).strip()
+
+
+def place_of(file: Path, row: int) -> str:
+    """A row of ``rows_of`` for an error."""
+    return f"{file}, {'row' if is_parquet(file) else 'line'} {row}"
+
+
 def read_columns(
     file: Path,
     names: Sequence[str] | None = None,

@@ -11,7 +11,16 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number
 from graph_emb.graph.typed import EdgeType
 from graph_emb.models.links.config import MetricName, NegativesName, PrecisionName
-from graph_emb.models.settings import OF_FROZEN_ROWS, At, Epochs, MaybeBatchSize, ModelSettings, RuleName, WeightDecay
+from graph_emb.models.settings import (
+    OF_FROZEN_ROWS,
+    OF_LABELS,
+    At,
+    Epochs,
+    MaybeBatchSize,
+    ModelSettings,
+    RuleName,
+    WeightDecay,
+)
 
 LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
 
@@ -31,7 +40,7 @@ class GNNConfig(ModelSettings):
     """
 
     family: ClassVar[str] = "gnn"
-    without: ClassVar[tuple[str, ...]] = OF_FROZEN_ROWS
+    without: ClassVar[tuple[str, ...]] = tuple(path for path in OF_FROZEN_ROWS if path not in OF_LABELS)
     rates: ClassVar[Mapping[str, float]] = {}  # lr has a value
 
     dim: Count = Field(default=64, ge=1, le=65_536, description="width of the learnable inputs")
@@ -151,6 +160,7 @@ class SAGEConfig(GNNConfig):
             data set's.
     """
 
+    without: ClassVar[tuple[str, ...]] = tuple(path for path in GNNConfig.without if path != "dataset.test_edges")
     for_links: ClassVar[tuple[str, ...]] = ("predictor_layers", "negatives", "precision", "metrics")
     """Fields of the link predictor, which classes of nodes do without."""
 

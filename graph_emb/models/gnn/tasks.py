@@ -86,6 +86,11 @@ class NodeTask:
         return self.truth.dim() == 1
 
     @property
+    def has_valid(self) -> bool:
+        """Whether there is a validation part, by which an epoch is chosen."""
+        return "valid" in self.nodes
+
+    @property
     def num_outputs(self) -> int:
         """C."""
         return int(self.truth.max()) + 1 if self.is_single else self.truth.shape[1]
@@ -116,8 +121,9 @@ class LinkTask:
     """Link prediction: edges against pairs of nodes that no edge joins.
 
     Attributes:
-        split: Arrays as ``train_link_predictor`` takes them: "edge" (E, 2) of "train", "valid" and "test"; for the last
-            two "edge_neg" (M, 2), or "target_node_neg" (E, M), wrong targets for the source of each edge.
+        split: Arrays as ``train_link_predictor`` takes them: "edge" (E, 2) of "train", "test" and, where something is
+            chosen by it, "valid"; for the last two "edge_neg" (M, 2), or "target_node_neg" (E, M), wrong targets for
+            the source of each edge.
         metrics: "hits@K", "mrr" or "rocauc"; the first one decides about early stopping.
     Raises:
         ConfigError: an unknown metric, or none.
@@ -131,3 +137,8 @@ class LinkTask:
             raise ConfigError("metrics is empty; name at least one, such as 'hits@20'")
         for metric in self.metrics:
             measure(metric)  # raises where it is unknown
+
+    @property
+    def has_valid(self) -> bool:
+        """Whether there is a validation part, by which an epoch is chosen."""
+        return "valid" in self.split

@@ -246,7 +246,7 @@ def _fit(
                 config,
                 epoch,
                 training.evaluate,
-                has_valid=isinstance(task, LinkTask) or "valid" in task.nodes,
+                has_valid=task.has_valid,
                 progress=progress and trainer.rank == 0,
                 on_evaluation=on_evaluation,
                 begun=begun,
@@ -394,7 +394,7 @@ class LinkTraining(Objective):
             trainer, torch.arange(len(edges)), trainer.owned(edges[:, 0]), trainer.network.module, predictor
         )
         self._task, self._edges = task, edges
-        self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")}
+        self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")[not task.has_valid :]}
         self._draw = negative_draw(config.negatives, task.split, num_nodes)
         self._network = predictor
         self._predictor = DataParallel(predictor, trainer.group)

@@ -46,7 +46,10 @@ class KGEConfig(ModelSettings):
     """
 
     family: ClassVar[str] = "kge"
-    without: ClassVar[tuple[str, ...]] = (*OF_FROZEN_ROWS, "train.device")
+    without: ClassVar[tuple[str, ...]] = (
+        *(path for path in OF_FROZEN_ROWS if path != "dataset.test_edges"),
+        "train.device",
+    )
     rates: ClassVar[Mapping[str, float]] = DEFAULT_LR
     halves: ClassVar[bool] = True
     """Whether a row is two halves, so that ``dim`` is even."""

@@ -68,6 +68,10 @@ class LinkPredictorConfig(Settings):
         return self
 
 
+TAKEN = ("dataset.test_edges", "dataset.validation_edges", "evaluate.predictor")
+"""Fields that mean something to rows which learn with the predictor."""
+
+
 class MatrixFactorizationConfig(ModelSettings):
     """A row for each node, trained together with the link predictor; the defaults are OGB's ``mf.py`` for ogbl-ddi.
 
@@ -83,7 +87,7 @@ class MatrixFactorizationConfig(ModelSettings):
 
     family: ClassVar[str] = "links"
     without: ClassVar[tuple[str, ...]] = (
-        *(path for path in OF_FROZEN_ROWS if path not in ("dataset.validation_edges", "evaluate.predictor")),
+        *(path for path in OF_FROZEN_ROWS if path not in TAKEN),
         "train.device",
         "parallel.mode",
         "checkpoint.every",

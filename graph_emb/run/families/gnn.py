@@ -22,7 +22,7 @@ from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding, SeedsResult, each_seed
 from graph_emb.run.family import Family, Trained, TrainingJob
-from graph_emb.run.inputs import read_dataset
+from graph_emb.run.inputs import read_own, with_files, with_held_out
 from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
@@ -47,12 +47,14 @@ class GNNData:
         graph: Messages follow its edges.
         task: Classes or links.
         features: By node type.
+        counts: Edges that were merged, added and held out.
     """
 
     name: str
     graph: HeteroGraph
     task: NodeTask | LinkTask
     features: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +83,20 @@ class GNNFamily(Family):
 
     def load(self) -> GNNData:
         """Graph, task and features."""
-        dataset = read_dataset(self.config.dataset)
-        if isinstance(self.model, SAGEConfig) and dataset.link_split is not None:
-            data = _links(plain_dataset(dataset), self.model.metrics)
+        section = self.config.dataset
+        dataset = read_own(section)
+        if isinstance(self.model, SAGEConfig) and (dataset.link_split is not None or section.test_edges is not None):
+            for name in ("labels", "split"):
+                if value := getattr(section, name):
+                    raise ConfigError(f"dataset.{name} = {value} has no effect on links, which sage predicts here")
+            plain = with_held_out(plain_dataset(dataset), section, self.config.seed)
+            data = _links(plain, self.model.metrics)
         else:
+            dataset = with_files(dataset, section)
             nodes = typed_nodes(dataset, merge_within=getattr(self.model, "within_types", None) is not None)
             data = GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
         if not self.model.features:
-            data = GNNData(data.name, data.graph, data.task)
+            data = replace(data, features={})
         self._check(data)
         rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
         averages, width = int(self.model.ema_decay > 0), self.num_saved(data) / max(1, rows)
@@ -125,6 +133,7 @@ class GNNFamily(Family):
             "node_types": len(graph.num_nodes),
             "edge_types": len(graph.edges),
             "features": sorted(dataset.features),
+            **({"counts": dict(dataset.counts)} if dataset.counts else {}),
         }
 
     def num_saved(self, dataset: GNNData) -> int:
@@ -212,17 +221,17 @@ class GNNFamily(Family):
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""
         kind = "node classes" if isinstance(dataset.task, NodeTask) else "link prediction"
-        has_valid = isinstance(dataset.task, LinkTask) or "valid" in dataset.task.nodes
-        chosen = "at the best validation value" if has_valid else "after the last epoch"
+        chosen = "at the best validation value" if dataset.task.has_valid else "after the last epoch"
         return [Finding("graph_network", f"{kind}, {chosen}", trained.model)]
 
 
 def _links(dataset: PlainDataset, metrics: tuple[str, ...] | None) -> GNNData:
-    """An OGB link data set: messages along and against its training edges."""
+    """A data set with held-out edges: messages along and against its training edges."""
     metrics = metrics or LINK_METRICS.get(dataset.name, LinkTask.metrics)
     features = {} if dataset.features is None else {NODE_TYPE: dataset.features.astype(np.float32)}
     assert dataset.link_split is not None
-    return GNNData(dataset.name, read_graph(dataset.graph), LinkTask(dataset.link_split, metrics), features)
+    task = LinkTask(dataset.link_split, metrics)
+    return GNNData(dataset.name, read_graph(dataset.graph), task, features, dataset.counts)
 
 
 def _tables(dataset: GNNData | None, result: GNNResult) -> dict[str, Embeddings]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
-from graph_emb.run.inputs import read_dataset
+from graph_emb.run.inputs import read_dataset, with_held_out_triples
 from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers, policies_for
 
@@ -29,13 +29,14 @@ JUDGED = ("valid", "test")
 class KGEFamily(Family):
     """See ``graph_emb.run.family.Family``."""
 
+    _counts: Mapping[str, int] = {}
     _typed: HeteroGraph | None = None
     """The entities with the types and ids that the data set gives them, where it has several types."""
 
     def load(self) -> KnowledgeGraph:
         """Triples with their splits."""
         dataset = read_dataset(self.config.dataset, file_format="triples")
-        graph = knowledge_graph(dataset)
+        graph, self._counts = with_held_out_triples(knowledge_graph(dataset), self.config.dataset)
         self._typed = None if graph.entity_types is None else dataset.graph
         check_candidates(graph, JUDGED, self.model.candidates)
         tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
@@ -50,6 +51,7 @@ class KGEFamily(Family):
             "relations": dataset.num_relations,
             "triples": len(dataset.train),
             **{f"{part}_triples": len(triples) for part, triples in dataset.parts.items() if part != "train"},
+            **({"counts": self._counts} if self._counts else {}),
         }
 
     def num_saved(self, dataset: KnowledgeGraph) -> int:

@@ -13,7 +13,16 @@ from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.run import parallel
-from graph_emb.run.evaluation import Finding, check_networks, judge_by_mlp, refuse_set, with_features
+from graph_emb.run.evaluation import (
+    Finding,
+    check_networks,
+    check_own_split,
+    is_split,
+    judge_by_mlp,
+    judge_split,
+    refuse_set,
+    with_features,
+)
 from graph_emb.run.families.plain import fit_skipgram, saved_width, training_metrics
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import read_dataset
@@ -31,7 +40,12 @@ class MetapathFamily(Family):
         labelled = next((ntype for ntype in types if ntype in dataset.labels and ntype in dataset.node_split), None)
         split = None if labelled is None else dataset.node_split[labelled]
         check_networks(section, dataset.name, labelled, split, dataset.features)
-        if not any(ntype in dataset.labels and ntype not in dataset.groups for ntype in types):
+        for ntype in dataset.labels:
+            check_own_split(self.config, dataset.labels[ntype], dataset.node_split.get(ntype))
+            if ntype not in types and (self.config.dataset.labels or self.config.dataset.split):
+                raise ConfigError(f"labels of {ntype} have no effect: the metapath passes {', '.join(types)}")
+        shared = [ntype for ntype in types if ntype in dataset.labels and ntype not in dataset.groups]
+        if all(is_split(dataset.labels[ntype], dataset.node_split.get(ntype)) for ntype in shared):
             what = f"{dataset.name}, of whose labelled nodes no shares are drawn"
             refuse_set(section, ("ratios", "shuffles"), what)
         check_memory(dataset.graph.total_nodes, self.model.tables, self.model)
@@ -91,6 +105,9 @@ class MetapathFamily(Family):
                 with torch_threads(self.config.train.threads):
                     judged = judge_by_mlp(matrix, labels, dataset.node_split[ntype], section, network_seed, progress)
                 found.append(judged)
+            elif labels is not None and is_split(labels, dataset.node_split.get(ntype)):
+                split, threads = dataset.node_split[ntype], self.config.train.threads
+                found.append(judge_split(table.weights, labels, split, f"_{ntype}", threads=threads, progress=progress))
             elif labels is not None:
                 scores = node_classification(
                     table.weights, labels, section.ratios, section.shuffles, seed,

@@ -22,7 +22,7 @@ from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run import parallel
-from graph_emb.run.evaluation import Finding, check_section, evaluate, predictor_finding
+from graph_emb.run.evaluation import Finding, check_own_split, check_section, evaluate, predictor_finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, read_plain_dataset
 from graph_emb.run.machine import check_memory
@@ -43,6 +43,7 @@ class PlainFamily(Family):
 
     def _check(self, dataset: PlainDataset) -> None:
         check_section(self.config.evaluate, dataset)
+        check_own_split(self.config, dataset.labels, dataset.node_split)
 
     def _num_tables(self) -> int:
         return self.model.tables
@@ -150,7 +151,10 @@ class LinkFamily(PlainFamily):
 
     def _check(self, dataset: PlainDataset) -> None:
         if not {"train", "valid", "test"} <= (dataset.link_split or {}).keys():
-            raise LackingError(f"{dataset.name} holds out no edges for validation and test, by which mf is trained")
+            raise LackingError(
+                f"{dataset.name} holds out no edges for validation and test, by which mf is trained; "
+                "dataset.test_edges names a file of both"
+            )
 
     def _num_tables(self) -> int:
         return 1
