@@ -22,6 +22,7 @@ from partition.manifest import TIMINGS, FileSet, PartitionManifest, facts_of
 from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.relabel import PartBuilder, relabel, type_name
+from partition.trainers import parts_of_trainers, without_trainers
 
 log = logging.getLogger("graph_emb.partition.building")
 
@@ -78,7 +79,7 @@ def repartition(
             whole.path,
             " and ".join(without),
         )
-    return build(whole.to_graph(), num_parts, method, out=out, **options)
+    return build(without_trainers(whole.to_graph()), num_parts, method, out=out, **options)
 
 
 def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
@@ -87,7 +88,7 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
         graph = _read(source, options)
         writer.check_names(graph, writer.TAKEN_NAMES)
         folder.check_space(writer.estimated_bytes(graph))
-        assignment = options.assigned(graph)
+        graph, assignment = parts_of_trainers(graph, options)
         num_edges = {type_name(etype): len(src) for etype, (src, _) in graph.edges.items()}
         # duplicates that are kept change nothing, and a streaming build does not count them
         changes = {what: number for what, number in graph.counts.items() if what != DUPLICATES_KEPT}
@@ -104,7 +105,10 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
             ThreadPool(thread_count(options.num_threads)) as threads,
         ):
             threads.run(
-                [partial(writer.write_parts, files, builder, tick), partial(writer.write_id_maps, files, made, tick)]
+                [
+                    partial(writer.write_parts, files, builder, tick, options.formats),
+                    partial(writer.write_id_maps, files, made, tick),
+                ]
             )
         writer.write_relation_names(files, graph.relation_names)
         config = writer.dgl_config(

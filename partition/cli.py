@@ -78,6 +78,12 @@ _METHODS: Rows = {
     "--threads": dict(help="default: all cores", dest="num_threads", **_NUMBER),
     "--edge-owner": dict(help="whose part owns a cut edge: destination (default), source, balanced"),
     **_LAYOUT,
+    "--trainers-per-machine": dict(
+        help="pieces of each part, named by the columns trainer_id of nodes and edges; default: 1",
+        dest="num_trainers_per_machine",
+        **_NUMBER,
+    ),
+    "--graph-formats": dict(help="what parts hold their edges as: coo (default), csr, csc", metavar="A,B"),
     "--graphbolt": dict(help="add the sampling graphs of dgl.graphbolt", action="store_true"),
     "--allow-empty": dict(help="accept parts without rows of a type that has data", action="store_true"),
     "--no-report": dict(
@@ -202,6 +208,7 @@ def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dic
     """What was given of a function's parameters; the others keep the defaults there."""
     texts: dict[str, Callable[[Any], Any]] = {
         "balance": lambda text: tuple(listed(text)),
+        "graph_formats": lambda text: tuple(listed(text)),
         "tolerance": _tolerance,
         "method_options": partial(_options, flag="--set"),
         "reader_options": partial(_options, flag="--read"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from graph_emb.core.errors import CompatError, ConfigError, unknown_name
+from graph_emb.graph.dgl_format import FORMATS
 from graph_emb.graph.typed import HeteroGraph
 from partition.assignment import Assignment, EdgeOwner, Halo
 from partition.relabel import check_layout
@@ -46,6 +47,13 @@ class BuildOptions:
         reader_options: Passed to ``graph_emb.graph.readers.read_graph``.
         edge_owner: ``"destination"``, ``"source"`` or ``"balanced"``, see ``partition.relabel.relabel``.
         halo, num_hops: See ``partition.relabel.PartBuilder``.
+        num_trainers_per_machine: N above 1: the method makes N pieces of each part, and the columns ``trainer_id`` of
+            nodes and edges say whose piece they are in (part * N + trainer), as ``dgl.distributed.partition_graph``
+            has them for ``node_split(..., node_trainer_ids=)``. They take the place of columns of that name;
+            types of which a part has no row have none.
+        graph_formats: What the parts hold their edges as: ``"coo"`` (default), ``"csr"``, ``"csc"`` or several. DGL's
+            servers need not make then what is there; csc and csr have the edges of a row sorted by type, as DGL's
+            samplers of several edge types take them to be.
         graphbolt: Add the sampling graphs of ``dgl.graphbolt``.
         allow_empty: Accept a part without rows of a type that has data; DGL's servers do not.
         report: Write report.json, report.html and timings.json; None: unless ``memory`` is given, as the report needs
@@ -74,6 +82,8 @@ class BuildOptions:
     edge_owner: EdgeOwner = "destination"
     halo: Halo = "dgl"
     num_hops: int = 1
+    num_trainers_per_machine: int = 1
+    graph_formats: str | Sequence[str] | None = None
     graphbolt: bool = False
     allow_empty: bool = False
     report: bool | None = None
@@ -85,6 +95,12 @@ class BuildOptions:
         if self.graphbolt:
             check_graphbolt()
         check_layout(self.halo, self.num_hops)
+        self._check_trainers()
+        if not self.formats:
+            raise ConfigError(f"graph_formats is empty; leave it out, or name some of {', '.join(FORMATS)}")
+        for form in self.formats:
+            if form not in FORMATS:
+                raise unknown_name("graph format", form, FORMATS)
         refuse_arguments("method_options", self.method_options, ASSIGN_ARGUMENTS)
         refuse_arguments("reader_options", self.reader_options, {**READ_ARGUMENTS, "name": "--name"})
         if self.edge_owner not in get_args(EdgeOwner):
@@ -99,6 +115,8 @@ class BuildOptions:
             "report=True": self.report,
             f"edge_owner={self.edge_owner!r}": self.edge_owner != "destination",
             f"num_hops={self.num_hops}": self.num_hops != 1,
+            f"num_trainers_per_machine={self.num_trainers_per_machine}": self.num_trainers_per_machine != 1,
+            f"graph_formats={self.graph_formats!r}": self.graph_formats is not None,
             "graphbolt=True": self.graphbolt,
             "allow_empty=True": self.allow_empty,
         }
@@ -127,13 +145,29 @@ class BuildOptions:
         assert self.num_parts is not None
         return self.num_parts
 
-    def assigned(self, graph: HeteroGraph) -> Assignment:
-        """The parts that are given, or those that the method makes."""
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """``graph_formats`` as a tuple."""
+        given = self.graph_formats
+        return ("coo",) if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+    def assigned(self, graph: HeteroGraph, pieces: int = 1) -> Assignment:
+        """The parts that are given, or ``pieces`` times as many that the method makes."""
         from partition.methods import assign
 
         shared = ("method", "balance", "tolerance", "seed", "num_threads", "edge_owner")
         options = {**{name: getattr(self, name) for name in shared}, **(self.method_options or {})}
-        return self.assignment or assign(graph, self.total_parts, **options)
+        return self.assignment or assign(graph, self.total_parts * pieces, **options)
+
+    def _check_trainers(self) -> None:
+        number = self.num_trainers_per_machine
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ConfigError(f"num_trainers_per_machine is {number!r}; it must be an integer of at least 1")
+        if number > 1 and self.edge_owner == "balanced":
+            raise ConfigError(
+                f"num_trainers_per_machine={number}: an edge is its destination's or source's trainer's; "
+                "edge_owner='balanced' gives it to neither"
+            )
 
     def _check_assigned(self, assignment: Assignment) -> None:
         """Refuse options that a given assignment leaves without effect."""
@@ -144,6 +178,7 @@ class BuildOptions:
             "seed": self.seed or None,
             "balance": self.balance,
             "tolerance": self.tolerance,
+            "num_trainers_per_machine": None if self.num_trainers_per_machine == 1 else self.num_trainers_per_machine,
             **(self.method_options or {}),
         }
         idle = [name for name, value in chosen.items() if value is not None]

@@ -113,7 +113,14 @@ Files = dict[str, Callable[[Any], object]]
 """Functions that write a file to a stream, by its name."""
 
 
-def part_files(part: int, arrays: PartArrays, node_feat: Columns, edge_feat: Columns, types: Types = None) -> Files:
+def part_files(
+    part: int,
+    arrays: PartArrays,
+    node_feat: Columns,
+    edge_feat: Columns,
+    types: Types = None,
+    formats: Sequence[str] = ("coo",),
+) -> Files:
     """``part<i>/`` of one part: the graph with the columns that DGL expects, and data by ``type/name``."""
     num_nodes, num_edges = arrays.node_ids.shape[0], arrays.edge_ids.shape[0]
     node_data: dict[str, Column] = {"_ID": arrays.node_ids, "inner_node": _leading(arrays.num_inner_nodes, num_nodes)}
@@ -123,7 +130,9 @@ def part_files(part: int, arrays: PartArrays, node_feat: Columns, edge_feat: Col
         node_data["_TYPE"], edge_data["_TYPE"] = types
     graph = StoredGraph(num_nodes, arrays.src, arrays.dst, node_data, edge_data)
     return {
-        f"part{part}/graph.dgl": partial(write_graph, graph=graph),
+        f"part{part}/graph.dgl": partial(
+            write_graph, graph=graph, formats=formats, edge_types=None if types is None else arrays.edge_types
+        ),
         f"part{part}/node_feat.dgl": partial(write_tensors, tensors=node_feat),
         f"part{part}/edge_feat.dgl": partial(write_tensors, tensors=edge_feat),
     }
@@ -139,8 +148,8 @@ def _leading(ones: int, length: int) -> BlockColumn:
     return BlockColumn((length,), np.dtype(np.uint8), chunks)
 
 
-def write_parts(files: FileSet, builder: PartBuilder, tick: Advance) -> None:
-    """``part<i>/`` of every part.
+def write_parts(files: FileSet, builder: PartBuilder, tick: Advance, formats: Sequence[str] = ("coo",)) -> None:
+    """``part<i>/`` of every part, with its edges in these formats.
 
     A thread of its own hashes and writes one part while the next is made, so at most two parts are in memory.
     """
@@ -159,7 +168,7 @@ def write_parts(files: FileSet, builder: PartBuilder, tick: Advance) -> None:
         several = len(made.node_order) > 1 or len(made.edge_order) > 1
         types = (arrays.node_types, arrays.edge_types) if several else None
         node_feat, edge_feat = (inner_data(kind, part) for kind in ("node", "edge"))
-        for name, content in part_files(part, arrays, node_feat, edge_feat, types).items():
+        for name, content in part_files(part, arrays, node_feat, edge_feat, types, formats).items():
             files.write(name, content)
         tick(arrays.num_inner_edges)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -30,6 +30,8 @@ UNIT_MAGIC = 0xDD2E60F0F6B4A127
 HEADER_BYTES = 4096
 VERSION, HETERO_GRAPH = 2, 2
 COO, CSR, CSC, ALL_FORMATS = 1, 2, 4, 7
+FORMATS = {"coo": COO, "csr": CSR, "csc": CSC}
+"""Forms in which a file may hold the edges of a graph, in the order in which it holds them."""
 FLAGGED = 1 << 32
 """Set beside a format code since DGL 0.6; older files hold the enum instead."""
 
@@ -129,16 +131,27 @@ def write_tensors(sink: Any, tensors: Mapping[str, Column]) -> None:
     _write_columns(sink, tensors)
 
 
-def write_graph(sink: Any, graph: StoredGraph[Column]) -> None:
-    """Write one graph without types as a list of edges, in the form of ``dgl.save_graphs``."""
+def write_graph(
+    sink: Any, graph: StoredGraph[Column], formats: Collection[str] = ("coo",), edge_types: np.ndarray | None = None
+) -> None:
+    """Write one graph without types, in the form of ``dgl.save_graphs``.
+
+    Args:
+        formats: At least one of ``FORMATS``; csr and csc need the ends of edges as arrays.
+        edge_types: Of each edge, (E,): the edges of a row of csr and csc are sorted by it, as DGL's samplers want them.
+    """
     start = HEADER_BYTES + 16  # after the header, this position and an empty list of labels
     sink.write(_u64(FILE_MAGIC, VERSION, HETERO_GRAPH, 1).ljust(HEADER_BYTES, b"\0"))
     sink.write(_u64(start, 0))
-    sink.write(_u64(HETERO_MAGIC) + _metagraph() + _u64(1, UNIT_MAGIC, COO | FLAGGED, ALL_FORMATS | FLAGGED))
-    sink.write(_metagraph() + _u64(COO_MAGIC, graph.num_nodes, graph.num_nodes))
-    for array in (graph.src, graph.dst, np.empty(0, np.int64)):
-        _write_array(sink, array)
-    sink.write(b"\0\0")  # neither sorted by source nor by destination, as far as DGL may assume
+    stored = sum(code for name, code in FORMATS.items() if name in formats)
+    sink.write(_u64(HETERO_MAGIC) + _metagraph() + _u64(1, UNIT_MAGIC, stored | FLAGGED, ALL_FORMATS | FLAGGED))
+    for code in FORMATS.values():
+        if stored & code:
+            sink.write(_metagraph() + _u64(COO_MAGIC if code == COO else CSR_MAGIC, graph.num_nodes, graph.num_nodes))
+            for array in _edge_arrays(graph, code, edge_types):
+                _write_array(sink, array)
+            # not sorted: coo by source or destination, the others by the other end in a row, as far as DGL may assume
+            sink.write(b"\0\0" if code == COO else b"\0")
     sink.write(_u64(1, graph.num_nodes))
     for columns in (graph.node_data, graph.edge_data):
         sink.write(_u64(1))
@@ -146,6 +159,18 @@ def write_graph(sink: Any, graph: StoredGraph[Column]) -> None:
     for name in ("_N", "_E"):
         sink.write(_u64(1) + _string(name))
     sink.write(_u64(16, 1, start, 16))
+
+
+def _edge_arrays(graph: StoredGraph[Column], code: int, edge_types: np.ndarray | None) -> tuple[Column, Column, Column]:
+    """Of coo sources, destinations and no edge ids; else the start of each row, the other ends and the edge ids."""
+    if code == COO:
+        return graph.src, graph.dst, np.empty(0, np.int64)
+    rows, others = (graph.src, graph.dst) if code == CSR else (graph.dst, graph.src)
+    assert isinstance(rows, np.ndarray)
+    assert isinstance(others, np.ndarray)
+    order = np.argsort(rows, kind="stable") if edge_types is None else np.lexsort((edge_types, rows))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=graph.num_nodes))])
+    return starts.astype(np.int64), others[order], order.astype(np.int64)
 
 
 def _metagraph() -> bytes:
