@@ -166,10 +166,10 @@ def test_links_without_a_validation_part_are_judged_after_the_last_epoch(edges: 
     result = ge.pipeline("sage", edges["whole.csv"], test_edges=edges["held.csv"], **GNN)
     assert [line["epoch"] for line in result.history] == [4]
     assert set(result.metrics["evaluation"]["graph_network"]["summary"]["hits@20"]) == {"test"}
-    with pytest.raises(ge.DataError, match="patience=2 needs a validation part"):
+    with pytest.raises(ConfigError, match="patience=2 needs a validation part"):
         ge.pipeline("sage", edges["whole.csv"], test_edges=edges["held.csv"], patience=2, **GNN)
     with pytest.raises(
-        ConfigError, match=r"hold.* out no edges for validation and test, by which mf is trained; .* both"
+        ge.DataError, match=r"hold.* out no edges for validation and test, by which mf is trained; .* both"
     ):
         ge.pipeline("mf", edges["whole.csv"], test_edges=edges["held.csv"])
 
