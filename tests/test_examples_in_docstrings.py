@@ -19,6 +19,7 @@ from graph_emb.evaluate.split_accuracy import split_accuracy
 from graph_emb.evaluate.triple_ranks import rank_triples
 from graph_emb.models.gnn.edge_message import EdgeMessageLayer
 from graph_emb.models.gnn.networks import RGCN, SAGE
+from graph_emb.models.gnn.own_network import train_network
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import ComplEx, DistMult, RotatE, SimplE, TransE
@@ -59,6 +60,7 @@ MODELS = [
     EdgeMessageLayer,
     train_rgcn,
     train_sage,
+    train_network,
     LinkPredictor,
     train_link_predictor,
 ]

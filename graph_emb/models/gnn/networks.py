@@ -118,7 +118,9 @@ class InputMaps(nn.Module):
 
 
 class SAGELayer(nn.Module):
-    """``h_i' = W_1 h_i + W_2 mean over the neighbours j of h_j + b``, as PyG's ``SAGEConv``.
+    """``h_i' = W_1 h_i + W_2 mean over the neighbours j of h_j + b``, as ``SAGEConv`` of PyG and of DGL.
+
+    It takes as long as DGL's; DGL need not be there.
 
     Args:
         in_dim, out_dim: I and O.

@@ -122,8 +122,22 @@ def train_rgcn(
     def build(inputs: InputRows) -> nn.Module:
         return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config, set(inputs.tables))
 
-    given = (graph, config, features, policies, group, seed, device, table_prefix)
-    return _fit(build, task.ntype, task, *given, progress, on_evaluation, checkpoints)
+    return fit(
+        build,
+        task.ntype,
+        task,
+        graph,
+        config,
+        features=features,
+        policies=policies,
+        group=group,
+        seed=seed,
+        device=device,
+        table_prefix=table_prefix,
+        progress=progress,
+        on_evaluation=on_evaluation,
+        checkpoints=checkpoints,
+    )
 
 
 def train_sage(
@@ -181,34 +195,52 @@ def train_sage(
     def build(inputs: InputRows) -> nn.Module:
         return SAGE(inputs.widths[ntype], out_dim, config)
 
-    given = (graph, config, features, policies, group, seed, device, table_prefix)
-    return _fit(build, ntype, task, *given, progress, on_evaluation, checkpoints)
+    return fit(
+        build,
+        ntype,
+        task,
+        graph,
+        config,
+        features=features,
+        policies=policies,
+        group=group,
+        seed=seed,
+        device=device,
+        table_prefix=table_prefix,
+        progress=progress,
+        on_evaluation=on_evaluation,
+        checkpoints=checkpoints,
+    )
 
 
-def _fit(
+def fit(
     build: Callable[[InputRows], nn.Module],
     target: str,
     task: NodeTask | LinkTask,
     graph: HeteroGraph | OwnEdges,
     config: GNNConfig,
-    features: Mapping[str, Any] | None,
-    policies: Mapping[str, Any] | None,
-    group: ProcessGroup | None,
-    seed: int,
-    device: torch.device | str,
-    prefix: str | None,
-    progress: bool,
-    on_evaluation: Callable[[Evaluation], None] | None,
-    checkpoints: PeriodicCheckpoints | None,
+    *,
+    features: Mapping[str, Any] | None = None,
+    policies: Mapping[str, Any] | None = None,
+    group: ProcessGroup | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    table_prefix: str | None = None,
+    progress: bool = False,
+    on_evaluation: Callable[[Evaluation], None] | None = None,
+    checkpoints: PeriodicCheckpoints | None = None,
 ) -> GNNResult:
-    """Build the network, train and evaluate it; the global random state of torch is left as found."""
+    """Train and evaluate the network that ``build`` makes of its input rows, which gives rows of type ``target``.
+
+    The global random state of torch is left as found. The rest is as in ``train_rgcn``.
+    """
     group = group_of_trainers(group)
     inputs = InputRows(
         graph.num_nodes,
         config,
         features=features,
         policies=policies,
-        prefix=prefix,
+        prefix=table_prefix,
         seed=seed,
         device=device,
         own=graph if isinstance(graph, OwnEdges) else None,
