@@ -22,8 +22,9 @@ from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import listed, show_progress
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings
 from graph_emb.graph import Graph, read_labels
+from graph_emb.graph.label_files import read_split
 from graph_emb.graph.views import PlainDataset
-from graph_emb.run.evaluation import Finding, judge_classes, judge_links
+from graph_emb.run.evaluation import Finding, judge_classes, judge_links, judge_split
 from graph_emb.run.inputs import edge_policy, lacks_explained, read_plain_dataset
 from graph_emb.run.run_folder import CONFIG, is_run
 
@@ -62,6 +63,13 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
         if dataset.labels is None:
             raise LackingError(f"data set {dataset.name} has no labels; give --labels FILE")
         weights = _in_order(embeddings, dataset, args.embeddings)
+    if args.split is not None:
+        for name in ("ratios", "shuffles", "seed"):
+            if getattr(args, name) is not None:
+                raise ConfigError(f"--{name} {getattr(args, name)} has no effect with --split; leave one of them out")
+        assert dataset.labels is not None  # of the file, or checked above
+        split = read_split(args.split, dataset.graph).checked(dataset.labels)
+        return judge_split(weights, dataset.labels, split, progress=show_progress(args))
     return judge_classes(weights, dataset, section, seed, progress=show_progress(args))
 
 
@@ -70,7 +78,8 @@ def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     dataset = _dataset(args)
     if dataset.link_split is None:
         raise LackingError(
-            f"data set {dataset.name} has no held-out edges; judge one that has, or a run with dataset.hold_out"
+            f"data set {dataset.name} has no held-out edges; judge one that has, a run with dataset.hold_out, or give "
+            "--dataset and --test-edges"
         )
     return judge_links(_in_order(embeddings, dataset, args.embeddings), dataset, section)
 
@@ -89,6 +98,8 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
     """The data set of --dataset, else what the run was trained on with the edges that it held out."""
     if args.dataset is not None:
         return read_plain_dataset(_named(args))
+    if getattr(args, "test_edges", None) is not None:
+        raise ConfigError(f"--test-edges {args.test_edges} needs --dataset, the graph that they are of")
     if not is_run(args.embeddings):
         raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
     config = config_from(read_config_file(Path(args.embeddings) / CONFIG))
@@ -103,7 +114,8 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
 
 def _named(args: argparse.Namespace) -> DatasetSection:
     """The data set of --dataset."""
-    return section_from("dataset", {"name": args.dataset, "root": args.root})
+    test_edges = getattr(args, "test_edges", None)  # of eval link
+    return section_from("dataset", {"name": args.dataset, "root": args.root, "test_edges": test_edges})
 
 
 def _in_order(embeddings: Embeddings, dataset: PlainDataset, source: str) -> NDArray[np.floating]:

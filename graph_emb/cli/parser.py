@@ -185,6 +185,7 @@ def _node_class(parser: Parser) -> None:
     source.add_argument("--labels", metavar="FILE", help=LABELS)
     source.add_argument("--dataset", metavar="NAME", help=f"take the labels of this data set; {OF_RUN}")
     parser.add_argument("--root", metavar="DIR", help=ROOT)
+    parser.add_argument("--split", metavar="FILE", help=f"accuracy on its test nodes, not F1 of shares; {SPLIT}")
     parser.add_argument("--ratios", metavar="A,B", help="shares of nodes to train on; default: 0.1,0.2,...,0.9")
     parser.add_argument("--shuffles", help="random splits per ratio; default: 10")
     parser.add_argument("--seed", help="of the splits; default: 0")
@@ -193,6 +194,7 @@ def _node_class(parser: Parser) -> None:
 def _link(parser: Parser) -> None:
     _judged(parser)
     parser.add_argument("--dataset", metavar="NAME", help=f"a data set with held-out edges; {OF_RUN}")
+    parser.add_argument("--test-edges", metavar="FILE", help="held-out edges of --dataset: rows source,target[,part]")
     parser.add_argument("--root", metavar="DIR", help=ROOT)
     parser.add_argument("--hits", metavar="K,K", help="the K of Hits@K; default: 10,20,50,100")
     parser.add_argument("--scorer", help="centred-dot, dot, cosine or hadamard-logreg; default: centred-dot")

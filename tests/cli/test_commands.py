@@ -176,6 +176,27 @@ def test_eval_reads_labels_by_original_ids(cli: Cli, tmp_path: Path, capsys: pyt
     assert (row["num_train"], row["micro_mean"], row["macro_mean"]) == (10, 1.0, 1.0)
 
 
+def test_eval_takes_a_split_and_test_edges_of_files(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    graph, labels = cliques
+    parts = "".join(f"{side}{i},{('train', 'test')[i % 2]}\n" for side in "ab" for i in range(8))
+    (tmp_path / "s.csv").write_text(parts, encoding="utf-8")
+    (tmp_path / "t.csv").write_text("a0,a1\nb2,b3\n", encoding="utf-8")
+    flags = ("--dataset", graph, "--labels", labels, "--split", "s.csv", "--test-edges", "t.csv", "--out", "run")
+    assert cli("train", "deepwalk", *flags, *TINY).code == 0
+    trained = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["evaluation"]
+    words = ("eval", "node-class", "--embeddings", "run", "--labels", labels, "--split", "s.csv")
+    assert cli(*words, "--json", "x.json").code == 0
+    found = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert found["accuracy"]["test"] == trained["split_accuracy"]["accuracy"]["test"]
+    assert link_scores(cli, tmp_path) == trained["link_prediction"]["parts"]
+    refused(cli(*words, "--ratios", "0.5"), "--ratios 0.5 has no effect with --split")
+    assert cli("export", "run", "--format", "npy", "--out", "e").code == 0
+    link = ("eval", "link", "--embeddings", "e", "--test-edges", "t.csv")
+    refused(cli(*link), "--test-edges t.csv needs --dataset")
+    assert cli(*link, "--dataset", graph, "--json", "y.json").code == 0
+    assert json.loads((tmp_path / "y.json").read_text(encoding="utf-8"))["parts"] == trained["link_prediction"]["parts"]
+
+
 def test_eval_refuses_what_it_cannot_judge(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
     graph, labels = cliques
     assert cli("train", "deepwalk", "--dataset", graph, "--out", "plain", *TINY).code == 0
