@@ -20,6 +20,7 @@ from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import size_text
 from graph_emb.core.storage import check_space
 from graph_emb.core.terminal import Advance
+from graph_emb.graph.readers import format_of
 from graph_emb.graph.readers.edge_list import TEXT, EdgeBlock, edge_blocks, edge_files, name_of, parquet_blocks
 from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
 from graph_emb.graph.readers.tables import PARQUET, is_parquet
@@ -206,6 +207,12 @@ class EdgeSource:
         self.slices = _slices([unit for file in self.files for unit in _units(file)])
         if not self.slices:
             raise DataError(f"{self.path}: has no edges; expected at least 1")
+        kind = format_of(self.path)
+        if kind != "edges":
+            raise ConfigError(
+                f"{self.path}: memory= reads edge lists only, and without it this is read as {kind!r}; "
+                "leave memory out, or put the files of edges into a folder of their own"
+            )
 
     def facts(self) -> dict[str, Any]:
         """Names, sizes and times of the files and the options: equal when the same edges are read again."""

@@ -83,7 +83,7 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     """
     asked = ReadOptions.of(options)
     path = as_path(source)
-    kind = _format_of(source) if asked.format is None else asked.format
+    kind = format_of(source) if asked.format is None else asked.format
     reader = READERS[kind]
     for option in options:
         if option not in reader.options:
@@ -107,7 +107,8 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     return graph if name is None else replace(graph, name=name)
 
 
-def _format_of(source: Any) -> str:
+def format_of(source: Any) -> str:
+    """The format that ``read_graph`` takes a source to be of; a DataError or ConfigError where it is of none."""
     for kind in sorted(READERS, key=lambda kind: READERS[kind].fallback):
         with suppress(OSError, ValueError):  # a name that no file system takes
             if READERS[kind].accepts(source):

@@ -240,8 +240,6 @@ def _read_all(file: Path, owner: str, columns: dict[str, _Data]) -> dict[str, np
         if not data.data:
             raise DataError(f"{file}: data {name!r} of {owner}: names no file")
         chunks = [_read_file(file.parent / chunk, data.format) for chunk in data.data]
-        if data.format.name != "numpy":  # which alone can tell (R,) from (R, 1)
-            chunks = [rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows for rows in chunks]
         shape = next((rows.shape[1:] for rows in chunks if len(rows)), None)
         for chunk, rows in zip(data.data, chunks, strict=True):
             if len(rows) and rows.shape[1:] != shape:
@@ -251,7 +249,7 @@ def _read_all(file: Path, owner: str, columns: dict[str, _Data]) -> dict[str, np
 
 
 def _read_file(file: Path, format: _Format) -> np.ndarray:
-    """The rows of one file as an array."""
+    """The rows of one file as an array; one column is (R,), unless the metadata of a Parquet file says (R, 1)."""
     from pyarrow import parquet
 
     if format.name == "numpy":
@@ -262,7 +260,7 @@ def _read_file(file: Path, format: _Format) -> np.ndarray:
     table = columns[0] if len(columns) == 1 and columns[0].ndim == 2 else np.stack(columns, axis=1)
     stored = {} if is_csv else parquet.read_metadata(file).metadata or {}
     if b"shape" not in stored:
-        return table
+        return table[:, 0] if table.ndim == 2 and table.shape[1] == 1 else table
     text = stored[b"shape"].decode("utf-8", "replace")
     found = _SHAPE.match(text)
     if found is None:

@@ -77,6 +77,33 @@ def test_vectors_of_a_single_column_are_rows(tmp_path: Path) -> None:
     assert graph.node_data["paper"]["feat"].tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
+@pytest.mark.parametrize(("told", "shape"), [("(3, 1)", (3, 1)), ("(3,)", (3,)), (None, (3,))])
+def test_one_column_has_the_shape_of_the_metadata(tmp_path: Path, told: str | None, shape: tuple[int, ...]) -> None:
+    """DGL's pipeline writes the shape: columns of (R, 1) became (R,), which numpy's files of the same did not."""
+    table = pa.table({"0": [5.0, 6.0, 7.0]})
+    if told is not None:
+        table = table.replace_schema_metadata({"shape": told})
+    parquet.write_table(table, tmp_path / "one.parquet")
+    columns = {"paper": {"feat": {"format": {"name": "parquet"}, "data": ["one.parquet"]}}}
+    found = read_graph(write(tmp_path, node_data=columns)).node_data["paper"]["feat"]
+    assert found.shape == shape
+    assert found.ravel().tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_parquet_chunks_of_edges_are_taken_in_the_order_of_the_metadata(tmp_path: Path, vectors: bool) -> None:
+    chunks = {"z": [[2, 1], [2, 0]], "a": [[0, 1]]}
+    for name, rows in chunks.items():
+        ends = np.array(rows)
+        table = pa.table({"vector": rows} if vectors else {"0": ends[:, 0], "1": ends[:, 1]})
+        parquet.write_table(table.replace_schema_metadata({"shape": str(ends.shape)}), tmp_path / f"{name}.parquet")
+    files = {"format": {"name": "parquet"}, "data": ["z.parquet", "a.parquet"]}
+    csv = {"format": {"name": "csv", "delimiter": ","}, "data": ["w0.csv"]}
+    edges = {"author:writes:paper": csv, "paper:cites:paper": files}
+    folder = write(tmp_path, edges=edges, num_edges_per_type=None, num_edges_per_chunk=[[2], [2, 1]])
+    assert [ends.tolist() for ends in read_graph(folder).edges[CITES]] == [[2, 2, 0], [1, 0, 1]]
+
+
 @pytest.mark.parametrize("order", [("empty", "full"), ("full", "empty"), ("empty", "one")])
 def test_a_file_without_rows_takes_the_width_of_the_others(tmp_path: Path, order: tuple[str, str]) -> None:
     # Spark writes a file for each task, those without rows included

@@ -57,6 +57,16 @@ def test_rows_are_counted_from_the_top_of_the_file(tmp_path: Path) -> None:
         rows_of(source, 4)
 
 
+def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
+    """Of a chunked graph every Parquet file, features too, was read as edges, in silence."""
+    for name in ("edges", "feat"):
+        write_parquet(tmp_path / f"{name}.parquet", {"0": np.arange(9), "1": np.arange(9)}, 9)
+    assert len(EdgeSource(tmp_path, None).files) == 2
+    (tmp_path / "metadata.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"reads edge lists only.*this is read as 'chunked'; leave memory out"):
+        EdgeSource(tmp_path, None)
+
+
 def test_names_are_refused(tmp_path: Path) -> None:
     (tmp_path / "g.tsv").write_text("anna\tbert\n")
     with pytest.raises(ConfigError, match="its ids are names"):
