@@ -21,7 +21,7 @@ from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.readers.matrices import load_arrays
 from graph_emb.graph.readers.ogb import needs_root, ogb_root
-from graph_emb.graph.readers.source import MASKS, WEIGHT, ReadOptions, checked_file, mask_of, split_suffix
+from graph_emb.graph.readers.source import MASKS, PART_WORDS, WEIGHT, ReadOptions, checked_file, mask_of, split_suffix
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph, read_names
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph, summary
@@ -101,11 +101,21 @@ class Dataset:
         }
         for ntype, texts in graph.class_names.items():
             labels[ntype] = replace(labels[ntype], class_names=tuple(texts.tolist()))
-        masks = {ntype: {part: data[mask] for part, mask in MASKS.items() if mask in data} for ntype, data in columns}
+        masks = {ntype: _masks(data) for ntype, data in columns}
         split = {t: {part: np.flatnonzero(mask) for part, mask in own.items()} for t, own in masks.items() if own}
         features = {ntype: data["feat"] for ntype, data in columns if "feat" in data}
         known = {"labels": labels, "node_split": split, "features": features}
         return cls(graph.name if name is None else name, graph, **{**known, **more})
+
+
+def _masks(data: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """The mask of each part of a split among node data: as DGL names them, else booleans of any word for the part."""
+    found = {part: data[name] for part, name in MASKS.items() if name in data}
+    for word, part in PART_WORDS.items():
+        for name in (f"{word}_mask", word):
+            if name in data and data[name].dtype == bool and data[name].ndim == 1:
+                found.setdefault(part, data[name])
+    return {part: found[part] for part in MASKS if part in found}
 
 
 def check_labels(name: str, labels: Labels | None, num_nodes: int) -> None:
@@ -131,8 +141,8 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
       AIFB, MUTAG, BGS and AM of R-GCN (Ristoski et al. 2016).
     * ``dbis``: a folder with ``graph.npz`` and ``conf_names.txt.gz``; authors, papers and venues.
     * a folder with ``graph.npz``; the folder of a partition; and any file, folder or object that ``read_graph`` takes.
-      The columns ``label``, ``train_mask``, ``val_mask``, ``test_mask`` and ``feat`` of the node data become labels,
-      split and features.
+      The columns ``label``, ``train_mask``, ``val_mask``, ``test_mask`` (or booleans ``train``, ``val``, ``valid``,
+      ``test``) and ``feat`` of the node data become labels, split and features.
 
     Args:
         source: A path; or a name, looked up under ``root``; or a graph of DGL, networkx, scipy or this library, a

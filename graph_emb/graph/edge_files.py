@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError
 from graph_emb.graph.csr import Graph
-from graph_emb.graph.label_files import PART_WORDS, SPLIT, TEXT_SUFFIXES
+from graph_emb.graph.label_files import SPLIT, TEXT_SUFFIXES
 from graph_emb.graph.readers.edge_list import SOURCE_NAMES
-from graph_emb.graph.readers.source import checked_file, split_suffix
+from graph_emb.graph.readers.source import PART_WORDS, checked_file, split_suffix
 from graph_emb.graph.readers.tables import LARGEST_ID, PARQUET, is_integer, place_of, rows_of
 from graph_emb.graph.triples import KnowledgeGraph
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import ConfigError, DataError, did_you_mean
+from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.matrices import (
@@ -22,14 +22,12 @@ from graph_emb.graph.readers.matrices import (
     load_arrays,
     load_variables,
 )
-from graph_emb.graph.readers.source import MASKS, check_ids, checked_file, split_suffix
+from graph_emb.graph.readers.source import MASKS, PART_WORDS, check_ids, checked_file, part_of, split_suffix
 from graph_emb.graph.readers.tables import LARGEST_ID, PARQUET, is_integer, place_of, rows_of
 
 TEXT_SUFFIXES = ("csv", "tsv", "txt")
 ARRAY_SUFFIXES = ("npz", "mat")
 PARTS = tuple(MASKS)
-PART_WORDS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
-"""Words of a split, in lower case, and the part that each stands for; an empty word is none."""
 MASK_COLUMNS = {f"{word}{end}": part for word, part in PART_WORDS.items() for end in ("", "_mask")}
 SPLIT = "split"
 _TRUTH = {"1": True, "true": True, "0": False, "false": False, "": False}
@@ -305,7 +303,7 @@ def _split_of(rows: _NodeRows, graph: Graph) -> SplitFile:
     for column, name in (columns or {0: SPLIT}).items():
         words = [rows.cell(row, column).lower() for row in range(len(rows.nodes))]
         if name == SPLIT:
-            parts = [_part_of(word, rows.place(int(row))) for word, row in zip(words, rows.numbers, strict=True)]
+            parts = [part_of(word, rows.place(int(row))) for word, row in zip(words, rows.numbers, strict=True)]
         else:
             bad = next((place for place, word in enumerate(words) if word not in _TRUTH), None)
             if bad is not None:
@@ -316,14 +314,6 @@ def _split_of(rows: _NodeRows, graph: Graph) -> SplitFile:
             own = np.array([found == part for found in parts], bool)
             split.add(part, rows.nodes[own], rows.numbers[own], rows.place)
     return split
-
-
-def _part_of(word: str, where: str) -> str | None:
-    """The part that a word in lower case stands for, None for no word."""
-    if word and word not in PART_WORDS:
-        near = did_you_mean(word, list(PART_WORDS))
-        raise DataError(f"{where}: unknown part {word[:60]!r} of a split; known: train, valid or val, test{near}")
-    return PART_WORDS[word] if word else None
 
 
 def _split_of_arrays(file: Path, arrays: Mapping[str, NDArray], graph: Graph) -> SplitFile | None:

@@ -13,7 +13,7 @@ from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ShapeEr
 from graph_emb.graph import Graph, Labels, read_graph
 from graph_emb.graph.datasets import AREA_VENUES, Dataset, available, find_dataset, load_dataset, read_source
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.graph.typed import NODE_TYPE
+from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import PlainDataset, knowledge_graph, plain_dataset, typed_nodes
 from tests import ogb_layout
 from tests.compat.ogb import layout
@@ -487,3 +487,11 @@ def test_entities_of_rdf_have_classes_and_a_split(shared_data: Path) -> None:
     assert len(found.class_names) == 4
     assert {part: len(nodes) for part, nodes in found.split.items()} == {"train": 140, "test": 36}
     assert len(found.graph.edges) == 2 * len(read_source("aifb", shared_data).edges)
+
+
+def test_booleans_of_the_node_data_are_a_split_by_any_word() -> None:
+    edges = {("_N", "_E", "_N"): (np.array([0]), np.array([1]))}
+    masks = {"train": np.array([1, 0, 0], bool), "valid": np.array([0, 1, 0], bool), "test": np.array([0, 0, 1])}
+    graph = HeteroGraph({"_N": 3}, edges, {"_N": {**masks, "val_mask": np.array([0, 0, 1])}})
+    split = Dataset.of_graph(graph).node_split["_N"]
+    assert {part: nodes.tolist() for part, nodes in split.items()} == {"train": [0], "valid": [2]}

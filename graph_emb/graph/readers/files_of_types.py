@@ -12,6 +12,7 @@ An unknown key or a wrong value is an error with the field's path.
         features: {feat: [age, income]}
         label: segment               # text is numbered in sorted order, a missing value is -1
         masks: {train: train.csv}    # a column of 0 and 1, or a file with an id in each row
+        # or split: part             # a column of the words train, valid (or val) and test
       item: {num_nodes: 100, features: {feat: items.npy}}
     edges:
       - type: [user, buys, item]
@@ -38,7 +39,17 @@ from graph_emb.core.settings import limit_of
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.graph.ids import first_outside, first_repeated, number_ids
 from graph_emb.graph.readers import tables
-from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, ReadOptions, mask_of, parsing, register
+from graph_emb.graph.readers.source import (
+    MASKS,
+    PART_WORDS,
+    WEIGHT,
+    Contents,
+    ReadOptions,
+    mask_of,
+    parsing,
+    part_of,
+    register,
+)
 from graph_emb.graph.typed import HeteroGraph, checked_edge_type, checked_type_name
 
 MAX_BYTES = 1 << 20
@@ -47,7 +58,7 @@ MAX_BYTES = 1 << 20
 Names = Annotated[
     list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value), Field(min_length=1)
 ]
-Masks = dict[Literal["train", "valid", "test"], str]
+Masks = dict[Literal["train", "valid", "val", "test"], str]
 Ids = Any  # int64 (R,), or an Arrow string column
 
 
@@ -85,10 +96,17 @@ class NodeFiles(TypeFiles, frozen=True):
     """One node type; without ``files`` and ``num_nodes`` its nodes are the ids that edges name."""
 
     id: str | None = None
+    split: str | None = None
     num_nodes: Annotated[int, Field(ge=1, strict=True)] | None = None
 
     @model_validator(mode="after")
     def _columns_need_files(self) -> NodeFiles:
+        if self.split is not None and self.masks:
+            raise ValueError("split and masks both say the parts of nodes; give one of them")
+        if {"valid", "val"} <= self.masks.keys():
+            raise ValueError("masks.valid and masks.val are one part; give one of them")
+        if self.files is None and self.split is not None:
+            raise ValueError("split needs files")
         if self.files is None and (self.id is not None or self.separator is not None or self.id_type != "auto"):
             raise ValueError("id, id_type and separator need files")
         if self.files is None and self.num_nodes is None and (self.features or self.label or self.masks):
@@ -242,6 +260,12 @@ class _Rows:
         known = np.unique(text[text != ""])
         return np.where(text == "", -1, np.searchsorted(known, text)).astype(np.int64)
 
+    def split_masks(self, name: str) -> dict[str, np.ndarray]:
+        """A column with a word of a split in each row as the mask (R,) of each part that has rows."""
+        words = [str(word or "").strip().lower() for *_, column in self._columns(name) for word in column.to_pylist()]
+        found = np.array([part_of(word, self.place(row)) or "" for row, word in enumerate(words)])
+        return {part: found == part for part in MASKS if (found == part).any()}
+
 
 class _Nodes:
     """The nodes of one type: their number (-1: as the edges say), their ids and their data."""
@@ -382,7 +406,11 @@ def _columns(
         if weights.ndim != 1 or (weights.dtype.kind == "f" and not np.isfinite(weights).all()):
             row = 0 if weights.ndim != 1 else int(np.argmax(~np.isfinite(weights)))
             raise DataError(f"{rows.place(row)}: {section.weight} is no finite number; drop the edge or set a weight")
-    for part, place in section.masks.items():
+    if isinstance(section, NodeFiles) and section.split is not None:
+        assert rows is not None  # checked above
+        columns |= {MASKS[part]: mask for part, mask in rows.split_masks(section.split).items()}
+    for word, place in section.masks.items():
+        part = PART_WORDS[word]
         if place.endswith(".npy") or (rows is not None and place in rows.names):
             mask = values(f"masks.{part}", place, _Rows.numbers)
             if mask.ndim != 1 or not np.isin(mask, (0, 1)).all():

@@ -16,7 +16,15 @@ from typing import IO, Annotated, Any, Literal, cast, get_args, get_origin, get_
 import numpy as np
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, Registry, ShapeError, unknown_name
+from graph_emb.core.errors import (
+    ConfigError,
+    DataError,
+    GraphEmbError,
+    Registry,
+    ShapeError,
+    did_you_mean,
+    unknown_name,
+)
 from graph_emb.graph.ids import first_outside
 from graph_emb.graph.typed import DUPLICATES_KEPT, EdgeType, HeteroGraph
 
@@ -24,6 +32,8 @@ KeepOrDrop = Literal["keep", "drop"]
 Relations = Literal["types", "column"]
 MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 """Part of a split to the column of node data that marks it, named as DGL names it."""
+PART_WORDS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
+"""Words of a split, in lower case, and the part that each stands for; an empty word is none."""
 WEIGHT = "weight"
 """The column of edge data that "sum" adds up and walks follow."""
 Columns = dict[str, np.ndarray]
@@ -182,6 +192,18 @@ def as_path(source: Any) -> Path | None:
 def is_object_of(source: Any, package: str) -> bool:
     """Whether a source's class or one of its bases is defined in a package, which is not imported."""
     return any(base.__module__.partition(".")[0] == package for base in type(source).__mro__)
+
+
+def part_of(word: str, where: str) -> str | None:
+    """The part of a split that a word in lower case stands for, None for no word.
+
+    Raises:
+        DataError: an unknown word; the error begins with ``where``.
+    """
+    if word and word not in PART_WORDS:
+        near = did_you_mean(word, list(PART_WORDS))
+        raise DataError(f"{where}: unknown part {word[:60]!r} of a split; known: train, valid or val, test{near}")
+    return PART_WORDS[word] if word else None
 
 
 def mask_of(nodes: np.ndarray, num_nodes: int) -> np.ndarray:

@@ -263,3 +263,25 @@ def test_types_that_only_edges_name_stand_in_the_order_of_the_edges(tmp_path: Pa
     (tmp_path / "e.csv").write_text("a,b\n0,1\n")
     (tmp_path / "g.yaml").write_text("edges:\n" + edges)
     assert read_graph(tmp_path / "g.yaml").ntypes == names
+
+
+def test_a_column_of_words_is_the_split_of_a_type(tmp_path: Path) -> None:
+    (tmp_path / "u.csv").write_text("id,part\n7,train\n8,VAL\n9,test\n10,\n")
+    (tmp_path / "e.csv").write_text("src,dst\n7,8\n9,10\n")
+    described = "nodes: {u: {files: u.csv, id: id, split: part}}\nedges: [{type: [u, to, u], files: e.csv}]\n"
+    (tmp_path / "g.yaml").write_text(described)
+    data = read_graph(tmp_path / "g.yaml").node_data["u"]
+    assert {name: np.flatnonzero(mask).tolist() for name, mask in data.items()} == {
+        "train_mask": [0],
+        "val_mask": [1],
+        "test_mask": [2],
+    }
+    (tmp_path / "u.csv").write_text("id,part\n7,train\n8,tset\n9,test\n10,\n")
+    with pytest.raises(DataError, match=r"u\.csv, row 2: unknown part 'tset' of a split"):
+        read_graph(tmp_path / "g.yaml")
+    (tmp_path / "g.yaml").write_text(described.replace("split: part", "split: part, masks: {val: part}"))
+    with pytest.raises(ConfigError, match="split and masks both say the parts"):
+        read_graph(tmp_path / "g.yaml")
+    (tmp_path / "g.yaml").write_text(described.replace("split: part", "masks: {val: part, valid: part}"))
+    with pytest.raises(ConfigError, match=r"masks\.valid and masks\.val are one part"):
+        read_graph(tmp_path / "g.yaml")
