@@ -25,7 +25,7 @@ from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.label_files import read_split
 from graph_emb.graph.views import PlainDataset
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links, judge_split
-from graph_emb.run.inputs import edge_policy, lacks_explained, read_plain_dataset
+from graph_emb.run.inputs import edge_policy, lacks_explained, read_dataset, read_plain_dataset
 from graph_emb.run.run_folder import CONFIG, is_run
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -59,9 +59,7 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
         dataset = PlainDataset(str(args.embeddings), graph, read_labels(args.labels, graph))
         weights = embeddings.weights
     else:
-        dataset = _dataset(args)
-        if dataset.labels is None:
-            raise LackingError(f"data set {dataset.name} has no labels; give --labels FILE")
+        dataset = _labelled(args, len(embeddings.weights))
         weights = _in_order(embeddings, dataset, args.embeddings)
     if args.split is not None:
         for name in ("ratios", "shuffles", "seed"):
@@ -75,7 +73,8 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
 
 def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     section = _section({}, hits=args.hits, scorer=args.scorer)
-    dataset = _dataset(args)
+    data, seed, policy = _dataset(args)
+    dataset = read_plain_dataset(data, seed, **policy)
     if dataset.link_split is None:
         raise LackingError(
             f"data set {dataset.name} has no held-out edges; judge one that has, a run with dataset.hold_out, or give "
@@ -94,10 +93,22 @@ def _section(defaults: dict[str, Any], **flags: str | None) -> EvaluateSection:
     return section_from("evaluate", values)
 
 
-def _dataset(args: argparse.Namespace) -> PlainDataset:
-    """The data set of --dataset, else what the run was trained on with the edges that it held out."""
+def _labelled(args: argparse.Namespace, num_rows: int) -> PlainDataset:
+    """The nodes that have labels, without edges; of several labelled types one with as many nodes as there are rows."""
+    section, _, _ = _dataset(args)
+    dataset = read_dataset(section)
+    graph, labels = dataset.graph, dataset.labels
+    if not labels:
+        raise LackingError(f"data set {dataset.name} has no labels; give --labels FILE")
+    ntype = next((ntype for ntype in labels if graph.num_nodes[ntype] == num_rows), next(iter(labels)))
+    nodes = Graph.without_edges(graph.num_nodes[ntype], graph.node_ids.get(ntype))
+    return PlainDataset(dataset.name, nodes, labels[ntype])
+
+
+def _dataset(args: argparse.Namespace) -> tuple[DatasetSection, int, dict[str, Any]]:
+    """The data set of --dataset, else that of the run; with seed and policy of the edges that the run held out."""
     if args.dataset is not None:
-        return read_plain_dataset(_named(args))
+        return _named(args), 0, {}
     if getattr(args, "test_edges", None) is not None:
         raise ConfigError(f"--test-edges {args.test_edges} needs --dataset, the graph that they are of")
     if not is_run(args.embeddings):
@@ -109,7 +120,7 @@ def _dataset(args: argparse.Namespace) -> PlainDataset:
             "held-out edges depend; add `symmetrize: true` if the graph was undirected, else `symmetrize: false`"
         )
     section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
-    return read_plain_dataset(section, config.seed, **edge_policy(config.model))
+    return section, config.seed, edge_policy(config.model)
 
 
 def _named(args: argparse.Namespace) -> DatasetSection:

@@ -33,6 +33,7 @@ DIGITS_NEIGHBOURS = 10
 ENTITY_PARTS = {"train": "trainingSet.tsv", "test": "testSet.tsv"}
 TRIPLE_FILES = tuple(f"train.{suffix}" for suffix in ("tsv", "txt", "tsv.gz", "txt.gz"))
 VENUE_NAMES = "conf_names.txt.gz"
+OWN_FILES = (GRAPH_FILE, ARRAYS, VENUE_NAMES, *ENTITY_PARTS.values(), *TRIPLE_FILES)
 DBIS_METAPATH = "author-paper-venue-paper-author"
 AREAS = ("databases", "data mining", "information retrieval")
 AREA_VENUES = {
@@ -167,8 +168,8 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
             name = next(iter(options))
             raise ConfigError(f"{name}= means nothing to a Dataset, which was read already; leave it out")
         return source
-    source = os.fspath(source)
-    name, place = source, find_dataset(source, root)
+    name = os.fspath(source)
+    place = find_dataset(name, root)
     if READERS["ogb"].accepts(source if place is None else place):
         if place is not None and place.is_dir():
             name, root = place.name, place.absolute().parent
@@ -193,11 +194,13 @@ def read_source(source: Any, root: str | Path | None = None, **options: Any) -> 
     name, place = source, find_dataset(source, root)
     if place is None and READERS["ogb"].accepts(source):
         return read_graph(Path(name).name, root=ogb_root(Path(name), data_root(root)), **options)
+    if name == "digits" and place is None:
+        return _with_classes(_digits(options))
+    if place is None and not os.path.lexists(source):
+        raise _not_found(Path(source), name, data_root(root))
     if place is None:
-        return _digits(options).graph if name == "digits" else read_graph(source, **options)
-    if (place / VENUE_NAMES).is_file():
-        return _of_place(place, options).graph
-    if (place / ENTITY_PARTS["train"]).is_file():
+        return read_graph(source, **options)
+    if any((place / file).is_file() for file in (VENUE_NAMES, ENTITY_PARTS["train"])):
         return _with_classes(_of_place(place, options))
     if "format" not in options and _holds_triples(place):
         options["format"] = "triples"
@@ -207,16 +210,14 @@ def read_source(source: Any, root: str | Path | None = None, **options: Any) -> 
 
 
 def _with_classes(dataset: Dataset) -> HeteroGraph:
-    """The graph with labels and split among its node data, where ``Dataset.of_graph`` finds them again."""
-    graph = dataset.graph
-    columns = {ntype: dict(own) for ntype, own in graph.node_data.items()}
-    names = dict(graph.class_names)
-    for ntype, labels in dataset.labels.items():
-        masks = {MASKS[part]: mask_of(nodes, labels.num_nodes) for part, nodes in dataset.node_split[ntype].items()}
+    """The graph with labels and split among its node data, where ``of_graph`` finds them; groups are no classes."""
+    columns = {ntype: dict(own) for ntype, own in dataset.graph.node_data.items()}
+    for ntype in dataset.labels.keys() - dataset.groups:
+        labels = dataset.labels[ntype]
+        split = dataset.node_split.get(ntype, {})
+        masks = {MASKS[part]: mask_of(nodes, labels.num_nodes) for part, nodes in split.items()}
         columns.setdefault(ntype, {}).update({"label": labels.to_column(), **masks})
-        if labels.class_names is not None:
-            names[ntype] = np.array(labels.class_names)
-    return replace(graph, node_data=columns, class_names=names)
+    return replace(dataset.graph, node_data=columns)
 
 
 def data_root(root: str | Path | None = None) -> Path | None:
@@ -234,12 +235,8 @@ def find_dataset(source: str | Path, root: str | Path | None = None) -> Path | N
 
 def _is_data(path: Path) -> bool:
     try:
-        if path.is_file():
-            return True
-        own = (GRAPH_FILE, ARRAYS, VENUE_NAMES, *ENTITY_PARTS.values(), *TRIPLE_FILES)
-        return path.is_dir() and (
-            any((path / file).is_file() for file in own) or any(reader.accepts(path) for reader in READERS.values())
-        )
+        known = path.is_file() or any((path / file).is_file() for file in OWN_FILES)
+        return known or (path.is_dir() and any(reader.accepts(path) for reader in READERS.values()))
     except (OSError, ValueError):  # a name that the system does not take is no path
         return False
 

@@ -20,6 +20,7 @@ from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import size_text
 from graph_emb.core.storage import check_space
 from graph_emb.core.terminal import Advance
+from graph_emb.graph.datasets import OWN_FILES, available, find_dataset
 from graph_emb.graph.readers import format_of
 from graph_emb.graph.readers.edge_list import TEXT, EdgeBlock, edge_blocks, edge_files, name_of, parquet_blocks
 from graph_emb.graph.readers.source import ReadOptions, checked_file, parsing, split_suffix
@@ -171,6 +172,24 @@ class Unit:
     first_row: int
 
 
+def _edge_lists(source: str | Path) -> Path:
+    """The path of edge lists by path, or by their name below the folder of the data sets.
+
+    Raises:
+        ConfigError: a data set of another kind.
+    """
+    path, place = Path(source), find_dataset(source)
+    if path.exists() or (place is None and str(source) not in available()):
+        return path
+    if place is None or not _holds_edge_lists(place):
+        raise ConfigError(f"memory= reads edge lists, and {str(source)!r} is a data set of another kind; build without")
+    return place
+
+
+def _holds_edge_lists(place: Path) -> bool:
+    return not any((place / file).is_file() for file in OWN_FILES) and format_of(place) == "edges"
+
+
 class EdgeSource:
     """The edges of a file, or of all files of a folder.
 
@@ -187,7 +206,7 @@ class EdgeSource:
     def __init__(self, path: Any, options: Mapping[str, Any] | None) -> None:
         if not isinstance(path, str | Path):
             raise ConfigError(f"memory= needs a path to edge files; a {type(path).__name__} is in memory already")
-        self.path = Path(path)
+        self.path = _edge_lists(path)
         self.name = name_of(self.path)
         for option in options or {}:
             if option not in OPTIONS:

@@ -81,7 +81,7 @@ def root(tmp_path: Path) -> Path:
 def built(root: Path, data: str, method: str = "hash", **read: Any) -> Path:
     """The partition of a data set into three parts."""
     source = str(root / data) if (root / data).exists() else data
-    more = {} if (root / data).exists() else {"root": str(root)}
+    more = {} if (root / data).exists() or data == "digits" else {"root": str(root)}
     out = root / f"parts-{data}-{method}"
     return partition.build(source, 3, method, out=out, report=False, reader_options={**read, **more}).path
 
@@ -315,6 +315,47 @@ def test_the_commands_take_a_partition(root: Path, capfd: Any) -> None:
     again = root / "again"
     assert main(["partition", "build", str(parts), "--parts", "2", "--method", "range", "--out", str(again)]) == 0
     assert partition.verify(again, ge.read_graph(root / "ring.txt")).sound
+
+
+def test_classes_of_typed_nodes_are_judged_from_data_set_partition_and_run(root: Path, capfd: Any) -> None:
+    """The evaluation took one edge type only, so neither RDF nor its partition."""
+    parts, run = built(root, "entities"), root / "run"
+    options: dict[str, Any] = {"dim": 8, "hidden_dim": 8, "epochs": 2, "num_seeds": 1, "threads": 1}
+    ge.pipeline("rgcn", root / "entities", out=run, evaluate=False, **options)
+    words = ["eval", "node-class", "--embeddings", str(run), "--ratios", "0.5", "--shuffles", "2"]
+    capfd.readouterr()
+    said = []
+    for source in ([], ["--dataset", str(root / "entities")], ["--dataset", str(parts)]):
+        assert main([*words, *source]) == 0
+        said.append(capfd.readouterr().out)
+    assert "50%" in said[0]
+    assert said[1:] == said[:1] * 2
+    assert main([*words, "--dataset", str(root / "ring.txt")]) == 2
+    assert "has no labels; give --labels FILE" in capfd.readouterr().err
+    assert main([*words, "--dataset", "ogbn-arxiv", "--root", str(root)]) == 2
+    assert "ogbn-arxiv has 90 nodes; are they of one graph?" in capfd.readouterr().err
+
+
+def test_a_build_knows_the_names_that_training_knows(root: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("GRAPH_EMB_DATA", str(root))
+    (root / "numbers.csv").write_text("0,1\n1,2\n2,0\n")
+    out = ["--parts", "2", "--method", "hash", "--out", str(root / "out"), "--overwrite", "--no-report"]
+    for name in ("digits", "entities", "triples", "dbis", "ogbn-arxiv"):
+        assert main(["partition", "build", name, *out]) == 0
+    assert main(["partition", "build", "numbers.csv", "--memory", "2GB", *out[:-1]]) == 0
+    assert ge.read_graph(root / "out").total_edges == 3
+    capfd.readouterr()
+    for name in ("entities", "digits", "ogbn-arxiv", "triples"):
+        assert main(["partition", "build", name, "--memory", "2GB", *out[:-1]]) == 2
+        assert f"memory= reads edge lists, and {name!r} is a data set of another kind" in capfd.readouterr().err
+    assert main(["partition", "build", "ogbl-dii", *out]) == 2
+    assert "did you mean 'ogbl-ddi'?" in capfd.readouterr().err
+
+
+def test_a_partition_of_digits_has_their_labels(root: Path) -> None:
+    (labels,) = load_dataset(built(root, "digits")).labels.values()
+    (expected,) = load_dataset("digits").labels.values()
+    np.testing.assert_array_equal(labels.to_single(), expected.to_single())
 
 
 def test_an_evaluation_reads_labels_from_the_partition(root: Path, capfd: Any) -> None:
