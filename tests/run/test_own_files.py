@@ -174,6 +174,35 @@ def test_links_without_a_validation_part_are_judged_after_the_last_epoch(edges: 
         ge.pipeline("mf", edges["whole.csv"], test_edges=edges["held.csv"])
 
 
+def test_rows_that_learn_with_the_predictor_take_both_parts(edges: dict[str, str]) -> None:
+    options = {"dim": 4, "threads": 1, "evaluate": {"predictor": {"epochs": 2, "eval_every": 1, "hidden_dim": 4}}}
+    found = [
+        ge.pipeline("mf", edges[name], test_edges=edges["parts.csv"], **options) for name in ("whole.csv", "less.csv")
+    ]
+    np.testing.assert_array_equal(*(run.embeddings.weights for run in found))  # type: ignore[union-attr]
+    assert judged(found[0].metrics["evaluation"]) == judged(found[1].metrics["evaluation"]) != "{}"
+
+
+def test_a_partition_as_the_data_set_takes_them_by_original_ids(
+    own: Path, bare: dict[str, str], tmp_path: Path
+) -> None:
+    """Nodes of a partition have other numbers than those of the graph."""
+    parts = partition.build(read_graph(bare["bare.npz"]), 3, "hash", out=tmp_path / "parts", report=False).path
+    held = "".join(f"{ID[a]},{ID[b]}\n" for a, b in RING[:5])
+    (tmp_path / "held.csv").write_text(held)
+    files = {"labels": bare["both.csv"], "test_edges": str(tmp_path / "held.csv")}
+    found = ge.pipeline("deepwalk", parts, **files, **WALKS).dataset
+    expected = ge.pipeline("deepwalk", own, test_edges=files["test_edges"], **WALKS).dataset
+
+    def by_id(data: Any) -> tuple[Any, ...]:
+        ids = data.graph.ids_of(np.arange(60))
+        parts_by_id = {part: sorted(ids[nodes].tolist()) for part, nodes in data.node_split.items()}
+        ends = {tuple(sorted(pair)) for pair in ids[data.graph.edges()].tolist()}
+        return parts_by_id, dict(zip(ids.tolist(), data.labels.to_single().tolist(), strict=True)), ends
+
+    assert by_id(found) == by_id(expected)
+
+
 @pytest.mark.dist
 @pytest.mark.parametrize("model", ["deepwalk", "sage", "transe"])
 def test_test_edges_reach_no_trainer(ranks: Ranks, model: str, edges: dict[str, str], tmp_path: Path) -> None:
