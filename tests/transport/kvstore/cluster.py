@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from graph_emb.core.left_behind import shared_names_of
 from graph_emb.transport import guard
 from graph_emb.transport.kvstore.layout import free_ports
 from tests.ranks import context
@@ -201,7 +202,11 @@ def _work(pipe: Connection) -> None:
 
 @contextlib.contextmanager
 def shared_memory_is_clean() -> Iterator[None]:
-    """Fail when shared memory that our processes made still has a name; other jobs of this host do not count."""
+    """Fail when shared memory that our processes made still has a name; other jobs of this host do not count.
+
+    Of this process only what it made inside counts.
+    """
+    before = shared_names_of(os.getpid())
     yield
-    left = [path.name for pid in _pids for path in Path("/dev/shm").glob(f"graph_emb_{pid}_*")]
-    assert not left, f"left in shared memory: {left}"
+    left = [path for pid in (*_pids, os.getpid()) for path in shared_names_of(pid) if path not in before]
+    assert not left, f"left in shared memory: {[path.name for path in left]}"

@@ -87,11 +87,11 @@ STATE = (StateSpec("sum", "element", initial=0.5),)
 @pytest.fixture
 def servers() -> Iterator[tuple[Tables, Tables]]:
     """Two servers of one machine, by themselves: the calls of trainers reach them in the order of a test."""
-    made = Tables(0, range(2), {}), Tables(1, range(2), {})
-    yield made
-    for one in made:
-        one.close()
-    assert shared_memory_is_clean()
+    with shared_memory_is_clean():
+        made = Tables(0, range(2), {}), Tables(1, range(2), {})
+        yield made
+        for one in made:
+            one.close()
 
 
 def spec() -> TableSpec:
