@@ -113,13 +113,13 @@ def _pipes(popen: subprocess.Popen[bytes]) -> list[IO[bytes]]:
 def _wait(running: list[_Running], stop: Callable[[], str | None]) -> None:
     left = list(running)
     while left:
+        reason = stop()  # before the look: a process of ours that the other machine only missed is seen ended by now
         failed = [one for one in left if one.popen.poll() not in (None, 0)]
         if any(one.plan.role == "trainer" and one.popen.returncode == INTERRUPTED for one in failed):
             raise KeyboardInterrupt  # it was told to stop by itself, not through this launcher
         if failed:
             raise _failure(_first(_with_late_trainers(failed, left)), [one for one in left if _is_stopped(one)])
         left = [one for one in left if one.popen.poll() is None]
-        reason = stop()
         if reason is not None:
             raise ProcessFailure(reason, 1)
         if left:

@@ -161,6 +161,25 @@ def test_a_reason_from_elsewhere_ends_all(tmp_path: Path) -> None:
     assert no_child_is_left()
 
 
+def test_a_local_kill_is_blamed_before_the_host_that_noticed_it(tmp_path: Path) -> None:
+    """The kill and the other host's word both came after one look at the processes; the word hid the kill."""
+    log = tmp_path / "trainer-1.log"
+
+    def another_host_notices() -> str | None:
+        if not log.exists() or not log.read_text().endswith("\n"):
+            return None
+        pid = int(log.read_text())
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return "host 10.0.0.2: trainer 3: rank 1 no longer answers"
+
+    processes = [python(tmp_path, 0, WAIT), python(tmp_path, 1, f"import os; print(os.getpid(), flush=True); {WAIT}")]
+    with pytest.raises(ProcessFailure, match=r"trainer 1 \(process \d+\) was killed by SIGKILL") as caught:
+        run(processes, stop=another_host_notices)
+    assert caught.value.exit_code == 137
+    assert no_child_is_left()
+
+
 def test_sigterm_to_the_launcher_ends_all(tmp_path: Path) -> None:
     logs = [tmp_path / f"trainer-{rank}.log" for rank in range(2)]
     waiting = f"print('here', flush=True); {WAIT}"
