@@ -27,7 +27,7 @@ exchanges read, whether the rank has left. After them: where the pieces for each
 ORDERED_STORES = ("x86_64", "amd64", "i386", "i686")
 """Machines whose cores see each other's stores in the order in which they were made."""
 _SPINS = 200  # looks before the core is offered to another process
-_FAREWELL = 5.0  # seconds that a leaving rank waits for the others to read what it wrote
+_FAREWELL = 5.0  # seconds that a rank waits for readers of what it wrote after an exchange that failed for itself
 _LOOK = 0.25  # seconds of waiting between two looks whether the others live
 
 
@@ -154,7 +154,12 @@ class SharedExchange:
         if known is None or known[0] != size:
             try:
                 found = map_memory(self._pids[rank], int(self._controls[rank][_BUFFERS + 2 * turn]), size)
-            except OSError as error:  # it was killed after it wrote: its descriptors went with it
+            except OSError as error:  # its descriptors went with it
+                if self._controls[rank][_LEFT]:
+                    raise RuntimeError(
+                        f"rank {rank} (process {self._pids[rank]}) had left before this one read what it sent ({error})"
+                    ) from error
+                # it was killed after it wrote
                 raise RuntimeError(f"rank {rank} (process {self._pids[rank]}) is gone ({error})") from error
             known = self._mapped[rank, turn] = (size, np.frombuffer(found, np.uint8))
         return known[1]
@@ -176,15 +181,21 @@ class SharedExchange:
                 raise RuntimeError(f"rank {rank} (process {self._pids[rank]}) did not come for {self._timeout:g} s")
 
     def close(self) -> None:
-        """Tell the others that this rank leaves; its memory goes when those that live have read it, or in 5 seconds."""
-        self._controls[self._rank][_LEFT] = 1
-        deadline = time.monotonic() + _FAREWELL
+        """Tell the others that this rank leaves; its memory goes when those that live have read it.
+
+        It waits for them no longer than an exchange does; 5 seconds where its own last exchange failed, as those that
+        this rank missed there may be stopped.
+        """
+        own = self._controls[self._rank]
+        own[_LEFT] = 1
+        deadline = time.monotonic() + (self._timeout if own[_READ] == self._steps else min(_FAREWELL, self._timeout))
         for rank, control in enumerate(self._controls):
             while control[_READ] < self._steps and not control[_LEFT] and time.monotonic() < deadline:
                 if not _lives(self._pids[rank]):
                     break
                 time.sleep(1e-3)
-        for descriptor in self._descriptors:
+        for turn, descriptor in enumerate(self._descriptors):
+            own[_BUFFERS + 2 * turn] = -1  # a late reader must not find another file under the number
             if descriptor >= 0:
                 os.close(descriptor)
         self._descriptors = [-1, -1]

@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,13 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.transport import shm_all_to_all
 from graph_emb.transport.shm_all_to_all import SharedExchange
 from tests.ranks import Ranks, with_shared_memory
 
 pytestmark = [pytest.mark.dist, with_shared_memory]
+LIMIT = 240.0
+"""Seconds, of a machine that is busy with other things."""
 
 
 def exchange_many(rounds: int) -> list[tuple[int, bool]]:
@@ -99,6 +105,82 @@ def test_a_rank_that_left_is_an_error_for_those_that_go_on(ranks: Ranks) -> None
     assert "an exchange of one" in first
     assert "is gone" in first
     assert second == ""
+
+
+class Clock:
+    """Seconds that pass by sleeping alone; ``at`` has calls for some of them."""
+
+    def __init__(self, at: dict[int, Callable[[], None]]) -> None:
+        self.now, self.at = 0.0, at
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 1
+        self.at.pop(int(self.now), lambda: None)()
+
+
+def two_exchanges(timeout: float) -> list[SharedExchange]:
+    """Two ranks in one process."""
+    controls = [np.zeros(12, np.int64) for _ in range(2)]
+    return [SharedExchange(rank, controls, [os.getpid()] * 2, timeout) for rank in range(2)]
+
+
+def both(rank: SharedExchange, value: float) -> torch.Tensor:
+    out = torch.zeros(2)
+    rank.exchange(out, torch.full((2,), value), [1, 1], [1, 1])
+    return out
+
+
+def test_a_rank_that_reads_20_seconds_late_gets_what_a_leaving_one_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that left took its memory along after 5 s: a healthy rank that had not mapped it yet called it gone."""
+    early, late = two_exchanges(60.0)
+    waits, go, memory = threading.Event(), threading.Event(), late._memory
+
+    def held_up(rank: int, turn: int) -> np.ndarray:
+        waits.set()
+        assert go.wait(LIMIT)
+        return memory(rank, turn)
+
+    monkeypatch.setattr(late, "_memory", held_up)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(both, late, 2.0)
+        assert both(early, 1.0).tolist() == [1.0, 2.0]
+        assert waits.wait(LIMIT)
+        clock = Clock({20: lambda: (go.set(), wait([reading]))})
+        monkeypatch.setattr(shm_all_to_all, "time", clock)
+        early.close()
+        go.set()
+        assert clock.now == 20
+        assert reading.result().tolist() == [1.0, 2.0]
+    late.close()
+
+
+@pytest.mark.parametrize(("failed", "seconds"), [(False, 60), (True, 5)])
+def test_a_rank_that_never_reads_is_left_in_the_end(
+    failed: bool, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, stopped = two_exchanges(60.0)
+    monkeypatch.setattr(shm_all_to_all, "time", Clock({}))
+    if failed:
+        with pytest.raises(RuntimeError, match=r"rank 1 .* did not come for 60 s"):
+            both(early, 1.0)
+        stopped._steps = 1
+    else:
+        monkeypatch.setattr(stopped, "_memory", lambda *_: (_ for _ in ()).throw(InterruptedError))
+        stopped._controls[0][0] = 1  # it takes rank 0's exchange for written
+        with pytest.raises(InterruptedError):
+            both(stopped, 2.0)
+        both(early, 1.0)
+    clock = Clock({})
+    monkeypatch.setattr(shm_all_to_all, "time", clock)
+    early.close()
+    assert seconds <= clock.now <= seconds + 1
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match=r"rank 0 \(process \d+\) had left before this one read what it sent"):
+        stopped._memory(0, 0)
+    stopped.close()
 
 
 def test_an_exchange_without_room_is_an_error_before_its_memory_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
