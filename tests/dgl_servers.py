@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from graph_emb.transport.kvstore.layout import free_ports
 from tests.transport.kvstore.cluster import LIMIT
 
 
-def run(script: str, folder: Path, part_config: str, servers: int, trainers: int, **more: str) -> list[str]:
+def run(command: Sequence[str], folder: Path, part_config: str, servers: int, trainers: int, **more: str) -> list[str]:
     """What each process printed, the trainers' first; every one must end with 0.
 
     Args:
-        script: Of all processes; a server stays in its ``dgl.distributed.initialize``.
+        command: Arguments of Python in all processes; a server stays in its ``dgl.distributed.initialize``.
         folder: For the file of addresses.
         part_config: Of the graph that is served.
         more: Environment variables of all.
@@ -33,7 +34,7 @@ def run(script: str, folder: Path, part_config: str, servers: int, trainers: int
     roles += [{"DGL_ROLE": "server", "DGL_SERVER_ID": str(server)} for server in range(servers)]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", script],
+            [sys.executable, *command],
             env={**os.environ, **common, **more, **role},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

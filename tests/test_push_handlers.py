@@ -243,5 +243,5 @@ def test_dgls_own_server_runs_them(tmp_path: Path) -> None:
     dgl.distributed.partition_graph(
         dgl.graph((nodes, (nodes + 1) % 12)), "circle", 1, str(tmp_path), part_method="random"
     )
-    said = dgl_servers.run(WITH_DGL_ALONE, tmp_path, str(tmp_path / "circle.json"), servers=1, trainers=1)
+    said = dgl_servers.run(["-c", WITH_DGL_ALONE], tmp_path, str(tmp_path / "circle.json"), servers=1, trainers=1)
     assert "EQUAL" in said[0], "\n".join(said)

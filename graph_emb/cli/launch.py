@@ -36,17 +36,28 @@ def run(args: argparse.Namespace) -> int:
     port = args.port if args.port is not None else (PORT if len(hosts) > 1 else 0)
     if words[0] != "train" and not Path(words[0]).is_file():
         raise ConfigError(f"launch: {words[0]!r} is neither 'train' nor a Python script that exists")
+    if args.partition is not None and words[0] == "train":
+        raise ConfigError("launch --partition is for scripts with DistGraph; write it behind 'train'")
     command = [sys.executable, *(("-m", "graph_emb") if words[0] == "train" else ()), *words]
     same = {"hosts": args.hosts, "port": port, "trainers": args.trainers, "servers": args.servers, "logs": args.logs}
     if args.threads is not None:
         same["threads"] = args.threads
+    if args.partition is not None:
+        same["partition"] = args.partition
     others = [word for name, value in same.items() for word in (f"--{name}", str(value))]
     others += [*(["--oversubscribe"] if args.oversubscribe else []), "--", *words]
     with ExitStack() as stack:
         by_ssh = stack.enter_context(other_hosts(hosts, index, others)) if args.ssh else []
         with log_folder(Path(args.logs), sum(host.trainers for host in hosts[:index])) as logs:
             run_host(
-                command, hosts, index, logs=logs.path, port=port, threads=args.threads, oversubscribe=args.oversubscribe
+                command,
+                hosts,
+                index,
+                logs=logs.path,
+                port=port,
+                threads=args.threads,
+                oversubscribe=args.oversubscribe,
+                partition=args.partition,
             )
         for process in by_ssh:
             process.wait()

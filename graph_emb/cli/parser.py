@@ -167,6 +167,7 @@ def _launch(parser: Parser) -> None:
     parser.add_argument("--port", type=int, help="of the first machine, open to the others; one machine: a free one")
     parser.add_argument("--trainers", metavar="N", type=int, default=1, help="of each machine; default: %(default)s")
     parser.add_argument("--servers", metavar="N", type=int, default=0, help="of each machine, for kvstore mode")
+    parser.add_argument("--partition", metavar="DIR", help="the servers hold its graph, for a script with DistGraph")
     parser.add_argument("--oversubscribe", action="store_true", help=OVERSUBSCRIBE)
     parser.add_argument("--threads", metavar="N", type=int, help="of each trainer; default: the cores, shared evenly")
     parser.add_argument("--logs", metavar="DIR", default="logs", help="a file for each process; default: %(default)s")

@@ -63,6 +63,7 @@ def run_host(
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
     oversubscribe: bool = False,
+    partition: str | Path | None = None,
 ) -> None:
     """Run this machine's share of a job and return when all machines have ended theirs.
 
@@ -76,13 +77,17 @@ def run_host(
             servers, which work while trainers wait for them.
         environment: Further variables of every trainer.
         oversubscribe: Take more than four trainers or servers for each core.
+        partition: Folder of a partition whose graph the servers hold, a part a machine, for DGL's ``DistGraph``.
     Raises:
-        ConfigError: too many processes, the port cannot be had, or several machines have no token in common.
+        ConfigError: too many processes, the port cannot be had, several machines have no token in common, or the
+            partition has another number of parts.
+        DataError: no partition.
         PeerError: the machines did not come together, or one of them failed.
     """
     plan.check_processes(hosts[index], oversubscribe)
     if len(hosts) > 1 and port == 0:
         raise ConfigError("several hosts need a port that all of them know; give --port")
+    part_config = None if partition is None else _part_config(partition, hosts)
     token = _token(hosts)
     store = _meeting_point(hosts[0].address, port, here=index == 0)
     cores = os.cpu_count() or 1
@@ -95,7 +100,8 @@ def run_host(
         hosts_file = logs / "servers.txt"
         variables |= _kvstore_variables(hosts, index, port, hosts_file)
         per_server = threads or max(1, cores // hosts[index].servers)
-        processes = plan.servers(hosts, index, hosts_file, logs, per_server, {**variables, **_modules_of(command)})
+        serving = {**variables, **_modules_of(command)}
+        processes = plan.servers(hosts, index, hosts_file, logs, per_server, serving, part_config)
     processes += plan.trainers(command, hosts, index, store.port, logs, per_trainer, variables)
     meeting = _Meeting(store, hosts, index)
     try:
@@ -104,6 +110,21 @@ def run_host(
         meeting.leave(failed=str(error) or type(error).__name__)
         raise
     meeting.leave()
+
+
+def _part_config(folder: str | Path, hosts: Sequence[Host]) -> Path:
+    """DGL's JSON of a partition that the servers can hold."""
+    import partition
+
+    held = partition.load(folder)
+    if not hosts[0].servers:
+        raise ConfigError(f"the graph of {folder} is held by servers, and there are none; give --servers")
+    if held.num_parts != len(hosts):
+        raise ConfigError(
+            f"{folder} has {held.num_parts} parts, and DGL's servers hold one on each of {len(hosts)} machines; "
+            f"cut it anew (graph-emb partition repartition), or give as many hosts"
+        )
+    return held.config_path.absolute()
 
 
 def _modules_of(command: Sequence[str]) -> dict[str, str]:

@@ -108,7 +108,13 @@ def trainers(
 
 
 def servers(
-    hosts: Sequence[Host], index: int, hosts_file: Path, logs: Path, threads: int, environment: Mapping[str, str]
+    hosts: Sequence[Host],
+    index: int,
+    hosts_file: Path,
+    logs: Path,
+    threads: int,
+    environment: Mapping[str, str],
+    part_config: Path | None = None,
 ) -> list[Process]:
     """The kvstore servers of one machine.
 
@@ -119,6 +125,7 @@ def servers(
         logs: Folder of the log files.
         threads: Threads of each server.
         environment: Further variables: what the trainers get too, the job's token among them.
+        part_config: DGL's JSON of the partition whose graph they hold, a part a machine; None: tables alone.
     """
     first = sum(host.servers for host in hosts[:index])
     made = []
@@ -129,6 +136,7 @@ def servers(
             **environment,
         }
         words = [str(number), str(hosts_file), str(hosts[index].servers), str(sum(host.trainers for host in hosts))]
+        words += [] if part_config is None else [str(part_config)]
         command = (sys.executable, "-m", "graph_emb.run.launch.serve", *words)
         made.append(Process("server", number, command, variables, logs / f"server-{number}.log"))
     return made

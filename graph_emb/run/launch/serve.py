@@ -1,4 +1,5 @@
-"""``python -m graph_emb.run.launch.serve ID HOSTS SERVERS TRAINERS``: a kvstore server, started by the launcher."""
+"""``python -m graph_emb.run.launch.serve ID HOSTS SERVERS TRAINERS [PARTITION]``: a kvstore server, started by the
+launcher; PARTITION is DGL's JSON of the graph that it holds too."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ def main() -> int:
     from graph_emb.core.terminal import end_at_once
     from graph_emb.transport import kvstore
 
-    number, hosts, num_servers, num_clients = sys.argv[1:]
+    number, hosts, num_servers, num_clients, *graph = sys.argv[1:]
     try:
-        kvstore.serve(int(number), hosts, int(num_servers), int(num_clients))
+        kvstore.serve(int(number), hosts, int(num_servers), int(num_clients), part_config=graph[0] if graph else None)
     except (GraphEmbError, OSError) as error:
         print(f"graph-emb: server {number}: error: {error}", file=sys.stderr)
         end_at_once(2)

@@ -331,7 +331,7 @@ def test_servers_that_dgl_started_serve_our_tables(
     """``dgl.distributed.initialize`` made the servers and the connection; they learn our service from a message, and no
     line of the script says so. Before, each trainer had a table of its own in silence."""
     more = {**launched, "MASTER_PORT": str(free_ports(1))} if launched else {}
-    said = dgl_servers.run(INITIALIZED_BY_DGL, tmp_path, graphs["ring"], servers=2, trainers=2, **more)
+    said = dgl_servers.run(["-c", INITIALIZED_BY_DGL], tmp_path, graphs["ring"], servers=2, trainers=2, **more)
     assert "\n".join(said).count("refused: this process is a sampler of DGL") == (2 if launched else 0), said
 
 
