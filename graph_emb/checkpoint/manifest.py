@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.hidden import remove_folder, remove_left_behind
+from graph_emb.core.hidden import MARK, remove_folder, remove_left_behind
 from graph_emb.core.storage import PendingFolder, foreign_file, read_json
 
 Best = Literal["max", "min"]
@@ -288,9 +288,9 @@ def check_no_foreign_file(place: Path, manifest: CheckpointManifest) -> None:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint of ours and nothing else."""
+    """Whether a folder holds a checkpoint of ours and nothing else but the mark, empty where a kill met its writing."""
     try:
-        return foreign_file(folder, _names(CheckpointManifest.read(folder))) is None
+        return foreign_file(folder, (*_names(CheckpointManifest.read(folder)), MARK)) is None
     except (DataError, OSError):
         return False
 
