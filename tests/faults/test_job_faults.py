@@ -60,7 +60,7 @@ class Job:
         until(lambda: self.steps() > 0 or self.launcher.poll() is not None, 300, self)
         assert self.launcher.poll() is None, self.said()
         self.processes = {"launcher": psutil.Process(self.launcher.pid)}
-        for process in self.processes["launcher"].children(recursive=True):
+        for process in self.processes["launcher"].children():  # theirs have their variables, and may end meanwhile
             words, variables = process.cmdline(), process.environ()
             name = f"server {words[3]}" if "graph_emb.run.launch.serve" in words else f"trainer {variables['RANK']}"
             self.processes[name] = process
@@ -138,7 +138,7 @@ def test_the_job_ends_and_names_the_process(job: Job, role: str, sign: str) -> N
         how = "was killed by SIGKILL" if sign == "SIGKILL" else "was stopped (SIGSTOP) and held up the others"
         assert f"error: {role} (process {victim.pid}) {how}" in job.said()
     if not ALL:
-        until(job.clean, 60, job)
+        until(job.clean, LIMIT, job)
     elif not (job.folder / "run").exists():
         job.again()
     assert job.left() == []
