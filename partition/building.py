@@ -92,7 +92,9 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
         num_edges = {type_name(etype): len(src) for etype, (src, _) in graph.edges.items()}
         # duplicates that are kept change nothing, and a streaming build does not count them
         changes = {what: number for what, number in graph.counts.items() if what != DUPLICATES_KEPT}
-        facts = facts_of(assignment, graph.num_nodes, num_edges, changes, symmetric=graph.symmetric)
+        facts = facts_of(
+            assignment, graph.num_nodes, num_edges, changes, symmetric=graph.symmetric, repeats=graph.repeats
+        )
         manifest = PartitionManifest(f"{graph.name}.json", options.edge_owner, options.halo, options.num_hops, facts)
         files = FileSet(folder, manifest)
         made = relabel(graph, assignment, options.edge_owner, num_threads=options.num_threads)

@@ -104,13 +104,14 @@ def facts_of(
     counts: Mapping[str, int],
     *,
     symmetric: bool = False,
+    repeats: str | None = None,
 ) -> dict[str, Any]:
     """How a partition was made; no times, so that equal partitions have equal bytes.
 
     Args:
         num_nodes, num_edges: By type.
         counts: Edges that the reader dropped, merged or added.
-        symmetric: As of a ``HeteroGraph``; written where it is so.
+        symmetric, repeats: As of a ``HeteroGraph``; written where they are set.
     """
     return {
         "method": assignment.method,
@@ -122,6 +123,7 @@ def facts_of(
         "num_edges": dict(num_edges),
         "reader": dict(counts),
         **({"symmetric": True} if symmetric else {}),
+        **({"repeats": repeats} if repeats is not None else {}),
     }
 
 

@@ -206,6 +206,7 @@ class PartitionedGraph:
             ids, order = self.original_ids(ntype), self.node_map(ntype)
             if ids.dtype.kind == "U" or not np.array_equal(ids, order):
                 node_ids[ntype] = ids[inverse(order)]
+        made = {} if self.manifest is None else self.manifest.made
         return HeteroGraph(
             {ntype: self.num_nodes(ntype) for ntype in self.ntypes},
             ends,
@@ -214,7 +215,8 @@ class PartitionedGraph:
             node_ids,
             name=self.name,
             relation_names=self.relation_names,
-            symmetric=self.manifest is not None and self.manifest.made.get("symmetric") is True,
+            symmetric=made.get("symmetric") is True,
+            repeats="sum" if made.get("repeats") == "sum" else None,
         )
 
     def assignment(self) -> Assignment:

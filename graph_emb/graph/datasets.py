@@ -105,7 +105,9 @@ class Dataset:
         masks = {ntype: _masks(data) for ntype, data in columns}
         split = {t: {part: np.flatnonzero(mask) for part, mask in own.items()} for t, own in masks.items() if own}
         features = {ntype: data["feat"] for ntype, data in columns if "feat" in data}
-        known = {"labels": labels, "node_split": split, "features": features}
+        known: dict[str, Any] = {"labels": labels, "node_split": split, "features": features}
+        if graph.repeats is not None and any(WEIGHT in data for data in graph.edge_data.values()):
+            known["duplicates"] = graph.repeats
         return cls(graph.name if name is None else name, graph, **{**known, **more})
 
 
@@ -303,8 +305,6 @@ def _of_ogb(name: str, root: Path, download: bool, options: dict[str, Any]) -> D
         for tables in more["link_split"].values():
             if "edge" not in tables and "source_node" in tables:  # OGB gives sources and targets apart
                 tables["edge"] = np.stack([tables["source_node"], tables["target_node"]], axis=1)
-    if any(WEIGHT in columns for columns in graph.edge_data.values()):
-        more["duplicates"] = "sum"  # OGB lists a repeated collaboration once for each year
     return Dataset.of_graph(graph, name, **more)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class HeteroGraph:
             edge data stands for; without that column, the name of each edge type, in order, in the source.
         symmetric: Whether, by construction, the reverse of each edge is among the edges, for all edge types whose ends
             are of one node type: such an edge and its reverse are one undirected edge.
+        repeats: ``sum``: weights of an edge that is listed several times add up, as the source defines them; None: the
+            source says nothing.
         class_names: Of each node type whose ``label`` numbers texts, the text of each class, (C,) strings.
     """
 
@@ -75,6 +77,7 @@ class HeteroGraph:
     relation_names: np.ndarray | None = None
     symmetric: bool = False
     class_names: dict[str, np.ndarray] = field(default_factory=dict)
+    repeats: Literal["sum"] | None = None
 
     __repr__ = summary
 

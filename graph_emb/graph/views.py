@@ -363,6 +363,10 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     return {**found, "node_split": split or None}
 
 
+TOLD_APART = ("counts", "repeats")
+"""Fields that say how a graph was read, not what it is; a data set's ``duplicates`` follow from ``repeats``."""
+
+
 def digest(dataset: Dataset) -> str:
     """A number by which a data set is known again: of every array in it, 32 hexadecimal digits."""
     found = hashlib.blake2b(digest_size=16)
@@ -377,8 +381,7 @@ def _add(found: hashlib.blake2b, value: Any) -> None:
         found.update(f"array {kept.dtype.str} {kept.shape};".encode())
         found.update(kept.view(np.uint8).data if kept.size else b"")
     elif is_dataclass(value):
-        # counts tell how a graph was read, not what it is
-        _add(found, {part.name: getattr(value, part.name) for part in fields(value) if part.name != "counts"})
+        _add(found, {part.name: getattr(value, part.name) for part in fields(value) if part.name not in TOLD_APART})
     elif isinstance(value, Mapping):
         found.update(f"mapping {len(value)};".encode())
         for key, item in value.items():

@@ -16,12 +16,12 @@ from graph_emb.cli.main import main
 from graph_emb.config import MODELS, config_from
 from graph_emb.graph.datasets import load_dataset, read_source
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.graph.views import digest, typed_nodes
+from graph_emb.graph.views import digest, plain_dataset, typed_nodes
 from graph_emb.run.family import FAMILIES
 from graph_emb.run.inputs import following, partition_of
 from graph_emb.run.parallel import assigned
 from tests.graph.test_datasets import write_dbis
-from tests.ogb_layout import write_arxiv, write_biokg, write_ddi, write_mag
+from tests.ogb_layout import write_arxiv, write_biokg, write_collab, write_ddi, write_mag
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")
@@ -45,6 +45,7 @@ class Case:
 
 CASES = {
     "deepwalk": Case("ring.txt", {"dim": 8, "num_walks": 2}),
+    "node2vec": Case("ogbl-collab", {"dim": 8, "num_walks": 2}),
     "line": Case("ring.txt", {"dim": 8}),
     "metapath2vec": Case("dbis", {"dim": 8, "num_walks": 2, "metapath": "author-paper-venue-paper-author"}),
     "rotate": Case(
@@ -74,6 +75,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / "entities" / file).write_text("\n".join(["id\tperson\tlabel_group", *rows]) + "\n")
     write_arxiv(tmp_path, features=False)
     write_mag(tmp_path)
+    write_collab(tmp_path)
     write_dbis(tmp_path / "dbis")
     return tmp_path
 
@@ -173,7 +175,7 @@ def test_triples_between_types_are_trained(ranks: Ranks, root: Path) -> None:
 
 
 def test_a_partition_is_read_as_its_input(root: Path) -> None:
-    for data in ("ring.txt", "entities", "dbis", "ogbn-arxiv", "ogbn-mag"):
+    for data in ("ring.txt", "entities", "dbis", "ogbn-arxiv", "ogbn-mag", "ogbl-collab"):
         source = root / data if (root / data).exists() else data
         graph = read_source(source, root)
         parts = built(root, data)
@@ -187,6 +189,7 @@ def test_a_partition_is_read_as_its_input(root: Path) -> None:
         assert {t: sorted(own) for t, own in found.node_data.items()} == {
             t: sorted(own) for t, own in graph.node_data.items()
         }
+        assert found.repeats == graph.repeats
         assert digest(ge.load_dataset(partition.load(parts))) == digest(ge.load_dataset(parts))
 
 
@@ -205,6 +208,18 @@ def test_a_partition_keeps_that_its_graph_is_symmetric(root: Path) -> None:
         out = root / f"parts-{directed}"
         partition.build(graph, 2, "hash", out=out, report=False)
         assert ge.read_graph(out).symmetric is expected
+
+
+def test_weights_of_repeated_edges_add_up_as_in_the_data_set(root: Path) -> None:
+    """OGB lists a repeated collaboration once for each year; a partition kept the first weight in silence."""
+    expected = plain_dataset(load_dataset("ogbl-collab", root)).graph
+    parts = built(root, "ogbl-collab")
+    again = partition.repartition(parts, 2, "range", out=root / "again", report=False)
+    for source in (parts, again, ge.read_graph("ogbl-collab", root=root)):
+        np.testing.assert_array_equal(plain_dataset(load_dataset(source)).graph.edge_weights(), expected.edge_weights())
+    unweighted = load_dataset("ogbl-collab", root, weight=False)
+    assert unweighted.duplicates == "first"
+    assert plain_dataset(unweighted).graph.weights is None
 
 
 def test_a_folder_named_like_a_data_set_of_ogb_is_a_partition(root: Path) -> None:

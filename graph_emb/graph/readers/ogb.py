@@ -89,7 +89,8 @@ def _link(data: Any) -> HeteroGraph:
     edge_data = {EDGE_TYPE: {name: _column(train[name]) for name in (WEIGHT, "year") if name in train}}
     node_data = {NODE_TYPE: _tables(data.node_feat, data.extra, "node_")}
     more = {"counts": _held_out(data.split), "name": data.metadata.folder}
-    return HeteroGraph({NODE_TYPE: data.num_nodes}, edges, node_data, edge_data, **more)
+    # OGB lists a repeated collaboration once for each year
+    return HeteroGraph({NODE_TYPE: data.num_nodes}, edges, node_data, edge_data, repeats="sum", **more)
 
 
 def _held_out(split: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:
