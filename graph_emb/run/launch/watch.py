@@ -27,7 +27,7 @@ from graph_emb.run.launch.plan import Process
 GRACE = 10.0
 """Seconds that a process gets to end after SIGTERM, before it is killed."""
 POLL = 0.05
-LATE = 2.0
+LATE = 10.0
 """Seconds that a trainer may take to end after the server that noticed it."""
 TAIL = 16_384
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
