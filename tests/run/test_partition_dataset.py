@@ -22,6 +22,7 @@ from graph_emb.run.inputs import following, partition_of
 from graph_emb.run.parallel import assigned
 from tests.graph.test_datasets import write_dbis
 from tests.ogb_layout import write_arxiv, write_biokg, write_collab, write_ddi, write_mag
+from tests.partition.streaming.edge_files import MEMORY
 from tests.ranks import Ranks
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")
@@ -357,11 +358,11 @@ def test_a_build_knows_the_names_that_training_knows(root: Path, monkeypatch: py
     out = ["--parts", "2", "--method", "hash", "--out", str(root / "out"), "--overwrite", "--no-report"]
     for name in ("digits", "entities", "triples", "dbis", "ogbn-arxiv"):
         assert main(["partition", "build", name, *out]) == 0
-    assert main(["partition", "build", "numbers.csv", "--memory", "2GB", *out[:-1]]) == 0
+    assert main(["partition", "build", "numbers.csv", "--memory", MEMORY, *out[:-1]]) == 0
     assert ge.read_graph(root / "out").total_edges == 3
     capfd.readouterr()
     for name in ("entities", "digits", "ogbn-arxiv", "triples"):
-        assert main(["partition", "build", name, "--memory", "2GB", *out[:-1]]) == 2
+        assert main(["partition", "build", name, "--memory", MEMORY, *out[:-1]]) == 2
         assert f"memory= reads edge lists, and {name!r} is a data set of another kind" in capfd.readouterr().err
     assert main(["partition", "build", "ogbl-dii", *out]) == 2
     assert "did you mean 'ogbl-ddi'?" in capfd.readouterr().err

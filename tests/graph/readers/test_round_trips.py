@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+import partition
 from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from tests.compat.ogb.layout import write_csv, write_graph
@@ -210,6 +211,11 @@ def as_ntriples(sample: Sample, folder: Path) -> Written:
     return folder / "graph.nt.gz", {"relations": "column"}
 
 
+def as_partition(sample: Sample, folder: Path) -> Written:
+    graph, parts = as_memory(sample, folder)[0], min(2, sample.num_nodes)
+    return partition.build(graph, parts, "hash", out=folder / "parts", report=False, allow_empty=True).path, {}
+
+
 FORMATS: dict[str, list[Callable[[Sample, Path], Written]]] = {
     "memory": [as_memory],
     "dgl": [as_dgl, as_dgl_file],
@@ -220,6 +226,7 @@ FORMATS: dict[str, list[Callable[[Sample, Path], Written]]] = {
     "edges": [as_csv, as_text_folder, as_parquet],
     "yaml": [as_yaml],
     "chunked": [as_chunked],
+    "partition": [as_partition],
     "ogb": [as_ogb],
     "triples": [as_triples],
     "ntriples": [as_ntriples],
