@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +48,14 @@ def idle_servers() -> Iterator[None]:
 
     yield
     close_idle()
+
+
+@pytest.fixture
+def one_dgl_graph() -> Iterator[None]:
+    """One test at a time on this machine: DGL's servers of two graphs share the memory of columns of one name."""
+    with Path(tempfile.gettempdir(), "graph_emb-tests-dgl-graph.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture

@@ -233,6 +233,7 @@ print("EQUAL")
 
 
 @pytest.mark.dist
+@pytest.mark.usefixtures("one_dgl_graph")
 def test_dgls_own_server_runs_them(tmp_path: Path) -> None:
     """It has never heard of this package: the handler brings its module along.
 

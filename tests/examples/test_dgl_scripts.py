@@ -17,7 +17,7 @@ from tests import dgl_servers
 from tests.models.gnn.planted import planted
 from tests.transport.kvstore.cluster import LIMIT
 
-pytestmark = pytest.mark.dist
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph")]
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "dgl"
 NUM = 80

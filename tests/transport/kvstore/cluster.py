@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import pickle
 import sys
@@ -164,6 +165,8 @@ def _serve(server: int, hosts: list[str], servers: int, trainers: int, options: 
     from graph_emb.transport.kvstore import serve
 
     serve(server, hosts, servers, trainers, **options)
+    if options.get("part_config") is not None:
+        gc.collect()  # DGL's graph, whose names in shared memory the next test's servers use too
 
 
 def _train(options: dict[str, Any], train: Callable[..., Any], args: tuple[Any, ...]) -> Any:
