@@ -154,15 +154,19 @@ def load_at(layout: Layout, saved: list[Path], expected: Reference) -> list[str]
     wrong = []
     for path in saved:
         loaded = training.load(path)
-        found = [f"loaded: {name}" for name in differs(training.rows(), expected[BEFORE])]
-        if (loaded.step, loaded.extra) != (BEFORE, {"step": BEFORE}):
-            found.append(f"step {loaded.step}, extra {loaded.extra}")
-        training.transport.barrier()
-        training.run(BEFORE, AFTER)
-        found += [f"went on: {name}" for name in differs(training.rows(), expected[BEFORE + AFTER])]
-        training.transport.barrier()
-        wrong += [f"{path.name} at {layout.name}: {one}" for one in found]
+        found = [] if (loaded.step, loaded.extra) == (BEFORE, {"step": BEFORE}) else [f"{loaded.step}, {loaded.extra}"]
+        wrong += [f"{path.name} at {layout.name}: {one}" for one in found + went_on(training, expected)]
     return wrong
+
+
+def went_on(training: Training, expected: Reference) -> list[str]:
+    """The rows that are not the uninterrupted run's, as they were loaded and after more steps. Runs on every rank."""
+    found = [f"loaded: {name}" for name in differs(training.rows(), expected[BEFORE])]
+    training.transport.barrier()
+    training.run(BEFORE, AFTER)
+    found += [f"went on: {name}" for name in differs(training.rows(), expected[BEFORE + AFTER])]
+    training.transport.barrier()
+    return found
 
 
 def save_state_at(layout: Layout, folder: Path, expected: Reference) -> list[str]:
@@ -183,12 +187,7 @@ def load_state_at(layout: Layout, saved: list[Path], expected: Reference) -> lis
         for k, optimizer in enumerate(training.optimizers):
             optimizer.load(path.with_name(f"{path.name}-{k}"))
         training.schedulers[0].last_epoch = BEFORE
-        found = [f"loaded: {name}" for name in differs(training.rows(), expected[BEFORE])]
-        training.transport.barrier()
-        training.run(BEFORE, AFTER)
-        found += [f"went on: {name}" for name in differs(training.rows(), expected[BEFORE + AFTER])]
-        training.transport.barrier()
-        wrong += [f"{path.name} at {layout.name}: {one}" for one in found]
+        wrong += [f"{path.name} at {layout.name}: {one}" for one in went_on(training, expected)]
     return wrong
 
 
