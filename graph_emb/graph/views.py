@@ -17,7 +17,7 @@ from graph_emb.graph.csr import Duplicates, Graph, SelfLoops
 from graph_emb.graph.datasets import Dataset, LinkSplit, NodeSplit, check_labels
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import read_graph
-from graph_emb.graph.readers.source import WEIGHT
+from graph_emb.graph.readers.source import REVERSE_PREFIX, WEIGHT
 from graph_emb.graph.readers.triples import RELATION
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph, summary
@@ -226,8 +226,23 @@ def typed_nodes(dataset: Dataset, *, merge_within: bool = False) -> TypedNodes:
         features = {NODE_TYPE: features[ntype]} if features else {}
         ntype = NODE_TYPE
     else:
-        graph = with_reverse(dataset.graph) if merge_within else read_graph(dataset.graph, reverse_types=True)
+        given = without_reverse(dataset.graph)
+        graph = with_reverse(given) if merge_within else read_graph(given, reverse_types=True)
     return TypedNodes(dataset.name, graph, ntype, classes, split, features, labels.class_names)
+
+
+def without_reverse(graph: HeteroGraph) -> HeteroGraph:
+    """The graph without the types that are another one's reverse, edge by edge, as ``reverse_types=True`` adds them."""
+
+    def is_reverse(etype: EdgeType) -> bool:
+        turned = etype[2], etype[1].removeprefix(REVERSE_PREFIX), etype[0]
+        if turned[1] == etype[1] or turned not in graph.edges:
+            return False
+        return all(map(np.array_equal, graph.edges[etype], reversed(graph.edges[turned])))
+
+    edges = {etype: ends for etype, ends in graph.edges.items() if not is_reverse(etype)}
+    data = {etype: columns for etype, columns in graph.edge_data.items() if etype in edges}
+    return graph if len(edges) == len(graph.edges) else replace(graph, edges=edges, edge_data=data)
 
 
 def with_reverse(graph: HeteroGraph) -> HeteroGraph:
@@ -242,7 +257,7 @@ def with_reverse(graph: HeteroGraph) -> HeteroGraph:
             edges[head, relation, tail] = np.concatenate([src, dst]), np.concatenate([dst, src])
         else:
             edges[head, relation, tail] = src, dst
-            edges[tail, f"rev_{relation}", head] = dst, src
+            edges[tail, REVERSE_PREFIX + relation, head] = dst, src
     return HeteroGraph(dict(graph.num_nodes), edges, node_ids=graph.node_ids, name=graph.name)
 
 

@@ -165,6 +165,22 @@ def test_typed_nodes_of_a_typed_graph_have_reverse_types(tmp_path: Path) -> None
     assert set(found.split) == {"train", "valid", "test"}
 
 
+@pytest.mark.parametrize("merge_within", [False, True])
+def test_reverse_types_that_are_there_are_not_turned_round_again(tmp_path: Path, merge_within: bool) -> None:
+    """A partition that was built with them could not be trained on."""
+    write_mag(tmp_path)
+    data = load_dataset("ogbn-mag", tmp_path)
+    expected = typed_nodes(data, merge_within=merge_within).graph.edges
+    graph = replace(data, graph=read_graph(data.graph, reverse_types=True))
+    for etype, ends in typed_nodes(graph, merge_within=merge_within).graph.edges.items():
+        assert all(map(np.array_equal, ends, expected.pop(etype)))
+    assert not expected
+    edges, other = dict(graph.graph.edges), ("paper", "rev_writes", "author")
+    edges[other] = edges[other][0], np.zeros_like(edges[other][1])
+    with pytest.raises(DataError, match="paper:rev_writes:author is in the data already"):
+        typed_nodes(replace(data, graph=replace(data.graph, edges=edges)))
+
+
 def test_every_relation_has_its_reverse_and_citations_go_both_ways(tmp_path: Path) -> None:
     write_mag(tmp_path)
     dataset = load_dataset("ogbn-mag", tmp_path)
