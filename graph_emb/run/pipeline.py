@@ -86,8 +86,8 @@ def pipeline(
         model: One of ``graph_emb.config.MODELS``, such as "deepwalk"; brings its defaults.
         dataset: A known data set or the path of a graph file; or a partition (its folder, or opened), whose parts the
             trainers of a job take; or a graph in memory: what ``load_dataset`` gives, or a HeteroGraph, Graph, DGL
-            graph, networkx graph or scipy matrix. The run folder then keeps a description of it, and resume needs the
-            same graph again.
+            graph, networkx graph, matrix of scipy or numpy, or data frame of edges. The run
+            folder then keeps a description of it, and resume needs the same graph again.
         root: Folder of the known data sets.
         out: Run folder to write; None writes nothing.
         seed: Of walks, first rows, negatives, held-out edges and label shuffles; default 0.

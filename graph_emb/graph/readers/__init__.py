@@ -27,7 +27,8 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     memory         a HeteroGraph or a graph_emb Graph
     dgl            a DGLGraph, or a file of ``dgl.save_graphs``
     networkx       a networkx graph, or one in GraphML, JSON (node-link) or a pickle that is trusted
-    scipy          a scipy sparse matrix or array
+    scipy          a scipy sparse matrix or array, or a numpy array (N, N) of weights
+    pandas         a data frame of edges: source, target [, weight]; with head, relation and tail it is of triples
     ogb            the name of an OGB data set, with ``root=``; or its folder
     chunked        ``metadata.json`` of DGL's chunked format, or its folder
     yaml           a ``.yaml`` file that names the files of each node and edge type
@@ -115,7 +116,7 @@ def format_of(source: Any) -> str:
                 return kind
     path = as_path(source)
     if path is None:
-        known = "dgl, networkx, scipy.sparse, graph_emb Graph or HeteroGraph, or a path"
+        known = "dgl, networkx, scipy.sparse, pandas, graph_emb Graph or HeteroGraph, or a path"
         raise ConfigError(f"a {type(source).__module__}.{type(source).__name__} is no graph; expected: {known}")
     if not os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         checked_file(path)

@@ -1,4 +1,4 @@
-"""Edge lists as text or Parquet, one file or all files of a folder: source, target [, weight].
+"""Edge lists as text or Parquet, one file or all files of a folder, or a data frame: source, target [, weight].
 
 The first lines of a text (csv, tsv, txt, also gzipped) show its layout: separator, header row, columns, kind of ids.
 Arrow parses blocks of whole lines in native code; only when that fails, or a value is out of range, is the same block
@@ -30,6 +30,8 @@ from graph_emb.graph.readers.source import (
     ReadOptions,
     check_ids,
     checked_file,
+    columns_of_frame,
+    is_frame,
     parsing,
     register,
     split_suffix,
@@ -350,6 +352,22 @@ def read_edges(path: Path, options: ReadOptions) -> Contents:
     if not blocks:
         raise DataError(f"{path}: has no edges; expected at least 1")
     return Contents(_graph(blocks, etype, limits, name_of(path), bool(options.weight)))
+
+
+@register("pandas", "ids", "num_nodes", "columns", "edge_type", objects=is_frame, fallback=True)
+def read_frame(source: Any, options: ReadOptions) -> Contents:
+    """Each row of a pandas data frame an edge, its columns found and its ids numbered as those of a file are."""
+    etype = EDGE_TYPE if options.edge_type is None else checked_edge_type(options.edge_type)
+    limits = _limits(options, etype)
+    names = [str(name) for name in source.columns]
+    places = find_columns("the data frame", names, True, options)
+    columns, where = columns_of_frame(source, places)
+    if not len(source):
+        raise DataError(f"{where}: has no edges; expected at least 1")
+    limit = limits[etype[0]] if len(limits) == 1 else None
+    block = checked_block(where, columns, options.ids, limit, first_row=0)
+    _check_block(where, block, [], etype, limits, 0)
+    return Contents(_graph([block], etype, limits, "graph", bool(options.weight)))
 
 
 def name_of(path: Path) -> str:

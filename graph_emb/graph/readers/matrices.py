@@ -52,9 +52,19 @@ _FLAGS_TAG = (6, 8)  # type and bytes of a matrix's first element
 _KNOWN_TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 12, 13, _MATRIX, _COMPRESSED, 16, 17, 18})
 
 
-@register("scipy", "edge_type", objects=lambda source: is_object_of(source, "scipy") and hasattr(source, "tocoo"))
+def _in_memory(source: Any) -> bool:
+    return isinstance(source, np.ndarray) or (is_object_of(source, "scipy") and hasattr(source, "tocoo"))
+
+
+@register("scipy", "edge_type", objects=_in_memory)
 def read_scipy(source: Any, options: ReadOptions) -> Contents:
     """A matrix whose values become ``weight``, unless all are 1. Entries of one place are parallel edges."""
+    if isinstance(source, np.ndarray):
+        if source.ndim != 2 or source.dtype.kind not in "biuf":
+            raise DataError(
+                f"an array of {source.dtype}, shape {source.shape}; expected a matrix (N, N) of real numbers"
+            )
+        source = sparse.coo_array(source)
     return Contents(graph_of_matrix(source, options))
 
 

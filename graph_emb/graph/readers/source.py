@@ -194,6 +194,29 @@ def is_object_of(source: Any, package: str) -> bool:
     return any(base.__module__.partition(".")[0] == package for base in type(source).__mro__)
 
 
+def is_frame(source: Any) -> bool:
+    """Whether a source is a pandas data frame, which is not imported to find out."""
+    return is_object_of(source, "pandas") and hasattr(source, "columns")
+
+
+def columns_of_frame(frame: Any, places: Sequence[int]) -> tuple[list[tuple[str, Any]], Path]:
+    """Columns of a pandas data frame by position, as names and Arrow columns; and its name in errors.
+
+    Raises:
+        DataError: a column that holds values of several kinds.
+    """
+    import pyarrow as pa
+
+    where, found = Path("the data frame"), []
+    for place in places:
+        name = str(frame.columns[place])
+        try:
+            found.append((name, pa.chunked_array([pa.array(frame.iloc[:, place], from_pandas=True)])))
+        except (pa.ArrowException, TypeError) as error:
+            raise DataError(f"{where}: column {name!r} holds values of several kinds; make them of one") from error
+    return found, where
+
+
 def part_of(word: str, where: str) -> str | None:
     """The part of a split that a word in lower case stands for, None for no word.
 

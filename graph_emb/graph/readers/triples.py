@@ -7,7 +7,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from graph_emb.graph.readers.source import (
     ReadOptions,
     Relations,
     checked_file,
+    columns_of_frame,
+    is_frame,
     parsing,
     register,
     split_suffix,
@@ -51,13 +53,16 @@ _LINE = (
 @register(
     "triples",
     *("relations", "order", "ids", "separator"),
-    objects=lambda source: isinstance(source, KnowledgeGraph),
+    objects=lambda source: isinstance(source, KnowledgeGraph) or _is_frame_of_triples(source),
     # of text only format= can say it: three columns may as well be weighted edges
     paths=lambda path: path.name == ARRAYS or (path / ARRAYS).is_file(),
 )
 def read_triples(source: Any, options: ReadOptions) -> Contents:
     """The training triples as edges; entities of all parts become nodes, so that what is held out can be ranked."""
-    read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(source, options)
+    if is_frame(source):
+        read = _of_frame(source, options)
+    else:
+        read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(source, options)
     relation_names = read.relations or [f"relation_{number}" for number in range(read.num_relations)]
     graph = relation_graph(
         read.train.T,
@@ -95,14 +100,34 @@ def read_knowledge_graph(path: Path, options: ReadOptions | None = None) -> Know
     read = [_read(file, options) for file in files.values()]
     if len({isinstance(columns[0], np.ndarray) for columns in read}) > 1:
         raise DataError(f"{path}: entities are numbers in some files and names in others; pass ids='str'")
+    return _numbered(name_of(path), list(files) if "train" in files else ["train"], read)
+
+
+def _numbered(name: str, parts: Sequence[str], read: Sequence[Sequence[Any]]) -> KnowledgeGraph:
+    """Triples of head, relation and tail columns; of one part all of them, else of each part its own."""
     (heads, tails), names, num_entities = number_ids(*([columns[end] for columns in read] for end in (0, 2)))
     (numbers,), relations, num_relations = number_ids([columns[1] for columns in read])
     assert relations is not None  # strings are always numbered
     triples = np.stack([heads, numbers, tails], axis=1, dtype=np.int64)
     ends = np.cumsum([len(columns[0]) for columns in read])
-    parts = dict(zip(files, np.split(triples, ends[:-1]), strict=True)) if "train" in files else {"train": triples}
+    own = [triples] if len(parts) == 1 else np.split(triples, ends[:-1])
     entities = None if names is None else tuple(names.tolist())
-    return KnowledgeGraph(name_of(path), num_entities, num_relations, parts, entities, tuple(relations.tolist()))
+    by_part = dict(zip(parts, own, strict=True))
+    return KnowledgeGraph(name, num_entities, num_relations, by_part, entities, tuple(relations.tolist()))
+
+
+def _is_frame_of_triples(source: Any) -> bool:
+    return is_frame(source) and {*_WORDS.values()} <= {*source.columns}
+
+
+def _of_frame(frame: Any, options: ReadOptions) -> KnowledgeGraph:
+    """The columns head, relation and tail of a pandas data frame."""
+    if options.order != "hrt" or options.separator is not None:
+        raise ConfigError("order= and separator= are for text; the columns of a data frame have names")
+    columns, where = columns_of_frame(frame, [list(frame.columns).index(word) for word in _WORDS.values()])
+    if not len(frame):
+        raise DataError(f"{where}: has no triples; expected at least 1")
+    return _numbered("graph", ["train"], [_ids_of_triples(where, dict(columns), options.ids)])
 
 
 def _of_arrays(name: str, file: Path) -> KnowledgeGraph:
@@ -159,11 +184,16 @@ def _read(file: Path, options: ReadOptions) -> list[Any]:
     read = tables.read_columns(file, separator=separator, header=False, text=text)
     if not len(read[place["r"]]):
         raise DataError(f"{file}: has no triples; expected at least 1")
-    kinds = dict(zip("hrt", (ids, "str", ids), strict=True))
-    columns = {letter: tables.ids_of(file, word, read[place[letter]], kinds[letter]) for letter, word in _WORDS.items()}
-    if isinstance(columns["h"], np.ndarray) != isinstance(columns["t"], np.ndarray):
+    return _ids_of_triples(file, {word: read[place[letter]] for letter, word in _WORDS.items()}, ids)
+
+
+def _ids_of_triples(file: Path, columns: Mapping[str, Any], ids: str) -> list[Any]:
+    """Head, relation (as strings) and tail of columns that are called so."""
+    kinds = {"head": ids, "relation": "str", "tail": ids}
+    read = [tables.ids_of(file, word, columns[word], kind) for word, kind in kinds.items()]
+    if isinstance(read[0], np.ndarray) != isinstance(read[2], np.ndarray):
         raise DataError(f"{file}: heads and tails are of two kinds, numbers and names; pass ids='str'")
-    return [columns[letter] for letter in "hrt"]
+    return read
 
 
 def relation_graph(

@@ -41,7 +41,7 @@ def test_each_option_is_described() -> None:
     ("source", "message"),
     [
         (42, "a builtins.int is no graph"),
-        (np.zeros((3, 3)), "a numpy.ndarray is no graph"),
+        ({0: [1]}, "a builtins.dict is no graph"),
         ("nowhere/graph.xyz", "nowhere/graph.xyz: no such file"),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,6 +155,17 @@ def as_parquet(sample: Sample, folder: Path) -> Written:
     return folder / "graph.parquet", {"num_nodes": sample.num_nodes}
 
 
+def as_frame(sample: Sample, folder: Path) -> Written:
+    frame = pd.DataFrame({"weight": sample.weight, "dst": sample.dst, "src": sample.src})
+    return frame, {"num_nodes": sample.num_nodes}
+
+
+def as_array(sample: Sample, folder: Path) -> Written:
+    matrix = np.zeros((sample.num_nodes, sample.num_nodes))
+    matrix[sample.src, sample.dst] = sample.weight
+    return matrix, {}
+
+
 def as_yaml(sample: Sample, folder: Path) -> Written:
     (folder / "e.csv").write_text(
         "w,to,from\n" + "".join(f"{w},{v},{u}\n" for u, v, w in sample.rows(sample.src, sample.dst, sample.weight))
@@ -220,7 +232,8 @@ FORMATS: dict[str, list[Callable[[Sample, Path], Written]]] = {
     "memory": [as_memory],
     "dgl": [as_dgl, as_dgl_file],
     "networkx": [as_networkx, as_gpickle],
-    "scipy": [as_scipy],
+    "scipy": [as_scipy, as_array],
+    "pandas": [as_frame],
     "npz": [as_rows, as_scipy_file],
     "mat": [as_mat],
     "edges": [as_csv, as_text_folder, as_parquet],
@@ -231,7 +244,7 @@ FORMATS: dict[str, list[Callable[[Sample, Path], Written]]] = {
     "triples": [as_triples],
     "ntriples": [as_ntriples],
 }
-SORTED = {as_networkx, as_gpickle, as_rows, as_mat}
+SORTED = {as_networkx, as_gpickle, as_rows, as_mat, as_array}
 """Writers whose format does not keep the order of the edges."""
 WITHOUT_WEIGHTS = {as_ogb, as_triples, as_ntriples}
 
@@ -244,7 +257,7 @@ def test_every_registered_reader_has_a_row_here() -> None:
 @given(sample=samples())
 @settings(max_examples=12, deadline=None, derandomize=True)
 def test_a_graph_reads_back_equal(write: Callable[[Sample, Path], Written], sample: Sample) -> None:
-    if write is as_mat:
+    if write in (as_mat, as_array):
         sample = sample.distinct()
     with tempfile.TemporaryDirectory() as folder:
         source, options = write(sample, Path(folder))
