@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from graph_emb.graph.datasets import load_dataset
     from graph_emb.graph.partition_book import PartitionBook, RangeBook
     from graph_emb.graph.readers import read_graph
+    from graph_emb.node_embedding import NodeEmbedding
     from graph_emb.optimizer import (
         SparseAdagrad,
         SparseAdam,
@@ -59,6 +60,7 @@ _HOMES = {
     "graph_emb.graph.datasets": ("load_dataset",),
     "graph_emb.graph.partition_book": ("PartitionBook", "RangeBook"),
     "graph_emb.graph.readers": ("read_graph",),
+    "graph_emb.node_embedding": ("NodeEmbedding",),
     "graph_emb.optimizer": (
         "SparseAdagrad",
         "SparseAdam",
@@ -99,6 +101,7 @@ __all__ = [
     "DistEmbedding",
     "GraphEmbError",
     "ModeError",
+    "NodeEmbedding",
     "PartitionBook",
     "PartitionError",
     "PeerError",

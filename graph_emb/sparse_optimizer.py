@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graph_emb import optimizer_files
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.dgl_names import DGLNames
 from graph_emb.embedding import DistEmbedding, transport_of
 from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.apply import Merge, check_gradient
@@ -24,12 +25,11 @@ from graph_emb.optim.rule import ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, adva
 from graph_emb.parameter_groups import by_place, groups_of
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.transport.base import Push, Transport
-from graph_emb.weight import as_dgl
 
 Params = Iterable[DistEmbedding] | Iterable[dict[str, Any]]
 
 
-class SparseOptimizer(torch.optim.Optimizer):
+class SparseOptimizer(DGLNames):
     """Applies the gradients of touched rows by one rule. Base of the named optimizers.
 
     A ``torch.optim.Optimizer``, so that torch's learning-rate schedulers drive ``param_groups``; numbers are
@@ -453,11 +453,6 @@ class SparseOptimizer(torch.optim.Optimizer):
     def tables(self) -> dict[str, DistEmbedding]:
         """The tables by name."""
         return dict(self._tables)
-
-    @property
-    def _state(self) -> dict[str, Any]:
-        """DGL's private spelling of the tables' ``optm_state``, see ``as_dgl``."""
-        return {name: as_dgl(table.optm_state) for name, table in self._tables.items()}
 
     @property
     def choices(self) -> dict[str, Any]:

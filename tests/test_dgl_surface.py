@@ -168,6 +168,49 @@ def test_init_func_of_node_embedding_takes_a_tensor() -> None:
         assert ge.DistEmbedding(NUM, DIM, init_func=function).weight[:].unique().tolist() == [2.0]
 
 
+# ge.NodeEmbedding
+
+
+def set_and_got(transport: Any) -> tuple[Tensor, list[int]]:
+    emb = ge.NodeEmbedding(NUM, DIM, "whole", init_func=torch.nn.init.ones_)
+    first = emb.all_get_embedding()
+    emb.all_set_embedding(torch.arange(NUM * DIM, dtype=torch.float32).view(NUM, DIM))
+    return torch.cat([first, emb.all_get_embedding()]), [emb.rank, emb.world_size]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("mode", MODES)
+def test_node_embedding_sets_and_gets_the_whole_table(ranks: Ranks, mode: str) -> None:
+    found = in_mode(ranks, mode, set_and_got)
+    for rank, (rows, place) in enumerate(found):
+        assert torch.equal(rows[:NUM], torch.ones(NUM, DIM))
+        assert torch.equal(rows[NUM:].flatten(), torch.arange(NUM * DIM, dtype=torch.float32))
+        assert place == [rank, len(found)]
+
+
+def test_node_embedding_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ge.ConfigError, match=r"partition=5 is DGL's split over GPUs; give .* a policy"):
+        ge.NodeEmbedding(NUM, DIM, "cut", partition=5)
+    emb = ge.NodeEmbedding(NUM, DIM, "kept")
+    with pytest.raises(ge.ShapeError, match=r"values have shape \(3, 3\); expected \(12, 3\)"):
+        emb.all_set_embedding(torch.ones(3, 3))
+    assert emb.all_get_embedding().count_nonzero() == 0
+
+
+def test_the_rate_has_dgls_private_name() -> None:
+    emb = table("rate")
+    opt = ge.SparseAdagrad([emb], lr=0.5, eps=1e-8)
+    assert (opt._lr, opt._eps) == (0.5, 1e-8)
+    opt._lr = 0.25
+    assert opt.param_groups[0]["lr"] == 0.25
+    with pytest.raises(ge.ConfigError, match="lr"):
+        opt._lr = -1.0
+    opt.close()
+    plain = ge.SparseSGD([emb], lr=0.5)
+    with pytest.raises(AttributeError, match="no eps"):
+        _ = plain._eps
+
+
 # emb.weight
 
 
