@@ -1,4 +1,4 @@
-"""Compiled building blocks of kernels: counter-based random bits, and the distinct values of a batch.
+"""Compiled building blocks of kernels: a cache that sees every change, random bits, the distinct values of a batch.
 
 splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014): what a draw is
 depends on its stream and its number alone. Its functions take and return ``np.uint64``, ``mix64`` arrays of it as well.
@@ -6,14 +6,66 @@ depends on its stream and its number alone. Its functions take and return ``np.u
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
-from numba import njit
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The distance between the states of a stream: 2^64 divided by the golden ratio, odd."""
 UNIT = 2.0**-53
+_IMPORT = re.compile(r"^\s*from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.njit``, whose cache looks at the modules that the function's own one imports, too.
+
+    What a helper or a constant of another module was is part of the machine code, but numba (0.68, caching.py) compiles
+    a cached function again where the text of its own file has changed, and only there.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        made = numba.njit(**options)(function)
+        if options.get("cache") and hasattr(made, "_cache"):  # without NUMBA_DISABLE_JIT
+            index = made._cache._cache_file
+            index._source_stamp = index._source_stamp, text_stamp(Path(function.__code__.co_filename))
+        return made
+
+    return decorate
+
+
+def text_stamp(file: Path) -> str:
+    """A digest of the text of a module and of all those of its package, and of this one, that it imports in turn."""
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    packages = {Path(file.relative_to(root)).parts[0], __name__.partition(".")[0]}
+    found = {file: ""}
+    waiting = [file]
+    while waiting:
+        one = waiting.pop()
+        found[one], imports = _text(one)
+        for module, names in imports:
+            base = root.joinpath(*module.split("."))
+            places = [base.with_suffix(".py"), base / "__init__.py", *(base / f"{name}.py" for name in names)]
+            fresh = [p for p in places if module.partition(".")[0] in packages and p not in found and p.is_file()]
+            found.update(dict.fromkeys(fresh, ""))
+            waiting += fresh
+    digests = [found[one] for one in sorted(found)]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+@cache
+def _text(file: Path) -> tuple[str, list[tuple[str, list[str]]]]:
+    """The digest of a module's text, and its imports: the modules with the names that they give."""
+    text = file.read_bytes() if file.is_file() else b""  # none in a frozen program, which does not change
+    imports = [(module, re.findall(r"\w+", names)) for module, names in _IMPORT.findall(text.decode(errors="replace"))]
+    return hashlib.sha256(text).hexdigest(), imports
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -15,10 +15,9 @@ from typing import Any, NewType, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, group
+from graph_emb.core.compiled import GOLDEN, group, njit
 from graph_emb.core.errors import PartitionError, ShapeError
 
 Rank = NewType("Rank", int)

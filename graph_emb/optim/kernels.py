@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange, types
+from numba import prange, types
 from numba.extending import overload
 from torch import Tensor
 
-from graph_emb.core.compiled import group
+from graph_emb.core.compiled import group, njit
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import close, memory_of, opened, widened
 from graph_emb.optim.row_options import FAST, begin, end

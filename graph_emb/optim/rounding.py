@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, mix64
+from graph_emb.core.compiled import GOLDEN, mix64, njit
 
 DIGITS = {torch.bfloat16: (8, -133), torch.float16: (11, -24)}
 """Binary digits of a number, and the exponent of the smallest step between two, by dtype."""

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numba import njit
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.partition_book import Part, PartitionBook
 from graph_emb.graph.triples import KnowledgeGraph

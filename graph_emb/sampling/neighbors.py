@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, group, mix64, unit_draw
+from graph_emb.core.compiled import GOLDEN, group, mix64, njit, unit_draw
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import threads_for
 from graph_emb.graph.typed import EdgeType

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from numba import njit
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import frozen
 from graph_emb.graph.partition_book import RankRanges, range_of

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numba import njit
 
-from graph_emb.core.compiled import GOLDEN, mix64, unit_draw
+from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import frozen
 

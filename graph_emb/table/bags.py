@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import memory_of, opened

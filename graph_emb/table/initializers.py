@@ -17,10 +17,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, UNIT, mix64, unit_draw
+from graph_emb.core.compiled import GOLDEN, UNIT, mix64, njit, unit_draw
 from graph_emb.core.errors import ConfigError, ShapeError
 from graph_emb.graph.original_ids import OriginalIds
 

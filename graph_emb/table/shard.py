@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.initializers import fill_rows_at_

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.apply import apply_update

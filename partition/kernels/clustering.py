@@ -10,9 +10,8 @@ Legend: N nodes, E edges, L labels, P parts, C constraints.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from graph_emb.core.compiled import mix64
+from graph_emb.core.compiled import mix64, njit
 from partition.kernels.refinement import move
 
 WORD = 64

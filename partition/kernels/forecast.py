@@ -6,9 +6,8 @@ Legend: N nodes, E edges, G groups, C columns, P parts.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from graph_emb.core.compiled import GOLDEN, mix64, unit, unit_draw
+from graph_emb.core.compiled import GOLDEN, mix64, njit, unit, unit_draw
 
 ENTERS, LEAVES = 1, 2
 """Bits of ``seen[node, part]``: an edge from the node enters the part, or an edge of the part leaves for the node."""

@@ -14,7 +14,8 @@ of a move is the cut that it takes away, ``table[v, target] - table[v, own]``. A
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from graph_emb.core.compiled import njit
 
 FREE, QUEUED, LOCKED = 0, 1, 2
 

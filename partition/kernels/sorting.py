@@ -11,9 +11,8 @@ Legend: N nodes of all types, E edges, P parts, T threads. Node ids are homogene
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from graph_emb.core.compiled import mix64
+from graph_emb.core.compiled import mix64, njit
 
 UNSEEN, SEEN = -1, -2
 TAIL, HEAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)

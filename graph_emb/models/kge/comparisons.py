@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.threads import threads_for
 
 

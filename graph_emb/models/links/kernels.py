@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
+from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
 from graph_emb.core.threads import threads_for
 

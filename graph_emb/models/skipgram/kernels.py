@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from graph_emb.core.compiled import GOLDEN, mix64, unit_draw
+from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
 from graph_emb.sampling.walk_kernels import PAD
 
 # Sums may be reordered and fused; NaN keeps its meaning, so that a diverged run shows.
