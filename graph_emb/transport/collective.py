@@ -18,13 +18,14 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
-from graph_emb.table.shard import EmbeddingShard, gather, narrower
+from graph_emb.table.shard import EmbeddingShard, copy_rows, gather, narrower
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport import columns, lockstep
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire, squares
 from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
+from graph_emb.transport.pieces import Outgoing, exchange_columns
 from graph_emb.transport.process_group import ProcessGroup
-from graph_emb.transport.push_packing import Packed, exchange, exchange_columns, pack_share, settle
+from graph_emb.transport.push_packing import Packed, exchange, pack_share, settle
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -231,7 +232,7 @@ class CollectiveTransport(Transport):
                 served.copy_(found.shard.read(asked))
             self.group.exchange_into(others, served, wanted, asks, f"pull of table {table!r}")
         own = (route.ids[remote:] - found.shard.first_id).to(weight.device)
-        return found.shard.read_with(own, others.to(weight.dtype), route.place.to(weight.device))
+        return copy_rows([found.shard.copy_of(own, others.to(weight.dtype), route.place.to(weight.device))])[0]
 
     @_joint("pull")
     def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
@@ -257,15 +258,24 @@ class CollectiveTransport(Transport):
         wanted = self.agree(lockstep.PULL, self.signature(names), torch.tensor(asks).T, what).T.tolist()
         sent = [route.ids[: sum(counts)] for route, counts in zip(routes, asks, strict=True)]
         came = exchange_columns(self.group, sent, asks, wanted, what)
-        served = [self._wired(table.shard.read(_rows(table, ids))) for table, ids in zip(tables, came, strict=True)]
-        others = exchange_columns(self.group, served, wanted, asks, what)
+        room = Outgoing(self.group, [self._wired(table.shard.weight[:0]) for table in tables], wanted)
+        copies = []
+        for k, (table, ids) in enumerate(zip(tables, came, strict=True)):
+            for of_rank, rows in zip(room.pieces, _rows(table, ids).split(wanted[k]), strict=True):
+                if of_rank[k].dtype is table.spec.dtype:
+                    copies.append(table.shard.copy_of(rows, out=of_rank[k]))
+                else:
+                    of_rank[k].copy_(table.shard.read(rows))
+        copy_rows(copies)
+        others = room.exchange(asks, what)
         found = []
-        for (name, ids), table, route, away, given in zip(asked, tables, routes, others, served, strict=True):
+        for (name, ids), table, route, away, given in zip(asked, tables, routes, others, wanted, strict=True):
             self._count(name, route, len(ids))
-            self.counts[name].bytes_sent += len(away) * 8 + given.nbytes
+            row_bytes = table.spec.dim * away.element_size()
+            self.counts[name].bytes_sent += len(away) * 8 + sum(given) * row_bytes
             own = _rows(table, route.ids[len(away) :])
-            found.append(table.shard.read_with(own, away.to(table.spec.dtype), route.place.to(own.device)))
-        return found
+            found.append(table.shard.copy_of(own, away.to(table.spec.dtype), route.place.to(own.device)))
+        return copy_rows(found)
 
     def _ask(self, call: int, found: RankTable, route: Route) -> tuple[list[int], list[int], Tensor]:
         """Send the remote ids to their owners: counts that this rank asks for, is asked for, and the rows wanted."""

@@ -13,7 +13,7 @@ from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import Bags
-from graph_emb.table.shard import EmbeddingShard
+from graph_emb.table.shard import EmbeddingShard, copy_rows
 from graph_emb.table.spec import TableSpec
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
@@ -60,6 +60,15 @@ class LocalTransport(Transport):
         shard = self._tables[table]
         self._count_pull(table, ids)
         return shard.read(ids.to(shard.weight.device))
+
+    def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
+        """As ``Transport.pull_tables``, by one pass over all rows."""
+        copies = []
+        for table, ids in asked:
+            shard = self._tables[table]
+            self._count_pull(table, ids)
+            copies.append(shard.copy_of(ids.to(shard.weight.device)))
+        return copy_rows(copies)
 
     def _count_pull(self, table: str, ids: Tensor) -> None:
         distinct = num_distinct(ids)
@@ -174,6 +183,10 @@ class StandaloneTransport(LocalTransport):
         self._count_pull(table, ids)
         distinct, inverse = ids.unique(return_inverse=True)
         return self._pull_handlers[table](self._data(), table, distinct)[inverse]
+
+    def pull_tables(self, asked: Sequence[tuple[str, Tensor]]) -> list[Tensor]:
+        handled = any(table in self._pull_handlers for table, _ in asked)
+        return Transport.pull_tables(self, asked) if handled else super().pull_tables(asked)
 
     def pull_sums(self, table: str, bags: Bags) -> Tensor:
         handled = table in self._pull_handlers

@@ -29,7 +29,7 @@ from graph_emb.core.json_codec import pack, unpack
 from graph_emb.graph.partition_book import Rank
 from graph_emb.transport import job
 from graph_emb.transport.guard import NONCE, TOKEN_VARIABLE, check_address, token_proof
-from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange
+from graph_emb.transport.shm_all_to_all import SharedAllToAll, SharedExchange, room_for
 
 ROLL_CALL = 5.0
 """Seconds that a survivor waits for the others to say that they live, before it names the silent ones."""
@@ -97,6 +97,7 @@ class ProcessGroup:
             shared = SharedAllToAll(self._shared, self)
             self.exchange = shared.exchange  # type: ignore[method-assign]
             self.exchange_into = shared.exchange_into  # type: ignore[method-assign]
+            self.exchange_pieces = shared.exchange_pieces  # type: ignore[method-assign]
             self.outgoing = shared.outgoing  # type: ignore[method-assign]
 
     def _start(self, backend: str) -> Any:
@@ -168,6 +169,24 @@ class ProcessGroup:
         # Send even when empty: a rank that skips the exchange blocks the others.
         with self._translated(what):
             dist.all_to_all_single(out, send, list(to_receive), list(to_send), group=self._group)
+
+    def exchange_pieces(
+        self, targets: Sequence[Sequence[Tensor]], send: Tensor, to_send: Sequence[int], what: str
+    ) -> None:
+        """``exchange`` of bytes, what each rank sends going to memory in several places.
+
+        Args:
+            targets: Contiguous memory for the pieces of each rank, (W,).
+            send: Shape (bytes,), uint8; a piece begins ``room_for`` the one before it after that one.
+            to_send: Bytes for each rank, (W,).
+            what: The words with which an error names the call.
+        """
+        sizes = [[room_for(piece.nbytes) for piece in pieces] for pieces in targets]
+        came = self.exchange(send, to_send, [sum(one) for one in sizes], what)
+        parts = came.split([size for one in sizes for size in one])
+        for piece, part in zip([piece for pieces in targets for piece in pieces], parts, strict=True):
+            if len(part):
+                piece.copy_(part[: piece.nbytes].view(piece.dtype).view(piece.shape))
 
     def outgoing(self, like: Tensor, num_rows: int) -> Tensor:
         """Memory for what the next exchange sends, (num_rows, *), of the width, dtype and device of ``like``.

@@ -5,7 +5,6 @@ Legend: B pushed ids, S packed rows, D width, W owners, T tables.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from graph_emb.graph.partition_book import RankRanges
 from graph_emb.optim.apply import Merge, check_merge, merge, presum
 from graph_emb.optim.kernels import FUSED, sum_groups
 from graph_emb.transport.base import Push
+from graph_emb.transport.pieces import exchange_columns
 from graph_emb.transport.process_group import ProcessGroup
 
 
@@ -131,32 +131,3 @@ def exchange(group: ProcessGroup, packed: list[Packed], incoming: list[list[int]
         for k, column in zip(averaged, found, strict=True):
             came[k] = came[k]._replace(occurrences=column)
     return came
-
-
-def exchange_columns(
-    group: ProcessGroup, columns: list[Tensor], outgoing: list[list[int]], incoming: list[list[int]], what: str
-) -> list[Tensor]:
-    """One column of every table by one all_to_all: bytes, destination after destination, table after table.
-
-    ``outgoing`` and ``incoming`` are the rows for and from each rank of each table, (T, W).
-    """
-    if len(columns) == 1:  # nothing to interleave: no copy
-        return [group.exchange(columns[0], outgoing[0], incoming[0], what)]
-    widths = [math.prod(column.shape[1:]) * column.element_size() for column in columns]
-    pieces = [column.split(counts) for column, counts in zip(columns, outgoing, strict=True)]
-    ranks = range(group.world_size)
-    flat = [piece[rank].contiguous().view(-1).view(torch.uint8) for rank in ranks for piece in pieces]
-    to_send = [sum(c[rank] * w for c, w in zip(outgoing, widths, strict=True)) for rank in ranks]
-    to_receive = [sum(c[rank] * w for c, w in zip(incoming, widths, strict=True)) for rank in ranks]
-    came = group.exchange(torch.cat(flat), to_send, to_receive, what)
-    found: list[list[Tensor]] = [[] for _ in columns]
-    start = 0
-    for rank in ranks:
-        for k, width in enumerate(widths):
-            end = start + incoming[k][rank] * width
-            found[k].append(came[start:end])
-            start = end
-    return [
-        torch.cat(parts).view(column.dtype).view(-1, *column.shape[1:])
-        for parts, column in zip(found, columns, strict=True)
-    ]

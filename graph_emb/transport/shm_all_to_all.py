@@ -12,7 +12,8 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ ORDERED_STORES = ("x86_64", "amd64", "i386", "i686")
 _SPINS = 200  # looks before the core is offered to another process
 _FAREWELL = 5.0  # seconds that a rank waits for readers of what it wrote after an exchange that failed for itself
 _LOOK = 0.25  # seconds of waiting between two looks whether the others live
+
+
+def room_for(num_bytes: int) -> int:
+    """The bytes from the beginning of a piece of several (``exchange_pieces``) to that of the next one."""
+    return (num_bytes + 7) & ~7  # so that a view of any dtype may begin there
 
 
 class SharedExchange:
@@ -88,9 +94,21 @@ class SharedExchange:
             ConfigError: there is no room for what this rank sends.
         """
         width = (send if len(send) else out)[:1].numel() * send.element_size()
-        outgoing, incoming = _bytes(send), _bytes(out)
+        starts, ends = (np.cumsum([0, *counts], dtype=np.int64) * width for counts in (to_send, to_receive))
+        incoming = _bytes(out)
+        self.exchange_pieces([[incoming[a:b]] for a, b in pairwise(ends.tolist())], _bytes(send), starts)
+
+    def exchange_pieces(
+        self, targets: Sequence[Sequence[np.ndarray]], outgoing: np.ndarray, starts: np.ndarray
+    ) -> None:
+        """Copy what each rank sends to memory in several places; errors as ``exchange``.
+
+        Args:
+            targets: Memory for the pieces of each rank, (W,), each (bytes,), uint8.
+            outgoing: What this rank sends, uint8; a piece begins ``room_for`` the one before it after that one.
+            starts: Where the bytes for each rank begin, and the end, (W + 1,).
+        """
         turn = self._steps % 2
-        starts = np.concatenate([[0], np.cumsum(np.asarray(to_send, np.int64))]) * width
         laid, self._outgoing = self._outgoing, None
         if laid is not None and len(outgoing) and outgoing.ctypes.data == laid.ctypes.data:
             self._begins(turn)[:] = starts[:-1]
@@ -98,17 +116,20 @@ class SharedExchange:
             self._write(turn, outgoing, starts)
         self._steps += 1
         self._controls[self._rank][_WRITTEN] = self._steps  # after the data: the cores keep the order of stores
-        at = 0
-        for rank, count in enumerate(to_receive):
-            size = count * width
+        for rank, pieces in enumerate(targets):
             if rank == self._rank:
-                incoming[at : at + size] = outgoing[starts[rank] : starts[rank + 1]]
+                begin, source = int(starts[rank]), outgoing
             else:
                 self._wait(rank)
-                if size:
-                    begin = int(self._controls[rank][_HEAD + turn * len(to_receive) + self._rank])
-                    incoming[at : at + size] = self._memory(rank, turn)[begin : begin + size]
-            at += size
+                if not any(map(len, pieces)):
+                    continue
+                begin, source = (
+                    int(self._controls[rank][_HEAD + turn * len(targets) + self._rank]),
+                    self._memory(rank, turn),
+                )
+            for piece in pieces:
+                piece[:] = source[begin : begin + len(piece)]
+                begin += room_for(len(piece))
         self._controls[self._rank][_READ] = self._steps
 
     def _write(self, turn: int, outgoing: np.ndarray, starts: np.ndarray) -> None:
@@ -206,7 +227,8 @@ class SharedAllToAll:
     """The exchange of a ``ProcessGroup`` by shared memory; tensors of other devices go the group's own way."""
 
     def __init__(self, memory: SharedExchange, group: Any) -> None:
-        self._memory, self._group, self._elsewhere = memory, group, group.exchange_into
+        self._memory, self._group = memory, group
+        self._elsewhere, self._pieces_elsewhere = group.exchange_into, group.exchange_pieces
 
     def exchange(self, send: Tensor, to_send: Sequence[int], to_receive: Sequence[int], what: str) -> Tensor:
         out = send.new_empty((sum(to_receive), *send.shape[1:]))
@@ -218,11 +240,23 @@ class SharedAllToAll:
     ) -> None:
         if send.device.type != "cpu":
             self._elsewhere(out, send, to_send, to_receive, what)
+        else:
+            self._checked(what, lambda: self._memory.exchange(out, send, to_send, to_receive))
+
+    def exchange_pieces(
+        self, targets: Sequence[Sequence[Tensor]], send: Tensor, to_send: Sequence[int], what: str
+    ) -> None:
+        if send.device.type != "cpu":
+            self._pieces_elsewhere(targets, send, to_send, what)
             return
+        starts, pieces = np.cumsum([0, *to_send], dtype=np.int64), [list(map(_bytes, one)) for one in targets]
+        self._checked(what, lambda: self._memory.exchange_pieces(pieces, _bytes(send), starts))
+
+    def _checked(self, what: str, call: Callable[[], None]) -> None:
         if self._group.failed:
             self._group.check()
         try:
-            self._memory.exchange(out, send, to_send, to_receive)
+            call()
         except RuntimeError as error:
             raise self._group.lost(error, what) from error
         except BaseException as error:  # no room, Ctrl-C: the others wait in this exchange

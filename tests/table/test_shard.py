@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.threads import SERIAL_ROWS
 from graph_emb.graph.partition_book import RangeBook
+from graph_emb.table import shard as shard_module
 from graph_emb.table.initializers import FromArray, Zeros
-from graph_emb.table.shard import EmbeddingShard, allocate, gather, gather_two
+from graph_emb.table.shard import EmbeddingShard, RowCopy, allocate, copy_rows, gather
 from graph_emb.table.spec import StateSpec, TableSpec, checked_shape
 from tests.transport.kvstore.cluster import Cluster
 
@@ -129,7 +131,30 @@ def test_two_sources_are_gathered_as_one(num: int, dtype: torch.dtype) -> None:
     rows = torch.randint(0, 30, (19,), generator=generator)
     place = torch.randint(0, 30, (num,), generator=generator)  # 11 of others, 19 of rows
     wanted = torch.cat([others, weight[rows]])[place]
-    assert torch.equal(gather_two(weight, rows, others, place), wanted)
+    out = torch.empty(num, 7, dtype=dtype)
+    assert torch.equal(copy_rows([RowCopy(weight, rows, out, others, place)])[0], wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("num", [9, 2 * SERIAL_ROWS])
+def test_rows_of_several_tables_are_copied_in_one_pass(monkeypatch: Any, num: int, threads: int) -> None:
+    calls = []
+    compiled = shard_module._copy_rows
+    monkeypatch.setattr(shard_module, "_copy_rows", lambda *args: calls.append(1) or compiled(*args))
+    monkeypatch.setattr(shard_module, "threads_for", lambda num_rows: nullcontext(threads))
+    generator = torch.Generator().manual_seed(num)
+    copies, wanted = [], []
+    for dtype, dim in ((torch.bfloat16, 3), (torch.float64, 7), (torch.int8, 1), (torch.float32, 32)):
+        weight = torch.randint(-100, 100, (40, dim), generator=generator).to(dtype)
+        rows, others = torch.randint(0, 40, (num,), generator=generator), -weight[:11]
+        place = torch.randint(0, 11 + num, (num + 5,), generator=generator)
+        wanted += [weight[rows], torch.cat([others, weight[rows]])[place]]
+        copies += [RowCopy(weight, rows, torch.empty_like(wanted[-2]))]
+        copies += [RowCopy(weight, rows, torch.empty_like(wanted[-1]), others, place)]
+    copies += [RowCopy(weight, rows[:0], weight[:0].clone()), RowCopy(weight.T[:5], rows[:3] % 5, torch.empty(3, 40))]
+    wanted += [weight[:0], weight.T[:5][rows[:3] % 5]]
+    assert all(map(torch.equal, copy_rows(copies), wanted))
+    assert sum(calls) == (num > 9)
 
 
 WRONG: list[tuple[Any, Any, str]] = [

@@ -16,7 +16,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.rule import SparseRule, advance
-from graph_emb.table.shard import DECAY, gather, narrower
+from graph_emb.table.shard import DECAY, RowCopy, copy_rows, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
 from graph_emb.transport.kvstore import shared
@@ -196,17 +196,17 @@ class KVStoreTransport(Transport):
         for pull in pulls:
             pull.read_own()
         answers = iter(self._exchange.finish(started))
-        return [plan.rows(answers) if isinstance(plan, TablePull) else plan for plan in plans]
+        return copy_rows([plan.copy(answers) if isinstance(plan, TablePull) else plan for plan in plans])
 
-    def _plan_pull(self, table: str, ids: Tensor) -> Tensor | TablePull:
-        """The rows, where all are in this machine, or what has to be asked."""
+    def _plan_pull(self, table: str, ids: Tensor) -> RowCopy | TablePull:
+        """The copy of rows, where all are in this machine, or what has to be asked."""
         found = self._tables[table]
         if not found.pull_handler:
             local = ids - found.low
             if not len(ids) or (int(ids.min()) >= found.low and int(ids.max()) < found.high):
                 distinct = num_distinct(ids)
                 self._count(table, len(ids), distinct, distinct)
-                return found.shard.read(local)
+                return found.shard.copy_of(local)
         own = range(0) if found.pull_handler else self._servers
         pull = TablePull(found, found.owners.route(ids), own, narrower(found.spec.dtype, self.wire_dtype))
         self._count(table, len(ids), len(pull.route.ids), len(pull.route.ids) - pull.num_away)
@@ -470,8 +470,9 @@ class TablePull:
         for start, end in self._near:
             table.shard.read_into(ids[start:end] - table.low, self._out[start:end])
 
-    def rows(self, answers: Iterator[Answer]) -> Tensor:
+    def copy(self, answers: Iterator[Answer]) -> RowCopy:
         """The rows in the order asked; takes as many answers as there are calls."""
         for start, end in self._away:
             self._out[start:end] = next(answers).tensors[0]
-        return gather(self._out, self.route.place)
+        num, dim = len(self.route.place), self._out.shape[1]
+        return RowCopy(self._out, self.route.place, self._out.new_empty((num, dim)))
