@@ -1,23 +1,29 @@
 """Break the engine on purpose, one place at a time; some test must fail each time.
 
     python tests/mutations.py
+    python tests/mutations.py optim/rounding.py optim/row_options.py --tests tests/optim
 
-Works on a copy of the checkout in a temporary folder. Exit code 1 when a mutant survives.
+Works on a copy of the checkout, with a cache of compiled kernels of its own, in a temporary folder. Exit code 1 when a
+mutant survives.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENGINE = ["tests/optim", "tests/table", "tests/transport"]
-SINGLE = ("bags", "clip_norm", "embedding", "lazy_decay", "optimizer", "quantized", "state_dtype")
+SINGLE = ["bags", "clip_norm", "embedding", "lazy_decay", "lookup", "optimizer", "quantized", "row_options"]
 ENGINE += [f"tests/test_{name}.py" for name in SINGLE]
-ENGINE += ["tests/graph/test_partition_book.py"]
+ENGINE += ["tests/test_state_dtype.py", "tests/graph/test_partition_book.py"]
 
 MUTANTS: list[tuple[str, str, str]] = [
     # file, text, replacement
@@ -69,6 +75,24 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("optim/kernels.py", "out[d] += grads[i, d]", "out[d] = grads[i, d]"),
     ("optim/kernels.py", "if mean and count > 1:", "if not mean and count > 1:"),
     ("optim/kernels.py", "out[d] += f * rows[s, d]", "out[d] += rows[s, d]"),
+    ("optim/kernels.py", "i = following[i]", "i = -1"),
+    ("optim/kernels.py", "out[d] += widened(grads[i, d])", "out[d] = widened(grads[i, d])"),
+    ("optim/row_options.py", "row[d] *= scale", "row[d] /= scale"),
+    ("optim/row_options.py", "max(ratio * np.sqrt(square), least)", "least"),
+    ("optim/row_options.py", "row[d] *= each[0][k]", "row[d] *= each[1][k]"),
+    ("optim/row_options.py", "old[d] + each[1][k] *", "old[d] - each[1][k] *"),
+    ("optim/row_options.py", "_norm_below(row, options[6])", "_norm_below(row, options[1])"),
+    ("optim/rounding.py", "np.uint32(word) << np.uint32(16)", "np.uint32(word) << np.uint32(15)"),
+    ("optim/rounding.py", "np.float32(2.0**112)", "np.float32(2.0**111)"),
+    ("optim/rounding.py", "np.uint64(d + 1) * GOLDEN", "np.uint64(d) * GOLDEN"),
+    ("core/compiled.py", "(x >> np.uint64(27))", "(x >> np.uint64(26))"),
+    ("table/bags.py", "total[d] += row[d]\n", "total[d] = row[d]\n"),
+    ("table/shard.py", "_number_at(job[1], k - job[5])", "_number_at(job[1], k)"),
+    ("table/shard.py", "if k < job[5]:", "if k <= job[5]:"),
+    ("table/shard.py", "max(low - starts[j], 0)", "0"),
+    ("table/shard.py", "_copy_at(job[2] + k * job[6]", "_copy_at(job[2]"),
+    ("transport/pieces.py", "at += room_for(size)", "at += size"),
+    ("transport/shm_all_to_all.py", "begin += room_for(len(piece))", "begin += len(piece)"),
     ("table/bags.py", "total[d] += row[d] * factor[i]", "total[d] += row[d] * factor[k]"),
     ("table/bags.py", "total[d] /= size", "total[d] /= size + 1"),
     ("table/bags.py", "grads / self.sizes.clamp(min=1)", "grads / self.sizes.clamp(min=2)"),
@@ -90,8 +114,8 @@ MUTANTS: list[tuple[str, str, str]] = [
 ]  # fmt: skip
 
 
-def survives(folder: Path, mutant: tuple[str, str, str]) -> bool:
-    """Whether all engine tests pass with one text replaced."""
+def survives(folder: Path, mutant: tuple[str, str, str], tests: list[str]) -> bool:
+    """Whether all tests pass with one text replaced; kernels that hold it are compiled again (``compiled.njit``)."""
     name, text, replacement = mutant
     path = folder / "graph_emb" / name
     original = path.read_text(encoding="utf-8")
@@ -99,24 +123,33 @@ def survives(folder: Path, mutant: tuple[str, str, str]) -> bool:
         raise SystemExit(f"{name} no longer holds {text!r}; mend tests/mutations.py")
     path.write_text(original.replace(text, replacement, 1), encoding="utf-8")
     try:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *ENGINE]
-        return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+        environment = {**os.environ, "PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "compiled")}
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        if result.returncode in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+            raise SystemExit(f"the tests did not run: {result.stdout[-500:]}{result.stderr[-500:]}")
+        return result.returncode == 0
     finally:
         path.write_text(original, encoding="utf-8")
 
 
 def main() -> None:
-    """Run every mutant and name the survivors."""
+    """Run the mutants and name the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", help="mutants of these files, as in MUTANTS; without: all")
+    parser.add_argument("--tests", nargs="*", default=ENGINE, help="what may kill them")
+    args = parser.parse_args()
+    mutants = [mutant for mutant in MUTANTS if not args.files or mutant[0] in args.files]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "copy"
         ignore = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", "_build")
         shutil.copytree(CHECKOUT, folder, ignore=ignore)
         alive = []
-        for mutant in MUTANTS:
-            lives = survives(folder, mutant)
+        for mutant in mutants:
+            lives = survives(folder, mutant, args.tests)
             print(f"{'SURVIVED' if lives else 'killed':9} {mutant[0]}: {mutant[1]!r} -> {mutant[2]!r}", flush=True)
             alive += [mutant] if lives else []
-    print(f"{len(MUTANTS) - len(alive)} of {len(MUTANTS)} mutants killed")
+    print(f"{len(mutants) - len(alive)} of {len(mutants)} mutants killed")
     sys.exit(bool(alive))
 
 
