@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
 from graph_emb.core.storage import PendingFolder, foreign_file, read_json
-from graph_emb.graph.dgl_format import StoredGraph, read_graph, read_tensors
+from graph_emb.graph.dgl_format import StoredGraph, forget, read_graph, read_tensors
 from graph_emb.graph.readers.tables import read_npy
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
@@ -167,6 +167,23 @@ class PartitionedGraph:
             return self.node_map(name)
         return _parquet_column(self.path / self.manifest.id_maps["node"][name]["parquet"], "original_id")
 
+    def input_ids(self, ntype: str | None = None) -> np.ndarray | None:
+        """The id that the input gave each node of a type, in the order of the input, (N,); None: its position."""
+        if self.manifest is None:
+            return None
+        ids, order = self.original_ids(ntype), self.node_map(ntype)
+        return ids[inverse(order)] if ids.dtype.kind == "U" or not np.array_equal(ids, order) else None
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the reverse of each edge is among the edges, see ``HeteroGraph``."""
+        return self.manifest is not None and self.manifest.made.get("symmetric") is True
+
+    @property
+    def repeats(self) -> Literal["sum"] | None:
+        """Whether weights of repeated edges add up, see ``HeteroGraph``."""
+        return "sum" if self.manifest is not None and self.manifest.made.get("repeats") == "sum" else None
+
     @property
     def relation_names(self) -> np.ndarray | None:
         """The names of a knowledge graph's relations, see ``HeteroGraph``; None where there are none."""
@@ -201,12 +218,8 @@ class PartitionedGraph:
                 for out, ids, ntype in zip(ends[etype], part.ends(etype), (etype[0], etype[2]), strict=True):
                     out[places] = positions[ntype][ids]
                 _scatter(edge_data.setdefault(etype, {}), part.edge_data(etype), edge_positions[etype], rows)
-        node_ids = {}  # of types that had others than their positions
-        for ntype in self.ntypes if self.manifest is not None else ():
-            ids, order = self.original_ids(ntype), self.node_map(ntype)
-            if ids.dtype.kind == "U" or not np.array_equal(ids, order):
-                node_ids[ntype] = ids[inverse(order)]
-        made = {} if self.manifest is None else self.manifest.made
+        given = {ntype: self.input_ids(ntype) for ntype in self.ntypes}
+        node_ids = {ntype: ids for ntype, ids in given.items() if ids is not None}
         return HeteroGraph(
             {ntype: self.num_nodes(ntype) for ntype in self.ntypes},
             ends,
@@ -215,8 +228,8 @@ class PartitionedGraph:
             node_ids,
             name=self.name,
             relation_names=self.relation_names,
-            symmetric=made.get("symmetric") is True,
-            repeats="sum" if made.get("repeats") == "sum" else None,
+            symmetric=self.symmetric,
+            repeats=self.repeats,
         )
 
     def assignment(self) -> Assignment:
@@ -326,13 +339,23 @@ class Part:
         """Partition-order ids, within their type, of the part's own edges of a type."""
         return self.whole.edges.typed_rows(self.index, self.whole.edge_type_id(etype))
 
-    def ends(self, etype: EdgeType | str | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """(sources, destinations) of the part's own edges of a type: partition-order ids within their types, int64."""
+    def ends(self, etype: EdgeType | str | None = None, which: slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """(sources, destinations) of the part's own edges of a type: partition-order ids within their types, int64.
+
+        Args:
+            etype: As of ``PartitionedGraph.policy``.
+            which: Of these edges, counted from the part's first one of the type.
+        """
         r = self.whole.edge_type_id(etype)
         first, start, stop = self.whole.edges.starts[self.index, [0, r, r + 1]]
-        inside = slice(start - first, stop - first)
+        begin, end, _ = which.indices(stop - start)
+        inside = slice(start - first + begin, start - first + end)
         src, dst = self.node_ids[self.graph.src[inside]], self.node_ids[self.graph.dst[inside]]
         return self.whole.nodes.split(src)[2], self.whole.nodes.split(dst)[2]
+
+    def forget(self) -> None:
+        """Let go of the pages of the graph's file; what is used again is read again."""
+        forget(self.graph.src)
 
     def node_data(self, ntype: str | None = None) -> dict[str, np.ndarray]:
         """Columns of the part's own nodes of a type, by name."""

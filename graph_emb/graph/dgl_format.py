@@ -8,15 +8,16 @@ is zero there, so that the same partition has the same bytes. Legend: N nodes, E
 from __future__ import annotations
 
 import math
+import mmap
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from graph_emb.core.errors import DataError
+from graph_emb.core.errors import DataError, ShapeError
 
 TENSORS_MAGIC = 0xDD5A9FBE3FA2443F
 FILE_MAGIC = 0xDD2E4FF046B4A13F
@@ -223,6 +224,14 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     return source.columns()
 
 
+def forget(array: Any) -> None:
+    """Let go of the pages of the mapped file that an array views; what is used again is read again."""
+    while array is not None and not isinstance(array, mmap.mmap):
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    if array is not None and hasattr(array, "madvise"):  # not on Windows
+        array.madvise(mmap.MADV_DONTNEED)
+
+
 def read_graph(path: str | Path) -> StoredGraph[np.ndarray]:
     """The first graph of a file, as a part is stored.
 
@@ -256,6 +265,37 @@ def read_graphs(path: str | Path) -> list[StoredTypes]:
     source.position = HEADER_BYTES
     source.position = source.u64()
     return [source.graph() for _ in range(num_graphs)]
+
+
+@dataclass(frozen=True, eq=False)
+class MappedRows:
+    """Rows of mapped files, one file after the other: a slice is read as float32, and its pages are let go of.
+
+    Attributes:
+        pieces: Arrays (any number, D); at least one.
+    Raises:
+        ShapeError: a row of a piece is no vector.
+    """
+
+    pieces: Sequence[np.ndarray]
+
+    def __post_init__(self) -> None:
+        for piece in self.pieces:
+            if piece.ndim != 2:
+                raise ShapeError(f"features have shape {piece.shape}; expected (nodes, width)")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(R, D)."""
+        return sum(map(len, self.pieces)), self.pieces[0].shape[1]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        found, first = [], 0
+        for piece in self.pieces:
+            found.append(piece[max(rows.start - first, 0) : max(rows.stop - first, 0)].astype(np.float32))
+            forget(piece)
+            first += len(piece)
+        return np.concatenate(found)
 
 
 class _Source:

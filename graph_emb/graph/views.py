@@ -212,23 +212,44 @@ def typed_nodes(dataset: Dataset, *, merge_within: bool = False) -> TypedNodes:
     Raises:
         LackingError: no node type has labels and a split.
     """
-    ntype = next((ntype for ntype in dataset.labels if ntype in dataset.node_split), None)
-    if ntype is None:
-        missing, key = ("split of its nodes", "split") if dataset.labels else ("labels", "labels")
-        raise LackingError(
-            f"data set {dataset.name!r} has no {missing}; node classification needs both; name a file, dataset.{key}"
-        )
+    ntype = labelled_type(dataset)
     labels, split = dataset.labels[ntype], dict(dataset.node_split[ntype])
-    classes = labels.to_single() if labels.is_single else labels.to_matrix().toarray().astype(np.float32)
+    classes = classes_of(labels)
     features = {own: values.astype(np.float32) for own, values in dataset.features.items()}
     if is_plain(dataset):
         graph = read_graph(plain_dataset(dataset).graph)  # whose one type is called NODE_TYPE
         features = {NODE_TYPE: features[ntype]} if features else {}
         ntype = NODE_TYPE
     else:
-        given = without_reverse(dataset.graph)
-        graph = with_reverse(given) if merge_within else read_graph(given, reverse_types=True)
+        graph = with_reverses(without_reverse(dataset.graph), merge_within)
     return TypedNodes(dataset.name, graph, ntype, classes, split, features, labels.class_names)
+
+
+def classes_of(labels: Labels, single: bool | None = None) -> NDArray[Any]:
+    """Labels as ``TypedNodes`` has them; ``single``: as one class a node, by default where no node has two."""
+    if labels.is_single if single is None else single:
+        return labels.to_single()
+    return labels.to_matrix().toarray().astype(np.float32)
+
+
+def labelled_type(dataset: Dataset) -> str:
+    """The first node type with labels and a split.
+
+    Raises:
+        LackingError: there is none.
+    """
+    ntype = next((ntype for ntype in dataset.labels if ntype in dataset.node_split), None)
+    if ntype is None:
+        missing, key = ("split of its nodes", "split") if dataset.labels else ("labels", "labels")
+        raise LackingError(
+            f"data set {dataset.name!r} has no {missing}; node classification needs both; name a file, dataset.{key}"
+        )
+    return ntype
+
+
+def with_reverses(graph: HeteroGraph, merge_within: bool) -> HeteroGraph:
+    """The graph with the reverse of every edge, in types as ``typed_nodes`` makes them."""
+    return with_reverse(graph) if merge_within else read_graph(graph, reverse_types=True)
 
 
 def without_reverse(graph: HeteroGraph) -> HeteroGraph:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import partition
 from graph_emb.config import DatasetSection, RunConfig
 from graph_emb.config.schema import IN_MEMORY
 from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
@@ -25,6 +26,7 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.graph.views import PlainDataset, digest, hold_out_edges, hold_out_given, plain_dataset
 from graph_emb.models.skipgram.config import EdgePolicy
+from partition import PartitionedGraph
 
 REMOVED = "held-out edges removed"
 """The count of edges of the graph that a file keeps out of training."""
@@ -62,9 +64,24 @@ def read_own(section: DatasetSection, file_format: str | None = None) -> Dataset
 
 
 def partition_of(section: DatasetSection) -> Path | None:
-    """The folder of the partition that is the data set; None where it is none."""
+    """The partition that is the data set, its folder or the JSON in it; None where it is none."""
     place = None if section.digest is not None else find_dataset(section.name, section.root)
     return place.absolute() if place is not None and holds_partition(place) else None
+
+
+def own_partition(config: RunConfig) -> PartitionedGraph | None:
+    """The partition that is the data set, where each trainer reads its own parts; None: the first one reads all.
+
+    None in one process, where options of readers or held-out edges change the graph first, and where edges do not lie
+    with their destinations.
+    """
+    section = config.dataset
+    place = None if config.parallel.mode == "local" else partition_of(section)
+    held_out = section.test_edges is not None or section.hold_out or section.validation_edges is not None
+    if place is None or section.read_options() or held_out:
+        return None
+    parts = partition.load(place)
+    return parts if parts.edge_owner == "destination" else None
 
 
 def following(config: RunConfig) -> RunConfig:
@@ -76,7 +93,7 @@ def following(config: RunConfig) -> RunConfig:
     place, section = partition_of(config.dataset), config.parallel
     if place is None:
         return config
-    if section.partition is not None and _folder_of(section.partition) != place.resolve():
+    if section.partition is not None and folder_of(section.partition) != folder_of(place):
         raise ConfigError(
             f"parallel.partition = {section.partition!r}: the data set is a partition itself, {place}, whose parts the "
             "trainers take; leave it out, or give the data set that both were built from"
@@ -91,8 +108,9 @@ def following(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"parallel": section.model_copy(update={"partition": str(place)})})
 
 
-def _folder_of(partition: str) -> Path:
-    path = Path(partition).expanduser().resolve()
+def folder_of(place: str | Path) -> Path:
+    """The folder of a partition that is named by it or by the JSON in it."""
+    path = Path(place).expanduser().resolve()
     return path.parent if path.is_file() else path
 
 
@@ -189,9 +207,14 @@ def read_plain_dataset(
         raise ConfigError("dataset.directed = True has no effect with model.symmetrize = True; set it to false")
     dataset = plain_dataset(read_dataset(section), symmetrize=symmetrize, duplicates=duplicates)
     if dataset.graph.num_arcs == 0:
-        raise DataError(f"{section.name}: the graph has {dataset.graph.num_nodes} nodes and no edges to walk on")
+        raise no_edges(section.name, dataset.graph.num_nodes)
     dataset = with_held_out(dataset, section, seed)
     return dataset if section.validation_edges is None else with_validation_edges(dataset)
+
+
+def no_edges(name: str, num_nodes: int) -> DataError:
+    """The error of a graph without edges."""
+    return DataError(f"{name}: the graph has {num_nodes} nodes and no edges to walk on")
 
 
 def with_validation_edges(data: PlainDataset) -> PlainDataset:

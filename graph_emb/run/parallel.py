@@ -22,10 +22,8 @@ from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
-from graph_emb.run.inputs import partition_of
-from graph_emb.sampling.blocks import BlockEdges
+from graph_emb.run.inputs import folder_of, partition_of
 from graph_emb.sampling.part_graph import PartGraph
-from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Transport
 from graph_emb.transport.collective import CollectiveTransport
@@ -180,7 +178,8 @@ def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = 
     if section.partition is not None:
         given = partition.load(section.partition)
         # without id maps the nodes of a partition that is read as the data set are in its own order
-        by_place = not given.has_id_map("node") and partition_of(config.dataset) == given.path.absolute()
+        own = partition_of(config.dataset)
+        by_place = own is not None and not given.has_id_map("node") and folder_of(own) == folder_of(given.path)
         parts = parts_of_nodes(given, typed or graph, by_place=by_place)
         return Assignment.of_homogeneous(graph, parts.homogeneous(), parts.num_parts)
     if section.trainers > graph.total_nodes:
@@ -296,49 +295,6 @@ def own_arcs(
             weights.append(column[mine])
     src, dst = np.concatenate(pieces, axis=1)
     return src, dst, np.concatenate(weights) if weights else None
-
-
-FEATURES = "features"
-"""The column of a node type's features in parts for the trainers."""
-
-
-def own_edges(parts: PartitionedGraph, ranks: Trainers) -> tuple[OwnEdges, dict[str, np.ndarray]]:
-    """The edges into this rank's nodes, and features of these nodes by type, read from the parts in which they lie."""
-    places = {ntype: ranks.layout(parts.books[ntype]) for ntype in parts.ntypes}
-    owned = {ntype: of_type.owned(ranks.rank) for ntype, of_type in places.items()}
-    names = {ntype: torch.from_numpy(_original(parts.policy(ntype), *ends)) for ntype, ends in owned.items()}
-    features: dict[str, list[np.ndarray]] = {}
-    arcs: dict[EdgeType, list[np.ndarray]] = {etype: [np.empty((3, 0), np.int64)] for etype in parts.etypes}
-    for index in range(parts.num_parts):
-        part = parts.part(index)
-        for ntype, (low, high) in owned.items():
-            rows = part.node_rows(ntype)
-            if FEATURES in (columns := part.node_data(ntype)):
-                here = slice(max(low - rows.start, 0), max(high - rows.start, 0))
-                features.setdefault(ntype, []).append(columns[FEATURES][here])
-        for etype, found in arcs.items():
-            src, dst = part.ends(etype)
-            mine = np.flatnonzero((dst >= owned[etype[2]][0]) & (dst < owned[etype[2]][1]))
-            if len(mine):
-                rows = part.edge_rows(etype)
-                ids = _original(parts.policy(etype=etype), rows.start, rows.stop)
-                found.append(np.stack([src[mine], dst[mine] - owned[etype[2]][0], ids[mine]]))
-    edges = {}
-    for etype, pieces in arcs.items():
-        together = np.concatenate(pieces, axis=1)
-        order = np.argsort(together[2])  # a node's edges in the order of the graph's own list
-        src, dst, ids = torch.from_numpy(together[:, order])
-        low, high = owned[etype[2]]
-        edges[etype] = BlockEdges.from_pairs(src, dst, parts.num_nodes(etype[0]), high - low, ids)
-    counts = {ntype: parts.num_nodes(ntype) for ntype in parts.ntypes}
-    own = OwnEdges(counts, places, names, edges, ranks.group)
-    return own, {ntype: np.concatenate(pieces) for ntype, pieces in features.items()}
-
-
-def _original(policy: PartPolicy, low: int, high: int) -> np.ndarray:
-    """The original numbers of ids [low, high)."""
-    assert policy.original_ids is not None
-    return policy.original_ids.of(low, high)
 
 
 def _combined(model: SkipGram, context: str, wanted: bool) -> torch.Tensor | None:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -156,13 +158,26 @@ def _to_owners(
         raise ConfigError(f"{what}: ranks with weights: {weighted}; give them on every rank or on none")
     if not len(heads):  # nothing to send tells nothing
         weights = np.empty(0, np.float32) if True in weighted else None
+    found, columns = to_owners(heads, (tails,) if weights is None else (tails, weights), layout, group)
+    return found, columns[0], None if weights is None else columns[1]
+
+
+def to_owners(
+    heads: NDArray[np.int64], columns: Sequence[NDArray[Any]], layout: RankRanges, group: ProcessGroup
+) -> tuple[NDArray[np.int64], tuple[NDArray[Any], ...]]:
+    """Heads (M,) with columns (M, ...) of the same dtypes on every rank, each row sent to the owner of its head.
+
+    They stand rank after rank, in the order in which they were given there. Every rank calls it.
+    """
+    what = "exchange of arcs"
     owner = layout.owner(torch.from_numpy(heads)).numpy()
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=group.world_size)
+    del owner
     ones = [1] * group.world_size
     coming = group.exchange(torch.from_numpy(counts), ones, ones, what).tolist()
 
     def send(column: NDArray) -> NDArray:
         return group.exchange(torch.from_numpy(column[order]), counts.tolist(), coming, what).numpy()
 
-    return send(heads), send(tails), None if weights is None else send(weights)
+    return send(heads), tuple(map(send, columns))

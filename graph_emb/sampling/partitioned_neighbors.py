@@ -52,6 +52,11 @@ class OwnEdges:
         """The edge types, in order."""
         return list(self.edges)
 
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """This rank's nodes [low, high) of each type."""
+        return {ntype: places.owned(self.group.rank) for ntype, places in self.places.items()}
+
     def owned(self, ntype: str) -> Tensor:
         """This rank's nodes of a type, (R,), int64."""
         return torch.arange(*self.places[ntype].owned(self.group.rank))

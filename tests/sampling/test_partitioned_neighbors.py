@@ -12,7 +12,8 @@ import torch
 import graph_emb as ge
 import partition
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.run.parallel import Trainers, own_edges
+from graph_emb.run.own_parts import data_of, own_edges
+from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import PartitionedNeighborSampling
 from tests.ranks import Ranks
@@ -47,7 +48,7 @@ def on_a_rank(path: str) -> list[Any]:
     transport: Any = ge.init(mode="collective")
     try:
         parts = partition.load(path)
-        own, _ = own_edges(parts, Trainers(transport.group, transport))
+        own = own_edges(parts, Trainers(transport.group, transport))
         sampling = PartitionedNeighborSampling(own, FANOUTS, seed=11)
         sampling.start_epoch(EPOCH)
         wanted = {t: torch.from_numpy(parts.node_map(t, inverse=True)[ids]) for t, ids in asked(transport.rank).items()}
@@ -82,8 +83,8 @@ def test_a_batch_over_parts_is_the_batch_over_the_whole(
 def held_by_a_rank(path: str) -> tuple[int, dict[str, list[int]]]:
     transport: Any = ge.init(mode="collective")
     try:
-        own, features = own_edges(partition.load(path), Trainers(transport.group, transport))
-        assert features == {}
+        own = own_edges(parts := partition.load(path), Trainers(transport.group, transport))
+        assert data_of(parts, own.ranges)[1] == {}
         return sum(edges.num_edges for edges in own.edges.values()), {t: n.tolist() for t, n in own.names.items()}
     finally:
         ge.shutdown()

@@ -38,11 +38,21 @@ class LayeredNetwork(nn.Module):
 
     def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rows of the last block's destinations, (T, ``out_dim``), by node type."""
-        hidden = self.inputs(rows)
-        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
-            hidden = self._round(layer, block, hidden)
-            if number < len(self.layers) - 1:
-                hidden = {t: F.dropout(F.relu(h), self.dropout, self.training) for t, h in hidden.items()}
+        hidden = dict(rows)
+        for number, block in zip(range(len(self.layers)), blocks, strict=True):
+            hidden = self.one_layer(number, block, hidden)
+        return hidden
+
+    def one_layer(self, number: int, block: Block, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of a block's destinations after a layer, from those of its sources, by node type.
+
+        Args:
+            number: Of the layer; the first one, 0, takes input rows.
+        """
+        hidden = self.inputs(rows) if number == 0 else dict(rows)
+        hidden = self._round(self.layers[number], block, hidden)
+        if number < len(self.layers) - 1:
+            hidden = {t: F.dropout(F.relu(h), self.dropout, self.training) for t, h in hidden.items()}
         return hidden
 
     def _round(self, layer: nn.Module, block: Block, hidden: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -159,10 +169,10 @@ class SAGE(LayeredNetwork):
     def __init__(self, width: int, out_dim: int, config: SAGEConfig) -> None:
         super().__init__({"": width}, out_dim, config, lambda number, a, b: SAGELayer(a, b))
 
-    def forward(self, blocks: Sequence[Block], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of the last block's destinations, (T, ``out_dim``), by the name of the only node type."""
+    def one_layer(self, number: int, block: Block, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """As ``LayeredNetwork.one_layer``, by the name of the only node type."""
         ((ntype, given),) = rows.items()
-        return {ntype: super().forward(blocks, {"": given})[""]}
+        return {ntype: super().one_layer(number, block, {"": given})[""]}
 
     def _round(self, layer: nn.Module, block: Block, hidden: dict[str, Tensor]) -> dict[str, Tensor]:
         (edges,) = block.edges.values()

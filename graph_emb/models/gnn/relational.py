@@ -213,7 +213,7 @@ class _EntityRows(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, width: int, mix: Tensor | None, places: list[Tensor]) -> tuple[Tensor, ...]:
         ctx.save_for_backward(rows, mix)
         ctx.width, ctx.places = width, places
-        blocks = rows.view(len(rows), -1, width)
+        blocks = rows.view(len(rows), rows.shape[1] // width, width)
         if mix is None:
             return tuple(blocks[asked, r] for r, asked in enumerate(places))
         bases = blocks[:, : mix.shape[1]]
@@ -224,7 +224,7 @@ class _EntityRows(torch.autograd.Function):
         """Rows are gathered again: all relations' copies at once would be R times the table."""
         rows, mix = ctx.saved_tensors
         out = torch.zeros_like(rows)
-        blocks = out.view(len(rows), -1, ctx.width)
+        blocks = out.view(len(rows), rows.shape[1] // ctx.width, ctx.width)
         if mix is None:
             for r, (asked, grad) in enumerate(zip(ctx.places, grads, strict=True)):
                 blocks[asked, r] = grad

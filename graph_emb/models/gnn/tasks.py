@@ -1,9 +1,10 @@
 """Tasks of a graph network: the classes of the nodes of a type, or edges among pairs of nodes."""
 
-# N nodes, C classes or tasks, E edges.
+# N nodes, R nodes of a rank, C classes or tasks, E edges.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.evaluate.link_prediction import measure
-from graph_emb.evaluate.ranks import CLASS_METRICS
+from graph_emb.evaluate.ranks import CLASS_METRICS, accuracy
+from graph_emb.sampling.partitioned_neighbors import OwnEdges
+from graph_emb.transport.process_group import ProcessGroup
 
 PARTS = ("train", "valid", "test")
 
@@ -53,21 +57,27 @@ class NodeTask:
             )
         object.__setattr__(self, "truth", truth.long() if truth.dim() == 1 else truth.float())
         object.__setattr__(self, "nodes", self._checked_split())
+        object.__setattr__(self, "metric", self._checked_metric())
+        self._check_parts({part: len(ids) for part, ids in self.nodes.items()})
+
+    def _checked_metric(self) -> str:
         fitting = ("accuracy",) if self.is_single else ("rocauc", "micro_f1")
-        if self.metric is None:
-            object.__setattr__(self, "metric", fitting[0])
-        if self.metric not in CLASS_METRICS:
-            raise unknown_name("metric", self.metric, CLASS_METRICS)
-        if self.metric not in fitting:
+        metric = fitting[0] if self.metric is None else self.metric
+        if metric not in CLASS_METRICS:
+            raise unknown_name("metric", metric, CLASS_METRICS)
+        if metric not in fitting:
             many = "one class" if self.is_single else "several classes"
-            raise ConfigError(f"metric {self.metric!r} does not fit labels of {many} a node; take {fitting[0]!r}")
+            raise ConfigError(f"metric {metric!r} does not fit labels of {many} a node; take {fitting[0]!r}")
+        return metric
+
+    def _check_parts(self, sizes: Mapping[str, int]) -> None:
+        for part in ("train", "test"):
+            if not sizes.get(part):
+                raise DataError(f"the split has no {part} nodes of type {self.ntype!r}")
 
     def _checked_split(self) -> dict[str, Tensor]:
         nodes = {p: torch.as_tensor(np.asarray(self.split[p])).long() for p in PARTS if p in self.split}
         seen = torch.zeros(len(self.truth), dtype=torch.bool)
-        for part in ("train", "test"):
-            if part not in nodes or not len(nodes[part]):
-                raise DataError(f"the split has no {part} nodes of type {self.ntype!r}")
         for part, ids in nodes.items():
             bad = (ids < 0) | (ids >= len(seen))
             if bool(bad.any()):
@@ -114,6 +124,97 @@ class NodeTask:
         assert self.metric is not None
         nodes = self.nodes[part]
         return {self.metric: CLASS_METRICS[self.metric](logits[nodes], self.truth[nodes])}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnNodeTask(NodeTask):
+    """A rank's nodes in a ``NodeTask`` over a graph that lies with several: R of them, counted from the first one.
+
+    ``labels`` and ``split`` are of these nodes alone. Every rank measures with the others.
+
+    Attributes:
+        sizes: Nodes of each part of the split, of all ranks.
+        places: Where the training nodes stand among those of all ranks, in the order of ``split``, int64.
+        outputs: C.
+        group: The ranks.
+    Raises:
+        DataError: as ``NodeTask``; a part is empty where no rank has a node of it.
+    """
+
+    sizes: Mapping[str, int]
+    places: Tensor
+    outputs: int
+    group: ProcessGroup = field(repr=False)
+
+    @classmethod
+    def of(cls, task: NodeTask, graph: OwnEdges) -> OwnNodeTask:
+        """A rank's nodes in a task that it has whole."""
+        names = graph.names[task.ntype].numpy()
+        places = np.full(len(task.truth), -1)
+        places[names] = np.arange(len(names))
+        own = {part: torch.from_numpy(places)[nodes] for part, nodes in task.nodes.items()}
+        return cls(
+            ntype=task.ntype,
+            labels=task.truth[names].numpy(),
+            split={part: nodes[nodes >= 0] for part, nodes in own.items()},
+            metric=task.metric,
+            sizes={part: len(nodes) for part, nodes in own.items()},
+            places=(own["train"] >= 0).nonzero().flatten(),
+            outputs=task.num_outputs,
+            group=graph.group,
+        )
+
+    @classmethod
+    def gathered(
+        cls, ntype: str, labels: NDArray[Any], split: Mapping[str, NDArray[np.int64]], graph: OwnEdges
+    ) -> OwnNodeTask:
+        """A task of which each rank has its own nodes; training nodes come in the order of their original numbers.
+
+        Every rank calls it.
+
+        Args:
+            ntype: The node type.
+            labels, split: Of the rank's nodes, the same kinds of labels and parts of a split on every rank.
+            graph: The rank's part.
+        """
+        names = graph.names[ntype].numpy()
+        train = names[split.get("train", np.empty(0, np.int64))]
+        outputs = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
+        sizes = {part: len(split[part]) for part in PARTS if part in split}
+        told = graph.group.gather_objects((train, outputs, sizes), "labels and splits")
+        everyone = np.sort(np.concatenate([theirs for theirs, _, _ in told]))
+        return cls(
+            ntype=ntype,
+            labels=labels,
+            split=split,
+            sizes={part: sum(theirs[part] for _, _, theirs in told) for part in sizes},
+            places=torch.from_numpy(np.searchsorted(everyone, train)),
+            outputs=max(theirs for _, theirs, _ in told),
+            group=graph.group,
+        )
+
+    @property
+    def num_outputs(self) -> int:
+        """C."""
+        return self.outputs
+
+    def _check_parts(self, sizes: Mapping[str, int]) -> None:
+        super()._check_parts(self.sizes)
+
+    def measure(self, logits: Tensor, part: str) -> dict[str, float]:
+        """The metric of a part on the first rank, nothing of use on the others, from logits of own nodes (R, C)."""
+        assert self.metric is not None
+        nodes, group = self.nodes[part], self.group
+        if self.is_single:  # the numbers of hits and nodes tell it
+            hits = accuracy(logits[nodes], self.truth[nodes]) * len(nodes) if len(nodes) else 0.0
+            total = group.sum(torch.tensor([round(hits), len(nodes)], dtype=torch.int64), "nodes that were judged")
+            return {self.metric: float(total[0].double() / total[1])}
+        own = torch.cat([logits[nodes], self.truth[nodes]], dim=1)
+        coming = [theirs if group.rank == 0 else 0 for theirs in group.gather_objects(len(nodes), "judged nodes")]
+        found = group.exchange(own, [len(own), *[0] * (group.world_size - 1)], coming, "rows that are judged")
+        if group.rank > 0:
+            return {self.metric: math.nan}
+        return {self.metric: CLASS_METRICS[self.metric](*found.contiguous().split(logits.shape[1], dim=1))}
 
 
 @dataclass(frozen=True, eq=False)

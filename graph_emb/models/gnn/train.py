@@ -23,7 +23,7 @@ from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.epochs import Evaluation, TrainingResult, Values, run_epochs
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.networks import RGCN, SAGE
-from graph_emb.models.gnn.tasks import LinkTask, NodeTask
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask
 from graph_emb.models.gnn.trainer import InputRows, Trainer, WeightAverage, group_of_trainers
 from graph_emb.models.links.training import (
     CHUNK,
@@ -74,7 +74,8 @@ def train_rgcn(
 
     In collective and kvstore mode every rank calls it with the same arguments and trains on the target nodes that it
     owns. It may give its own part of the graph (``OwnEdges``) with the features of its nodes and the policies of all
-    types: then no rank holds the whole, owners sample, and evaluation goes by parts.
+    types: then no rank holds the whole, owners sample, and evaluation goes by parts. The task is the whole one, or
+    that of its nodes (``OwnNodeTask``).
 
     In one process Ctrl-C ends the training early and the result so far is returned; among several ranks it raises.
 
@@ -246,8 +247,14 @@ def fit(
         own=graph if isinstance(graph, OwnEdges) else None,
         etypes=graph.etypes,
     )
-    if isinstance(task, NodeTask) and len(task.truth) != graph.num_nodes[target]:
-        raise ShapeError(f"{len(task.truth)} labels for {graph.num_nodes[target]} nodes of type {target!r}")
+    if isinstance(task, NodeTask):
+        num_nodes = graph.num_nodes[target]
+        if isinstance(graph, OwnEdges) and isinstance(task, OwnNodeTask):
+            num_nodes = len(graph.names[target])
+        if len(task.truth) != num_nodes:
+            raise ShapeError(f"{len(task.truth)} labels for {num_nodes} nodes of type {target!r}")
+        if isinstance(graph, OwnEdges) and not isinstance(task, OwnNodeTask):
+            task = OwnNodeTask.of(task, graph)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = build(inputs).to(device)
@@ -380,12 +387,17 @@ class NodeClassTraining(Objective):
 
     def __init__(self, trainer: Trainer, task: NodeTask) -> None:
         nodes = task.nodes["train"]
-        super().__init__(trainer, nodes, trainer.owned(nodes), trainer.network.module)
+        if isinstance(task, OwnNodeTask):
+            owned = task.places
+            nodes = torch.zeros(task.sizes["train"], dtype=torch.int64).index_copy_(0, owned, nodes)
+        else:
+            owned = trainer.owned(nodes)
+        super().__init__(trainer, nodes, owned, trainer.network.module)
         self._task = task
 
     def _backward(self, numbers: Tensor, owned: Tensor) -> float:
         own = numbers[owned]
-        rows = self._trainer.compute(own, repeated=self._trainer.config.batch_size is None)
+        rows = self._trainer.compute(own + self._trainer.first_row, repeated=self._trainer.config.batch_size is None)
         loss = self._task.loss(rows, own)
         (loss / len(numbers)).backward()
         return loss.item()
@@ -393,7 +405,7 @@ class NodeClassTraining(Objective):
     def evaluate(self, part: str) -> Values:
         """See ``Objective.evaluate``."""
         if self._rows is None:
-            self._rows = self._trainer.final_rows()
+            self._rows = self._trainer.own_rows()
         return self._trainer.agreed(self._task.measure(self._rows, part))
 
 
@@ -443,7 +455,7 @@ class LinkTraining(Objective):
         sign[len(pairs) // 2 :] = -1.0
         if trainer.samples:
             nodes, places = torch.unique(pairs, return_inverse=True)
-            rows = trainer.compute(nodes)
+            rows = trainer.compute(trainer.rows_of(nodes))
         else:
             places, rows = pairs, trainer.compute_all()
         # Chunks of the predictor's activations stay in the cache; their gradients add up.

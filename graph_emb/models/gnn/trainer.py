@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding
+from graph_emb.graph.dgl_format import MappedRows
 from graph_emb.graph.original_ids import as_original_ids
 from graph_emb.graph.partition_book import as_book
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.models.gnn.config import GNNConfig
+from graph_emb.models.gnn.part_rows import PartRows
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.blocks import Batch, whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
@@ -42,6 +44,7 @@ class Trainer:
         seed: Of batches and samples, the same on all ranks, and of dropout, for which each makes its own of it.
         device: Where the network runs.
     Attributes:
+        first_row: Of a part of the graph, the number in partition order of its first target node; else 0.
         average: Averaged weights, which are evaluated instead of the last ones; None: no average.
     """
 
@@ -69,19 +72,28 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(seed % (1 << 64))
         self._sampling: NeighborSampling | None = None
         self._whole: Batch | None = None
-        self._all_neighbors: PartitionedNeighborSampling | None = None
-        self._repeated: Batch | None = None  # of a partitioned graph: what every step computes, and every evaluation
-        self._judged: Batch | None = None
+        self._repeated: Batch | None = None  # of a partitioned graph: what every step computes
+        self._part_rows: PartRows | None = None
+        self._own = graph if isinstance(graph, OwnEdges) else None
+        self.first_row = 0 if self._own is None else self._own.places[target].owned(self.rank)[0]
         if isinstance(graph, OwnEdges):
-            self._all_neighbors = PartitionedNeighborSampling(graph, (-1,) * config.num_layers, seed)
-            self._sampling = self._all_neighbors
-            if config.fanouts is not None:
-                self._sampling = PartitionedNeighborSampling(graph, config.fanouts, seed)
-            self._own = graph
+            fanouts = (-1,) * config.num_layers if config.fanouts is None else config.fanouts
+            self._sampling = PartitionedNeighborSampling(graph, fanouts, seed)
+            self._part_rows = PartRows(graph, target, inputs, config, device)
             return
         if config.fanouts is not None:
             self._sampling = NeighborSampling(graph, config.fanouts, seed)
         self._whole = whole_graph(graph, config.num_layers, target).to(self.device)
+
+    def rows_of(self, nodes: Tensor) -> Tensor:
+        """Target nodes (B,) as samplers number them: in partition order where this rank has a part of the graph."""
+        return nodes if self._own is None else self.inputs.rows_of(self.target, nodes)
+
+    def _names(self, rows: Tensor) -> Tensor:
+        """Original numbers of own target nodes (B,)."""
+        if self._own is None:
+            return rows
+        return self._own.names[self.target][rows - self.first_row]
 
     def owned(self, nodes: Tensor) -> Tensor:
         """Positions in ``nodes`` (B,) of the target nodes that this rank trains on."""
@@ -91,16 +103,17 @@ class Trainer:
         """The network's rows of distinct target nodes (B,), shape (B, O), in training.
 
         Args:
+            nodes: As ``rows_of`` numbers them.
             repeated: These are the nodes of every step of this rank, in any order, and so for every rank.
         """
         if self._sampling is None:
             return self.compute_all().index_select(0, nodes.to(self.device))
         if not (repeated and self.config.fanouts is None):
             return self._computed(self.network, self._sampled(self._sampling, nodes))
-        ordered, places = torch.unique(nodes, return_inverse=True)
+        order = torch.argsort(self._names(nodes))
         if self._repeated is None:
-            self._repeated = self._sampled(self._sampling, ordered)
-        return self._computed(self.network, self._repeated).index_select(0, places.to(self.device))
+            self._repeated = self._sampled(self._sampling, nodes[order])
+        return self._computed(self.network, self._repeated).index_select(0, torch.argsort(order).to(self.device))
 
     def compute_all(self) -> Tensor:
         """The network's rows of all target nodes, shape (N, O), from whole neighbourhoods, in training."""
@@ -109,8 +122,6 @@ class Trainer:
 
     def _sampled(self, sampling: NeighborSampling, nodes: Tensor) -> Batch:
         """A batch on the network's device; of a partitioned graph its inputs are rows of tables."""
-        if self._whole is None:
-            nodes = self.inputs.rows_of(self.target, nodes)
         return sampling.sample({self.target: nodes}).to(self.device)
 
     def _computed(self, network: Any, batch: Batch, tables: Mapping[str, DistEmbedding] | None = None) -> Tensor:
@@ -135,6 +146,16 @@ class Trainer:
     @torch.no_grad()
     def final_rows(self) -> Tensor:
         """The network's rows of all target nodes without dropout, shape (N, O), on the CPU. Every rank calls it."""
+        found = self.own_rows()
+        if self._own is None:
+            return found
+        out = torch.zeros(self._own.num_nodes[self.target], found.shape[1])
+        out[self._own.names[self.target]] = found
+        return self._own.group.sum(out, "rows of the evaluation")  # all but one of the summands are 0
+
+    @torch.no_grad()
+    def own_rows(self) -> Tensor:
+        """``final_rows`` of the target nodes whose edges this rank holds, in their order. Every rank calls it."""
         transport = runtime.current()
         transport.flush()
         transport.barrier()
@@ -142,30 +163,12 @@ class Trainer:
         module.eval()
         tables = None if self.average is None else self.average.tables
         if self._whole is None:
-            out = self._rows_of_parts(module, tables)
+            assert self._part_rows is not None
+            out = self._part_rows.compute(module, tables)
         else:
             out = self._computed(module, self._whole, tables).float().cpu()
         module.train()
         return out
-
-    def _rows_of_parts(self, module: nn.Module, tables: Mapping[str, DistEmbedding] | None) -> Tensor:
-        """``final_rows`` where each rank computes its own nodes, as many at a time as a batch may have."""
-        own, sampling = self._own, self._all_neighbors
-        assert sampling is not None
-        names, places = own.names[self.target], own.places[self.target]
-        largest = max(high - low for low, high in map(places.owned, range(self.num_ranks)))
-        out: Tensor | None = None
-        for start in range(0, largest, EVALUATED):
-            chosen = names[start : start + EVALUATED]
-            batch = self._judged or self._sampled(sampling, chosen)
-            if largest <= EVALUATED:  # the same one in every evaluation
-                self._judged = batch
-            found = self._computed(module, batch, tables).float().cpu()
-            if out is None:
-                out = torch.zeros(own.num_nodes[self.target], found.shape[1])
-            out[chosen] = found
-        assert out is not None
-        return own.group.sum(out, "rows of the evaluation")  # all but one of the summands are 0
 
     def batches(self, count: int) -> Sequence[Tensor]:
         """Positions among ``count`` in random order, a batch of all ranks at a time; the same on every rank."""
@@ -209,8 +212,6 @@ def group_of_trainers(group: ProcessGroup | None) -> ProcessGroup | None:
     return group if group is not None and group.world_size > 1 else None
 
 
-EVALUATED = 1 << 14
-"""Nodes of a rank that an evaluation computes at a time, with all their neighbours."""
 CHUNK_ROWS = 1 << 16
 """Rows of a table that are averaged at a time."""
 
@@ -288,7 +289,7 @@ class InputRows:
         num_nodes: N of each node type.
         config: Width, rule, learning rate and first rows of the tables.
         features: Shape (N, any width), floating, for some node types; the others get a table. Where ``own`` is given:
-            of this rank's nodes, (R, any width); they then lie in tables that do not learn.
+            of this rank's nodes, (R, any width), ``MappedRows`` too; they then lie in tables that do not learn.
         policies: Partition policies of node types, see ``DistEmbedding``; ids stay those of the graph.
         prefix: A table is named by its node type with this before it; None: by a fresh number.
         seed: Of the initial values.
@@ -297,7 +298,6 @@ class InputRows:
         etypes: Of the graph, on which the width of a learnable row may depend.
     Attributes:
         tables: By node type; empty where all have features.
-        rows: The row of each node in a table that its policy numbers otherwise, shape (N,), by node type.
         widths: D of each node type's rows.
         optimizer: Of the tables; None where there are none.
     Raises:
@@ -328,11 +328,7 @@ class InputRows:
         seeds = np.random.SeedSequence(seed).generate_state(len(num_nodes)).tolist()
         self._policies, self._prefix = dict(policies or {}), prefix
         self._dtype = config.table_dtype
-        self.rows: dict[str, Tensor] = {}
-        for ntype, policy in self._policies.items():
-            original = as_original_ids(None, policy, num_nodes[ntype], ntype)
-            if original is not None:
-                self.rows[ntype] = torch.from_numpy(original.find(np.arange(num_nodes[ntype])))
+        self._rows: dict[str, Tensor | None] = {}
         self.widths = {
             t: self.features[t].shape[1] if t in self.features else config.learned_width(t, etypes) for t in num_nodes
         }
@@ -344,20 +340,31 @@ class InputRows:
         self._frozen: dict[str, DistEmbedding] = {}
         for ntype in list(self.features) if own is not None else ():
             assert own is not None
-            self._frozen[ntype] = DistEmbedding(
-                num_nodes[ntype], self.widths[ntype], init_func=None, part_policy=self._policies.get(ntype)
-            )
-            self._frozen[ntype].weight[own.owned(ntype)] = self.features.pop(ntype)
+            self._frozen[ntype] = self.make_frozen(ntype, self.widths[ntype])
+            self._write_own(ntype, own)
         self.optimizer = None
         if self.tables:
             tables = list(self.tables.values())
             self.optimizer = OPTIMIZERS[config.rule](tables, lr=config.first_lr, **config.numbers(seed))
+
+    def _write_own(self, ntype: str, own: OwnEdges) -> None:
+        """Move the features of this rank's nodes into their table, as many calls on every rank."""
+        rows, places = self.features.pop(ntype), own.places[ntype]
+        (low, high), ranks = places.owned(own.group.rank), range(own.group.world_size)
+        for start in range(0, max(stop - first for first, stop in map(places.owned, ranks)), CHUNK_ROWS):
+            chosen = torch.arange(min(low + start, high), min(low + start + CHUNK_ROWS, high))
+            self._frozen[ntype].weight[chosen] = rows[start : start + len(chosen)]
 
     def _table(self, ntype: str, first: Any, dtype: torch.dtype, suffix: str = "") -> DistEmbedding:
         name = None if self._prefix is None else f"{self._prefix}{ntype}{suffix}"
         policy = self._policies.get(ntype)
         shape = (self._num_nodes[ntype], self.widths[ntype])
         return DistEmbedding(*shape, name, first, policy, dtype=dtype, device=self._device)
+
+    def make_frozen(self, ntype: str, width: int) -> DistEmbedding:
+        """A table of zeros, float32, that no optimizer changes, with the partition of a node type."""
+        number, policy = self._num_nodes[ntype], self._policies.get(ntype)
+        return DistEmbedding(number, width, init_func=None, part_policy=policy)
 
     def make_averages(self) -> dict[str, DistEmbedding]:
         """A table of zeros, float32, for each table, with the same partition; "_average" is appended to its name."""
@@ -393,8 +400,13 @@ class InputRows:
         return found
 
     def rows_of(self, ntype: str, nodes: Tensor) -> Tensor:
-        """The rows of nodes in their table, (B,)."""
-        return self.rows[ntype][nodes] if ntype in self.rows else nodes
+        """The rows of nodes in their table, (B,), which its policy may number otherwise."""
+        if ntype not in self._rows:  # a trainer that has a part of the graph asks for few types, or none
+            number = self._num_nodes[ntype]
+            original = as_original_ids(None, self._policies.get(ntype), number, ntype)
+            self._rows[ntype] = None if original is None else torch.from_numpy(original.find(np.arange(number)))
+        found = self._rows[ntype]
+        return nodes if found is None else found[nodes]
 
     def owned(self, ntype: str, nodes: Tensor, rank: int, num_ranks: int) -> Tensor:
         """Positions in ``nodes`` (B,) of the nodes that a rank stores, and therefore trains on."""
@@ -426,7 +438,10 @@ class InputRows:
         self.optimizer.step()
 
 
-def _matrix(ntype: str, features: Any, num_nodes: int) -> Tensor:
+def _matrix(ntype: str, features: Any, num_nodes: int) -> Any:
+    """Checked rows; those of mapped files stay there."""
+    if isinstance(features, MappedRows) and features.shape[0] == num_nodes:
+        return features
     matrix = features if isinstance(features, Tensor) else torch.from_numpy(np.ascontiguousarray(features))
     if matrix.dim() != 2 or len(matrix) != num_nodes or not matrix.is_floating_point():
         raise ShapeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,32 +15,60 @@ from graph_emb.core.errors import LackingError
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.warm_start import FromFile
-from graph_emb.graph.views import PlainDataset
+from graph_emb.graph.csr import Graph
+from graph_emb.graph.views import PlainDataset, plain_dataset
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import train_matrix_factorization
-from graph_emb.models.skipgram.config import PlainWalkConfig
+from graph_emb.models.skipgram.config import EdgePolicy, PlainWalkConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
-from graph_emb.run import parallel
+from graph_emb.run import own_parts, parallel
 from graph_emb.run.evaluation import Finding, check_own_split, check_section, evaluate, predictor_finding
 from graph_emb.run.family import Family, Trained, TrainingJob
-from graph_emb.run.inputs import edge_policy, read_plain_dataset
+from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
 from graph_emb.run.machine import check_memory
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
+from partition import PartitionedGraph
 
 
 class PlainFamily(Family):
     """One table of rows, judged by node classes and held-out edges."""
 
+    _own: own_parts.OwnArcs | None = None
+    """The trainer's rows of the graph, where each of them reads its own parts of a partition."""
+
     def load(self) -> PlainDataset:
-        """The graph with what its embeddings are judged by."""
+        """The graph with what its embeddings are judged by; without edges where trainers read their own parts."""
         config = self.config
-        dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(self.model))
+        if self._parts is None:
+            dataset = read_plain_dataset(config.dataset, config.seed, **edge_policy(self.model))
+        else:
+            dataset = plain_dataset(with_files(own_parts.all_nodes(self._parts), config.dataset))
+            if not self._parts.num_edges():
+                raise no_edges(config.dataset.name, dataset.graph.num_nodes)
         self._check(dataset)
         check_memory(dataset.graph.num_nodes, self._num_tables(), self.model)
         return dataset
+
+    @cached_property
+    def _parts(self) -> PartitionedGraph | None:
+        """The partition of which each trainer reads its own parts; None: the first one reads the data set.
+
+        The first one reads what decides about directions, and the features that rows are judged with.
+        """
+        model, section = self.model, self.config.evaluate
+        with_rows = section.enabled and section.mlp is not None and section.node_features != "none"
+        walks = isinstance(model, EdgePolicy) and model.symmetrize and not with_rows
+        return own_partition(self.config) if walks else None
+
+    def _share(self, ranks: parallel.Trainers, graph: Graph | None) -> parallel.Share:
+        """This rank's share of the graph. Every rank calls it."""
+        if self._parts is None:
+            return parallel.share_of(ranks, self.config, graph)
+        self._own = own_parts.own_arcs(self._parts, ranks, self.model.duplicates)
+        return self._own.share
 
     def _check(self, dataset: PlainDataset) -> None:
         check_section(self.config.evaluate, dataset)
@@ -50,9 +79,10 @@ class PlainFamily(Family):
 
     def describe(self, dataset: PlainDataset) -> dict[str, Any]:
         """Name and size of the graph, and the edges that its view merged and added."""
-        graph = dataset.graph
-        sizes = {"name": dataset.name, "nodes": graph.num_nodes, "edges": graph.num_edges, "directed": graph.directed}
-        return {**sizes, "counts": dict(dataset.counts)} if dataset.counts else sizes
+        graph, own = dataset.graph, self._own
+        edges, counts = (graph.num_edges, dataset.counts) if own is None else (own.num_edges, own.counts)
+        sizes = {"name": dataset.name, "nodes": graph.num_nodes, "edges": edges, "directed": graph.directed}
+        return {**sizes, "counts": dict(counts)} if counts else sizes
 
     def num_saved(self, dataset: PlainDataset) -> int:
         """A row for each node."""
@@ -83,9 +113,9 @@ class WalkFamily(PlainFamily):
             assert graph is not None
             share, node_ids, sampler = None, graph.node_ids, WalkSampler(graph, **walks)
         else:
-            share = parallel.share_of(ranks, config, graph)
+            share = self._share(ranks, graph)
             sampler = PartitionedWalkSampler(share.graph, ranks.group, **walks)
-            told = None if graph is None else graph.node_ids
+            told = None if graph is None or model.warm_start is None else graph.node_ids
             node_ids = ranks.group.gather_objects(told, "the ids of the nodes")[0]
         first = first_rows(model, config.seed, node_ids)
         tables, result = fit_skipgram(config, sampler, job, None if share is None else share.policy, init_func=first)
@@ -113,7 +143,7 @@ class LineFamily(PlainFamily):
         graph = None if dataset is None else dataset.graph
         self._save_ids(dataset, job)
         draws = {"draws_per_edge": model.draws_per_edge, "seed": config.seed}
-        share = None if ranks is None else parallel.share_of(ranks, config, graph)
+        share = None if ranks is None else self._share(ranks, graph)
         if ranks is None or share is None:
             assert graph is not None
             sampler = EdgeSampler.of_graph(graph, **draws)

@@ -19,7 +19,8 @@ from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.train import train_rgcn, train_sage
-from graph_emb.run.parallel import FEATURES, Trainers, own_edges
+from graph_emb.run.own_parts import FEATURES, data_of, own_edges
+from graph_emb.run.parallel import Trainers
 from graph_emb.transport.process_group import ProcessGroup
 from partition.partitioned import PartPolicy
 from tests.models.gnn.planted import planted, planted_links
@@ -73,7 +74,8 @@ def learn(
     given: dict[str, np.ndarray] = {"tag": planted_features()} if features else {}
     if own is not None:
         held = partition.load(str(parts))
-        graph, given = own_edges(held, own)
+        graph = own_edges(held, own)
+        _, given = data_of(held, graph.ranges)
         policies = {ntype: held.policy(ntype) for ntype in held.ntypes}
     train: Any = train_sage if links else train_rgcn
     result = train(graph, task, config, group=group, policies=policies, features=given, seed=seed)

@@ -21,7 +21,8 @@ from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.own_network import dgl_block, train_network
 from graph_emb.models.gnn.tasks import NodeTask
 from graph_emb.models.gnn.train import train_sage
-from graph_emb.run.parallel import Trainers, own_edges
+from graph_emb.run.own_parts import own_edges
+from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.neighbors import NeighborSampling
 from tests.models.gnn.planted import CLASSES, planted, planted_links
 from tests.ranks import Ranks
@@ -138,7 +139,7 @@ def steps(parts: str) -> Any:
     try:
         own = Trainers(transport.group, transport)
         held = partition.load(parts)
-        graph, _ = own_edges(held, own)
+        graph = own_edges(held, own)
         torch.manual_seed(transport.rank)  # the first rank's values count
         policies = {ntype: held.policy(ntype) for ntype in held.ntypes}
         result = train_network(Attention(graph.etypes, 16), graph, planted()[1], SAMPLED, policies=policies)
