@@ -143,7 +143,8 @@ def load_dataset(source: Any, root: str | Path | None = None, *, download: bool 
     * a folder with one ``.nt`` file, ``trainingSet.tsv`` and ``testSet.tsv``: RDF entities with classes, such as
       AIFB, MUTAG, BGS and AM of R-GCN (Ristoski et al. 2016).
     * ``dbis``: a folder with ``graph.npz`` and ``conf_names.txt.gz``; authors, papers and venues.
-    * a folder with ``graph.npz``; the folder of a partition; and any file, folder or object that ``read_graph`` takes.
+    * a folder with ``graph.npz``; a partition, its folder or the JSON in it that DGL opens; and any file, folder or
+      object that ``read_graph`` takes.
       The columns ``label``, ``train_mask``, ``val_mask``, ``test_mask`` (or booleans ``train``, ``val``, ``valid``,
       ``test``) and ``feat`` of the node data become labels, split and features.
 

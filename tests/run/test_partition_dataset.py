@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +291,19 @@ def test_what_a_partition_lacks_is_told_with_the_next_step(
     write_ddi(root)
     with pytest.raises(ge.GraphEmbError, match=message):
         ge.pipeline(model, built(root, "ogbl-ddi"), **options)
+
+
+def test_the_json_of_a_partition_is_the_partition(root: Path) -> None:
+    """A JSON was read as a graph of networkx, whatever lay beside it."""
+    parts = built(root, "ring.txt")
+    place = partition.load(parts).config_path
+    assert digest(ge.load_dataset(place)) == digest(replace(ge.load_dataset(parts), name=place.stem))
+    section = {"mode": "collective", "trainers": 2}
+    config = config_from({"model": "deepwalk", "dataset": str(place), "parallel": {**section, "partition": str(parts)}})
+    assert partition.load(str(following(config).parallel.partition)).path == parts
+    (parts / "report.json").write_text("{}")
+    with pytest.raises(ge.DataError, match=r"report\.json: no partition of DGL"):
+        ge.load_dataset(parts / "report.json")
 
 
 def test_damage_is_one_line(root: Path) -> None:

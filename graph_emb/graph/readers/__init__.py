@@ -32,7 +32,7 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
     ogb            the name of an OGB data set, with ``root=``; or its folder
     chunked        ``metadata.json`` of DGL's chunked format, or its folder
     yaml           a ``.yaml`` file that names the files of each node and edge type
-    partition      the folder of a partition, as a ``PartitionedGraph`` too
+    partition      the folder of a partition, the JSON in it that DGL opens, or a ``PartitionedGraph``
     triples        head, relation and tail as text or ``triples.npz``; a folder may hold train, valid and test
     ntriples       RDF N-Triples, ``.nt``
     npz            compressed rows, or ``scipy.sparse.save_npz``
@@ -110,7 +110,8 @@ def read_graph(source: Any, **options: Any) -> HeteroGraph:
 
 def format_of(source: Any) -> str:
     """The format that ``read_graph`` takes a source to be of; a DataError or ConfigError where it is of none."""
-    for kind in sorted(READERS, key=lambda kind: READERS[kind].fallback):
+    # The readers that look at the place come before those of an ending: the JSON of a partition is no networkx graph.
+    for kind in sorted(READERS, key=lambda kind: (READERS[kind].fallback, isinstance(READERS[kind].paths, tuple))):
         with suppress(OSError, ValueError):  # a name that no file system takes
             if READERS[kind].accepts(source):
                 return kind
