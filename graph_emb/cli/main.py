@@ -21,6 +21,7 @@ COMMANDS = {
     "info": "graph_emb.cli.inspect.info",
     "doctor": "graph_emb.cli.inspect.doctor",
     "ogb report": "graph_emb.cli.inspect.ogb_report",
+    "partition ship": "graph_emb.cli.launch.ship",
     **{f"partition {name}": "partition.cli.run" for name in partition_commands},
 }
 """The function of each command; it takes the arguments and returns the exit code. Imported when it is chosen."""

@@ -26,6 +26,8 @@ ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
 LABELS = "node labels: a row for each node, its id and its classes; perhaps a column split"
 SPLIT = "parts of the labelled nodes: rows id,part (train, valid, test), npz masks, or a folder of train and test"
 TEST_EDGES = "edges (or triples) kept out of training to judge links: rows source,target[,part], of test or valid"
+HOSTS = "a line for each machine: address [trainers [servers]]"
+HOST_INDEX = "this machine's line; default: found by address"
 TRUST_PICKLE = "read a pickled graph, which can run any code"
 
 
@@ -102,6 +104,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     cuts = cut.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     for name, (text, _) in partition_commands.items():
         add_partition_arguments(leaf(cuts, name, text, f"partition {name}"), name)
+    _ship(leaf(cuts, "ship", "copy each machine of a job the parts that its trainers take", "partition ship"))
     return top, leaves
 
 
@@ -156,22 +159,35 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
     parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")
+    _placing(parser)
     for name, (_, value, metavar, text) in TRAIN_FLAGS.items():
         kind: dict[str, Any] = {"action": "store_true"} if isinstance(value, bool) else {"metavar": metavar}
         parser.add_argument(f"--{name.replace('_', '-')}", help=text, **kind)
 
 
-def _launch(parser: Parser) -> None:
-    parser.add_argument("--hosts", metavar="FILE", help="a line for each machine: address [trainers [servers]]")
-    parser.add_argument("--host-index", metavar="I", type=int, help="this machine's line; default: found by address")
+def _placing(parser: Parser) -> None:
+    parser.add_argument("--hosts", metavar="FILE", help=HOSTS)
+    parser.add_argument("--host-index", metavar="I", type=int, help=HOST_INDEX)
     parser.add_argument("--port", type=int, help="of the first machine, open to the others; one machine: a free one")
+    parser.add_argument("--ssh", action="store_true", help="start the other machines too, in this folder, by ssh")
+
+
+def _ship(parser: Parser) -> None:
+    parser.add_argument("source", metavar="DIR", help="the folder of a partition, whole")
+    parser.add_argument("--hosts", metavar="FILE", required=True, help=HOSTS)
+    parser.add_argument("--host-index", metavar="I", type=int, help=HOST_INDEX)
+    parser.add_argument("--trainers", metavar="N", type=int, help="of the job, over all machines, as train takes it")
+    parser.add_argument("--to", metavar="DIR", help="the folder on each machine; default: where DIR is here")
+
+
+def _launch(parser: Parser) -> None:
+    _placing(parser)
     parser.add_argument("--trainers", metavar="N", type=int, default=1, help="of each machine; default: %(default)s")
     parser.add_argument("--servers", metavar="N", type=int, default=0, help="of each machine, for kvstore mode")
     parser.add_argument("--partition", metavar="DIR", help="the servers hold its graph, for a script with DistGraph")
     parser.add_argument("--oversubscribe", action="store_true", help=OVERSUBSCRIBE)
     parser.add_argument("--threads", metavar="N", type=int, help="of each trainer; default: the cores, shared evenly")
     parser.add_argument("--logs", metavar="DIR", default="logs", help="a file for each process; default: %(default)s")
-    parser.add_argument("--ssh", action="store_true", help="start the other machines too, in this folder, by ssh")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND", help="train ..., or a Python script")
 
 

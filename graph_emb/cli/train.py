@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from graph_emb.cli.launch import PLACING, machines_of, others_started, without
 from graph_emb.cli.parser import TRAIN_FLAGS
-from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, RunConfig, config_from, fields_of, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, WATCHED, say, show_progress
+from graph_emb.run.launch.plan import Host, Machines, check_processes, read_hosts
 from graph_emb.transport.job import job_section
 
 READINGS = ("optimistic", "pessimistic")
@@ -41,10 +44,23 @@ def run(args: argparse.Namespace) -> int:
             f"an override of seed and --seeds {args.seeds}: every run would have the same; give one of them"
         )
     config = _following(config_of(args))
+    machines = _machines(args, config)
+    if not args.hosts:
+        return _run(args, config)
+    with others_started(args, machines, args.argv) as lost:
+        return _run(_with(args, lost=lost), config)
+
+
+def _run(args: argparse.Namespace, config: RunConfig) -> int:
     if args.recipe is not None:
         return run_recipe(args, config)
     out = Path(args.out or default_folder(config))
     return run_one(args, config, out) if args.seeds is None else run_seeds(args, config, out)
+
+
+def _machines(args: argparse.Namespace, config: RunConfig) -> Machines:
+    parallel = config.parallel
+    return machines_of(args, None, parallel.servers, parallel.trainers)
 
 
 def _following(config: RunConfig) -> RunConfig:
@@ -100,37 +116,54 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
 
     command = shlex.join(["graph-emb", *args.argv])
     runs = RecipeRuns(config, model, out, command, train, again=args.overwrite)
-    records = runs.each([config.seed] if args.seeds is None else parse_seeds(args.seeds))
-    if launched:  # the launcher has the table
-        list(records)
+    seeds = [config.seed] if args.seeds is None else parse_seeds(args.seeds)
+    if args.hosts and len((machines := _machines(args, config)).hosts) > 1:
+        left = _unfinished(args, machines, seeds, lambda seed: runs.record(seed) is not None)
+        if machines.index:  # the records, and the table, are the first machine's
+            for seed in left:
+                train(runs.config_of(seed), runs.place(seed), True)
+            return 0
+    if not launched:
+        print(table(dataset, {model: told(runs.each(seeds))}))
+    elif os.environ["RANK"] == "0":  # the launcher has the table
+        list(runs.each(seeds))
     else:
-        print(table(dataset, {model: told(records)}))
+        for seed in seeds:
+            train(runs.config_of(seed), runs.place(seed), True)
     return 0
 
 
 def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
-    from graph_emb.run.launch.job import run_local
+    from graph_emb.run.launch.job import run_host
+    from graph_emb.run.launch.meeting import MachinesDifferError
     from graph_emb.run.launch.watch import ProcessFailure, log_folder
-    from graph_emb.run.run_folder import check_place
 
-    place = out.expanduser()
-    check_place(place.resolve(), args.overwrite)
-    _check_trainers(config)
-    command = [sys.executable, "-m", "graph_emb", *args.argv]
-    watched = {WATCHED: "1"} if show_progress(args) else {}
-    parallel = config.parallel
-    with log_folder(place.with_name(f"{place.name}-logs")) as logs:
+    place, parallel = out.expanduser(), config.parallel
+    machines = _machines(args, config)
+    if len(machines.hosts) == 1:
+        _check(config, place, args.overwrite, machines.own)
+    words = without(args.argv, PLACING)
+    if args.hosts:  # what the hosts file says, in the place of the flag
+        words += [f"parallel.{name}={getattr(parallel, name)}" for name in ("mode", "trainers", "servers")]
+    with log_folder(place.with_name(f"{place.name}-logs"), machines.ranks.start) as logs:
         try:
-            run_local(
-                command,
-                parallel.trainers,
-                logs.path,
-                config.train.threads,
-                watched,
-                parallel.servers,
-                parallel.oversubscribe,
+            run_host(
+                [sys.executable, "-m", "graph_emb", *words],
+                machines.hosts,
+                machines.index,
+                logs=logs.path,
+                port=machines.port,
+                threads=config.train.threads,
+                environment={WATCHED: "1"} if show_progress(args) else {},
+                oversubscribe=parallel.oversubscribe,
+                facts=lambda: _facts(config, place, args.overwrite, machines),
+                **({"lost": args.lost} if args.hosts else {}),
             )
+        except MachinesDifferError:
+            if logs.is_new:
+                shutil.rmtree(logs.path, ignore_errors=True)
+            raise
         except ProcessFailure as failure:
             if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
                 if logs.is_new:
@@ -140,18 +173,47 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_trainers(config: RunConfig) -> None:
-    """Refuse processes that have no core, or no node, before the first one starts.
+def _unfinished(
+    args: argparse.Namespace, machines: Machines, seeds: Sequence[int], finished: Callable[[int], bool]
+) -> list[int]:
+    """The seeds that have to run, as the first machine sees them, whose folders hold the runs."""
+    from graph_emb.run.launch.meeting import TOLD, met
+
+    def own() -> dict[str, str]:
+        left = [seed for seed in seeds if args.overwrite or not finished(seed)]
+        return {"seeds": str(list(seeds)), TOLD: json.dumps(left if machines.index == 0 else [])}
+
+    with met(machines, own, args.lost) as meeting:
+        return json.loads(meeting.told)
+
+
+def _facts(config: RunConfig, place: Path, overwrite: bool, machines: Machines) -> dict[str, Any]:
+    """What this machine is about to run, to be compared with the others; the run folder is the first one's."""
+    if len(machines.hosts) == 1:
+        return {}  # it has been checked
+    if machines.index == 0:
+        _check(config, place, overwrite, machines.own)
+    facts = fields_of(config)
+    if config.parallel.partition is not None:
+        from graph_emb.run.launch.shipping import check_parts
+
+        facts["the digest of the partition"] = check_parts(config.parallel.partition, machines)
+    return facts
+
+
+def _check(config: RunConfig, place: Path, overwrite: bool, own: Host) -> None:
+    """Refuse a run folder that is taken, and processes that have no core, or no node, before the first one starts.
 
     More trainers than cores are worth a look at the data first: with fewer, the first trainer says so soon enough.
 
     Raises:
-        ConfigError: too many trainers for the machine or for the data.
+        ConfigError: a taken place, or too many trainers for the machine or for the data.
     """
-    from graph_emb.run.launch.plan import LOOPBACK, Host, check_processes
+    from graph_emb.run.run_folder import check_place
 
+    check_place(place.resolve(), overwrite)
+    check_processes(own, config.parallel.oversubscribe)
     trainers = config.parallel.trainers
-    check_processes(Host(LOOPBACK, trainers, config.parallel.servers), config.parallel.oversubscribe)
     if trainers > (os.cpu_count() or 1):
         from graph_emb.run.family import family_of
 
@@ -176,7 +238,7 @@ def config_of(args: argparse.Namespace) -> RunConfig:
         elif given is not None:
             layers.append(parse_override(f"{path}={given}") if value is None else place_key(path, value(given)))
     layers.extend(parse_override(text) for text in args.overrides)
-    layers = [*_implied_mode(layers), *layers]
+    layers = [*_implied_mode(layers), *layers, *_of_hosts(layers, args.hosts)]
     if not any("dataset" in layer for layer in layers):
         raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
     if not any("model" in layer for layer in layers):
@@ -213,6 +275,22 @@ def _implied_mode(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if given.get("mode") == "kvstore" and "servers" not in given:
         return [place_key("parallel.servers", 1)]
     return []
+
+
+def _of_hosts(layers: list[dict[str, Any]], hosts_file: str | None) -> list[dict[str, Any]]:
+    """The trainers and servers of a hosts file; the mode that fits them, where none is named."""
+    if hosts_file is None:
+        return []
+    given: dict[str, Any] = {}
+    for layer in layers:
+        given.update(layer.get("parallel") or {})
+    servers = given.get("servers", 1 if given.get("mode") == "kvstore" else 0)
+    hosts = read_hosts(hosts_file, None, servers, given.get("trainers"))
+    mode = given.get("mode", "kvstore" if hosts[0].servers else "collective")
+    if mode == "local":
+        raise ConfigError("parallel.mode = 'local' is one process; leave --hosts out, or take --mode collective")
+    counts = {"trainers": sum(host.trainers for host in hosts), "servers": hosts[0].servers}
+    return [{"parallel": {"mode": mode, **counts}}]
 
 
 def default_folder(config: RunConfig) -> Path:
@@ -264,15 +342,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def words_of(words: Sequence[str], seed: int, out: Path) -> list[str]:
     """The command line of one seed: that of all of them with its own seed and folder."""
-    kept, skip = [], False
-    for word in words:
-        if skip:
-            skip = False
-        elif word in ("--seeds", "--out"):
-            skip = True
-        elif not word.startswith(("--seeds=", "--out=")):
-            kept.append(word)
-    return [*kept, "--seed", str(seed), "--out", str(out)]
+    return [*without(words, {"--seeds": 1, "--out": 1}), "--seed", str(seed), "--out", str(out)]
 
 
 def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
@@ -290,13 +360,20 @@ def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
         place = out / f"seed-{seed}"
         return run_one(_with(args, argv=words_of(args.argv, seed, place)), config.replace(seed=seed), place)
 
+    def finished(seed: int) -> bool:
+        return is_finished(out / f"seed-{seed}", config.replace(seed=seed))
+
     def kept(seed: int) -> int | None:
-        if args.overwrite or not is_finished(out / f"seed-{seed}", config.replace(seed=seed)):
+        if args.overwrite or not finished(seed):
             return None
         say(args, f"\n== seed {seed} is finished")
         return 0
 
     seeds = parse_seeds(args.seeds)
+    if args.hosts and len((machines := _machines(args, config)).hosts) > 1:
+        left = _unfinished(args, machines, seeds, finished)
+        if machines.index:  # the runs, and the table, are the first machine's
+            return next((code for seed in left if (code := one(seed))), 0)
     found = []
     for seed, code in each_seed(seeds, one, kept):
         if code != 0:

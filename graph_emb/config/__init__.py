@@ -1,6 +1,14 @@
 """Typed configuration of a run: the sections, their limits, and how files and overrides combine."""
 
-from graph_emb.config.merge import config_from, config_text, parse_override, place_key, read_config_file, section_from
+from graph_emb.config.merge import (
+    config_from,
+    config_text,
+    fields_of,
+    parse_override,
+    place_key,
+    read_config_file,
+    section_from,
+)
 from graph_emb.config.schema import MODELS, DatasetSection, EvaluateSection, OutputSection, RunConfig, TrainSection
 
 __all__ = [
@@ -12,6 +20,7 @@ __all__ = [
     "TrainSection",
     "config_from",
     "config_text",
+    "fields_of",
     "parse_override",
     "place_key",
     "read_config_file",

@@ -97,6 +97,14 @@ def config_text(config: RunConfig) -> str:
     return yaml.safe_dump(config.sections(), sort_keys=False, allow_unicode=True)
 
 
+def fields_of(config: RunConfig) -> dict[str, Any]:
+    """Every field of a configuration by its path, in plain values."""
+    fields: dict[str, Any] = {}
+    for section, values in config.sections().items():
+        fields |= {f"{section}.{name}": v for name, v in values.items()} if section != "seed" else {"seed": values}
+    return fields
+
+
 def read_config_file(path: str | Path) -> Nested:
     """The sections of a YAML file; whether its keys are known is checked by ``config_from``.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -86,3 +86,12 @@ class Registry(dict[str, T]):
 
     def __missing__(self, name: str) -> NoReturn:
         raise unknown_name(self.kind, name, self)
+
+
+def difference(first: Mapping[str, Any], other: Mapping[str, Any], on_first: str) -> str:
+    """The first entry in which two mappings differ, as words about the other one; empty where they are equal."""
+    for name in {**first, **other}:
+        there, here = first.get(name, "not given"), other.get(name, "not given")
+        if there != here:
+            return f"{name} is {here}, and {there} on {on_first}"
+    return ""

@@ -105,11 +105,23 @@ class RecipeRuns:
     def each(self, seeds: Sequence[int]) -> Iterator[SeedRecord]:
         """The record of every seed, in order, as they come; finished ones are kept."""
 
-        def kept(seed: int) -> SeedRecord | None:
-            return None if self.again else finished_record(self._path(seed), self._started(seed))
-
-        for _, record in each_seed(seeds, self._run, kept):
+        for _, record in each_seed(seeds, self._run, self.record):
             yield record
+
+    def record(self, seed: int) -> SeedRecord | None:
+        """The record of a seed that need not run."""
+        return None if self.again else finished_record(self._path(seed), self._started(seed))
+
+    def place(self, seed: int) -> Path:
+        """Of a seed's run folder."""
+        return self.folder / f"seed-{seed}"
+
+    def config_of(self, seed: int) -> RunConfig:
+        """What a seed runs."""
+        config = self.config.model_copy(update={"seed": seed if self.frozen is None else self.frozen})
+        if self.frozen is not None:
+            config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"seed": seed})})
+        return config
 
     def _path(self, seed: int) -> Path:
         return self.folder / f"seed-{seed}.json"
@@ -130,11 +142,8 @@ class RecipeRuns:
         )
 
     def _run(self, seed: int) -> SeedRecord:
-        path, started, place = self._path(seed), self._started(seed), self.folder / f"seed-{seed}"
+        path, started, place, config = self._path(seed), self._started(seed), self.place(seed), self.config_of(seed)
         replace = self.again or path.exists()  # a run folder is there of a seed that broke off
-        config = self.config.model_copy(update={"seed": started.embedding_seed})
-        if self.frozen is not None:
-            config = config.model_copy(update={"evaluate": config.evaluate.model_copy(update={"seed": seed})})
         train = self._once if config.dataset.validation_edges is None else self._twice
         return run_recorded(path, started, lambda: train(config, place, replace))
 

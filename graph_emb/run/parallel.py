@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 import partition
-from graph_emb.config import RunConfig, config_text
-from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.config import RunConfig, fields_of
+from graph_emb.core.errors import ConfigError, difference, unknown_name
 from graph_emb.core.hidden import scratch_folder
 from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.csr import Graph
@@ -106,11 +106,13 @@ def start(config: RunConfig) -> Trainers | None:
                 f"parallel.trainers = {parallel.trainers}, but the launcher started {ranks.group.world_size}; "
                 "make them equal"
             )
-        if len(set(ranks.group.gather_objects(config_text(config), "start"))) > 1:
-            raise ConfigError(
-                "the ranks were given different configurations; start them all with the same arguments, and where the "
-                "data set is a partition, put it at the same path on every machine"
-            )
+        first, *others = ranks.group.gather_objects(fields_of(config), "start")
+        for rank, fields in enumerate(others, 1):
+            if said := difference(first, fields, "rank 0"):
+                raise ConfigError(
+                    f"the ranks were given different configurations: on rank {rank} {said}; start them all with the "
+                    "same arguments, and where the data set is a partition, put it at the same path on every machine"
+                )
     except BaseException:
         ranks.close()
         raise

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig, config_from, config_text, place_key, read_config_file
+from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.terminal import held_interrupts
 from graph_emb.core.threads import thread_count
@@ -200,14 +200,12 @@ FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interv
 
 def about(config: RunConfig) -> dict[str, Any]:
     """The fields that decide the result of a run, by path."""
-    fields: dict[str, Any] = {}
-    for section, values in config.sections().items():
-        free = FREE_FIELDS.get(section, ())
-        if section == "seed":
-            fields["seed"] = values
-        elif section not in FREE_SECTIONS:
-            fields |= {f"{section}.{name}": value for name, value in values.items() if name not in free}
-    return {path: value for path, value in fields.items() if path.partition(".")[0] not in FREE_SECTIONS}
+    kept = {}
+    for path, value in fields_of(config).items():
+        section, _, name = path.partition(".")
+        if section not in FREE_SECTIONS and name not in FREE_FIELDS.get(section, ()):
+            kept[path] = value
+    return kept
 
 
 def about_now(saved: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from graph_emb.cli import train
+from graph_emb.cli.launch import machines_of
+from graph_emb.cli.parser import parse
 from graph_emb.config import RunConfig
+from graph_emb.core.errors import ConfigError
 from graph_emb.run.launch import job
 from graph_emb.run.launch.watch import ProcessFailure
+
+PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False}
 
 
 @pytest.mark.parametrize("had_logs", [True, False])
@@ -20,17 +25,51 @@ def test_bad_input_removes_the_logs_of_this_start_only(
 ) -> None:
     """The folder <out>-logs was removed whole, with the logs of an earlier run and the files of a user."""
 
-    def refused(command: Any, trainers: int, logs: Path, *_: Any) -> None:
+    def refused(command: Any, hosts: Any, index: int, *, logs: Path, **_: Any) -> None:
         logs.mkdir(exist_ok=True)
         (logs / "trainer-0.log").write_text("ConfigError")
         raise ProcessFailure("trainer 0 ended with 2", train.BAD_INPUT, "trainer 0")
 
-    monkeypatch.setattr(job, "run_local", refused)
+    monkeypatch.setattr(job, "run_host", refused)
     if had_logs:
         (tmp_path / "run-logs").mkdir()
         (tmp_path / "run-logs" / "notes.txt").write_text("mine")
     config = RunConfig.model_validate({"dataset": {"name": "karate"}, "model": {"name": "deepwalk"}})
-    args = Namespace(argv=[], overwrite=False, quiet=True)
+    args = Namespace(argv=[], overwrite=False, quiet=True, command="train", **PLACED)
     assert train.launch(config, tmp_path / "run", args) == train.BAD_INPUT
     assert [p.name for p in tmp_path.rglob("notes.txt")] == (["notes.txt"] if had_logs else [])
     assert (tmp_path / "run-logs").exists() is had_logs
+
+
+def config_on(tmp_path: Path, hosts: str, *words: str) -> RunConfig:
+    (tmp_path / "hosts.txt").write_text(hosts)
+    args = parse(["train", "deepwalk", "--dataset", "x", "--hosts", str(tmp_path / "hosts.txt"), *words])
+    return train.config_of(args)
+
+
+def test_a_hosts_file_says_how_many_train(tmp_path: Path) -> None:
+    def section(hosts: str, *words: str) -> tuple[str, int, int]:
+        parallel = config_on(tmp_path, hosts, *words).parallel
+        return parallel.mode, parallel.trainers, parallel.servers
+
+    assert section("10.0.0.1 3\n10.0.0.2\n") == ("collective", 4, 0)
+    assert section("10.0.0.1 3 2\n10.0.0.2 1 2\n") == ("kvstore", 4, 2)
+    assert section("10.0.0.1\n10.0.0.2\n", "--mode", "kvstore", "--trainers", "6") == ("kvstore", 6, 1)
+    with pytest.raises(ConfigError, match="mode = 'local' is one process"):
+        section("10.0.0.1\n10.0.0.2\n", "--mode", "local")
+
+
+@pytest.mark.parametrize("words", [["--ssh"], ["--host-index", "1"], ["--port", "2000"]])
+def test_flags_about_hosts_need_a_hosts_file(words: list[str]) -> None:
+    args = parse(["train", "deepwalk", "--dataset", "x", *words])
+    with pytest.raises(ConfigError, match=f"{words[0]} is about the machines of a hosts file"):
+        machines_of(args, None, 0)
+
+
+@pytest.mark.parametrize("command", [["train", "deepwalk", "--dataset", "x"], ["launch"]])
+def test_no_second_job_starts_inside_a_job(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    args = parse([*command, "--hosts", str(tmp_path / "hosts.txt")])
+    with pytest.raises(ConfigError, match="rank 1 of a job of 2, in which no second one starts"):
+        machines_of(args, 1, 0)

@@ -159,20 +159,55 @@ class Host:
     servers: int = 0
 
 
-def read_hosts(path: str | Path, trainers: int, servers: int) -> list[Host]:
+@dataclass(frozen=True)
+class Machines:
+    """The machines of a job, as one of them sees it.
+
+    Attributes:
+        hosts: The same list on each; ranks are counted in its order.
+        index: This machine's place among them.
+        port: Of the store on the first machine; 0 takes a free one (one machine only).
+    """
+
+    hosts: Sequence[Host]
+    index: int = 0
+    port: int = 0
+
+    @property
+    def own(self) -> Host:
+        """This machine."""
+        return self.hosts[self.index]
+
+    @property
+    def ranks(self) -> range:
+        """The trainers of this machine."""
+        first = sum(host.trainers for host in self.hosts[: self.index])
+        return range(first, first + self.own.trainers)
+
+    def parts(self, num_parts: int) -> list[int]:
+        """The parts of a partition that this machine's trainers take; see ``graph_emb.transport.lockstep.layout``."""
+        world = sum(host.trainers for host in self.hosts)
+        if world < num_parts:
+            return [part for part in range(num_parts) if part * world // num_parts in self.ranks]
+        return sorted({rank * num_parts // world for rank in self.ranks})
+
+
+def read_hosts(path: str | Path, trainers: int | None, servers: int, total: int | None = None) -> list[Host]:
     """The machines of a hosts file: a line each, ``address [trainers [servers]]``; ``#`` begins a comment.
 
     Args:
         path: The file.
         trainers, servers: Where a line gives none.
+        total: Trainers over all machines; lines that give none share evenly what the others leave.
     Raises:
-        DataError: the file is missing, empty, or a line cannot be read or repeats an address.
+        DataError: the file is missing, empty, or a line cannot be read, has no address or repeats a machine.
+        ConfigError: the trainers do not add up to ``total``.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"hosts file {path}: {error}") from None
-    hosts: list[Host] = []
+    named: dict[str, tuple[int, list[int]]] = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -180,25 +215,56 @@ def read_hosts(path: str | Path, trainers: int, servers: int) -> list[Host]:
         counts = words[1:]
         if len(counts) > 2 or not all(count.isdecimal() for count in counts):
             raise DataError(f"hosts file {path}, line {number}: {line.strip()!r} is not 'address [trainers [servers]]'")
-        given = [int(count) for count in counts] + [trainers, servers][len(counts) :]
-        if given[0] < 1:
-            raise DataError(f"hosts file {path}, line {number}: {given[0]} trainers; each host needs at least 1")
-        if any(words[0] == host.address for host in hosts):
+        if counts and int(counts[0]) < 1:
+            raise DataError(f"hosts file {path}, line {number}: {counts[0]} trainers; each host needs at least 1")
+        if words[0] in named:
             raise DataError(f"hosts file {path}, line {number}: {words[0]} is named twice")
-        hosts.append(Host(words[0], *given))
-    if not hosts:
+        named[words[0]] = number, [int(count) for count in counts]
+    if not named:
         raise DataError(f"hosts file {path} names no host; write a line 'address [trainers [servers]]' for each")
-    return hosts
+    _check_addresses(path, {name: number for name, (number, _) in named.items()})
+    if total is not None:
+        trainers = _even_share(path, total, [counts[0] if counts else None for _, counts in named.values()])
+    default = [trainers or 1, servers]
+    return [Host(name, *counts, *default[len(counts) :]) for name, (_, counts) in named.items()]
 
 
-def own_index(hosts: list[Host]) -> int:
+def _check_addresses(path: str | Path, line_of: Mapping[str, int]) -> None:
+    """Refuse names without an address, and two names of one machine."""
+    names: dict[str, str] = {}
+    for name, line in line_of.items():
+        try:
+            address = resolved(name)
+        except ConfigError as error:
+            raise DataError(f"hosts file {path}, line {line}: {error}") from None
+        if address in names:
+            first = names[address]
+            raise DataError(f"hosts file {path}, line {line}: {name} is {first} of line {line_of[first]} ({address})")
+        names[address] = name
+
+
+def _even_share(path: str | Path, total: int, given: Sequence[int | None]) -> int | None:
+    """Trainers of each host that ``given`` has none for."""
+    said = sum(count for count in given if count is not None)
+    open_lines = given.count(None)
+    left = total - said
+    if left < open_lines or (left % open_lines if open_lines else left):
+        rest = f", and {open_lines} lines without a number share the rest evenly" if open_lines else ""
+        raise ConfigError(
+            f"parallel.trainers = {total} over all machines, but hosts file {path} gives {said} trainers{rest}; make "
+            "them add up, or leave --trainers out"
+        )
+    return left // open_lines if open_lines else None
+
+
+def own_index(hosts: Sequence[Host]) -> int:
     """The place of this machine among the hosts, found by its own addresses and name.
 
     Raises:
         ConfigError: none or several of the hosts are this machine.
     """
     mine = own_addresses()
-    found = [index for index, host in enumerate(hosts) if host.address in mine or _resolved(host.address) in mine]
+    found = [index for index, host in enumerate(hosts) if host.address in mine or resolved(host.address) in mine]
     if len(found) != 1:
         named = ", ".join(host.address for host in hosts)
         raise ConfigError(f"{len(found)} of the hosts {named} are this machine; say which one by --host-index")
@@ -213,7 +279,12 @@ def own_addresses() -> set[str]:
     return found
 
 
-def _resolved(name: str) -> str:
+def resolved(name: str) -> str:
+    """The IPv4 address of a name, or the address itself.
+
+    Raises:
+        ConfigError: it has none.
+    """
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.run.launch.plan import Host, own_index, read_hosts, servers, trainers
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.run.launch.plan import Host, Machines, own_index, read_hosts, servers, trainers
+from graph_emb.transport.lockstep import layout
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -35,6 +37,46 @@ def test_a_line_gives_address_trainers_and_servers(tmp_path: Path) -> None:
 def test_a_bad_hosts_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_hosts(written(tmp_path, text), 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("127.0.0.1\nno-such-host.invalid", r"line 2: host 'no-such-host.invalid' has no address"),
+        ("127.0.0.1\n# a comment\nlocalhost", r"line 3: localhost is 127.0.0.1 of line 1 \(127.0.0.1\)"),
+    ],
+)
+def test_an_unknown_address_and_two_names_of_a_machine_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_hosts(written(tmp_path, text), 1, 0)
+
+
+def test_hosts_without_a_number_share_the_trainers_of_the_job(tmp_path: Path) -> None:
+    path = written(tmp_path, "10.0.0.1 2\n10.0.0.2\n10.0.0.3\n")
+    assert [host.trainers for host in read_hosts(path, None, 0, total=8)] == [2, 3, 3]
+    assert [host.trainers for host in read_hosts(path, None, 0)] == [2, 1, 1]
+    for total in (3, 7):
+        with pytest.raises(ConfigError, match=rf"trainers = {total} over all machines, but .* gives 2 trainers, and 2"):
+            read_hosts(path, None, 0, total=total)
+    with pytest.raises(ConfigError, match=r"trainers = 5 over all machines, but .* gives 4 trainers; make"):
+        read_hosts(written(tmp_path, "10.0.0.1 2\n10.0.0.2 2\n"), None, 0, total=5)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4, 8, 9])
+@pytest.mark.parametrize("counts", [[1, 1], [2, 1], [1, 3, 2]])
+def test_a_machine_takes_the_parts_that_its_ranks_lie_in(counts: list[int], num_parts: int) -> None:
+    hosts = [Host(f"10.0.0.{number}", count) for number, count in enumerate(counts, 1)]
+    ranges = layout(RangeBook.even(72, num_parts), sum(counts), None, "t")
+    for index in range(len(hosts)):
+        machines, wanted = Machines(hosts, index), set()
+        for rank in machines.ranks:
+            low, high = ranges.owned(rank)
+            wanted |= {
+                part
+                for part in range(num_parts)
+                if low < (part + 1) * 72 // num_parts and high > part * 72 // num_parts
+            }
+        assert set(machines.parts(num_parts)) == wanted
 
 
 def test_a_missing_hosts_file_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""``graph-emb train --hosts``: every family in both modes between hosts with own addresses, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graph_emb.config import MODELS
+from graph_emb.transport.guard import new_token
+from tests.netns import Network, network
+from tests.ranks import Ranks
+from tests.run.test_row_options import RUNS, root, rows_of
+
+__all__ = ["root"]
+
+pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("fresh_mode")]
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+PATIENCE = 400
+FAMILIES = {MODELS[name].family: name for name in RUNS if name != "mf"}
+"""A model of each that trains in several processes."""
+
+
+HIDE = 'mount -t tmpfs none "$0" && exec "$@"'
+
+
+def on_hosts(
+    net: Network,
+    place: Path,
+    words: list[str],
+    *more: list[str],
+    package: Path = CHECKOUT,
+    folders: tuple[str, str] = (".", "."),
+    own_disk: Path | None = None,
+) -> list[tuple[int, str]]:
+    """Exit code and output of ``graph-emb`` on each host, given the same words, and ``more`` of its own.
+
+    Args:
+        package: What the second host runs.
+        folders: Where each of them runs it.
+        own_disk: A folder that the second host does not see the first one's files in, for temporary files.
+    """
+    (place / "hosts.txt").write_text("".join(f"{address}\n" for address in net.addresses))
+    environment = {**os.environ, "GRAPH_EMB_TOKEN": new_token(), "PYTHONPATH": str(CHECKOUT)}
+    environment |= {"TMPDIR": str(own_disk)} if own_disk else {}
+    started = []
+    for number in range(len(net.hosts)):
+        own = [*words, *(more[number] if more else [])]
+        with (place / f"host-{number}").open("wb") as log:
+            hidden = ["unshare", "--mount", "sh", "-c", HIDE, str(own_disk)] if own_disk and number else []
+            command = net.on(number, [*hidden, sys.executable, "-m", "graph_emb", *own])
+            found = {**environment, "PYTHONPATH": str(package)} if number else environment
+            started.append(subprocess.Popen(command, cwd=place / folders[number], env=found, stdout=log, stderr=log))
+    try:
+        codes = [process.wait(PATIENCE) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return [(code, (place / f"host-{n}").read_text(errors="replace")) for n, code in enumerate(codes)]
+
+
+def command_of(model: str, root: Path, out: str, *words: str) -> list[str]:
+    """A run of ``RUNS`` as a command line."""
+    dataset, settings = RUNS[model]
+    options = [f"{name}={json.dumps(value)}" for name, value in settings.items() if name != "evaluate"]
+    said = ["train", model, "--dataset", dataset, "--root", str(root), "--out", out, "--no-eval", *words]
+    return [*said, *options]
+
+
+SWEEP = """
+import sys
+import numpy as np
+from pathlib import Path
+from tests.run.test_row_options import rows_of
+for model in sys.argv[3:]:
+    rows = rows_of(model, Path(sys.argv[1]))
+    if rows is not None:
+        np.save(Path(sys.argv[2], model), rows)
+"""
+
+
+def all_rows(root: str, models: list[str]) -> list[np.ndarray | None]:
+    return [rows_of(model, Path(root)) for model in models]
+
+
+def test_every_family_has_the_same_rows_on_two_hosts_as_on_one(root: Path, tmp_path: Path, ranks: Ranks) -> None:
+    models = list(FAMILIES.values())
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    with network(2) as net:
+        words = ["launch", "--hosts", "hosts.txt", "--threads", "1", "--", "sweep.py", str(root), ".", *models]
+        ended = on_hosts(net, tmp_path, words)
+    assert [code for code, _ in ended] == [0, 0], ended
+    expected = ranks.run(all_rows, 2, str(root), models)[0]
+    for model, rows in zip(models, expected, strict=True):
+        np.testing.assert_array_equal(np.load(tmp_path / f"{model}.npy"), rows, err_msg=model)
+
+
+@pytest.mark.parametrize("model", FAMILIES.values())
+def test_servers_of_two_hosts_train_every_family(model: str, root: Path, tmp_path: Path) -> None:
+    """Rows of this mode differ from run to run: servers apply pushes as they come."""
+    with network(2) as net:
+        ended = on_hosts(net, tmp_path, command_of(model, root, "run", "--mode", "kvstore", "--hosts", "hosts.txt"))
+    assert [code for code, _ in ended] == [0, 0], ended
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["status"] == "finished"
+    assert "parallel:\n  mode: kvstore\n  trainers: 2\n  servers: 1\n" in (tmp_path / "run" / "config.yaml").read_text()
+    for file in metrics["files"]:
+        if file.endswith("embeddings.npy"):
+            assert np.isfinite(np.load(tmp_path / "run" / file)).all()
+
+
+def test_seeds_run_on_all_hosts_and_finished_ones_are_the_first_hosts_to_know(root: Path, tmp_path: Path) -> None:
+    """Each host has a disk of its own: the second one sees no finished run and would wait for a seed that is kept."""
+    for number in range(2):
+        (tmp_path / f"disk-{number}").mkdir()
+    words = command_of("transe", root, "run", "--seeds", "0-2", "--trainers", "2", "--threads", "1")
+    words.remove("--no-eval")
+    own = [["--hosts", "../hosts.txt"] for _ in range(2)]
+    with network(2) as net:
+        first = on_hosts(net, tmp_path, words, *own, folders=("disk-0", "disk-1"))
+        assert [code for code, _ in first] == [0, 0], first
+        rows = np.load(tmp_path / "disk-0" / "run" / "seed-1" / "embeddings.npy")
+        shutil.rmtree(tmp_path / "disk-0" / "run" / "seed-1")
+        again = on_hosts(net, tmp_path, words, *own, folders=("disk-0", "disk-1"))
+    assert [code for code, _ in again] == [0, 0], again
+    assert "seed 0 is finished" in again[0][1]
+    assert "3 seeds, unbiased std" in again[0][1]
+    assert [path.name for path in (tmp_path / "disk-1" / "run").glob("seed-?")] == [], "the runs are the first host's"
+    np.testing.assert_array_equal(np.load(tmp_path / "disk-0" / "run" / "seed-1" / "embeddings.npy"), rows)
+
+
+def test_a_host_with_other_settings_or_another_package_stops_all_before_they_train(root: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copy"
+    for package in ("graph_emb", "partition"):
+        shutil.copytree(CHECKOUT / package, copied / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (copied / "graph_emb" / "weight.py").open("a") as file:
+        file.write("\n# one more line\n")
+    words = command_of("transe", root, "run", "--hosts", "hosts.txt")
+    with network(2) as net:
+        other = on_hosts(net, tmp_path, words, [], ["model.dim=8"])
+        package = on_hosts(net, tmp_path, words, package=copied)
+    for ended, said in ((other, "model.dim is 8, and 4 on 10.0.0.1"), (package, "package is ")):
+        assert [code for code, _ in ended] == [2, 2]
+        for _, text in ended:
+            (line,) = [line for line in text.splitlines() if line.startswith("graph-emb: error: ")]
+            assert f"host 10.0.0.2: {said}" in line
+    assert not list(tmp_path.glob("run*")), "neither a run nor logs of one"
