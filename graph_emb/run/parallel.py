@@ -22,6 +22,7 @@ from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import PartitionBook, RangeBook, RankRanges
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
 from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.run.handing_out import at_hand
 from graph_emb.run.inputs import folder_of, partition_of
 from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.transport import runtime
@@ -48,7 +49,7 @@ class Trainers:
     Attributes:
         group: Brings their walkers and their plans together.
         transport: Where the tables live: with the ranks (collective), or with DGL's servers (kvstore).
-        folders: Temporary ones of the first rank, removed by ``close``: tables read their id maps while they live.
+        folders: Temporary ones of this rank, removed by ``close``: tables read their id maps while they live.
     """
 
     group: ProcessGroup
@@ -125,8 +126,8 @@ def parts_for(
 ) -> Iterator[tuple[PartitionedGraph, Any]]:
     """Cut a graph for the trainers and open the parts on every rank; every rank calls it, the first gives the graph.
 
-    The parts lie in a temporary folder that all ranks can read: one machine, or a shared ``TMPDIR``. They are gone
-    when the first rank closes ``ranks``.
+    The parts lie in a temporary folder of the first rank; ranks that cannot read it get theirs over the group. They are
+    gone when the ranks close ``ranks``.
 
     Args:
         facts: What the first rank has to tell the others about the graph.
@@ -140,7 +141,8 @@ def parts_for(
         folder = ranks.folders.enter_context(scratch_folder("graph-emb-parts"))
         told = (str(cut(graph, config, folder, typed).path), facts)
     path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
-    yield partition.load(path), facts
+    found = at_hand(ranks.group, Path(path), lambda: ranks.folders.enter_context(scratch_folder("graph-emb-parts")))
+    yield partition.load(found), facts
     ranks.group.barrier()
 
 

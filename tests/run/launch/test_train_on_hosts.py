@@ -92,11 +92,13 @@ def all_rows(root: str, models: list[str]) -> list[np.ndarray | None]:
 
 
 def test_every_family_has_the_same_rows_on_two_hosts_as_on_one(root: Path, tmp_path: Path, ranks: Ranks) -> None:
+    """The parts lay in a temporary folder of the first host, which others do not see."""
     models = list(FAMILIES.values())
     (tmp_path / "sweep.py").write_text(SWEEP)
+    (tmp_path / "disk").mkdir()
     with network(2) as net:
         words = ["launch", "--hosts", "hosts.txt", "--threads", "1", "--", "sweep.py", str(root), ".", *models]
-        ended = on_hosts(net, tmp_path, words)
+        ended = on_hosts(net, tmp_path, words, own_disk=tmp_path / "disk")
     assert [code for code, _ in ended] == [0, 0], ended
     expected = ranks.run(all_rows, 2, str(root), models)[0]
     for model, rows in zip(models, expected, strict=True):
