@@ -134,6 +134,12 @@ class PartitionedGraph:
             original_ids = ArrayIds(partial(self.id_map, kind, given), book.num_rows)
         return PartPolicy(f"{kind}~{name}", book, original_ids)
 
+    @cached_property
+    def at_hand(self) -> int:
+        """The first part whose files are here: a machine's copy may hold the parts of its trainers only."""
+        places = (self.path / self.config[f"part-{part}"]["part_graph"] for part in range(self.num_parts))
+        return next((part for part, place in enumerate(places) if place.is_file()), 0)
+
     def part(self, part: int) -> Part:
         """The arrays of one part.
 

@@ -94,7 +94,7 @@ def named_reverses(parts: PartitionedGraph) -> dict[EdgeType, EdgeType]:
 
 def is_plain(parts: PartitionedGraph) -> bool:
     """Whether the graph has one node and one edge type and no relations, see ``graph_emb.graph.views.is_plain``."""
-    return len(parts.ntypes) == len(parts.etypes) == 1 and RELATION not in parts.part(0).edge_data()
+    return len(parts.ntypes) == len(parts.etypes) == 1 and RELATION not in parts.part(parts.at_hand).edge_data()
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def own_arcs(parts: PartitionedGraph, ranks: Trainers, duplicates: Duplicates | 
         duplicates: As of ``plain_dataset``.
     """
     if duplicates is None:
-        duplicates = "sum" if parts.repeats == "sum" and WEIGHT in parts.part(0).edge_data() else "first"
+        duplicates = "sum" if parts.repeats == "sum" and WEIGHT in parts.part(parts.at_hand).edge_data() else "first"
     group, (etype,), places = ranks.group, parts.etypes, ranks.layout(parts.books[parts.ntypes[0]])
     low, high = places.owned(ranks.rank)
     src, dst, ids, weights = _stored(parts, etype, places, ranks.rank, weighted=True)
@@ -205,7 +205,7 @@ def all_nodes(parts: PartitionedGraph) -> Dataset:
     nothing = np.empty(0, np.int64)
     edges, columns = dict.fromkeys(parts.etypes, (nothing, nothing)), {}
     for etype in parts.etypes:
-        columns[etype] = {name: nothing for name in parts.part(0).edge_data(etype) if name == RELATION}
+        columns[etype] = {name: nothing for name in parts.part(parts.at_hand).edge_data(etype) if name == RELATION}
     return Dataset.of_graph(HeteroGraph(counts, edges, data, columns, ids, name=parts.name), parts.path.name)
 
 
@@ -216,7 +216,7 @@ def _columns(parts: PartitionedGraph, ntype: str, low: int, high: int) -> dict[s
         part = parts.part(index)
         rows = part.node_rows(ntype)
         here = slice(max(low - rows.start, 0), max(high - rows.start, 0))
-        if index == 0 or (low < rows.stop and high > rows.start):
+        if index == parts.at_hand or (low < rows.stop and high > rows.start):
             for name, column in part.node_data(ntype).items():
                 pieces.setdefault(name, []).append(column[here])
     return pieces
@@ -256,7 +256,7 @@ def _stored(parts: PartitionedGraph, etype: EdgeType, places: RankRanges, rank: 
     room = sum(rows.stop - rows.start for rows in (parts.part(index).edge_rows(etype) for index in indices))
     src, dst, ids = (np.empty(room, np.int64) for _ in range(3))
     original, filled = original_ids(parts.policy(etype=etype)), 0
-    weights = np.empty(room, np.float32) if weighted and WEIGHT in parts.part(0).edge_data(etype) else None
+    weights = np.empty(room, np.float32) if weighted and WEIGHT in parts.part(parts.at_hand).edge_data(etype) else None
     for index in indices:
         part = parts.part(index)
         rows = part.edge_rows(etype)

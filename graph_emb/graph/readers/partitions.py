@@ -7,12 +7,13 @@ from pathlib import Path
 
 from graph_emb.graph.readers.source import Contents, ReadOptions, parsing, register
 
-FIRST_PART = Path("part0", "graph.dgl")
+A_PART = "part[0-9]*/graph.dgl"
 
 
 def holds_partition(path: Path) -> bool:
     """Whether a path is the folder of a partition, of this library or of DGL, or a JSON in it; opens no file."""
-    return (path / FIRST_PART).is_file() or (path.suffix == ".json" and (path.parent / FIRST_PART).is_file())
+    folder = path.parent if path.suffix == ".json" and not path.is_dir() else path
+    return folder.is_dir() and any(folder.glob(A_PART))
 
 
 @register("partition", paths=holds_partition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import partition
 from graph_emb.config import MODELS
+from graph_emb.graph.typed import HeteroGraph
 from graph_emb.transport.guard import new_token
+from partition.assignment import Assignment
 from tests.netns import Network, network
 from tests.ranks import Ranks
 from tests.run.test_row_options import RUNS, root, rows_of
@@ -28,7 +32,7 @@ FAMILIES = {MODELS[name].family: name for name in RUNS if name != "mf"}
 """A model of each that trains in several processes."""
 
 
-HIDE = 'mount -t tmpfs none "$0" && exec "$@"'
+NOTHING = "mount -t tmpfs none {}"
 
 
 def on_hosts(
@@ -38,24 +42,26 @@ def on_hosts(
     *more: list[str],
     package: Path = CHECKOUT,
     folders: tuple[str, str] = (".", "."),
-    own_disk: Path | None = None,
+    mount: str = "true",
+    temporary: Path | None = None,
 ) -> list[tuple[int, str]]:
     """Exit code and output of ``graph-emb`` on each host, given the same words, and ``more`` of its own.
 
     Args:
         package: What the second host runs.
         folders: Where each of them runs it.
-        own_disk: A folder that the second host does not see the first one's files in, for temporary files.
+        mount: A command that gives the second host a disk of its own somewhere.
+        temporary: Where both have temporary files.
     """
     (place / "hosts.txt").write_text("".join(f"{address}\n" for address in net.addresses))
     environment = {**os.environ, "GRAPH_EMB_TOKEN": new_token(), "PYTHONPATH": str(CHECKOUT)}
-    environment |= {"TMPDIR": str(own_disk)} if own_disk else {}
+    environment |= {} if temporary is None else {"TMPDIR": str(temporary)}
     started = []
     for number in range(len(net.hosts)):
         own = [*words, *(more[number] if more else [])]
         with (place / f"host-{number}").open("wb") as log:
-            hidden = ["unshare", "--mount", "sh", "-c", HIDE, str(own_disk)] if own_disk and number else []
-            command = net.on(number, [*hidden, sys.executable, "-m", "graph_emb", *own])
+            mounted = ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh"] if number else []
+            command = net.on(number, [*mounted, sys.executable, "-m", "graph_emb", *own])
             found = {**environment, "PYTHONPATH": str(package)} if number else environment
             started.append(subprocess.Popen(command, cwd=place / folders[number], env=found, stdout=log, stderr=log))
     try:
@@ -98,7 +104,8 @@ def test_every_family_has_the_same_rows_on_two_hosts_as_on_one(root: Path, tmp_p
     (tmp_path / "disk").mkdir()
     with network(2) as net:
         words = ["launch", "--hosts", "hosts.txt", "--threads", "1", "--", "sweep.py", str(root), ".", *models]
-        ended = on_hosts(net, tmp_path, words, own_disk=tmp_path / "disk")
+        disk = tmp_path / "disk"
+        ended = on_hosts(net, tmp_path, words, mount=NOTHING.format(disk), temporary=disk)
     assert [code for code, _ in ended] == [0, 0], ended
     expected = ranks.run(all_rows, 2, str(root), models)[0]
     for model, rows in zip(models, expected, strict=True):
@@ -155,3 +162,33 @@ def test_a_host_with_other_settings_or_another_package_stops_all_before_they_tra
             (line,) = [line for line in text.splitlines() if line.startswith("graph-emb: error: ")]
             assert f"host 10.0.0.2: {said}" in line
     assert not list(tmp_path.glob("run*")), "neither a run nor logs of one"
+
+
+def test_each_host_may_hold_its_own_parts_only(tmp_path: Path) -> None:
+    """A copy without part 0 was no partition to the readers, and columns were looked up in part 0."""
+    ends = np.arange(24), (np.arange(24) + np.array([1, 5] * 12)) % 24
+    owner = {"n": np.repeat(np.arange(2, dtype=np.int32), 12)}
+
+    def built(name: str, relation: str) -> Path:
+        graph = HeteroGraph({"n": 24}, {("n", relation, "n"): ends})
+        return partition.build(graph, assignment=Assignment(owner, 2), out=tmp_path / name, report=False).path
+
+    parts, other, copy, lacking = built("parts", "to"), built("other", "of"), tmp_path / "copy", tmp_path / "lacking"
+    shutil.copytree(parts, copy, ignore=shutil.ignore_patterns("part0"))
+    shutil.copytree(parts, lacking, ignore=shutil.ignore_patterns("part1"))
+    words = ["train", "deepwalk", "--dataset", str(parts), "--threads", "1", "dim=4", "num_walks=1", "walk_length=5"]
+    with network(2) as net:
+        runs = [
+            on_hosts(
+                net, tmp_path, [*words, "--out", "run", "--hosts", "hosts.txt"], mount=f"mount --bind {held} {parts}"
+            )
+            for held in (lacking, other, copy)
+        ]
+    for ended, said in zip(runs, (r"part1/\w+\.dgl is missing; this", "the digest of the partition is "), strict=False):
+        assert [code for code, _ in ended] == [2, 2]
+        assert all(re.search(f"graph-emb: error: host 10.0.0.2: .*{said}", text) for _, text in ended), ended
+    assert [code for code, _ in runs[2]] == [0, 0], runs[2]
+    alone = [sys.executable, "-m", "graph_emb", *words, "--trainers", "2", "--out", "alone"]
+    subprocess.run(alone, cwd=tmp_path, check=True, timeout=PATIENCE)
+    rows = [np.load(tmp_path / run / "embeddings.npy") for run in ("run", "alone")]
+    np.testing.assert_array_equal(*rows)
