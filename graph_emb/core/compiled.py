@@ -89,13 +89,12 @@ def unit_draw(key: np.uint64, number: int) -> float:
 
 
 @njit(cache=True, nogil=True)
-def group(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct rows in the order of first occurrence, and for each the chain of its occurrences.
+def numbered(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ones of ids (I,), in the order in which they first occur, and the place of each id among them.
 
-    Returns of B rows distinct (R,), first (R,) and following (B,): the next occurrence of the same row, or -1.
-    A hash table of at least twice B slots beats a sort, and keeps the gradients in reading order.
+    A hash table of at least twice I slots beats a sort.
     """
-    num = rows.shape[0]
+    num = ids.shape[0]
     bits = 4
     while (1 << bits) < 2 * num:
         bits += 1
@@ -103,23 +102,36 @@ def group(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     shift = np.uint64(64 - bits)
     mask = (1 << bits) - 1
     distinct = np.empty(num, np.int64)
-    first = np.empty(num, np.int64)
-    last = np.empty(num, np.int64)
-    following = np.full(num, -1, np.int64)
+    places = np.empty(num, np.int64)
     found = 0
     for i in range(num):
-        row = rows[i]
-        slot = np.int64((np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)) >> shift)
-        while slots[slot] >= 0 and distinct[slots[slot]] != row:
+        slot = np.int64((np.uint64(ids[i]) * GOLDEN) >> shift)
+        while slots[slot] >= 0 and distinct[slots[slot]] != ids[i]:
             slot = (slot + 1) & mask
-        k = slots[slot]
-        if k < 0:
+        if slots[slot] < 0:
             slots[slot] = found
-            distinct[found] = row
-            first[found] = i
-            last[found] = i
+            distinct[found] = ids[i]
             found += 1
+        places[i] = slots[slot]
+    return distinct[:found], places
+
+
+@njit(cache=True, nogil=True)
+def group(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct rows in the order of first occurrence, and for each the chain of its occurrences.
+
+    Returns of B rows distinct (R,), first (R,) and following (B,): the next occurrence of the same row, or -1. Unlike
+    after a sort, gradients keep their reading order.
+    """
+    distinct, places = numbered(rows)
+    first = np.full(len(distinct), -1, np.int64)
+    last = np.empty(len(distinct), np.int64)
+    following = np.full(len(rows), -1, np.int64)
+    for i in range(len(rows)):
+        k = places[i]
+        if first[k] < 0:
+            first[k] = i
         else:
             following[last[k]] = i
-            last[k] = i
-    return distinct[:found], first[:found], following
+        last[k] = i
+    return distinct, first, following

@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 from numba import prange
+from numba.cpython.unsafe.numbers import trailing_zeros
 from torch import Tensor
 
-from graph_emb.core.compiled import GOLDEN, group, mix64, njit, unit_draw
+from graph_emb.core.compiled import GOLDEN, mix64, njit, numbered, unit_draw
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import threads_for
 from graph_emb.graph.typed import EdgeType
 from graph_emb.sampling.blocks import Batch, Block, BlockEdges, all_edges
 from graph_emb.sampling.walk_kernels import stream_key
+from graph_emb.table.shard import prefetch_to_read
 
+AHEAD = 4  # rows whose edges are asked for before they are needed
 SCANNED = 64
 """Fanouts above it are drawn in one pass over a node's edges, those up to it by Floyd's algorithm."""
 
@@ -30,12 +33,12 @@ class InEdges:
     """The sampled edges of one type into asked nodes, one node after the other.
 
     Attributes:
-        counts: Edges into each node, shape (T,), int64.
+        indptr: Where the edges into each node begin, and their number at the end, shape (T + 1,), int64.
         sources: The node at which each edge begins, shape (E,), int64.
         edge_ids: Its position in the graph's list of its type, shape (E,), int64.
     """
 
-    counts: Tensor
+    indptr: Tensor
     sources: Tensor
     edge_ids: Tensor
 
@@ -110,16 +113,15 @@ class NeighborSampling:
         for ntype in self._ntypes:
             leaving = [etype for etype in into if etype[0] == ntype]
             pieces = [ends[ntype], *(into[etype].sources for etype in leaving)]
-            found, numbers = distinct(torch.cat(pieces).numpy())
-            rows[ntype] = torch.from_numpy(found)
+            names, numbers = numbered(torch.cat(pieces).numpy())
+            rows[ntype] = torch.from_numpy(names)
             split = torch.from_numpy(numbers).split([len(piece) for piece in pieces])
             places |= dict(zip(leaving, split[1:], strict=True))
         counts = {ntype: len(ids) for ntype, ids in rows.items()}
-        edges = {}
-        for etype, found_edges in into.items():
-            indptr = torch.zeros(len(found_edges.counts) + 1, dtype=torch.int64)
-            torch.cumsum(found_edges.counts, 0, out=indptr[1:])
-            edges[etype] = BlockEdges(indptr, places[etype], counts[etype[0]], found_edges.edge_ids)
+        edges = {
+            etype: BlockEdges(found.indptr, places[etype], counts[etype[0]], found.edge_ids)
+            for etype, found in into.items()
+        }
         return Block(counts, {ntype: len(ids) for ntype, ids in ends.items()}, edges), rows
 
 
@@ -133,13 +135,10 @@ def kept(edges: BlockEdges, rows: Tensor, names: Tensor, fanout: int, key: np.ui
         fanout: How many edges of a row to keep; -1: all.
         key: Of the draws.
     """
-    indptr, asked = edges.indptr.numpy(), rows.numpy()
-    starts = kept_starts(indptr, asked, fanout)
-    sources, edge_ids = np.empty((2, starts[-1]), np.int64)
-    table = edges.sources.numpy(), edges.edge_ids.numpy()
-    with threads_for(len(sources)) as parts:
-        fill_kept(indptr, *table, asked, names.numpy(), starts, key, parts, sources, edge_ids)
-    return InEdges(torch.from_numpy(np.diff(starts)), torch.from_numpy(sources), torch.from_numpy(edge_ids))
+    arrays = (edges.indptr.numpy(), edges.sources.numpy(), edges.edge_ids.numpy(), rows.numpy(), names.numpy())
+    with threads_for(len(rows) // 16) as parts:  # a row is less work than the rows of tables that it counts in
+        found = (kept_by_one if parts == 1 else kept_by_several)(*arrays, fanout, key, parts)
+    return InEdges(*map(torch.from_numpy, found))
 
 
 @njit(cache=True, nogil=True)
@@ -153,7 +152,7 @@ def kept_starts(indptr: np.ndarray, rows: np.ndarray, fanout: int) -> np.ndarray
     return starts
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fill_kept(
     indptr: np.ndarray,
     sources: np.ndarray,
@@ -162,25 +161,50 @@ def fill_kept(
     names: np.ndarray,
     starts: np.ndarray,
     key: np.uint64,
-    parts: int,
+    begun: int,
+    end: int,
     out_sources: np.ndarray,
     out_ids: np.ndarray,
 ) -> None:
-    """Write the kept edges of each row, in the order of the row, to ``out_sources`` and ``out_ids`` (E,)."""
-    num = len(rows)
-    for part in prange(parts):
-        for t in range(part * num // parts, (part + 1) * num // parts):
-            low, first, count = indptr[rows[t]], starts[t], starts[t + 1] - starts[t]
-            degree = indptr[rows[t] + 1] - low
+    """Write the kept edges of the rows from ``begun`` to ``end``, in the order of each, to the outputs (E,)."""
+    for asked in range(begun, end + AHEAD):
+        if asked < end:  # choose edges and ask for their memory
+            low, first, count = indptr[rows[asked]], starts[asked], starts[asked + 1] - starts[asked]
+            degree = indptr[rows[asked] + 1] - low
             if count == degree:
                 for k in range(count):
                     out_ids[first + k] = k
             else:
-                choose(mix64(key + np.uint64(names[t]) * GOLDEN), degree, out_ids[first : first + count])
+                choose(mix64(key + np.uint64(names[asked]) * GOLDEN), degree, out_ids[first : first + count])
             for k in range(first, first + count):
-                place = low + out_ids[k]
+                out_ids[k] += low
+                prefetch_to_read(sources, out_ids[k])
+                prefetch_to_read(edge_ids, out_ids[k])
+        if asked >= begun + AHEAD:  # the memory has come
+            for k in range(starts[asked - AHEAD], starts[asked - AHEAD + 1]):
+                place = out_ids[k]
                 out_sources[k] = sources[place]
                 out_ids[k] = edge_ids[place]
+
+
+@njit(cache=True, nogil=True)
+def kept_by_one(indptr, sources, edge_ids, rows, names, fanout, key, parts):  # type: ignore[no-untyped-def]
+    """What ``InEdges`` holds, found by one thread: starting others costs more than a few rows."""
+    starts = kept_starts(indptr, rows, fanout)
+    out = np.empty((2, starts[-1]), np.int64)
+    fill_kept(indptr, sources, edge_ids, rows, names, starts, key, 0, len(rows), out[0], out[1])
+    return starts, out[0], out[1]
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def kept_by_several(indptr, sources, edge_ids, rows, names, fanout, key, parts):  # type: ignore[no-untyped-def]
+    """``kept_by_one`` by threads."""
+    starts = kept_starts(indptr, rows, fanout)
+    out, num = np.empty((2, starts[-1]), np.int64), len(rows)
+    for part in prange(parts):
+        begun, end = part * num // parts, (part + 1) * num // parts
+        fill_kept(indptr, sources, edge_ids, rows, names, starts, key, begun, end, out[0], out[1])
+    return starts, out[0], out[1]
 
 
 @njit(cache=True, nogil=True)
@@ -195,27 +219,32 @@ def choose(stream: np.uint64, degree: int, out: np.ndarray) -> None:
                 taken += 1
                 if taken == count:
                     return
-    for k in range(count):  # Floyd (Bentley and Floyd, A Sample of Brilliance, 1987)
-        last = degree - count + k
-        drawn = int(unit_draw(stream, k) * (last + 1))
-        at = k
-        while at > 0 and out[at - 1] > drawn:
-            at -= 1
-        if at > 0 and out[at - 1] == drawn:
-            drawn, at = last, k  # larger than all so far
-        for place in range(k, at, -1):
-            out[place] = out[place - 1]
-        out[at] = drawn
-
-
-@njit(cache=True, nogil=True)
-def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ones of ids (I,), in the order in which they first occur, and the place of each id among them."""
-    found, first, following = group(ids)
-    places = np.empty(len(ids), np.int64)
-    for place in range(len(found)):
-        i = first[place]
-        while i >= 0:
-            places[i] = place
-            i = following[i]
-    return found, places
+    # Floyd (Bentley and Floyd, A Sample of Brilliance, 1987), without branches that chance decides
+    if degree <= 64:
+        chosen = np.uint64(0)
+        for k in range(count):
+            drawn = np.uint64(np.int64(unit_draw(stream, k) * (degree - count + k + 1)))
+            again = np.uint64(0) - ((chosen >> drawn) & np.uint64(1))
+            chosen |= np.uint64(1) << (drawn + (again & (np.uint64(degree - count + k) - drawn)))
+        for k in range(count):
+            out[k] = trailing_zeros(chosen)  # type: ignore[call-arg]
+            chosen &= chosen - np.uint64(1)
+        return
+    for k in range(count):
+        out[k] = np.int64(unit_draw(stream, k) * (degree - count + k + 1))
+    for k in range(count):  # put into the sorted ones before
+        drawn = larger = out[k]
+        again = False
+        for place in range(k):
+            other = out[place]
+            again |= other == drawn
+            out[place] = min(other, larger)
+            larger = max(other, larger)
+        out[k] = larger
+        if again:  # it stands there twice now: the last one takes its turn, larger than all so far
+            place = 0
+            while out[place] != drawn:
+                place += 1
+            for later in range(place, k):
+                out[later] = out[later + 1]
+            out[k] = degree - count + k

@@ -102,7 +102,7 @@ class PartitionedNeighborSampling(NeighborSampling):
             nodes = torch.cat([came[rank * len(self._ntypes) + t] for rank in ranks])
             rows = nodes - own.places[etype[2]].owned(group.rank)[0]
             found = kept(all_edges, rows, own.names[etype[2]][rows], self._fanouts[layer], self._key(layer, number))
-            counts.append(found.counts.split(asked[:, t].tolist()))
+            counts.append(found.indptr.diff().split(asked[:, t].tolist()))
             sizes = [int(part.sum()) for part in counts[-1]]
             edges.append(torch.stack([found.sources, found.edge_ids], dim=1).split(sizes))
         theirs, here = asked[:, type_of], ask[:, type_of]  # (W, edge types): answers to give, and to get
@@ -141,6 +141,7 @@ def _in_order(by_owner: Tensor, counts: Sequence[Tensor], edges: Sequence[Tensor
     place[by_owner] = torch.arange(len(by_owner))
     starts = (answered.cumsum(0) - answered)[place]
     wanted = answered[place]
-    within = torch.arange(len(flat)) - torch.repeat_interleave(wanted.cumsum(0) - wanted, wanted)
+    indptr = torch.cat([wanted.new_zeros(1), wanted.cumsum(0)])
+    within = torch.arange(len(flat)) - torch.repeat_interleave(indptr[:-1], wanted)
     chosen = flat[torch.repeat_interleave(starts, wanted) + within]
-    return InEdges(wanted, chosen[:, 0].contiguous(), chosen[:, 1].contiguous())
+    return InEdges(indptr, chosen[:, 0].contiguous(), chosen[:, 1].contiguous())

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from graph_emb.core.compiled import unit_draw
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.threads import torch_threads
 from graph_emb.graph.typed import EdgeType, HeteroGraph
 from graph_emb.sampling.blocks import Batch, BlockEdges
-from graph_emb.sampling.neighbors import NeighborSampling, kept
+from graph_emb.sampling.neighbors import NeighborSampling, choose, kept
 from tests.sampling.test_blocks import LIKES, OWNS, tiny
 
 TO = ("n", "to", "n")
@@ -129,6 +131,37 @@ def test_every_edge_and_every_pair_is_kept_equally_often(degree: int, fanout: in
         both = share * (fanout - 1) / (degree - 1)
         upper = pairs[np.triu_indices(degree, 1)]
         assert abs(upper / (num * both) - 1).max() < 5 * (1 / (num * both)) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("degree", "count"), [(2, 1), (40, 39), (64, 15), (65, 15), (70, 64), (10_000, 15), (2**40, 5)]
+)
+def test_the_draws_of_a_node_are_floyds(degree: int, count: int) -> None:
+    """Checkpoints continue with the same neighbourhoods: sets of bits and sorted lists hold what a set would."""
+    out = np.empty(count, np.int64)
+    for stream in range(200):
+        choose(np.uint64(stream), degree, out)
+        drawn: set[int] = set()
+        for last in range(degree - count, degree):
+            x = int(unit_draw(np.uint64(stream), last - degree + count) * (last + 1))
+            drawn.add(last if x in drawn else x)
+        assert out.tolist() == sorted(drawn)
+
+
+def test_threads_keep_what_one_keeps() -> None:
+    """Rows are shared among threads from 4,096 on; the last share ends behind the last row."""
+    num = 2 * 4096 + 3
+    gen = torch.Generator().manual_seed(0)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), torch.randint(0, 40, (50,), generator=gen).cumsum(0)])
+    edges = BlockEdges(indptr, torch.randint(0, 9, (int(indptr[-1]),), generator=gen), 9, torch.arange(int(indptr[-1])))
+    rows = torch.randint(0, 50, (num,), generator=gen)
+    with torch_threads(2):
+        found = kept(edges, rows, torch.arange(num), 7, np.uint64(5))
+    with torch_threads(1):
+        alone = kept(edges, rows, torch.arange(num), 7, np.uint64(5))
+    assert torch.equal(found.indptr, alone.indptr)
+    assert torch.equal(found.edge_ids, alone.edge_ids)
+    assert torch.equal(found.sources, edges.sources[found.edge_ids])
 
 
 def assert_even(counts: np.ndarray, expected: float, variance: float, freedom: int) -> None:
