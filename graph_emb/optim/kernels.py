@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graph_emb.core.compiled import group, njit
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.rounding import close, memory_of, opened, widened
+from graph_emb.optim.rounding import close, memory_of, opened, row_chance, widened
 from graph_emb.optim.row_options import FAST, begin, end
 from graph_emb.optim.rule import BOUNDS, ROW_COUNT, ROW_STEP, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
@@ -27,33 +27,35 @@ from graph_emb.table.bags import BagGradients
 from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, prefetch
 from graph_emb.table.spec import accumulation_dtype
 
-
-def _add(grads, i, out):
-    """Add the gradient of occurrence i to out: a row of its own, or a multiple of its bag's."""
+NOTHING = np.float32(0.0)
 
 
-@overload(_add, inline="always")
-def _added(grads, i, out):
+def _add(grads, i, out, more):
+    """Add the gradient of occurrence i to out, or put it there: a row of its own, or a multiple of its bag's."""
+
+
+@overload(_add, jit_options={"forceinline": True, "fastmath": FAST, "error_model": "numpy"})
+def _added(grads, i, out, more):
     if isinstance(grads, types.BaseTuple):
 
-        def of_bag(grads, i, out):
+        def of_bag(grads, i, out, more):
             rows, source, factor = grads
             s, f = source[i], factor[i]
             for d in range(out.shape[0]):
-                out[d] += f * rows[s, d]
+                out[d] = (out[d] if more else NOTHING) + f * rows[s, d]
 
         return of_bag
     if grads.dtype == types.uint16:
 
-        def of_bfloats(grads, i, out):
+        def of_bfloats(grads, i, out, more):
             for d in range(out.shape[0]):
-                out[d] += widened(grads[i, d])
+                out[d] = (out[d] if more else NOTHING) + widened(grads[i, d])
 
         return of_bfloats
 
-    def own(grads, i, out):
+    def own(grads, i, out, more):
         for d in range(out.shape[0]):
-            out[d] += grads[i, d]
+            out[d] = (out[d] if more else NOTHING) + grads[i, d]
 
     return own
 
@@ -61,11 +63,9 @@ def _added(grads, i, out):
 @njit(forceinline=True, fastmath=FAST, error_model="numpy")
 def merged(grads, start, following, mean, out):
     """Sum (or average) the gradients of one row's occurrences into out, first to last."""
-    for d in range(out.shape[0]):
-        out[d] = 0.0
     count, i = 0, start
     while i >= 0:
-        _add(grads, i, out)
+        _add(grads, i, out, count > 0)
         count += 1
         i = following[i]
     if mean and count > 1:
@@ -112,7 +112,7 @@ def _arrays(grads: Tensor | BagGradients) -> Any:
     return _arrays(grads.grads.float()), grads.source.numpy(), factor.numpy()
 
 
-AHEAD = 4  # rows whose lines are asked for before they are needed
+AHEAD = 8  # rows whose lines are asked for before they are needed
 
 
 def _fused(function: Callable[..., None]) -> Callable[..., None]:
@@ -125,7 +125,9 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
 
 
 @_fused
-def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options, each, rounding, chance, lr, momentum):
+def _sgd(
+    weight, buffer, distinct, first, following, grads, mean, parts, options, each, by_chance, chance, lr, momentum
+):
     width = weight.shape[1]
     ids, seed, at = chance
     for part in prange(parts):
@@ -151,9 +153,9 @@ def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, options
                     b = momentum * kept[d] + g[d]
                     kept[d] = b
                     row[d] -= lr * b
-                close(buffer, r, wide_bits, (ids, seed + np.uint64(1), at), k)
+                close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
             end(row, options, each, k, old)
-            close(weight, r, bits, rounding, k)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
 
 
 @_fused
@@ -168,7 +170,7 @@ def _lars(
     parts,
     options,
     each,
-    rounding,
+    by_chance,
     chance,
     lr,
     momentum,
@@ -204,13 +206,13 @@ def _lars(
                 b = momentum * kept[d] + scale * (g[d] + decay * row[d])
                 kept[d] = b
                 row[d] -= b
-            close(buffer, r, wide_bits, (ids, seed + np.uint64(1), at), k)
+            close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
             end(row, options, each, k, old)
-            close(weight, r, bits, rounding, k)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
 
 
 @_fused
-def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, each, rounding, chance, lr, eps):
+def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, each, by_chance, chance, lr, eps):
     width = weight.shape[1]
     ids, seed, at = chance
     for part in prange(parts):
@@ -221,8 +223,7 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
-                if total.ndim == 2:
-                    prefetch(total, distinct[k + AHEAD])
+                prefetch(total, distinct[k + AHEAD])
             r = distinct[k]
             row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
@@ -242,9 +243,9 @@ def _adagrad(weight, total, distinct, first, following, grads, mean, parts, opti
                 scale = lr / (np.sqrt(s) + eps)
                 for d in range(width):
                     row[d] -= scale * g[d]
-            close(total, r, wide_bits, (ids, seed + np.uint64(1), at), k)
+            close(total, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
             end(row, options, each, k, old)
-            close(weight, r, bits, rounding, k)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
 
 
 @njit(inline="always")
@@ -258,7 +259,7 @@ def _corrections(step, beta1, beta2, eps, raw):
 
 @_fused
 def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, options,
-          each, rounding, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
+          each, by_chance, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     b1, b2 = np.float32(beta1), np.float32(beta2)
@@ -274,8 +275,9 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(first_moment, distinct[k + AHEAD])
-                if second_moment.ndim == 2:
-                    prefetch(second_moment, distinct[k + AHEAD])
+                prefetch(second_moment, distinct[k + AHEAD])
+                if row_clock:
+                    prefetch(step, distinct[k + AHEAD])
             r = distinct[k]
             row = opened(weight, r, held, bits)
             if row_clock:
@@ -320,10 +322,10 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                     ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
                 for d in range(width):
                     row[d] -= ratio * g[d]
-            close(first_moment, r, bits1, (ids, seed + np.uint64(1), at), k)
-            close(second_moment, r, bits2, (ids, seed + np.uint64(2), at), k)
+            close(first_moment, r, bits1, True, row_chance(ids, seed + np.uint64(1), at, k))
+            close(second_moment, r, bits2, True, row_chance(ids, seed + np.uint64(2), at, k))
             end(row, options, each, k, old)
-            close(weight, r, bits, rounding, k)
+            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
 
 
 f32 = np.float32
@@ -421,15 +423,25 @@ def run(
     else:
         touched, first, following = group(places)
     state = {name: memory_of(tensor) for name, tensor in shard.state.items()}
-    rounding = chance = (np.empty(0, np.int64), np.uint64(0), 0)
+    chance = (np.empty(0, np.int64), np.uint64(0), 0)
     if rule.stochastic_rounding or rule.state_dtype:
         ids = shard.original_ids(torch.from_numpy(touched))
         chance = (ids, np.uint64(rule.rounding_seed), int(state[TABLE_STEP][0]))
-        rounding = chance if rule.stochastic_rounding else rounding
     if TABLE_STEP in state:
         state[TABLE_STEP] += 1
     options, each = _options(rule, state), _each(rule, state, touched)
     with threads_for(len(touched)) as parts:
-        batch = (touched, first, following, _arrays(grads), mean, parts, options, each, rounding, chance)
+        batch = (
+            touched,
+            first,
+            following,
+            _arrays(grads),
+            mean,
+            parts,
+            options,
+            each,
+            rule.stochastic_rounding,
+            chance,
+        )
         fused(rule, memory_of(weight), state, batch)
     return True

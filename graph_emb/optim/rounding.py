@@ -43,21 +43,19 @@ def widened(word: Any) -> Any:
 
 @njit(forceinline=True, error_model="numpy")
 def _nearest_bfloat(bits: Any) -> Any:
-    """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even."""
-    if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000):
-        return np.uint16(0x7FC0)  # NaN
-    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+    """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even. No branches: loops are vectors."""
+    found = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.uint16(np.uint32(0x7FC0) if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000) else found)  # NaN
 
 
 @njit(forceinline=True, error_model="numpy")
 def _bfloat_by_chance(bits: Any, draw: Any) -> Any:
-    """``round_stochastically`` of one float32, as uint32, to bfloat16, as uint16, by 64 random bits."""
-    if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F7F0000):
-        return _nearest_bfloat(bits)  # beyond the largest number
-    rest, chance = np.uint64(bits & np.uint32(0xFFFF)) << np.uint64(16), draw >> np.uint64(32)
-    below_zero = bits >> np.uint32(31)  # where the upper neighbour is the shorter one
-    away = chance + rest >= np.uint64(1 << 32) if below_zero else chance < rest
-    return np.uint16(bits >> np.uint32(16)) + np.uint16(away)
+    """``round_stochastically`` of one float32, as uint32, to bfloat16, as uint16, by 64 random bits. No branches."""
+    rest, chance = np.uint32(bits << np.uint32(16)), np.uint32(draw >> np.uint64(32))
+    flipped = np.uint32(np.uint32(0) - (bits >> np.uint32(31)))  # below zero the upper neighbour is the shorter one
+    away = np.uint32(1) if np.uint32(chance ^ flipped) < rest else np.uint32(0)
+    found = np.uint16(np.uint32(bits >> np.uint32(16)) + away)
+    return _nearest_bfloat(bits) if bits & np.uint32(0x7FFFFFFF) > np.uint32(0x7F7F0000) else found  # no neighbours
 
 
 @njit(forceinline=True, error_model="numpy")
@@ -161,28 +159,28 @@ def _opened(weight, r, held, bits):
     return lambda weight, r, held, bits: _row(weight, r)
 
 
-def close(weight, r, bits, rounding, k):
-    """Put a row that ``opened`` copied back, rounded to the nearest, or by chance.
-
-    Args:
-        rounding: Original ids, none to round to the nearest, a seed and the step.
-        k: The position of the row's id among them.
-    """
+@njit(forceinline=True, error_model="numpy")
+def row_chance(ids: Any, seed: Any, step: Any, k: int) -> Any:
+    """The random stream of row k of a batch in a step, from its original id; nothing where there are no ids."""
+    return row_key(seed, step, ids[k]) if len(ids) else np.uint64(0)
 
 
-@overload(close, inline="always")
-def _closed(weight, r, bits, rounding, k):
+def close(weight, r, bits, by_chance, key):
+    """Put a row that ``opened`` copied back, rounded to the nearest, or by chance from the row's random stream."""
+
+
+@overload(close, jit_options={"forceinline": True, "error_model": "numpy"})
+def _closed(weight, r, bits, by_chance, key):
     if weight.dtype not in (types.uint16, types.int16):
-        return lambda weight, r, bits, rounding, k: None
+        return lambda weight, r, bits, by_chance, key: None
     half = weight.dtype == types.int16
 
-    def narrowed(weight, r, bits, rounding, k):
-        ids, seed, step = rounding
+    def narrowed(weight, r, bits, by_chance, key):
         row = _row(weight, r)
-        if len(ids):
-            key = row_key(seed, step, ids[k])
+        if by_chance:
             for d in range(bits.shape[0]):
-                draw = mix64(key + np.uint64(d + 1) * GOLDEN)
+                key += GOLDEN
+                draw = mix64(key)
                 row[d] = _half_by_chance(bits[d], draw) if half else _bfloat_by_chance(bits[d], draw)
         else:
             for d in range(bits.shape[0]):

@@ -14,17 +14,22 @@ FAST = {"contract", "reassoc", "nsz", "arcp"}  # NaN and infinity keep their mea
 
 
 @njit(forceinline=True, fastmath=FAST, error_model="numpy")
-def _norm_below(row, norm):
-    """Scale a row down to a norm; infinity leaves it alone."""
-    if norm < np.inf:
-        square = np.float32(0.0)
+def _scale_to(row, square, norm):
+    """Scale a row of a squared norm down to a norm."""
+    found = np.sqrt(square)
+    if found > norm:
+        scale = norm / found
         for d in range(row.shape[0]):
-            square += row[d] * row[d]
-        found = np.sqrt(square)
-        if found > norm:
-            scale = norm / found
-            for d in range(row.shape[0]):
-                row[d] *= scale
+            row[d] *= scale
+
+
+@njit(forceinline=True, fastmath=FAST, error_model="numpy")
+def _square(row):
+    """The squared norm of a row."""
+    square = np.float32(0.0)
+    for d in range(row.shape[0]):
+        square += row[d] * row[d]
+    return square
 
 
 def _shrink(row, each, k):
@@ -80,18 +85,17 @@ def begin(row, g, options, each, k, old):
     """Bound the merged gradient of a row, then decay: the order that ``Rule`` states."""
     clip, clip_norm, ratio, least, added, factor, _ = options
     _shrink(row, each, k)
-    if clip < np.inf:
-        for d in range(row.shape[0]):
-            if g[d] > clip:
-                g[d] = clip
-            elif g[d] < -clip:
-                g[d] = -clip
-    _norm_below(g, clip_norm)
-    if ratio < np.inf:
+    if clip < np.inf or clip_norm < np.inf:  # in one pass, without branches
         square = np.float32(0.0)
         for d in range(row.shape[0]):
-            square += row[d] * row[d]
-        _norm_below(g, max(ratio * np.sqrt(square), least))
+            x = g[d]
+            x = clip if x > clip else x
+            x = -clip if x < -clip else x
+            g[d] = x
+            square += x * x
+        _scale_to(g, square, clip_norm)
+    if ratio < np.inf:
+        _scale_to(g, _square(g), max(ratio * np.sqrt(_square(row)), least))
     if added != 0.0:
         for d in range(row.shape[0]):
             g[d] += added * row[d]
@@ -105,4 +109,5 @@ def begin(row, g, options, each, k, old):
 def end(row, options, each, k, old):
     """What follows the rule's own formula."""
     _share_of_step(row, each, k, old)
-    _norm_below(row, options[6])
+    if options[6] < np.inf:
+        _scale_to(row, _square(row), options[6])

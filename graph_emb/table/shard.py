@@ -280,12 +280,13 @@ def _ask_for_lines(builder: Any, pointer: Any, num_bytes: Any, to_write: int) ->
 
 
 def _emit_prefetch(array: Any, row: Any, to_write: int) -> Any:
-    """Ask for the cache lines of array[row, :] (two-dimensional, C order)."""
+    """Ask for the cache lines of array[row] (of one or two dimensions, C order)."""
     signature = types.void(array, row)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         value = context.make_array(sig.args[0])(context, builder, args[0])
-        width = cgutils.unpack_tuple(builder, value.shape, 2)[1]
+        shape = cgutils.unpack_tuple(builder, value.shape)
+        width = shape[1] if len(shape) == 2 else args[1].type(1)
         start = builder.gep(value.data, [builder.mul(args[1], width)])
         pointer = builder.bitcast(start, ir.IntType(8).as_pointer())
         _ask_for_lines(builder, pointer, builder.mul(width, width.type(array.dtype.bitwidth // 8)), to_write)

@@ -12,7 +12,7 @@ from numba import njit
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError
-from graph_emb.optim.rounding import close, memory_of, opened, round_stochastically
+from graph_emb.optim.rounding import close, memory_of, opened, round_stochastically, row_chance
 
 pytestmark = pytest.mark.usefixtures("fresh_mode")
 
@@ -78,7 +78,7 @@ def rounded_by_kernel(values: torch.Tensor, dtype: torch.dtype, by_chance: bool)
     weight = torch.zeros(values.shape, dtype=dtype)
     ids = np.arange(len(values) if by_chance else 0)
     held = np.empty(values.shape[1], np.float32)
-    _store(memory_of(weight), values.numpy(), held, (ids, np.uint64(0), 0))
+    _store(memory_of(weight), values.numpy(), held, by_chance, ids)
     back = np.empty(values.shape, np.float32)
     _load(memory_of(weight), back)
     assert torch.equal(torch.from_numpy(back).nan_to_num(0.5), weight.float().nan_to_num(0.5))
@@ -86,11 +86,11 @@ def rounded_by_kernel(values: torch.Tensor, dtype: torch.dtype, by_chance: bool)
 
 
 @njit
-def _store(weight: Any, values: Any, held: Any, rounding: Any) -> None:
+def _store(weight: Any, values: Any, held: Any, by_chance: bool, ids: Any) -> None:
     bits = held.view(np.uint32)
     for r in range(len(values)):
         held[:] = values[r]
-        close(weight, r, bits, rounding, r)
+        close(weight, r, bits, by_chance, row_chance(ids, np.uint64(0), 0, r))
 
 
 @njit
