@@ -25,6 +25,21 @@ if TYPE_CHECKING:
     from graph_emb.checkpoint.loading import load_checkpoint
     from graph_emb.checkpoint.saving import save_checkpoint
     from graph_emb.embedding import DistEmbedding, lookup
+    from graph_emb.estimators import (
+        LINE,
+        RGCN,
+        ComplEx,
+        DeepWalk,
+        DistMult,
+        GraphSAGE,
+        Metapath2Vec,
+        Node2Vec,
+        RotatE,
+        SimplE,
+        TransE,
+        load_run,
+    )
+    from graph_emb.evaluate.nearest import NearestNeighbors
     from graph_emb.graph.datasets import load_dataset
     from graph_emb.graph.partition_book import PartitionBook, RangeBook
     from graph_emb.graph.readers import read_graph
@@ -57,6 +72,21 @@ _HOMES = {
     "graph_emb.checkpoint.loading": ("load_checkpoint",),
     "graph_emb.checkpoint.saving": ("save_checkpoint",),
     "graph_emb.embedding": ("DistEmbedding", "lookup"),
+    "graph_emb.estimators": (
+        "ComplEx",
+        "DeepWalk",
+        "DistMult",
+        "GraphSAGE",
+        "LINE",
+        "Metapath2Vec",
+        "Node2Vec",
+        "RGCN",
+        "RotatE",
+        "SimplE",
+        "TransE",
+        "load_run",
+    ),
+    "graph_emb.evaluate.nearest": ("NearestNeighbors",),
     "graph_emb.graph.datasets": ("load_dataset",),
     "graph_emb.graph.partition_book": ("PartitionBook", "RangeBook"),
     "graph_emb.graph.readers": ("read_graph",),
@@ -96,17 +126,28 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "CompatError",
+    "ComplEx",
     "ConfigError",
     "DataError",
+    "DeepWalk",
     "DistEmbedding",
+    "DistMult",
     "GraphEmbError",
+    "GraphSAGE",
+    "LINE",
+    "Metapath2Vec",
     "ModeError",
+    "NearestNeighbors",
+    "Node2Vec",
     "NodeEmbedding",
     "PartitionBook",
     "PartitionError",
     "PeerError",
+    "RGCN",
     "RangeBook",
+    "RotatE",
     "ShapeError",
+    "SimplE",
     "SparseAdagrad",
     "SparseAdam",
     "SparseAdamW",
@@ -117,6 +158,7 @@ __all__ = [
     "SparseRowAdam",
     "SparseRowLAMB",
     "SparseSGD",
+    "TransE",
     "__version__",
     "clip_grad_norm_",
     "compat",
@@ -127,6 +169,7 @@ __all__ = [
     "initializers",
     "load_checkpoint",
     "load_dataset",
+    "load_run",
     "lookup",
     "pipeline",
     "push_handlers",

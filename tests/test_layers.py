@@ -36,7 +36,7 @@ LAYERS = [
     {"models", "evaluate"},
     {"config"},
     {"run"},
-    {"ogb"},
+    {"ogb", "estimators"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

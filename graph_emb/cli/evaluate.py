@@ -1,4 +1,4 @@
-"""``graph-emb eval``: judge embeddings of a run, or of any folder or file, by labels or held-out edges."""
+"""``graph-emb eval`` and ``neighbors``: judge embeddings of a run, folder or file, by labels, edges or the eye."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from graph_emb.config import (
     read_config_file,
     section_from,
 )
-from graph_emb.core.errors import ConfigError, DataError, LackingError
+from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import listed, show_progress
-from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings
+from graph_emb.evaluate.nearest import NearestNeighbors
+from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings, places_of
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.label_files import read_split
 from graph_emb.graph.views import PlainDataset
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links, judge_split
 from graph_emb.run.inputs import edge_policy, lacks_explained, read_dataset, read_plain_dataset
-from graph_emb.run.run_folder import CONFIG, is_run
+from graph_emb.run.run_folder import CONFIG, is_run, table_names
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 
@@ -45,6 +46,36 @@ def run(args: argparse.Namespace) -> int:
         replace_json(args.json, content)
     print(finding)
     return 0
+
+
+def neighbors(args: argparse.Namespace) -> int:
+    """Print the nearest rows of some nodes, nearest first; --json writes them."""
+    from tabulate import tabulate
+
+    embeddings = load_embeddings(_table(args))
+    search = NearestNeighbors(embeddings.weights, embeddings.node_ids, args.metric)
+    places = places_of(embeddings, args.id)
+    found = search.nearest_rows(np.arange(len(args.id)) if places is None else places, args.k)
+    near = [list(zip(*pair, strict=True)) for pair in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]
+    if args.json is not None:
+        by_id = [{"id": asked, "neighbors": pairs} for asked, pairs in zip(args.id, near, strict=True)]
+        replace_json(args.json, {"embeddings": str(args.embeddings), "metric": args.metric, "nearest": by_id})
+    rows = [(asked, *pair) for asked, pairs in zip(args.id, near, strict=True) for pair in pairs]
+    print(tabulate(rows, ["id", "neighbour", args.metric], floatfmt=".4f", disable_numparse=[0, 1]))
+    return 0
+
+
+def _table(args: argparse.Namespace) -> Path:
+    """The folder of --table in a run, or what was named."""
+    place = Path(args.embeddings)
+    if args.table is None:
+        return place
+    if not is_run(place):
+        raise ConfigError(f"--table {args.table}: {place} is no run folder; leave it out")
+    names = table_names(place)
+    if args.table not in names:
+        raise unknown_name("table", args.table, names)
+    return place if args.table == names[0] else place / args.table
 
 
 def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:

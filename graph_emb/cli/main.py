@@ -16,6 +16,7 @@ COMMANDS = {
     "launch": "graph_emb.cli.launch.run",
     "eval node-class": "graph_emb.cli.evaluate.run",
     "eval link": "graph_emb.cli.evaluate.run",
+    "neighbors": "graph_emb.cli.evaluate.neighbors",
     "export": "graph_emb.cli.inspect.export",
     "checkpoint inspect": "graph_emb.cli.inspect.inspect",
     "info": "graph_emb.cli.inspect.info",

@@ -90,6 +90,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     kinds = judge.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
     _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
+    _neighbors(leaf(commands, "neighbors", "print the nearest rows of some nodes", "neighbors"))
     _launch(leaf(commands, "launch", "start a job on one or many machines and watch it", "launch", usage=LAUNCH_USAGE))
     _export(leaf(commands, "export", "write embeddings by original id", "export"))
     saved = commands.add_parser("checkpoint", help="look into checkpoints", description="Look into checkpoints.")
@@ -215,6 +216,15 @@ def _link(parser: Parser) -> None:
     parser.add_argument("--root", metavar="DIR", help=ROOT)
     parser.add_argument("--hits", metavar="K,K", help="the K of Hits@K; default: 10,20,50,100")
     parser.add_argument("--scorer", help="centred-dot, dot, cosine or hadamard-logreg; default: centred-dot")
+
+
+def _neighbors(parser: Parser) -> None:
+    parser.add_argument("embeddings", metavar="RUN", help=EMBEDDINGS)
+    parser.add_argument("--id", metavar="ID", action="append", required=True, help="of a node; may be given again")
+    parser.add_argument("-k", metavar="K", type=int, default=10, help="neighbours of each; default: %(default)s")
+    parser.add_argument("--metric", default="cosine", help="cosine, dot or euclidean; default: %(default)s")
+    parser.add_argument("--table", metavar="NAME", help="of a run, such as relation; default: its main one")
+    parser.add_argument("--json", metavar="FILE", help="write the table's numbers there as well")
 
 
 def _export(parser: Parser) -> None:

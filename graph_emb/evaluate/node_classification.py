@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.evaluate.ranks import as_embeddings, mean_and_std
 from graph_emb.graph.labels import Labels
 
@@ -348,7 +349,7 @@ class NearestNodes:
 
     asked: list[str]
     nearest: list[list[str]]
-    cosines: NDArray[np.float64]
+    cosines: NDArray[np.floating]
 
     def as_dict(self) -> dict[str, Any]:
         """Names and cosines for a JSON file."""
@@ -380,17 +381,12 @@ def nearest_nodes(embeddings: Any, names: NDArray[np.str_], asked: NDArray[np.in
         >>> nearest_nodes(rows, np.array(["a", "b", "c"]), np.array([0]), k=1).nearest
         [['b']]
     """
-    rows = as_embeddings(embeddings).astype(np.float64)
-    if len(names) != len(rows):
-        raise DataError(f"{len(names)} names for {len(rows)} nodes; expected one for each")
-    if not 1 <= k < len(rows):
-        raise ConfigError(f"k={k} nearest of {len(rows)} nodes: give one in [1, {len(rows) - 1}]")
+    table = NearestNeighbors(embeddings)
+    if len(names) != len(table.rows):
+        raise DataError(f"{len(names)} names for {len(table.rows)} nodes; expected one for each")
     asked = np.asarray(asked)
-    if len(asked) and not 0 <= asked.min() <= asked.max() < len(rows):
-        raise DataError(f"asked for nodes {asked.min()} to {asked.max()} of {len(rows)}")
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    cosines = rows[asked] @ rows.T
-    cosines[np.arange(len(asked)), asked] = -np.inf
-    order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-    found = [[str(name) for name in names[row]] for row in order]
-    return NearestNodes([str(name) for name in names[asked]], found, np.take_along_axis(cosines, order, axis=1))
+    if len(asked) and not 0 <= asked.min() <= asked.max() < len(names):
+        raise DataError(f"asked for nodes {asked.min()} to {asked.max()} of {len(names)}")
+    found = table.nearest_rows(asked, k)
+    nearest = [[str(name) for name in names[row]] for row in found.ids]
+    return NearestNodes([str(name) for name in names[asked]], nearest, found.scores)

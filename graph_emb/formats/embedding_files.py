@@ -384,28 +384,36 @@ def open_embeddings(path: str | Path) -> RowFile:
 
 
 def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floating]:
-    """The rows of some nodes in their order.
-
-    Where one side holds integers and the other strings, ids are compared as text.
+    """The rows of some nodes in their order, shape (B, D).
 
     Args:
         embeddings: Of these nodes and perhaps of others.
         nodes: Ids (B,), or a graph whose N nodes are meant.
-    Returns:
-        Shape (B, D).
+    Raises:
+        DataError, ShapeError: as ``places_of``.
+    """
+    if isinstance(nodes, Graph):
+        nodes = np.arange(nodes.num_nodes) if nodes.node_ids is None else nodes.node_ids
+    places = places_of(embeddings, nodes)
+    return embeddings.weights if places is None else embeddings.weights[places]
+
+
+def places_of(embeddings: Embeddings, nodes: ArrayLike) -> NDArray[np.int64] | None:
+    """The rows' numbers of some nodes, shape (B,); None: the nodes are all of the rows', in their order.
+
+    Where one side holds integers and the other strings, ids are compared as text.
+
+    Args:
+        nodes: Ids (B,).
     Raises:
         DataError: a node has no row.
         ShapeError: nodes are no one-dimensional integers or strings.
     """
-    if isinstance(nodes, Graph):
-        asked = np.arange(nodes.num_nodes) if nodes.node_ids is None else nodes.node_ids
-    else:
-        asked = exact_ids(nodes, "nodes")
-    known = embeddings.node_ids
+    known, asked = embeddings.node_ids, exact_ids(nodes, "nodes")
     if (known.dtype.kind == "U") != (asked.dtype.kind == "U"):
         known, asked = known.astype(str), asked.astype(str)
     if np.array_equal(known, asked):
-        return embeddings.weights
+        return None
     rows = find_ids(known, len(known), asked)
     missing = np.flatnonzero(rows < 0)
     if len(missing):
@@ -413,7 +421,7 @@ def align(embeddings: Embeddings, nodes: Graph | ArrayLike) -> NDArray[np.floati
             f"{len(missing)} of {len(asked)} nodes have no embedding, the first is id {asked[missing[0]].item()!r}; "
             "are the embeddings of this graph?"
         )
-    return embeddings.weights[rows]
+    return rows
 
 
 def exact_ids(values: object, name: str) -> Ids:

@@ -347,7 +347,7 @@ def _split_edges(
 ) -> tuple[Graph, LinkSplit]:
     """The kept edges of a graph as a graph, and the held-out ones with as many pairs that are no edges of ``whole``."""
     edges, weights = graph.edges()[kept], graph.edge_weights()
-    negatives = _non_edges(whole, sum(map(len, held_out.values())), rng)
+    negatives = non_edges(whole, sum(map(len, held_out.values())), rng)
     num_nodes = None if graph.node_ids is not None else graph.num_nodes
     weights = None if weights is None else weights[kept]
     train = Graph.from_edges(edges[:, 0], edges[:, 1], num_nodes, weights, graph.directed, graph.node_ids)
@@ -358,7 +358,7 @@ def _split_edges(
     return train, split
 
 
-def _non_edges(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def non_edges(graph: Graph, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Distinct non-edges, shape (count, 2), smaller node first where the graph is undirected."""
     num_nodes = graph.num_nodes
     pairs = num_nodes * (num_nodes - 1) // (1 if graph.directed else 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.terminal import held_interrupts
 from graph_emb.core.threads import thread_count
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
+from graph_emb.graph.readers.source import is_object_of
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
@@ -111,7 +112,7 @@ def pipeline(
     held = None
     if isinstance(dataset, str | os.PathLike):  # of a PartitionedGraph its folder
         given["dataset"] = {"name": os.fspath(dataset), "digest": None}
-    elif dataset is not None and not isinstance(dataset, Mapping):
+    elif dataset is not None and not _is_section(dataset):
         held, given["dataset"] = in_memory(dataset)
     named = {key: value for key, value in given.items() if value is not None} | overrides
     layers = [place_key(key, os.fspath(v) if isinstance(v, os.PathLike) else v) for key, v in named.items()]
@@ -264,13 +265,14 @@ class _Run:
         with held_interrupts(self.ranks is not None) as pressed:  # the other ranks take part until the rows are here
             trained = self._timed("train", lambda: self._train(folder))
             if folder is not None:
-                self._timed("save", lambda: self._save(trained.tables, folder.path))
+                self._timed("save", lambda: save_tables(trained.tables, folder.path, self.config.output.formats))
         if pressed():
             trained = replace(trained, interrupted=True)
         metrics = {
             "status": INTERRUPTED if trained.interrupted else FINISHED,
             "model": self.config.model.name,
             "dataset": self.family.describe(self.dataset),
+            "tables": list(trained.tables),
             "train": trained.metrics,
             "versions": versions(),
         }
@@ -321,18 +323,24 @@ class _Run:
             return error
         return None
 
-    def _save(self, tables: dict[str, Embeddings], folder: Path) -> None:
-        """The main table into the run folder, each other one into a folder of its name."""
-        for position, (name, table) in enumerate(tables.items()):
-            place = folder / name if position else folder
-            save_embeddings(place, table.weights, table.node_ids, self.config.output.formats)
-
     def _timed(self, part: str, work: Callable[[], Any]) -> Any:
         start = time.perf_counter()
         try:
             return work()
         finally:
             self.seconds[part] = time.perf_counter() - start
+
+
+def save_tables(tables: Mapping[str, Embeddings], folder: Path, formats: Sequence[str]) -> None:
+    """The main table into the run folder, each other one into a folder of its name."""
+    for position, (name, table) in enumerate(tables.items()):
+        place = folder / name if position else folder
+        save_embeddings(place, table.weights, table.node_ids, formats)
+
+
+def _is_section(dataset: Any) -> bool:
+    """Whether a data set is said by fields of its section; scipy's dok_array and edges of networkx are mappings too."""
+    return isinstance(dataset, Mapping) and not any(is_object_of(dataset, of) for of in ("scipy", "networkx"))
 
 
 def _sections(config: RunConfig | Mapping[str, Any] | str | Path | None) -> Mapping[str, Any]:

@@ -98,3 +98,12 @@ def is_run(folder: str | Path) -> bool:
 def read_metrics(folder: Path) -> dict[str, Any]:
     """The content of a run's metrics.json."""
     return json.loads((folder / METRICS).read_text(encoding="utf-8"))
+
+
+def table_names(folder: Path) -> list[str]:
+    """The tables of a run, the main one first, whose rows lie in the folder itself; each other one has its own."""
+    metrics = read_metrics(folder)
+    if metrics.get("tables"):
+        return list(metrics["tables"])
+    inner = sorted({name.partition("/")[0] for name in metrics["files"] if "/" in name})
+    return ["entity" if "relation" in inner else "node", *inner]  # runs of earlier versions do not say it

@@ -314,3 +314,30 @@ def test_the_markdown_holds_both_tables() -> None:
     )
     assert "| 10%        | 50.0 ± 1.0   | 25.0 ± 2.0   |" in text
     assert "| auc              | 0.7500 |" in text
+
+
+def test_neighbors_are_printed_and_written(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    train(cli, cliques, "train.epochs=3")
+    found = load_embeddings("run")
+    first = str(found.node_ids[0])
+    outcome = cli("neighbors", "run", "--id", first, "--id", found.node_ids[1], "-k", "2", "--json", "near.json")
+    assert outcome.code == 0, outcome.err
+    rows = found.weights / np.linalg.norm(found.weights, axis=1, keepdims=True)
+    best = np.argsort(-(rows @ rows[0]))[1:3]
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert lines[0] == ["id", "neighbour", "cosine"]
+    assert [line[:2] for line in lines[2:4]] == [[first, str(found.node_ids[place])] for place in best]
+    written = json.loads((tmp_path / "near.json").read_text(encoding="utf-8"))
+    assert [name for name, _ in written["nearest"][0]["neighbors"]] == found.node_ids[best].tolist()
+    assert "no embedding, the first is id 'nobody'" in cli("neighbors", "run", "--id", "nobody").err
+    assert "unknown table 'relation'; known: node" in cli("neighbors", "run", "--id", first, "--table", "relation").err
+    assert "unknown metric 'cos'" in cli("neighbors", "run", "--id", first, "--metric", "cos").err
+
+
+def test_neighbors_of_the_tables_of_a_run(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_text("a\tlikes\tb\nb\tknows\tc\nc\tlikes\ta\n")
+    settings = ("dim=4", "epochs=1", "train.batch_size=2", "chunk_size=2", "num_negatives=2", "train.threads=1")
+    assert cli("train", "transe", "--dataset", "facts.tsv", "--out", "run", *settings).code == 0
+    outcome = cli("neighbors", "run", "--id", "likes", "--table", "relation", "-k", "1")
+    assert outcome.out.splitlines()[2].split()[:2] == ["likes", "knows"]
+    assert cli("neighbors", "run", "--id", "a", "--table", "entity", "-k", "2").code == 0

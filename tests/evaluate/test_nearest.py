@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
+from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.evaluate.node_classification import nearest_nodes
 
 ROWS = np.array([[1.0, 0], [2, 0.2], [0, 5], [1, 1], [-3, 0]])
@@ -24,7 +25,51 @@ def test_neighbours_come_by_cosine_without_the_node_itself() -> None:
 def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(DataError, match="4 names for 5 nodes"):
         nearest_nodes(ROWS, NAMES[:4], np.array([0]))
-    with pytest.raises(ConfigError, match=r"k=5 nearest of 5 nodes: give one in \[1, 4\]"):
+    with pytest.raises(ConfigError, match=r"k=5 nearest of 5 rows: give one in \[1, 4\]"):
         nearest_nodes(ROWS, NAMES, np.array([0]), k=5)
     with pytest.raises(DataError, match="asked for nodes 5 to 5 of 5"):
         nearest_nodes(ROWS, NAMES, np.array([5]), k=1)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "euclidean"])
+def test_blocks_find_what_a_whole_sort_finds(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graph_emb.evaluate.nearest.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("graph_emb.evaluate.nearest.ASKED_AT_ONCE", 3)
+    rng = np.random.default_rng(0)
+    rows = rng.integers(-2, 3, (50, 3)).astype(np.float32)  # many ties, and rows of zeros
+    table, asked = NearestNeighbors(rows, metric=metric), np.array([0, 49, 7, 8, 20, 7])
+    found = table.nearest(asked, k=12)
+    for number, own in enumerate(asked.tolist()):
+        others = np.delete(np.arange(50), own)
+        if metric == "euclidean":
+            values = np.linalg.norm(rows[others] - rows[own], axis=1)
+            order = np.argsort(values.round(4), kind="stable")[:12]
+        else:
+            norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-12) if metric == "cosine" else np.ones(50)
+            values = rows[others] @ rows[own] / norms[others] / norms[own]
+            order = np.argsort(-values.round(4), kind="stable")[:12]
+        np.testing.assert_allclose(found.scores[number], values[order], atol=1e-3)
+        if metric == "dot":  # exact in float32, so that equal scores keep the order of the rows
+            assert found.ids[number].tolist() == others[order].tolist()
+
+
+def test_vectors_of_others_may_find_any_row() -> None:
+    table = NearestNeighbors(ROWS, NAMES, metric="euclidean")
+    found = table.search(np.array([[1.0, 0.0], [0.0, 4.0]]), k=5)
+    assert found.ids[0].tolist() == ["a", "d", "b", "e", "c"]
+    np.testing.assert_allclose(found.scores[1, :2], [1, np.sqrt(10)], atol=1e-12)
+    assert table.nearest(["c"], k=1).ids.tolist() == [["d"]]
+
+
+def test_a_search_that_has_no_meaning_is_refused() -> None:
+    table = NearestNeighbors(ROWS, NAMES)
+    with pytest.raises(DataError, match="id 'z' has no row"):
+        table.nearest(["a", "z"])
+    with pytest.raises(ShapeError, match="vectors have 3 numbers, the rows 2"):
+        table.search(np.ones((1, 3)))
+    with pytest.raises(ConfigError, match="unknown metric 'cosin'"):
+        NearestNeighbors(ROWS, metric="cosin")
+    with pytest.raises(ShapeError, match="4 node_ids for 5 rows"):
+        NearestNeighbors(ROWS, NAMES[:4])
+    with pytest.raises(ConfigError, match=r"k=0 nearest of 5 rows: give one in \[1, 4\]"):
+        table.nearest(["a"], k=0)

@@ -33,6 +33,7 @@ from graph_emb.graph.readers.source import (
     ReadOptions,
     check_ids,
     checked_file,
+    is_networkx,
     is_object_of,
     open_bytes,
     parsing,
@@ -271,7 +272,7 @@ def _read_file(file: Path, format: _Format) -> np.ndarray:
     return table.reshape(shape)
 
 
-@register("networkx", *_OPTIONS, objects=lambda source: is_object_of(source, "networkx"), paths=_FILES)
+@register("networkx", *_OPTIONS, objects=is_networkx, paths=_FILES)
 def read_networkx(source: Any, options: ReadOptions) -> Contents:
     """A graph of any of networkx's four classes; an edge of an undirected one means both directions.
 

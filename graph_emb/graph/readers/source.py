@@ -194,6 +194,11 @@ def is_object_of(source: Any, package: str) -> bool:
     return any(base.__module__.partition(".")[0] == package for base in type(source).__mro__)
 
 
+def is_networkx(source: Any) -> bool:
+    """Whether a source is a graph of networkx, not its nodes or edges alone."""
+    return is_object_of(source, "networkx") and hasattr(source, "is_directed")
+
+
 def is_frame(source: Any) -> bool:
     """Whether a source is a pandas data frame, which is not imported to find out."""
     return is_object_of(source, "pandas") and hasattr(source, "columns")

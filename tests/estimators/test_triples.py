@@ -1,0 +1,70 @@
+"""Knowledge graphs: triples of names go in, entities and relations get rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import graph_emb as ge
+from graph_emb.core.errors import DataError, ShapeError
+
+QUICK: dict[str, Any] = {"dim": 8, "epochs": 2, "batch_size": 4, "chunk_size": 4, "num_negatives": 4, "threads": 1}
+TRIPLES = [("ann", "likes", "bob"), ("bob", "likes", "cat"), ("cat", "knows", "ann"), ("bob", "knows", "ann")]
+
+
+@pytest.mark.parametrize("kind", [ge.TransE, ge.DistMult, ge.ComplEx, ge.RotatE, ge.SimplE])
+def test_every_model_fits_names(kind: Any) -> None:
+    model = kind(**QUICK).fit(pd.DataFrame(TRIPLES, columns=["who", "does", "whom"]))
+    assert model.ids_.tolist() == ["ann", "bob", "cat"]
+    assert model.embedding_.shape == (3, 8)
+    assert model.tables_["relation"].node_ids.tolist() == ["knows", "likes"]
+    assert model.transform(["likes"], table="relation").shape[0] == 1
+    assert len(model.nearest("ann", k=2)) == 2
+    assert 0 < model.score(TRIPLES) <= 1
+
+
+def test_arrays_lists_and_files_are_the_same_graph(tmp_path: Path) -> None:
+    file = tmp_path / "triples.tsv"
+    file.write_text("".join("\t".join(triple) + "\n" for triple in TRIPLES))
+    rows = ge.TransE(**QUICK).fit_transform(np.array(TRIPLES))
+    np.testing.assert_array_equal(rows, ge.TransE(**QUICK).fit_transform([list(triple) for triple in TRIPLES]))
+    np.testing.assert_array_equal(rows, ge.TransE(**QUICK).fit_transform(file))
+
+
+def test_score_is_the_filtered_rank() -> None:
+    """Ranks of both sides by hand: other true answers are left out."""
+    model = ge.DistMult(**{**QUICK, "epochs": 30}).fit(np.array(TRIPLES))
+    entities, relations = model.tables_["entity"], model.tables_["relation"]
+    names = entities.node_ids.tolist()
+    true = {(names.index(h), r, names.index(t)) for h, r, t in TRIPLES}
+    found = []
+    for h, r, t in [("bob", "likes", "cat"), ("cat", "likes", "ann")]:
+        new = true | {(names.index("cat"), "likes", names.index("ann"))}
+        kind = relations.weights[relations.node_ids.tolist().index(r)]
+        head, tail = names.index(h), names.index(t)
+        scores = entities.weights[head] * kind @ entities.weights.T
+        found.append(1 / (1 + sum(scores[e] > scores[tail] for e in range(3) if (head, r, e) not in new)))
+        scores = entities.weights[tail] * kind @ entities.weights.T
+        found.append(1 / (1 + sum(scores[e] > scores[head] for e in range(3) if (e, r, tail) not in new)))
+    assert model.score([("bob", "likes", "cat"), ("cat", "likes", "ann")]) == pytest.approx(np.mean(found))
+
+
+def test_a_saved_model_has_both_tables(tmp_path: Path) -> None:
+    model = ge.RotatE(**QUICK).fit(np.array(TRIPLES))
+    loaded = ge.load_run(model.save(tmp_path / "run"))
+    for name in ("entity", "relation"):
+        np.testing.assert_array_equal(loaded.tables_[name].weights, model.tables_[name].weights)
+
+
+def test_triples_at_fault_are_refused() -> None:
+    model = ge.TransE(**QUICK).fit(np.array(TRIPLES))
+    with pytest.raises(DataError, match="no embedding, the first is id 'dan'"):
+        model.score([("ann", "likes", "dan")])
+    with pytest.raises(ShapeError, match="X holds no triples"):
+        model.score([("ann", "likes")])
+    with pytest.raises(DataError, match="has no relations; models of triples need them"):
+        ge.TransE(**QUICK).fit(pd.DataFrame({"source": [0, 1], "target": [1, 2]}))
