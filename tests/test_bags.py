@@ -10,6 +10,7 @@ from torch import Tensor
 
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError
+from graph_emb.optim import kernels
 from graph_emb.table.bags import Bags
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster
@@ -144,6 +145,28 @@ def test_a_gradient_of_bags_counts_as_one_of_each_id() -> None:
     emb.bag(torch.tensor([2]), torch.tensor([0])).sum().backward()
     emb(torch.tensor([2])).sum().backward()
     assert emb.sparse_grad().coalesce().values()[:, 0].tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_step_finds_repeated_ids_once(monkeypatch: pytest.MonkeyPatch, drops: bool) -> None:
+    found = []
+    for once in (False, True):
+        emb = ge.DistEmbedding(ROWS, 2, f"{once}", ge.initializers.Uniform(seed=1), bounds="drop" if drops else "raise")
+        opt = ge.SparseAdagrad([emb], lr=0.1)
+        ids, offsets, _ = bags()
+        ids[2] = -1 if drops else 2
+        pooled = emb.bag(ids, offsets)
+        if once:
+            monkeypatch.delattr(kernels, "group")
+        pooled.backward(torch.linspace(-1, 2, pooled.numel()).view(pooled.shape))
+        opt.step()
+        kept = ids[ids >= 0]
+        assert (emb.traffic.asked, emb.traffic.distinct) == (len(kept), len(kept.unique()))
+        with torch.no_grad():
+            emb.bag(ids, offsets)  # no groups: nothing comes back
+        assert emb.traffic.distinct == 2 * len(kept.unique())
+        found.append(emb.weight[:])
+    assert torch.equal(*found)
 
 
 def test_ids_outside_count_in_a_mean_and_are_zeros() -> None:

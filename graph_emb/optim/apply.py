@@ -158,7 +158,7 @@ def merged_bags(ids: Tensor, grads: BagGradients) -> tuple[Tensor, Tensor]:
     """
     if grads.device.type != "cpu" or accumulation_dtype(grads.grads.dtype) is not torch.float32:
         return ids, grads.rows()
-    distinct, first, following = group(ids.numpy())
+    distinct, first, following = group(ids.numpy()) if grads.groups is None else grads.groups
     out = torch.empty(len(distinct), grads.grads.shape[1])
     kernels.sum_groups(grads, first, following, out)
     return torch.from_numpy(distinct), out

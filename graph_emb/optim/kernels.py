@@ -421,7 +421,8 @@ def run(
     if distinct:
         touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)
     else:
-        touched, first, following = group(places)
+        known = grads.groups if isinstance(grads, BagGradients) else None
+        touched, first, following = group(places) if known is None else known
     state = {name: memory_of(tensor) for name, tensor in shard.state.items()}
     chance = (np.empty(0, np.int64), np.uint64(0), 0)
     if rule.stochastic_rounding or rule.state_dtype:

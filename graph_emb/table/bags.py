@@ -16,14 +16,17 @@ from numba import prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graph_emb.core.compiled import njit
+from graph_emb.core.compiled import group, njit
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.threads import threads_for
+from graph_emb.graph.partition_book import num_distinct
 from graph_emb.optim.rounding import memory_of, opened
 from graph_emb.table.shard import AHEAD, prefetch_to_read
 from graph_emb.table.spec import accumulation_dtype
 
 MODES = ("sum", "mean")
+Groups = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""What ``graph_emb.core.compiled.group`` returns."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,25 @@ class Bags:
     def source(self) -> Tensor:
         """The bag of each id, (B,)."""
         return torch.repeat_interleave(self.sizes)
+
+    @cached_property
+    def inside(self) -> Tensor | None:
+        """Which ids have rows, (B,) bool; None: all."""
+        found = self.ids >= 0
+        return None if found.all() else found
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The occurrences of each id that has a row, in the order of those ids."""
+        return group((self.ids if self.inside is None else self.ids[self.inside]).numpy())
+
+    def counts(self) -> tuple[int, int]:
+        """How many ids have rows, and how many of them are distinct. A backward needs the groups, and they tell it."""
+        if torch.is_grad_enabled():
+            distinct, _, following = self.groups
+            return len(following), len(distinct)
+        ids = self.ids if self.inside is None else self.ids[self.inside]
+        return len(ids), num_distinct(ids)
 
     def distinct(self) -> tuple[Tensor, Tensor]:
         """The ids, (R,), each once, and the place of each of B among them, -1 for rows of zeros."""
@@ -89,9 +111,10 @@ class Bags:
         if self.mean:
             grads = grads.to(accumulation_dtype(grads.dtype))
             grads = grads / self.sizes.clamp(min=1).unsqueeze(1).to(grads)
-        found = BagGradients(grads, self.source, self.factor)
-        inside = self.ids >= 0
-        return (self.ids, found) if inside.all() else (self.ids[inside], found[inside])
+        found, ids = BagGradients(grads, self.source, self.factor), self.ids
+        if self.inside is not None:
+            found, ids = found[self.inside], ids[self.inside]
+        return ids, replace(found, groups=self.__dict__.get("groups"))  # those that forward has found
 
 
 @dataclass(frozen=True)
@@ -102,11 +125,13 @@ class BagGradients:
         grads: Of the bags, shape (G, D).
         source: The bag of each id, (B,), int64.
         factor: Of each id, (B,); None: 1.
+        groups: The occurrences of each id, where they are known; an update need not look for them again.
     """
 
     grads: Tensor
     source: Tensor
     factor: Tensor | None
+    groups: Groups | None = None
 
     @property
     def device(self) -> torch.device:
@@ -115,10 +140,10 @@ class BagGradients:
     def to(self, device: torch.device) -> BagGradients:
         """The same where an update wants it."""
         factor = None if self.factor is None else self.factor.to(device)
-        return BagGradients(self.grads.to(device), self.source.to(device), factor)
+        return BagGradients(self.grads.to(device), self.source.to(device), factor, self.groups)
 
     def __getitem__(self, chosen: Tensor) -> BagGradients:
-        return replace(self, source=self.source[chosen], factor=None if self.factor is None else self.factor[chosen])
+        return BagGradients(self.grads, self.source[chosen], None if self.factor is None else self.factor[chosen])
 
     def __mul__(self, number: float) -> BagGradients:
         return replace(self, grads=self.grads * number)

@@ -71,9 +71,11 @@ class LocalTransport(Transport):
         return copy_rows(copies)
 
     def _count_pull(self, table: str, ids: Tensor) -> None:
-        distinct = num_distinct(ids)
+        self._count(table, len(ids), num_distinct(ids))
+
+    def _count(self, table: str, asked: int, distinct: int) -> None:
         counts = self.counts[table]
-        counts.asked += len(ids)
+        counts.asked += asked
         counts.distinct += distinct
         counts.local += distinct
 
@@ -81,7 +83,7 @@ class LocalTransport(Transport):
         shard = self._tables[table]
         if shard.weight.device.type != "cpu" or shard.lazy:
             return super().pull_sums(table, bags)
-        self._count_pull(table, bags.ids[bags.ids >= 0])
+        self._count(table, *bags.counts())
         return bags.sums(shard.weight, bags.ids)
 
     def push(self, pushes: Sequence[Push]) -> None:
