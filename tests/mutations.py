@@ -89,7 +89,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("table/bags.py", "total[d] += row[d]\n", "total[d] = row[d]\n"),
     ("table/shard.py", "_number_at(job[1], k - job[5])", "_number_at(job[1], k)"),
     ("table/shard.py", "if k < job[5]:", "if k <= job[5]:"),
-    ("table/shard.py", "max(low - starts[j], 0)", "0"),
+    ("table/shard.py", "max(low - starts[j], 0)", "max(low - starts[j], 1)"),
     ("table/shard.py", "_copy_at(job[2] + k * job[6]", "_copy_at(job[2]"),
     ("transport/pieces.py", "at += room_for(size)", "at += size"),
     ("transport/shm_all_to_all.py", "begin += room_for(len(piece))", "begin += len(piece)"),
