@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.graph.partition_book import check_ids
+from graph_emb.graph.partition_book import Ids, check_ids
 from graph_emb.table.initializers import Zeros
 from graph_emb.table.shard import WEIGHT
 from graph_emb.table.spec import FLOAT_DTYPES, TableSpec
@@ -68,18 +68,18 @@ class QuantizedEmbedding:
         transport.barrier()
 
     @torch.no_grad()
-    def __call__(self, idx: Tensor, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
+    def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
         """Rows of ids, in request order, duplicates kept, outside autograd. In collective mode every rank calls it.
 
         Args:
-            idx: Integer ids of any shape.
+            idx: Integer ids of any shape: a tensor, an array or a list.
             device: Where the rows are wanted.
             dtype: Of the rows handed out; None: that of the table.
         Returns:
             Shape ``idx.shape + (D,)``.
         Raises:
             PartitionError: an id is out of range.
-            ShapeError: idx is no integer tensor.
+            ShapeError: idx holds no integers.
             ConfigError: dtype is no floating one.
         """
         if dtype is not None and dtype not in FLOAT_DTYPES:
@@ -87,10 +87,11 @@ class QuantizedEmbedding:
                 f"table {self.name!r}: dtype={dtype!r} must be one of {', '.join(map(str, FLOAT_DTYPES))}"
             )
         with self._transport.joint(f"pull of table {self.name!r}"):
-            ids = check_ids(idx, self.num_embeddings, self.name).flatten()
+            given = check_ids(idx, self.num_embeddings, self.name)
+            ids = given.flatten()
             codes, scales = self._transport.pull_tables([(self.name, ids), (self._scales, ids)])
         rows = (codes.to(device).float() * scales.to(device)).to(dtype or self._spec.dtype)
-        return rows.view(*idx.shape, self.embedding_dim)
+        return rows.view(*given.shape, self.embedding_dim)
 
     @property
     def num_embeddings(self) -> int:

@@ -38,6 +38,8 @@ def test_numbers_are_within_half_a_scale(dtype: torch.dtype) -> None:
     assert not found[0, 0].any()
     assert small(ids, dtype=torch.float16).dtype is torch.float16
     assert small.num_bytes == NUM * (DIM + 4)
+    for other in (ids.tolist(), ids.numpy(), ids.int()):
+        assert torch.equal(small(other), found)
 
 
 def test_it_stays_while_the_table_trains_and_is_no_table_of_an_optimizer() -> None:
