@@ -42,6 +42,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("optim/rule.py", "torch.maximum(state[DECAYED], new[DECAY])", "state[DECAYED]"),
     ("optim/rule.py", "(moved - weight) * self", "moved * self"),
     ("optim/kernels.py", "np.exp(before - now)", "np.exp(now - before)"),
+    ("table/shard.py", "values.mul_(factor)", "values.div_(factor)"),
     ("table/shard.py", "values.to(wide) * factor", "values.to(wide) / factor"),
     ("transport/collective.py", "merge(*settle(came))[1]", "came.grads"),
     ("optimizer.py", "max_norm / (norm + 1e-6)", "max_norm / (norm * norm)"),

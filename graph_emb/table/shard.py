@@ -112,7 +112,8 @@ class EmbeddingShard:
         if self.frozen is not None:
             factor[self.frozen[rows]] = 1.0
         wide = accumulation_dtype(values.dtype)
-        return values.copy_(values.to(wide) * factor.unsqueeze(1).to(wide))
+        factor = factor.unsqueeze(1).to(wide)
+        return values.mul_(factor) if values.dtype is wide else values.copy_(values.to(wide) * factor)
 
     def settle(self, rows: Tensor | None = None) -> None:
         """Store rows, all or (B,), as they are read, repeats allowed: the owner, where they decay lazily."""
