@@ -16,6 +16,7 @@ from graph_emb.models.settings import (
     BatchSize,
     DecayName,
     Epochs,
+    MaybeBatchSize,
     ModelSettings,
     RuleName,
     WeightDecay,
@@ -29,20 +30,57 @@ DEFAULT_LR = {
 """Learning rate of each rule where none is given."""
 
 
-class KGEConfig(ModelSettings):
-    """Fields of all knowledge-graph models: loss, negatives, penalties, early stopping.
-
-    ``KGEConfig(model="complex", ...)`` makes the settings of that model, a ``ComplExConfig``; without a name RotatE's.
+class TripleSettings(ModelSettings):
+    """Fields of every model that learns from triples: loss, negatives and penalties of a step.
 
     Each field's description says what it does; beyond that:
 
     Attributes:
-        dim: D, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2 numbers.
         loss: A name of ``graph_emb.models.kge.model.LOSSES``.
         negative_power: 0 is uniform, 0.75 by degree.
         subsampling: The weight is ``1 / sqrt(3 + #(h, r, .) + 3 + #(., r, t))`` (Sun et al. 2019, their code).
         n3, l2: Of the mean over a step's triples (N3: Lacroix et al. 2018).
         candidates: Data sets that give negatives for each triple are validated on those.
+    """
+
+    loss: LossName = Field(default="self_adversarial", description="of a triple against its negatives")
+    margin: Number = Field(default=0.0, ge=0, le=1e4, description="gamma of the loss")
+    temperature: Number = Field(default=1.0, gt=0, le=1e3, description="alpha of the self-adversarial loss")
+    num_negatives: Count = Field(default=256, ge=0, le=1 << 20, description="entities drawn for each chunk")
+    chunk_size: Count = Field(default=256, ge=1, le=1 << 20, description="triples that share negatives")
+    negative_power: Number = Field(default=0.0, ge=0, le=10, description="negatives follow occurrences ** power")
+    in_batch: bool = Field(default=False, description="entities of the chunk's other triples are negatives too")
+    filter_negatives: bool = Field(default=True, description="leave out negatives that make a training triple true")
+    subsampling: bool = Field(default=False, description="weigh triples of frequent pairs less, as RotatE's code")
+    n3: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^3 of a triple's rows")
+    l2: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^2 of a triple's rows")
+    candidates: Count | None = Field(
+        default=None, ge=1, description="entities sampled to rank against in validation and evaluation; null: all"
+    )
+    batch_size: MaybeBatchSize = Field(default=None, description="triples of a step, of all ranks; null: all")
+
+    @model_validator(mode="after")
+    def _every_value_has_an_effect(self) -> TripleSettings:
+        if self.loss == "softmax" and self.margin and not isinstance(self, DistanceConfig):
+            raise ValueError(f"margin = {self.margin:g} has no effect on the softmax loss; leave it at 0")
+        if self.temperature != 1.0 and self.loss != "self_adversarial":
+            raise ValueError(f"temperature = {self.temperature:g} belongs to loss=self_adversarial; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _there_are_negatives(self) -> TripleSettings:
+        if not self.num_negatives and not (self.in_batch and self.chunk_size > 1):
+            raise ValueError("num_negatives = 0: without in_batch and chunks of 2 triples there are no negatives")
+        return self
+
+
+class KGEConfig(TripleSettings):
+    """Fields of all knowledge-graph models: those of triples, validation and early stopping.
+
+    ``KGEConfig(model="complex", ...)`` makes the settings of that model, a ``ComplExConfig``; without a name RotatE's.
+
+    Attributes:
+        dim: D, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2 numbers.
     """
 
     family: ClassVar[str] = "kge"
@@ -56,28 +94,14 @@ class KGEConfig(ModelSettings):
 
     name: str = "rotate"
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of an entity's row")
-    loss: LossName = Field(default="self_adversarial", description="of a triple against its negatives")
-    margin: Number = Field(default=0.0, ge=0, le=1e4, description="gamma of the loss")
-    temperature: Number = Field(default=1.0, gt=0, le=1e3, description="alpha of the self-adversarial loss")
-    num_negatives: Count = Field(default=256, ge=0, le=1 << 20, description="entities drawn for each chunk")
-    chunk_size: Count = Field(default=256, ge=1, le=1 << 20, description="triples that share negatives")
-    negative_power: Number = Field(default=0.0, ge=0, le=10, description="negatives follow occurrences ** power")
     negative_scope: Annotated[Literal["global", "local"], At("parallel.negatives")] = Field(
         default="global", description="negatives come from all entities, or from the part that owns a chunk's heads"
     )
-    in_batch: bool = Field(default=False, description="entities of the chunk's other triples are negatives too")
-    filter_negatives: bool = Field(default=True, description="leave out negatives that make a training triple true")
-    subsampling: bool = Field(default=False, description="weigh triples of frequent pairs less, as RotatE's code")
-    n3: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^3 of a triple's rows")
-    l2: Number = Field(default=0.0, ge=0, le=1e3, description="weight of sum |x|^2 of a triple's rows")
     valid_every: Count = Field(default=5, ge=0, le=1_000_000, description="epochs between validations; 0: none")
     patience: Count = Field(
         default=3, ge=0, le=1_000_000, description="validations without a better MRR that end the training; 0: none do"
     )
     valid_triples: Count = Field(default=2000, ge=0, description="triples of a validation, drawn once; 0: all")
-    candidates: Count | None = Field(
-        default=None, ge=1, description="entities sampled to rank against in validation and evaluation; null: all"
-    )
     batch_size: BatchSize = Field(default=1024, description="triples of a step, of all ranks that step together")
     rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of both tables")
     lr_decay: Annotated[DecayName, At("train.lr_decay")] = Field(
@@ -108,21 +132,11 @@ class KGEConfig(ModelSettings):
         return KGEConfig(**{**self.given(), "name": self.name, **changes})  # type: ignore[return-value]
 
     @model_validator(mode="after")
-    def _every_value_has_an_effect(self) -> KGEConfig:
-        if self.loss == "softmax" and self.margin and not isinstance(self, DistanceConfig):
-            raise ValueError(f"margin = {self.margin:g} has no effect on the softmax loss; leave it at 0")
-        if self.temperature != 1.0 and self.loss != "self_adversarial":
-            raise ValueError(f"temperature = {self.temperature:g} belongs to loss=self_adversarial; leave it out")
-        return self
-
-    @model_validator(mode="after")
     def _sizes_fit(self) -> KGEConfig:
         if self.batch_size % self.chunk_size:
             raise ValueError(
                 f"batch_size = {self.batch_size}: should be a multiple of chunk_size, which is {self.chunk_size}"
             )
-        if not self.num_negatives and not (self.in_batch and self.chunk_size > 1):
-            raise ValueError("num_negatives = 0: without in_batch and chunks of 2 triples there are no negatives")
         if self.halves and self.dim % 2:
             raise ValueError(f"dim = {self.dim}: {self.name} needs an even width")
         return self

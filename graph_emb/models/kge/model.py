@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from graph_emb.embedding import DistEmbedding
-from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import SCORERS, KGEScorer
 from graph_emb.sampling.known_triples import TAIL
 
@@ -42,6 +42,18 @@ class TripleBatch:
     negatives: np.ndarray
     excluded: np.ndarray
 
+    def entities(self) -> np.ndarray:
+        """Heads, tails, then negatives, of all chunks: shape (2 * B + K * N,), repeats included."""
+        return np.concatenate([self.triples[..., 0], self.triples[..., 2], self.negatives], axis=None)
+
+    def pieces(self, num_scores: int) -> Iterator[TripleBatch]:
+        """The same chunks, as many at a time as have about this many scores; at least one piece."""
+        count = max(1, num_scores // max(1, self.excluded[:1].size))
+        for first in range(0, max(1, len(self.triples)), count):
+            chosen = slice(first, first + count)
+            parts = [own[chosen] for own in (self.triples, self.weights, self.negatives, self.excluded)]
+            yield TripleBatch(parts[0], parts[1], self.total_weight, self.side, parts[2], parts[3])
+
 
 class KGEModel:
     """A scorer with its tables of entities and relations.
@@ -54,7 +66,7 @@ class KGEModel:
         names: Names of the entity and relation tables; an empty one is chosen by the table.
 
     Example:
-        >>> from graph_emb.models.kge.config import KGEConfig
+        >>> from graph_emb.models.kge.config import KGEConfig, TripleSettings
         >>> from graph_emb.models.kge.model import KGEModel
         >>> model = KGEModel(14, 3, KGEConfig(model="rotate", dim=8))
         >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE has D / 2 phases a relation
@@ -98,28 +110,41 @@ class KGEModel:
 
         Pulls each table exactly once, so that ranks in lockstep make the same calls whatever triples they hold.
         """
-        config, scorer = self.config, self.scorer
-        chunks, size = batch.weights.shape
         triples = torch.from_numpy(batch.triples).view(-1, 3)
-        drawn = torch.from_numpy(batch.negatives)
-        entities = np.concatenate([batch.triples[..., 0], batch.triples[..., 2], batch.negatives], axis=None)
-        rows = self.entity(torch.from_numpy(self.rows[entities]), dtype=torch.float32)
-        head, tail, negative = rows.split([len(triples), len(triples), drawn.numel()])
+        rows = self.entity(torch.from_numpy(self.rows[batch.entities()]), dtype=torch.float32)
         relation = self.relation(triples[:, 1], dtype=torch.float32)
-        if batch.side == TAIL:
-            query, true = scorer.tail_query(head, relation), tail
-        else:
-            query, true = scorer.head_query(relation, tail), head
-        negative = negative.view(*drawn.shape, scorer.dim)
-        if config.in_batch:
-            negative = torch.cat([negative, true.view(chunks, size, scorer.dim)], dim=1)
-        scores = scorer.comparison.chunks(query.view(chunks, size, scorer.dim), negative)
-        scores = scores.masked_fill(torch.from_numpy(batch.excluded), EXCLUDED).flatten(0, 1)
-        losses = LOSSES[config.loss](scorer.comparison.pairs(query, true), scores, config.margin, config.temperature)
-        for weight, power in ((config.n3, 3), (config.l2, 2)):
-            if weight:
-                losses = losses + weight * power_sums(scorer, (head, relation, tail), power)
-        return (losses * torch.from_numpy(batch.weights).flatten()).sum() / batch.total_weight
+        return triple_loss(self.scorer, self.config, batch, rows, relation)
+
+
+def triple_loss(
+    scorer: KGEScorer, config: TripleSettings, batch: TripleBatch, entities: Tensor, relation: Tensor
+) -> Tensor:
+    """A batch's share of the step's weighted mean loss, penalties included; a scalar.
+
+    Args:
+        scorer, config: Arithmetic, loss and penalties.
+        batch: Chunks; none is 0.
+        entities: Rows of ``batch.entities()``, shape (2 * B + K * N, D).
+        relation: Rows of the triples' relations, (B, W).
+    """
+    chunks, size = batch.weights.shape
+    num = chunks * size
+    head, tail, negative = entities.split([num, num, len(entities) - 2 * num])
+    if batch.side == TAIL:
+        query, true = scorer.tail_query(head, relation), tail
+    else:
+        query, true = scorer.head_query(relation, tail), head
+    negative = negative.view(*batch.negatives.shape, scorer.dim)
+    if config.in_batch:
+        negative = torch.cat([negative, true.view(chunks, size, scorer.dim)], dim=1)
+    scores = scorer.comparison.chunks(query.view(chunks, size, scorer.dim), negative)
+    scores = scores.masked_fill(torch.from_numpy(batch.excluded).to(scores.device), EXCLUDED).flatten(0, 1)
+    losses = LOSSES[config.loss](scorer.comparison.pairs(query, true), scores, config.margin, config.temperature)
+    for weight, power in ((config.n3, 3), (config.l2, 2)):
+        if weight:
+            losses = losses + weight * power_sums(scorer, (head, relation, tail), power)
+    weights = torch.from_numpy(batch.weights).flatten().to(losses.device)
+    return (losses * weights).sum() / batch.total_weight
 
 
 def power_sums(scorer: KGEScorer, rows: Sequence[Tensor], power: int) -> Tensor:

@@ -23,7 +23,7 @@ from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.model import KGEModel, TripleBatch
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
@@ -114,7 +114,7 @@ def train_kge(
 
     Example:
         >>> from graph_emb.graph.triples import KnowledgeGraph
-        >>> from graph_emb.models.kge.config import KGEConfig
+        >>> from graph_emb.models.kge.config import KGEConfig, TripleSettings
         >>> from graph_emb.models.kge.training import train_kge
         >>> follows = np.array([(head, 0, (head + 1) % 10) for head in range(10)])
         >>> graph = KnowledgeGraph("ring", num_entities=10, num_relations=1, parts={"train": follows})
@@ -152,7 +152,7 @@ def train_kge(
     return training.result()
 
 
-class _BestRows:
+class BestRows:
     """Entities and relations of the best validation so far, on the first rank.
 
     They are written to the run's checkpoint folder, if there is one, for a resumed run. Before the first validation
@@ -209,7 +209,7 @@ class _KGETraining:
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
-        self.best = _BestRows(None if checkpoints is None else checkpoints.folder)
+        self.best = BestRows(None if checkpoints is None else checkpoints.folder)
         self.chosen, self.known = self._validation()
         position = None if checkpoints is None else checkpoints.start(model.tables, [self.optimizer])
         if position is not None:
@@ -351,7 +351,7 @@ class Batches:
     def __init__(
         self,
         graph: KnowledgeGraph,
-        config: KGEConfig,
+        config: TripleSettings,
         seed: int,
         rank: int,
         world_size: int,
@@ -359,8 +359,9 @@ class Batches:
         parts: EntityParts | None = None,
     ) -> None:
         self._triples, self._config, self._seed = graph.train, config, seed
+        self._size = config.batch_size or len(graph.train)
         self._rank, self._world_size, self._lockstep = rank, world_size, lockstep
-        local = config.negative_scope == "local"
+        local = isinstance(config, KGEConfig) and config.negative_scope == "local"
         if local and parts is None:
             raise ConfigError(
                 "parallel.negatives = 'local' needs parts: set parallel.partition or parallel.method, or give a "
@@ -377,13 +378,13 @@ class Batches:
         )
         self._owner = None if parts is None else parts.owner[graph.train[:, 0]]
         self._weights = triple_weights(graph) if config.subsampling else np.ones(len(graph.train), np.float32)
-        self.steps_per_epoch = -(-len(graph.train) // config.batch_size)
+        self.steps_per_epoch = -(-len(graph.train) // self._size)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, TripleBatch]]:
         """This rank's batches of an epoch, from a step on, with the number of their step in it."""
         order = np.random.default_rng((self._seed, epoch)).permutation(len(self._triples))
         together = 1 if self._lockstep else self._world_size  # steps that train at a time
-        size, begun = self._config.batch_size, epoch * self.steps_per_epoch
+        size, begun = self._size, epoch * self.steps_per_epoch
         for step in range(first, self.steps_per_epoch):
             turn = (begun + step) % together
             if self._lockstep or turn == self._rank:
@@ -408,9 +409,7 @@ class Batches:
         if self._lockstep:
             numbers = np.array_split(numbers, self._world_size)[self._rank]
         triples = self._triples[filled.reshape(num_chunks, chunk)[numbers]]
-        drawn, excluded = self._negatives.draw(
-            triples, numbers + step * (self._config.batch_size // chunk), side, epoch
-        )
+        drawn, excluded = self._negatives.draw(triples, numbers + step * -(-self._size // chunk), side, epoch)
         own = drawn[:, : self._config.num_negatives]
         share = weights.reshape(num_chunks, chunk)[numbers]
         if self._config.in_batch:  # a copy that pads the chunk is no negative

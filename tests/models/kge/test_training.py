@@ -22,7 +22,7 @@ from graph_emb.models.kge import training
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import BEST_FILE, Batches, KGEResult, _BestRows, train_kge, triple_weights
+from graph_emb.models.kge.training import BEST_FILE, Batches, KGEResult, BestRows, train_kge, triple_weights
 from graph_emb.sampling.known_triples import HEAD, TAIL, EntityParts
 from partition.partitioned import PartPolicy
 from tests.models.kge.references import ring
@@ -296,7 +296,7 @@ def test_best_rows_that_cannot_be_written_leave_nothing(tmp_path: Path, monkeypa
     """They went to ``.best.safetensors.<pid>.tmp``, which no later run knew: a kill or a full disk left it for good."""
     import safetensors.torch
 
-    best, rows = _BestRows(tmp_path), (torch.zeros(2, 3), torch.zeros(1, 3))
+    best, rows = BestRows(tmp_path), (torch.zeros(2, 3), torch.zeros(1, 3))
     best.add(0.1, 1, rows)
 
     def full(tensors: object, filename: Path, metadata: object) -> None:
@@ -307,7 +307,7 @@ def test_best_rows_that_cannot_be_written_leave_nothing(tmp_path: Path, monkeypa
     with pytest.raises(OSError, match="No space left"):
         best.add(0.2, 2, rows)
     assert [file.name for file in tmp_path.iterdir()] == [BEST_FILE]
-    again = _BestRows(tmp_path)
+    again = BestRows(tmp_path)
     again.resume({"epoch": 1, "since": 0})
     assert again.mrr == 0.1
 
