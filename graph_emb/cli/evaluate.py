@@ -24,9 +24,17 @@ from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings, places_of
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.label_files import read_split
-from graph_emb.graph.views import PlainDataset
+from graph_emb.graph.views import PlainDataset, knowledge_graph
+from graph_emb.models.kge.config import KGEConfig
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links, judge_split
-from graph_emb.run.inputs import edge_policy, lacks_explained, read_dataset, read_plain_dataset
+from graph_emb.run.families.kge import ENTITY, RELATION, entity_ids, judge_triples, relation_ids
+from graph_emb.run.inputs import (
+    edge_policy,
+    lacks_explained,
+    read_dataset,
+    read_plain_dataset,
+    with_held_out_triples,
+)
 from graph_emb.run.run_folder import CONFIG, is_run, table_names
 
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
@@ -37,14 +45,17 @@ def run(args: argparse.Namespace) -> int:
     embeddings = load_embeddings(args.embeddings)
     judge = _judge_classes if args.command == "eval node-class" else _judge_links
     if args.dataset is None:
-        finding = judge(args, embeddings)
+        found = judge(args, embeddings)
     else:
         with lacks_explained(_named(args)):
-            finding = judge(args, embeddings)
+            found = judge(args, embeddings)
     if args.json is not None:
-        content = {"embeddings": str(args.embeddings), "task": finding.name, **finding.scores.as_dict()}
-        replace_json(args.json, content)
-    print(finding)
+        if isinstance(found, Finding):
+            content = {"task": found.name, **found.scores.as_dict()}
+        else:
+            content = {"task": "triples", **{finding.name: finding.scores.as_dict() for finding in found}}
+        replace_json(args.json, {"embeddings": str(args.embeddings), **content})
+    print("\n\n".join(map(str, [found] if isinstance(found, Finding) else found)))
     return 0
 
 
@@ -102,7 +113,9 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
     return judge_classes(weights, dataset, section, seed, progress=show_progress(args))
 
 
-def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
+def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding | list[Finding]:
+    if is_run(args.embeddings) and (Path(args.embeddings) / RELATION).is_dir():
+        return _judge_triples(args, embeddings)
     section = _section({}, hits=args.hits, scorer=args.scorer)
     data, seed, policy = _dataset(args)
     dataset = read_plain_dataset(data, seed, **policy)
@@ -112,6 +125,29 @@ def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
             "--dataset and --test-edges"
         )
     return judge_links(_in_order(embeddings, dataset, args.embeddings), dataset, section)
+
+
+def _judge_triples(args: argparse.Namespace, embeddings: Embeddings) -> list[Finding]:
+    """Ranks of the held-out parts by the rows of a run of a knowledge graph, as ``train`` gives them."""
+    for name in ("hits", "scorer"):
+        if value := getattr(args, name):
+            raise ConfigError(
+                f"--{name} {value} has no effect on a run of triples, whose model scores them; leave it out"
+            )
+    config = config_from(read_config_file(Path(args.embeddings) / CONFIG))
+    section, _, _ = _dataset(args)
+    graph, _ = with_held_out_triples(knowledge_graph(read_dataset(section, file_format="triples")), section)
+    given = {ENTITY: embeddings, RELATION: load_embeddings(Path(args.embeddings) / RELATION)}
+    tables = {}
+    for name, ids in ((ENTITY, entity_ids(graph)), (RELATION, relation_ids(graph))):
+        nodes = PlainDataset(graph.name, Graph.without_edges(len(ids), ids))
+        tables[name] = Embeddings(_in_order(given[name], nodes, f"{args.embeddings}, {name}"), ids)
+    model: Any = config.model
+    scorer = model if isinstance(model, KGEConfig) else model.decoder_settings
+    findings = judge_triples(tables, graph, scorer, model, config.seed)
+    if not findings:
+        raise LackingError(f"data set {graph.name} has no held-out triples; give --dataset and --test-edges")
+    return findings
 
 
 def _section(defaults: dict[str, Any], **flags: str | None) -> EvaluateSection:

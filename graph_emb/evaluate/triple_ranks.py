@@ -293,8 +293,7 @@ def rank_part(
         heads, tails = (side if chosen is None else side[chosen] for side in (given.heads, given.tails))
         return rank_given(scorer, entities, relations, triples, heads, tails)
     if known is None:
-        everything = graph.all_triples()
-        known = [KnownAnswers.of(everything, side, graph.num_relations) for side in (HEAD, TAIL)]
+        known = KnownAnswers.of_all(graph)
     return rank_triples(scorer, entities, relations, triples, known, num_candidates=num_candidates, seed=seed)
 
 

@@ -175,6 +175,16 @@ def knowledge_graph(dataset: Dataset) -> KnowledgeGraph:
     return KnowledgeGraph(dataset.name, graph.total_nodes, len(names), parts, entities, relations, entity_types=types)
 
 
+def message_graph(triples: KnowledgeGraph, *, merge_within: bool = False) -> HeteroGraph:
+    """The entities with an edge type for each relation of the training triples, and the reverse of every edge.
+
+    Args:
+        merge_within: As in ``with_reverse``; else every relation has a reverse type.
+    """
+    graph = read_graph(triples)
+    return with_reverse(graph) if merge_within else read_graph(graph, reverse_types=True)
+
+
 @dataclass(frozen=True, eq=False)
 class TypedNodes:
     """A graph with typed nodes and edges, and the classes of one node type.

@@ -78,6 +78,13 @@ class BlockEdges:
         """The destination row of each edge, in the order of ``by_source``, shape (E,), int64."""
         return self.destinations[self.by_source[1]]
 
+    def without(self, share: float) -> BlockEdges:
+        """These edges without a share of them, drawn by torch's generator; rows stay as they are."""
+        stays = torch.rand(self.num_edges, device=self.indptr.device) >= share
+        counts = torch.zeros(self.num_edges + 1, dtype=torch.int64, device=self.indptr.device)
+        torch.cumsum(stays, 0, out=counts[1:])
+        return BlockEdges(counts[self.indptr], self.sources[stays], self.num_sources, self.edge_ids[stays])
+
     def to(self, device: torch.device | str) -> BlockEdges:
         """The same edges on another device."""
         return BlockEdges(self.indptr.to(device), self.sources.to(device), self.num_sources, self.edge_ids.to(device))

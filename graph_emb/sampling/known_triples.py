@@ -56,6 +56,12 @@ class KnownAnswers:
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return cls(side, num_relations, keys, starts, np.ascontiguousarray(pairs[:, 1], np.int64))
 
+    @classmethod
+    def of_all(cls, graph: KnowledgeGraph) -> list[KnownAnswers]:
+        """The answers of both sides that any part of a graph holds, by which ranks are filtered."""
+        everything = graph.all_triples()
+        return [cls.of(everything, side, graph.num_relations) for side in (HEAD, TAIL)]
+
     def find(self, triples: np.ndarray) -> np.ndarray:
         """The number of each triple's query, or -1 where nothing answers it; shape (T,), int64."""
         keys = query_keys(triples, self.side, self.num_relations)

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number
 from graph_emb.graph.typed import EdgeType
+from graph_emb.models.kge.config import KGEConfig, LossName, TripleSettings
 from graph_emb.models.links.config import MetricName, NegativesName, PrecisionName
 from graph_emb.models.settings import (
     OF_FROZEN_ROWS,
@@ -95,7 +96,7 @@ class GNNConfig(ModelSettings):
         return self
 
 
-class RGCNConfig(GNNConfig):
+class RGCNConfig(GNNConfig, TripleSettings):
     """Messages through a matrix of each relation; Schlichtkrull et al. 2018.
 
     The defaults are those of DGL's ``rgcn-hetero`` example for AIFB, with dropout.
@@ -106,10 +107,21 @@ class RGCNConfig(GNNConfig):
             ``hidden_dim`` numbers for each relation ("onehot"), or the relation's mix of ``num_bases`` such rows
             ("basis"). With ``self_loop`` one more row is its own message. A table has all rows of a node side by side.
         num_bases: Matrices of which each relation's is a mix; None: every relation has its own.
+        num_blocks: Each relation's matrix is that many blocks on its diagonal (the paper's block decomposition).
+        edge_dropout: Of the paper's two shares the one of edges; a mean is over the edges that stay.
+        decoder: Of triples, whose entities have rows of ``hidden_dim``; classes of nodes do without it and without
+            the fields of ``TripleSettings``.
         self_loop: Whether a node's own row, through a matrix of its node type, joins the messages.
         within_types: Of a run: relations inside a node type hold both directions of their edges ("both ways"), as
             DGL's ``AddReverse`` makes them; None: such a relation has a reverse of its own, too.
     """
+
+    without: ClassVar[tuple[str, ...]] = tuple(path for path in GNNConfig.without if path != "dataset.test_edges")
+    for_triples: ClassVar[tuple[str, ...]] = (
+        "decoder",
+        *(name for name in TripleSettings.model_fields if name not in GNNConfig.model_fields),
+    )
+    """Fields of triples, which classes of nodes do without."""
 
     name: Literal["rgcn"] = "rgcn"
     dim: Count = Field(default=16, ge=1, le=65_536, description="width of the learnable inputs")
@@ -118,10 +130,30 @@ class RGCNConfig(GNNConfig):
         default="table", description="learn a row a node; or one a relation: its own (onehot), a mix (basis)"
     )
     num_bases: Count | None = Field(default=None, ge=1, description="matrices that relations mix; null: each its own")
+    num_blocks: Count | None = Field(
+        default=None, ge=1, description="blocks on the diagonal of each relation's matrix; null: it is full"
+    )
     self_loop: bool = Field(default=True, description="a node's own row joins its messages")
+    edge_dropout: Number = Field(default=0.0, ge=0, lt=1, description="share of edges that a step leaves out")
     within_types: Literal["both ways"] | None = Field(
         default=None, description="both ways: relations inside a type get no reverse of their own, but both directions"
     )
+    decoder: Literal["distmult", "complex", "simple"] = Field(default="distmult", description="score of triples")
+    loss: LossName = Field(default="softmax", description="of a triple against its negatives")
+    num_negatives: Count = Field(default=512, ge=0, le=1 << 20, description="entities drawn for each chunk")
+    chunk_size: Count = Field(default=512, ge=1, le=1 << 20, description="triples that share negatives")
+    l2: Number = Field(default=0.01, ge=0, le=1e3, description="weight of sum |x|^2 of a triple's rows")
+
+    @property
+    def decoder_settings(self) -> KGEConfig:
+        """The decoder as a knowledge-graph model's settings."""
+        return KGEConfig(name=self.decoder, dim=self.hidden_dim)
+
+    def check_classes(self) -> None:
+        """Raise a ConfigError where a field of triples is set, which classes of nodes do without."""
+        for name in self.for_triples:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ConfigError(f"{name} = {getattr(self, name)!r} has no effect on classes of nodes; leave it out")
 
     def learned_width(self, ntype: str, etypes: Sequence[EdgeType]) -> int:
         """See ``GNNConfig.learned_width``."""
@@ -137,6 +169,14 @@ class RGCNConfig(GNNConfig):
                 f"dim = {self.dim} has no effect on inputs={self.inputs!r} where no node type has features; "
                 "set hidden_dim, or leave it out"
             )
+
+    @model_validator(mode="after")
+    def _matrices_fit(self) -> RGCNConfig:
+        if self.num_blocks is not None and self.num_bases is not None:
+            raise ValueError(f"num_blocks = {self.num_blocks} and num_bases = {self.num_bases}: give one of them")
+        if self.decoder != "distmult" and self.hidden_dim % 2:
+            raise ValueError(f"hidden_dim = {self.hidden_dim}: decoder = {self.decoder!r} needs an even width")
+        return self
 
     @model_validator(mode="after")
     def _inputs_fit(self) -> RGCNConfig:

@@ -95,11 +95,13 @@ class RGCN(LayeredNetwork):
         learned: Collection[str] = (),
     ) -> None:
         by_relation = config.inputs != "table"
+        names = ("num_bases", "num_blocks", "self_loop", "edge_dropout")
+        matrices = {name: getattr(config, name) for name in names}
 
         def layer(number: int, a: int, b: int) -> nn.Module:
             if by_relation and number == 0:
                 return EntityLayer(ntypes, etypes, a, b, learned, config)
-            return RGCNLayer(ntypes, etypes, a, b, num_bases=config.num_bases, self_loop=config.self_loop)
+            return RGCNLayer(ntypes, etypes, a, b, **matrices)
 
         if by_relation:
             widths = {ntype: width for ntype, width in widths.items() if ntype not in learned}

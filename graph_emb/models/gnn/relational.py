@@ -1,7 +1,7 @@
 """Layers of R-GCN: messages through a matrix of each relation, or straight from rows of entities and relations."""
 
 # R relations, B bases, S source rows and T destination rows of a node type, I and O widths of a layer, K blocks of a
-# row, P pairs of a relation and a destination, Q pairs of a relation and a source.
+# row or of a matrix, P pairs of a relation and a destination, Q pairs of a relation and a source.
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graph_emb.core.errors import ConfigError
 from graph_emb.graph.typed import EdgeType
 from graph_emb.models.gnn.aggregate import mean_neighbours, sum_neighbours
 from graph_emb.models.gnn.config import RGCNConfig
-from graph_emb.sampling.blocks import Block
+from graph_emb.sampling.blocks import Block, BlockEdges
 
 
 def glorot(*shape: int) -> nn.Parameter:
@@ -30,26 +31,51 @@ def mix_of(num_relations: int, num_bases: int) -> nn.Parameter:
 
 
 class RelationMatrices(nn.Module):
-    """A matrix for each relation: its own, or ``W_r = sum_b c_rb V_b`` (the paper's basis decomposition, eq. 3).
+    """A matrix for each relation: its own, ``W_r = sum_b c_rb V_b``, or blocks on a diagonal (the paper's eq. 3, 4).
 
     Args:
         num_relations: R.
         in_dim, out_dim: I and O.
         num_bases: B; None or at least R: no decomposition.
+        num_blocks: K; None: one, the whole matrix.
+    Raises:
+        ConfigError: K blocks do not fit I and O.
     """
 
-    def __init__(self, num_relations: int, in_dim: int, out_dim: int, num_bases: int | None) -> None:
+    def __init__(
+        self,
+        num_relations: int,
+        in_dim: int,
+        out_dim: int,
+        num_bases: int | None = None,
+        num_blocks: int | None = None,
+    ) -> None:
         super().__init__()
-        if num_bases is None or num_bases >= num_relations:
+        if num_blocks is not None and (in_dim % num_blocks or out_dim % num_blocks):
+            raise ConfigError(
+                f"num_blocks = {num_blocks} does not divide a layer's widths {in_dim} and {out_dim}; take one that does"
+            )
+        if num_blocks is not None:
+            self.bases = glorot(num_relations, num_blocks, in_dim // num_blocks, out_dim // num_blocks)
+            self.mix = None
+        elif num_bases is None or num_bases >= num_relations:
             self.bases, self.mix = glorot(num_relations, in_dim, out_dim), None
         else:
             self.bases, self.mix = glorot(num_bases, in_dim, out_dim), mix_of(num_relations, num_bases)
 
     def forward(self) -> Tensor:
-        """Shape (R, I, O)."""
+        """Shape (R, I, O), or of blocks (R, K, I / K, O / K)."""
         if self.mix is None:
             return self.bases
         return torch.einsum("rb,bio->rio", self.mix, self.bases)
+
+
+def transformed(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Rows (Q, I) times a matrix (I, O), or the blocks of its diagonal (K, I / K, O / K); shape (Q, O)."""
+    if matrix.dim() == 2:
+        return rows @ matrix
+    pieces = rows.view(len(rows), matrix.shape[0], matrix.shape[1]).transpose(0, 1)
+    return (pieces @ matrix).transpose(0, 1).flatten(1)
 
 
 class RelationalLayer(nn.Module, ABC):
@@ -59,11 +85,15 @@ class RelationalLayer(nn.Module, ABC):
         ntypes, etypes: Of the graph.
         out_dim: O.
         self_loop: Whether a node's own message is there.
+        edge_dropout: Share of edges that carry no message in a training step.
     """
 
-    def __init__(self, ntypes: Sequence[str], etypes: Sequence[EdgeType], out_dim: int, self_loop: bool) -> None:
+    def __init__(
+        self, ntypes: Sequence[str], etypes: Sequence[EdgeType], out_dim: int, self_loop: bool, edge_dropout: float
+    ) -> None:
         super().__init__()
         self.ntypes, self.etypes, self.self_loop = list(ntypes), list(etypes), self_loop
+        self._edge_dropout = edge_dropout
         self.bias = nn.Parameter(torch.zeros(len(ntypes), out_dim))
 
     def forward(self, block: Block, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -85,6 +115,10 @@ class RelationalLayer(nn.Module, ABC):
                 out[ntype] = out[ntype] + self._own(ntype, rows[ntype][: block.num_destinations[ntype]])
         return out
 
+    def _carrying(self, edges: BlockEdges) -> BlockEdges:
+        """The edges that carry messages; means are over these."""
+        return edges.without(self._edge_dropout) if self.training and self._edge_dropout else edges
+
     @abstractmethod
     def _sent(self, block: Block, rows: Mapping[str, Tensor]) -> Tensor:
         """The mean message of each pair of a relation and a destination, (P, O)."""
@@ -100,8 +134,9 @@ class RGCNLayer(RelationalLayer):
     Args:
         ntypes, etypes: Of the graph.
         in_dim, out_dim: I and O.
-        num_bases: Of the relations' matrices.
+        num_bases, num_blocks: Of the relations' matrices.
         self_loop: Whether W_0 is there.
+        edge_dropout: Share of edges that a training step leaves out; means are over the others.
     """
 
     def __init__(
@@ -112,17 +147,20 @@ class RGCNLayer(RelationalLayer):
         out_dim: int,
         *,
         num_bases: int | None = None,
+        num_blocks: int | None = None,
         self_loop: bool = True,
+        edge_dropout: float = 0.0,
     ) -> None:
-        super().__init__(ntypes, etypes, out_dim, self_loop)
-        self.relations = RelationMatrices(len(etypes), in_dim, out_dim, num_bases)
+        super().__init__(ntypes, etypes, out_dim, self_loop, edge_dropout)
+        self.relations = RelationMatrices(len(etypes), in_dim, out_dim, num_bases, num_blocks)
         self.loop = glorot(len(ntypes), in_dim, out_dim) if self_loop else None
 
     def _sent(self, block: Block, rows: Mapping[str, Tensor]) -> Tensor:
         everything = torch.cat([rows[ntype] for ntype in self.ntypes])
         edges = block.relations
-        met = mean_neighbours(everything, edges.pairs).split(edges.counts)  # first, as there are fewer pairs than edges
-        return torch.cat([mean @ matrix for mean, matrix in zip(met, self.relations().unbind(), strict=True)])
+        met = mean_neighbours(everything, self._carrying(edges.pairs)).split(edges.counts)  # fewer pairs than edges
+        matrices = self.relations().unbind()
+        return torch.cat([transformed(mean, matrix) for mean, matrix in zip(met, matrices, strict=True)])
 
     def _own(self, ntype: str, rows: Tensor) -> Tensor:
         assert self.loop is not None
@@ -141,7 +179,7 @@ class EntityLayer(RelationalLayer):
         in_dim: I, of the types with features.
         out_dim: O.
         learned: The node types whose rows are tables of ``RGCNConfig.learned_width``.
-        config: ``inputs``, ``num_bases`` and ``self_loop``.
+        config: ``inputs``, ``num_bases``, ``num_blocks``, ``self_loop`` and ``edge_dropout``.
     """
 
     def __init__(
@@ -153,10 +191,11 @@ class EntityLayer(RelationalLayer):
         learned: Collection[str],
         config: RGCNConfig,
     ) -> None:
-        super().__init__(ntypes, etypes, out_dim, config.self_loop)
+        super().__init__(ntypes, etypes, out_dim, config.self_loop, config.edge_dropout)
         self._learned, self._width = frozenset(learned), out_dim
         given = [etype for etype in self.etypes if etype[0] not in self._learned]
-        self.relations = RelationMatrices(len(given), in_dim, out_dim, config.num_bases) if given else None
+        matrices = in_dim, out_dim, config.num_bases, config.num_blocks
+        self.relations = RelationMatrices(len(given), *matrices) if given else None
         self._known = [ntype for ntype in self.ntypes if ntype not in self._learned]
         self.loop = glorot(len(self._known), in_dim, out_dim) if config.self_loop and self._known else None
         self.mix = None
@@ -177,10 +216,12 @@ class EntityLayer(RelationalLayer):
             if places
         }
         sent = [
-            next(taken[etype[0]]) if etype[0] in taken else rows[etype[0]].index_select(0, places) @ next(matrices)
+            next(taken[etype[0]])
+            if etype[0] in taken
+            else transformed(rows[etype[0]].index_select(0, places), next(matrices))
             for etype, places in zip(self.etypes, senders.rows, strict=True)
         ]
-        return mean_neighbours(torch.cat(sent), senders.edges)
+        return mean_neighbours(torch.cat(sent), self._carrying(senders.edges))
 
     def _mixes(self) -> dict[str, Tensor | None]:
         """The coefficients of the relations that leave each learned type, (R of the type, B)."""

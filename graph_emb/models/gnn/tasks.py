@@ -1,4 +1,4 @@
-"""Tasks of a graph network: the classes of the nodes of a type, or edges among pairs of nodes."""
+"""Tasks of a graph network: the classes of the nodes of a type, edges among pairs of nodes, or triples."""
 
 # N nodes, R nodes of a rank, C classes or tasks, E edges.
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
 from graph_emb.evaluate.link_prediction import measure
 from graph_emb.evaluate.ranks import CLASS_METRICS, accuracy
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from graph_emb.transport.process_group import ProcessGroup
 
@@ -243,3 +244,37 @@ class LinkTask:
     def has_valid(self) -> bool:
         """Whether there is a validation part, by which an epoch is chosen."""
         return "valid" in self.split
+
+
+@dataclass(frozen=True, eq=False)
+class TripleTask:
+    """Triples of a knowledge graph, true ones against those with another head or tail.
+
+    Attributes:
+        triples: With its parts; entity n is node n of the graph along which messages go, which holds the training
+            triples, ``graph_emb.graph.views.message_graph`` for example.
+    """
+
+    triples: KnowledgeGraph
+
+    @property
+    def has_valid(self) -> bool:
+        """Whether there is a validation part, by which an epoch is chosen."""
+        return "valid" in self.triples.parts
+
+    def target_of(self, num_nodes: Mapping[str, int]) -> str:
+        """The node type of the entities, given the number of nodes of each type.
+
+        Raises:
+            ConfigError: there are several types.
+            ShapeError: another number of nodes than of entities.
+        """
+        if len(num_nodes) != 1:
+            raise ConfigError(f"the graph has {len(num_nodes)} node types; triples take one, of all entities")
+        ((ntype, num),) = num_nodes.items()
+        if num != self.triples.num_entities:
+            raise ShapeError(f"the graph has {num} nodes, its triples {self.triples.num_entities} entities")
+        return ntype
+
+
+Task = NodeTask | LinkTask | TripleTask

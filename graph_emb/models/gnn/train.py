@@ -4,37 +4,34 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.embedding import DistEmbedding
-from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_of
 from graph_emb.graph.typed import HeteroGraph
-from graph_emb.models.epochs import Evaluation, TrainingResult, Values, run_epochs
+from graph_emb.models.epochs import Evaluation, TrainingResult, run_epochs
 from graph_emb.models.gnn.config import GNNConfig, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.networks import RGCN, SAGE
-from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask
-from graph_emb.models.gnn.trainer import InputRows, Trainer, WeightAverage, group_of_trainers
-from graph_emb.models.links.training import (
-    CHUNK,
-    FrozenRows,
-    LinkPredictor,
-    LinkPredictorConfig,
-    negative_draw,
-    score_links,
+from graph_emb.models.gnn.objectives import (
+    LinkTraining,
+    NodeClassTraining,
+    Objective,
+    TripleDecoder,
+    TripleTraining,
 )
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, TripleTask
+from graph_emb.models.gnn.trainer import InputRows, Trainer, WeightAverage, group_of_trainers
+from graph_emb.models.links.training import LinkPredictor, LinkPredictorConfig
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
-from graph_emb.transport.process_group import DataParallel, ProcessGroup
+from graph_emb.transport.process_group import ProcessGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,19 +39,23 @@ class GNNResult(TrainingResult):
     """A trained network; network and tables are as they were after the last epoch, or their averages until then.
 
     Attributes:
-        model: The network; of link prediction a module with ``encoder`` and ``predictor``.
+        model: The network; of link prediction a module with ``encoder`` and ``predictor``, of triples with ``encoder``
+            and ``decoder``.
         tables: The learnable inputs by node type.
         interrupted: Whether Ctrl-C ended the training; the history may then be empty.
+        ranked: Of triples the rows of the best evaluation, by which they are ranked: the network's of the entities,
+            shape (E, O), and the decoder's of the relations, (R, W). None on every rank but the first.
     """
 
     model: nn.Module
     tables: dict[str, DistEmbedding]
     interrupted: bool = False
+    ranked: tuple[Tensor, Tensor] | None = None
 
 
 def train_rgcn(
     graph: HeteroGraph | OwnEdges,
-    task: NodeTask,
+    task: NodeTask | TripleTask,
     config: RGCNConfig | None = None,
     *,
     features: Mapping[str, Any] | None = None,
@@ -67,7 +68,7 @@ def train_rgcn(
     on_evaluation: Callable[[Evaluation], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
 ) -> GNNResult:
-    """R-GCN that classifies the nodes of one type; every node type without features gets a learnable table.
+    """R-GCN for the classes of one node type, or for triples; every node type without features gets a learnable table.
 
     Messages follow the edges: add the reverse types first (``read(graph, reverse_types=True)``).
     Evaluation computes the whole graph.
@@ -81,7 +82,7 @@ def train_rgcn(
 
     Args:
         graph: Node and edge types. Its node data is not read: give features and labels here. Or this rank's part.
-        task: The node type, its labels and split.
+        task: The node type, its labels and split; or triples, whose entities are the nodes of the only type.
         config: The recipe.
         features: By node type, shape (nodes, any width), floating, torch or numpy.
         policies: Partition policies by node type, which say who owns a row and trains on a node; ids stay the graph's.
@@ -115,17 +116,22 @@ def train_rgcn(
         (['item', 'user'], {'accuracy': 1.0})
     """
     config = config or RGCNConfig()
-    if task.ntype not in graph.num_nodes:
-        raise unknown_name("node type", task.ntype, graph.num_nodes)
+    if isinstance(task, TripleTask):
+        target, out_dim = task.target_of(graph.num_nodes), config.hidden_dim
+    else:
+        target, out_dim = task.ntype, task.num_outputs
+        config.check_classes()
+    if target not in graph.num_nodes:
+        raise unknown_name("node type", target, graph.num_nodes)
 
     config.check_inputs(features or {})
 
     def build(inputs: InputRows) -> nn.Module:
-        return RGCN(graph.ntypes, graph.etypes, inputs.widths, task.num_outputs, config, set(inputs.tables))
+        return RGCN(graph.ntypes, graph.etypes, inputs.widths, out_dim, config, set(inputs.tables))
 
     return fit(
         build,
-        task.ntype,
+        target,
         task,
         graph,
         config,
@@ -217,7 +223,7 @@ def train_sage(
 def fit(
     build: Callable[[InputRows], nn.Module],
     target: str,
-    task: NodeTask | LinkTask,
+    task: Task,
     graph: HeteroGraph | OwnEdges,
     config: GNNConfig,
     *,
@@ -264,10 +270,12 @@ def fit(
         if config.ema_decay:
             trainer.average = WeightAverage(training.networks, inputs, config.ema_decay)
         begun = None if checkpoints is None else _start(checkpoints, trainer, model)
+        if checkpoints is not None and isinstance(training, TripleTraining):
+            training.keep_best_in(checkpoints.folder, begun)
 
         def epoch(number: int) -> float:
             trainer.start_epoch(number)
-            loss = training.epoch()
+            loss = training.epoch(number)
             if trainer.average is not None:
                 trainer.average.add()
             return loss
@@ -293,12 +301,13 @@ def fit(
                 on_interrupt=None if several else partial(interrupts.append, True),
                 stops=stops,
             )
+        ranked = training.best_rows() if isinstance(training, TripleTraining) else None
     if checkpoints is not None:
         checkpoints.finish()
     if trainer.average is not None:
         trainer.average.take_over()
     num_parameters = inputs.num_parameters + sum(parameter.numel() for parameter in model.parameters())
-    return GNNResult(history, num_parameters, seconds, model, inputs.tables, bool(interrupts))
+    return GNNResult(history, num_parameters, seconds, model, inputs.tables, bool(interrupts), ranked)
 
 
 def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
@@ -307,7 +316,7 @@ def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module)
     if optimizer is None:
         raise ConfigError("checkpoints keep the tables of a training; every node type has features, none learns")
     generators = {"batches": trainer.generator, "dropout": torch.default_generator}
-    if isinstance(model, nn.ModuleDict):
+    if isinstance(model, nn.ModuleDict) and "predictor" in model:
         generators["predictor"] = cast(LinkPredictor, model["predictor"]).generator
     tables = list(trainer.inputs.tables.values())
     if trainer.average is not None:
@@ -319,12 +328,18 @@ def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module)
 
 
 def _objective(
-    trainer: Trainer, network: nn.Module, task: NodeTask | LinkTask, num_nodes: int, seed: int
+    trainer: Trainer, network: nn.Module, task: Task, num_nodes: int, seed: int
 ) -> tuple[Objective, nn.Module]:
     """The training of a task, and all networks that it trains as one module."""
     if isinstance(task, NodeTask):
         return NodeClassTraining(trainer, task), network
     config = trainer.config
+    if isinstance(task, TripleTask):
+        assert isinstance(config, RGCNConfig)
+        decoder = TripleDecoder(task.triples.num_relations, config).to(trainer.device)
+        return TripleTraining(trainer, task, decoder, config, seed), nn.ModuleDict(
+            {"encoder": network, "decoder": decoder}
+        )
     assert isinstance(config, SAGEConfig)
     sizes = LinkPredictorConfig(
         hidden_dim=config.hidden_dim, num_layers=config.predictor_layers, dropout=config.dropout
@@ -332,155 +347,3 @@ def _objective(
     predictor = LinkPredictor(config.hidden_dim, sizes, seed=seed).to(trainer.device)
     training = LinkTraining(trainer, task, predictor, num_nodes, config)
     return training, nn.ModuleDict({"encoder": network, "predictor": predictor})
-
-
-class Objective(ABC):
-    """Epochs over the training nodes or edges, of which a rank trains those that it owns.
-
-    A step's nodes or edges, and their negatives, follow from the seed alone: any number of ranks shares the same ones.
-
-    Args:
-        trainer: The network and its inputs.
-        items: Their numbers, shape (E,).
-        owned: Places of those that this rank trains on.
-        networks: All that the steps train.
-    """
-
-    def __init__(self, trainer: Trainer, items: Tensor, owned: Tensor, *networks: nn.Module) -> None:
-        self._trainer, self._items, self.networks = trainer, items, networks
-        self._owned = torch.zeros(len(items), dtype=torch.bool).index_fill_(0, owned, True)
-        self._rows: Any = None  # of the last evaluation: valid and test share them
-
-    def epoch(self) -> float:
-        """One pass; the mean loss over all ranks' nodes or edges."""
-        trainer = self._trainer
-        self._rows = None
-        loss_sum = 0.0
-        for network in self.networks:
-            network.train()
-        for places in trainer.batches(len(self._items)):
-            loss_sum += self._backward(self._items[places], self._owned[places])
-            trainer.step(*self.networks)
-        return trainer.total(loss_sum)[0] / len(self._items)
-
-    @abstractmethod
-    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
-        """Gradients of the mean loss of a step's nodes or edges (B,) as far as this rank owns them; returns the sum.
-
-        Args:
-            numbers: Of all ranks.
-            owned: Which of them are this rank's, bool.
-        """
-
-    @abstractmethod
-    def evaluate(self, part: str) -> Values:
-        """The task's metrics of a part, from whole neighbourhoods."""
-
-
-class NodeClassTraining(Objective):
-    """Epochs over the training nodes that this rank owns.
-
-    Args:
-        trainer: The network and its inputs.
-        task: Labels and split.
-    """
-
-    def __init__(self, trainer: Trainer, task: NodeTask) -> None:
-        nodes = task.nodes["train"]
-        if isinstance(task, OwnNodeTask):
-            owned = task.places
-            nodes = torch.zeros(task.sizes["train"], dtype=torch.int64).index_copy_(0, owned, nodes)
-        else:
-            owned = trainer.owned(nodes)
-        super().__init__(trainer, nodes, owned, trainer.network.module)
-        self._task = task
-
-    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
-        own = numbers[owned]
-        rows = self._trainer.compute(own + self._trainer.first_row, repeated=self._trainer.config.batch_size is None)
-        loss = self._task.loss(rows, own)
-        (loss / len(numbers)).backward()
-        return loss.item()
-
-    def evaluate(self, part: str) -> Values:
-        """See ``Objective.evaluate``."""
-        if self._rows is None:
-            self._rows = self._trainer.own_rows()
-        return self._trainer.agreed(self._task.measure(self._rows, part))
-
-
-class LinkTraining(Objective):
-    """Epochs over the training edges whose first end this rank owns, each with as many negatives.
-
-    The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, as in ``train_link_predictor``.
-
-    Args:
-        trainer: The network and its inputs.
-        task: The split.
-        predictor: On the network's rows.
-        num_nodes: N.
-        config: The recipe.
-    Raises:
-        DataError: a part of the split is missing, empty, or names unknown nodes.
-        ShapeError: a table of another shape.
-    """
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        task: LinkTask,
-        predictor: LinkPredictor,
-        num_nodes: int,
-        config: SAGEConfig,
-    ) -> None:
-        edges = pairs_of(task.split, "train", "edge", num_nodes)
-        super().__init__(
-            trainer, torch.arange(len(edges)), trainer.owned(edges[:, 0]), trainer.network.module, predictor
-        )
-        self._task, self._edges = task, edges
-        self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")[not task.has_valid :]}
-        self._draw = negative_draw(config.negatives, task.split, num_nodes)
-        self._network = predictor
-        self._predictor = DataParallel(predictor, trainer.group)
-        self._precision = getattr(torch, config.precision)
-        trainer.optimizers.append(
-            torch.optim.Adam(predictor.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
-        )
-
-    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
-        trainer, edges, count = self._trainer, self._edges[numbers], len(numbers)
-        negatives = self._draw(numbers, edges, trainer.generator)
-        pairs = torch.cat([edges[owned], negatives[owned]])
-        sign = torch.ones(len(pairs), device=trainer.device)
-        sign[len(pairs) // 2 :] = -1.0
-        if trainer.samples:
-            nodes, places = torch.unique(pairs, return_inverse=True)
-            rows = trainer.compute(trainer.rows_of(nodes))
-        else:
-            places, rows = pairs, trainer.compute_all()
-        # Chunks of the predictor's activations stay in the cache; their gradients add up.
-        leaf = rows.detach().requires_grad_()
-        row_grads = torch.zeros_like(leaf)
-        chunks = list(zip(places.to(trainer.device).split(CHUNK), sign.split(CHUNK), strict=True))
-        loss_sum = 0.0
-        for chunk, chunk_sign in chunks[:-1]:
-            with self._predictor.apart():
-                loss_sum += self._chunk(leaf, row_grads, chunk, chunk_sign, count)
-        loss_sum += self._chunk(leaf, row_grads, *chunks[-1], count)
-        rows.backward(row_grads)
-        return loss_sum
-
-    def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
-        with torch.autocast(rows.device.type, self._precision, enabled=self._precision is not torch.float32):
-            logits = self._predictor(rows, chunk, row_grads)
-        loss = -F.logsigmoid(sign * logits.float()).sum()
-        (loss / count).backward()
-        return loss.item()
-
-    def evaluate(self, part: str) -> Values:
-        """See ``Objective.evaluate``."""
-        if self._rows is None:
-            self._rows = FrozenRows(self._trainer.final_rows().to(self._trainer.device))
-        model, rows = cast(LinkPredictor, self._trainer.evaluated(self._network)), self._rows
-        ranks = self._parts[part].ranks(lambda pairs: score_links(model, rows, pairs))
-        return self._trainer.agreed(metric_values(ranks, self._task.metrics))

@@ -290,8 +290,7 @@ class _KGETraining:
         chosen = np.sort(order[: self.model.config.valid_triples or None])
         if self.transport.rank:
             return chosen, []
-        everything = self.graph.all_triples()
-        return chosen, [KnownAnswers.of(everything, side, self.graph.num_relations) for side in (HEAD, TAIL)]
+        return chosen, KnownAnswers.of_all(self.graph)
 
     def _validate(self, epoch: int) -> float | None:
         """The validation's MRR if one is due; all ranks agree on whether it ends the training."""

@@ -1,4 +1,4 @@
-"""R-GCN and GraphSAGE: graph networks whose inputs are tables that learn, for node classes and links."""
+"""R-GCN and GraphSAGE: graph networks whose inputs are tables that learn, for node classes, links and triples."""
 
 from __future__ import annotations
 
@@ -9,21 +9,34 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import torch_threads
+from graph_emb.evaluate.triple_ranks import check_candidates
 from graph_emb.formats.embedding_files import Embeddings, all_rows
+from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.readers import read_graph
+from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
-from graph_emb.graph.views import PlainDataset, classes_of, labelled_type, plain_dataset, typed_nodes
+from graph_emb.graph.views import (
+    classes_of,
+    is_plain,
+    knowledge_graph,
+    labelled_type,
+    message_graph,
+    plain_dataset,
+    typed_nodes,
+)
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.run import own_parts, parallel
 from graph_emb.run.evaluation import Finding, SeedsResult, each_seed
+from graph_emb.run.families.kge import JUDGED, described, judge_triples, tables_of
 from graph_emb.run.family import Family, Trained, TrainingJob
-from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out
+from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
@@ -47,18 +60,20 @@ class GNNData:
     Attributes:
         name: As the data set is called.
         graph: Messages follow its edges. With ``parts``: types and numbers of nodes, and no edges.
-        task: Classes or links; None: trainers read labels and split with their nodes.
+        task: Classes, links or triples; None: trainers read labels and split with their nodes.
         features: By node type.
         counts: Edges that were merged, added and held out.
         parts: The partition that is the data set, of which each trainer reads its own parts.
+        typed: The entities of triples with the types and ids that the data set gives them, where it has several types.
     """
 
     name: str
     graph: HeteroGraph
-    task: NodeTask | LinkTask | None
+    task: Task | None
     features: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     parts: PartitionedGraph | None = None
+    typed: HeteroGraph | None = None
 
     def ids(self, ntype: str) -> np.ndarray | None:
         """Original ids of the nodes of a type, (N,); None: 0 .. N - 1."""
@@ -79,12 +94,12 @@ class Held:
     """
 
     graph: HeteroGraph | OwnEdges
-    task: NodeTask | LinkTask
+    task: Task
     features: Mapping[str, Any]
     policies: Mapping[str, PartPolicy]
 
 
-MESSAGE_KINDS = (NodeTask, LinkTask)
+MESSAGE_KINDS = (NodeTask, LinkTask, TripleTask, KnowledgeGraph, GivenNegatives)
 """The classes of what the first rank tells the others."""
 
 
@@ -99,7 +114,11 @@ class GNNFamily(Family):
     @cached_property
     def _parts(self) -> PartitionedGraph | None:
         """The partition of which each trainer reads its own parts; None: the first one reads the data set."""
-        return own_partition(self.config)
+        found = own_partition(self.config)
+        if found is None or not isinstance(self.model, RGCNConfig) or self.config.dataset.labels is not None:
+            return found
+        kinds, _ = own_parts.data_of(found, dict.fromkeys(found.ntypes, (0, 0)))
+        return found if kinds.labels or not (len(found.ntypes) == 1 < len(found.etypes)) else None  # else of triples
 
     def load(self) -> GNNData:
         """Graph, task and features; on trainers that read their own parts the kinds that these have."""
@@ -108,7 +127,7 @@ class GNNFamily(Family):
             data = replace(data, features={})
         self._check(data)
         rows = sum(num for ntype, num in data.graph.num_nodes.items() if ntype not in data.features)
-        averages, width = int(self.model.ema_decay > 0), self.num_saved(data) / max(1, rows)
+        averages, width = int(self.model.ema_decay > 0), self._num_learned(data) / max(1, rows)
         check_memory(rows, 1, self.model, averages=averages, width=width)
         return data
 
@@ -136,13 +155,42 @@ class GNNFamily(Family):
     def _load_whole(self) -> GNNData:
         section = self.config.dataset
         dataset = read_own(section)
-        if isinstance(self.model, SAGEConfig) and (dataset.link_split is not None or section.test_edges is not None):
-            for name in ("labels", "split"):
-                if value := getattr(section, name):
-                    raise ConfigError(f"dataset.{name} = {value} has no effect on links, which sage predicts here")
-            return _links(with_held_out(plain_dataset(dataset), section, self.config.seed), self.model.metrics)
-        nodes = typed_nodes(with_files(dataset, section), merge_within=self._merge_within)
-        return GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
+        if not self._predicts_edges(dataset):
+            nodes = typed_nodes(with_files(dataset, section), merge_within=self._merge_within)
+            return GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
+        for name in ("labels", "split"):
+            if value := getattr(section, name):
+                what = f"links, which {self.model.name} predicts here"
+                raise ConfigError(f"dataset.{name} = {value} has no effect on {what}")
+        return self._triples(dataset) if isinstance(self.model, RGCNConfig) else self._links(dataset)
+
+    def _predicts_edges(self, dataset: Dataset) -> bool:
+        """Whether edges are predicted, not classes of nodes: held-out ones, or those of a graph of relations alone."""
+        if self.config.dataset.test_edges is not None:
+            return True
+        if not isinstance(self.model, RGCNConfig):
+            return dataset.link_split is not None
+        classes = self.config.dataset.labels is not None or dataset.labels
+        return not classes and (
+            dataset.triples is not None or (len(dataset.graph.ntypes) == 1 and not is_plain(dataset))
+        )
+
+    def _links(self, dataset: Dataset) -> GNNData:
+        """A data set with held-out edges: messages along and against its training edges."""
+        plain = with_held_out(plain_dataset(dataset), self.config.dataset, self.config.seed)
+        metrics = self.model.metrics or LINK_METRICS.get(plain.name, LinkTask.metrics)
+        features = {} if plain.features is None else {NODE_TYPE: plain.features.astype(np.float32)}
+        assert plain.link_split is not None
+        task = LinkTask(plain.link_split, metrics)
+        return GNNData(plain.name, read_graph(plain.graph), task, features, plain.counts)
+
+    def _triples(self, dataset: Dataset) -> GNNData:
+        """A knowledge graph: messages along and against its training triples."""
+        graph, counts = with_held_out_triples(knowledge_graph(dataset), self.config.dataset)
+        check_candidates(graph, JUDGED, self.model.candidates)
+        typed = None if graph.entity_types is None else dataset.graph
+        messages = message_graph(graph, merge_within=self.model.within_types is not None)
+        return GNNData(graph.name, messages, TripleTask(graph), counts=counts, typed=typed)
 
     def _check(self, data: GNNData) -> None:
         try:
@@ -154,6 +202,8 @@ class GNNFamily(Family):
             raise ConfigError(f"{data.name} has {len(data.graph.edges)} edge types, and sage takes one; take rgcn")
         if isinstance(self.model, RGCNConfig):
             self.model.check_inputs(data.features)
+            if not isinstance(data.task, TripleTask):
+                self.model.check_classes()
         if isinstance(self.model, SAGEConfig) and not isinstance(data.task, LinkTask):
             for name in SAGEConfig.for_links:
                 value = getattr(self.model, name)
@@ -166,6 +216,8 @@ class GNNFamily(Family):
 
     def describe(self, dataset: GNNData) -> dict[str, Any]:
         """Name and counts."""
+        if isinstance(dataset.task, TripleTask):
+            return described(dataset.task.triples, dataset.counts)
         graph = dataset.graph
         return {
             "name": dataset.name,
@@ -178,7 +230,14 @@ class GNNFamily(Family):
         }
 
     def num_saved(self, dataset: GNNData) -> int:
-        """A row for each node without features."""
+        """A row for each node without features; of triples one for each entity and each relation."""
+        if isinstance(dataset.task, TripleTask):
+            triples = dataset.task.triples
+            return (triples.num_entities + triples.num_relations) * self.model.hidden_dim
+        return self._num_learned(dataset)
+
+    def _num_learned(self, dataset: GNNData) -> int:
+        """Numbers in all tables."""
         graph, width = dataset.graph, self.model.learned_width
         return sum(n * width(t, graph.etypes) for t, n in graph.num_nodes.items() if t not in dataset.features)
 
@@ -212,11 +271,12 @@ class GNNFamily(Family):
             return Held(dataset.graph, dataset.task, dataset.features, {})
         if self._parts is not None:
             return self._read_own(self._parts, dataset, ranks)
-        whole = None
+        whole = typed = None
         if dataset is not None:
+            typed = dataset.typed
             columns = {ntype: {own_parts.FEATURES: _floats(rows)} for ntype, rows in dataset.features.items()}
             whole = replace(dataset.graph, node_data=columns, edge_data={})
-        with parallel.parts_for(ranks, self.config, whole) as (parts, _):
+        with parallel.parts_for(ranks, self.config, whole, typed=typed) as (parts, _):
             own = own_parts.own_edges(parts, ranks)
             _, features = own_parts.data_of(parts, own.ranges)
             policies = {ntype: parts.policy(ntype) for ntype in parts.ntypes}
@@ -278,28 +338,30 @@ class GNNFamily(Family):
             for ntype in dataset.graph.num_nodes:
                 if (ids := dataset.ids(ntype)) is not None:
                     save_ids(checkpoints.folder, ntype, ids)
-        if isinstance(held.task, NodeTask) and isinstance(self.model, RGCNConfig):
+        if isinstance(self.model, RGCNConfig):
+            assert not isinstance(held.task, LinkTask)
             return train_rgcn(held.graph, held.task, self.model, **options)
+        assert not isinstance(held.task, TripleTask)
         return train_sage(held.graph, held.task, self.model, **options)
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""
-        kind = "link prediction" if isinstance(dataset.task, LinkTask) else "node classes"
+        task, findings = dataset.task, []
+        if isinstance(task, TripleTask):
+            recipe = self.model
+            findings = judge_triples(trained.tables, task.triples, recipe.decoder_settings, recipe, self.config.seed)
+        kind = {LinkTask: "link prediction", TripleTask: "triples"}.get(type(task), "node classes")
         chosen = "at the best validation value" if self._has_valid else "after the last epoch"
-        return [Finding("graph_network", f"{kind}, {chosen}", trained.model)]
-
-
-def _links(dataset: PlainDataset, metrics: tuple[str, ...] | None) -> GNNData:
-    """A data set with held-out edges: messages along and against its training edges."""
-    metrics = metrics or LINK_METRICS.get(dataset.name, LinkTask.metrics)
-    features = {} if dataset.features is None else {NODE_TYPE: dataset.features.astype(np.float32)}
-    assert dataset.link_split is not None
-    task = LinkTask(dataset.link_split, metrics)
-    return GNNData(dataset.name, read_graph(dataset.graph), task, features, dataset.counts)
+        return [Finding("graph_network", f"{kind}, {chosen}", trained.model), *findings]
 
 
 def _tables(dataset: GNNData | None, result: GNNResult) -> dict[str, Embeddings]:
-    """All rows of all tables on the rank that has the data; every rank calls it."""
+    """All rows of all tables on the rank that has the data; every rank calls it. Of triples those that rank them."""
+    if isinstance(result.model, nn.ModuleDict) and "decoder" in result.model:
+        if dataset is None or result.ranked is None:
+            return {}
+        assert isinstance(dataset.task, TripleTask)
+        return tables_of(dataset.task.triples, *result.ranked)
     found = {}
     for ntype, table in result.tables.items():
         rows = all_rows(table, wanted=dataset is not None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
@@ -14,6 +15,7 @@ from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
+from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.run.evaluation import Finding
@@ -45,14 +47,7 @@ class KGEFamily(Family):
 
     def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:
         """Name and counts."""
-        return {
-            "name": dataset.name,
-            "entities": dataset.num_entities,
-            "relations": dataset.num_relations,
-            "triples": len(dataset.train),
-            **{f"{part}_triples": len(triples) for part, triples in dataset.parts.items() if part != "train"},
-            **({"counts": self._counts} if self._counts else {}),
-        }
+        return described(dataset, self._counts)
 
     def num_saved(self, dataset: KnowledgeGraph) -> int:
         """Numbers of both tables."""
@@ -70,8 +65,8 @@ class KGEFamily(Family):
                 policy = policies[NODE_TYPE]
         assert graph is not None
         if job.checkpoints is not None and dataset is not None:
-            save_ids(job.checkpoints.folder, ENTITY, _ids(graph.entities, graph.num_entities))
-            save_ids(job.checkpoints.folder, RELATION, _ids(graph.relations, graph.num_relations))
+            save_ids(job.checkpoints.folder, ENTITY, entity_ids(graph))
+            save_ids(job.checkpoints.folder, RELATION, relation_ids(graph))
         result = train_kge(
             graph,
             self.model,
@@ -84,10 +79,7 @@ class KGEFamily(Family):
         )
         if result.entities is None or result.relations is None:
             return Trained({}, result.interrupted)
-        tables = {
-            ENTITY: Embeddings(result.entities.numpy(), _ids(graph.entities, graph.num_entities)),
-            RELATION: Embeddings(result.relations.numpy(), _ids(graph.relations, graph.num_relations)),
-        }
+        tables = tables_of(graph, result.entities, result.relations)
         return Trained(tables, result.interrupted, self._metrics(result))
 
     @property
@@ -98,21 +90,7 @@ class KGEFamily(Family):
 
     def judge(self, trained: Trained, dataset: KnowledgeGraph, *, progress: bool) -> list[Finding]:
         """Ranks of the held-out parts, by the data set's own rule."""
-        entities, relations = (torch.from_numpy(trained.tables[name].weights) for name in (ENTITY, RELATION))
-        findings = []
-        for part in JUDGED:
-            if part in dataset.parts:
-                ranks = rank_part(
-                    SCORERS[self.model.name](self.model),
-                    entities,
-                    relations,
-                    dataset,
-                    part,
-                    num_candidates=self.model.candidates,
-                    seed=self.config.seed,
-                )
-                findings.append(Finding(f"triples_{part}", f"ranks of the {part} triples", ranks))
-        return findings
+        return judge_triples(trained.tables, dataset, self.model, self.model, self.config.seed)
 
     def _metrics(self, result: KGEResult) -> dict[str, Any]:
         last = result.history[-1] if result.history else None
@@ -124,6 +102,56 @@ class KGEFamily(Family):
             "triples_per_second": round(last.triples / last.seconds) if last and last.seconds else None,
             "parameters": result.model.num_parameters,
         }
+
+
+def described(graph: KnowledgeGraph, counts: Mapping[str, int]) -> dict[str, Any]:
+    """The ``dataset`` section of a run on triples: name and counts."""
+    return {
+        "name": graph.name,
+        "entities": graph.num_entities,
+        "relations": graph.num_relations,
+        "triples": len(graph.train),
+        **{f"{part}_triples": len(triples) for part, triples in graph.parts.items() if part != "train"},
+        **({"counts": dict(counts)} if counts else {}),
+    }
+
+
+def tables_of(graph: KnowledgeGraph, entities: Tensor, relations: Tensor) -> dict[str, Embeddings]:
+    """Rows of all entities and relations, shapes (E, D) and (R, W), under their names."""
+    return {
+        ENTITY: Embeddings(entities.numpy(), entity_ids(graph)),
+        RELATION: Embeddings(relations.numpy(), relation_ids(graph)),
+    }
+
+
+def judge_triples(
+    tables: Mapping[str, Embeddings], graph: KnowledgeGraph, scorer: KGEConfig, recipe: TripleSettings, seed: int
+) -> list[Finding]:
+    """Ranks of the held-out parts, by the data set's own rule.
+
+    Args:
+        tables: Rows of entities and relations in the order of the graph.
+        scorer: Settings of the model that scores them.
+        recipe: How many candidates there are.
+        seed: Of sampled ones.
+    """
+    entities, relations = (torch.from_numpy(tables[name].weights) for name in (ENTITY, RELATION))
+    made, findings = SCORERS[scorer.name](scorer), []
+    for part in JUDGED:
+        if part in graph.parts:
+            ranks = rank_part(made, entities, relations, graph, part, num_candidates=recipe.candidates, seed=seed)
+            findings.append(Finding(f"triples_{part}", f"ranks of the {part} triples", ranks))
+    return findings
+
+
+def entity_ids(graph: KnowledgeGraph) -> np.ndarray:
+    """The names of the entities, or their numbers."""
+    return _ids(graph.entities, graph.num_entities)
+
+
+def relation_ids(graph: KnowledgeGraph) -> np.ndarray:
+    """The names of the relations, or their numbers."""
+    return _ids(graph.relations, graph.num_relations)
 
 
 def _shared(ranks: Trainers, graph: KnowledgeGraph | None) -> KnowledgeGraph:
@@ -140,7 +168,7 @@ def _shared(ranks: Trainers, graph: KnowledgeGraph | None) -> KnowledgeGraph:
 def _entities(graph: KnowledgeGraph) -> HeteroGraph:
     """The entities with an edge for each pair that a training triple joins, to be cut."""
     pairs = np.unique(graph.train[:, 0] * graph.num_entities + graph.train[:, 2])
-    ids = {} if graph.entities is None else {NODE_TYPE: _ids(graph.entities, graph.num_entities)}
+    ids = {} if graph.entities is None else {NODE_TYPE: entity_ids(graph)}
     edges = {EDGE_TYPE: np.divmod(pairs, graph.num_entities)}
     return HeteroGraph({NODE_TYPE: graph.num_entities}, edges, node_ids=ids, name=graph.name)
 

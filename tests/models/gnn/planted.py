@@ -1,9 +1,10 @@
-"""A graph of users and tags whose classes only the edges tell."""
+"""A graph of users and tags whose classes only the edges tell, links within groups, and triples of groups."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask
 
@@ -44,3 +45,16 @@ def planted_links(seed: int = 0) -> tuple[HeteroGraph, LinkTask]:
         "test": {"edge": test, "edge_neg": others[60:120]},
     }
     return HeteroGraph({"_N": 40}, {("_N", "_E", "_N"): (src, dst)}), LinkTask(split, ("rocauc", "hits@20"))
+
+
+def planted_triples(seed: int = 0) -> KnowledgeGraph:
+    """30 entities of three groups: relation 0 joins those of a group, 1 those of the first two; some are held out."""
+    rng = np.random.default_rng(seed)
+    heads, tails = (ends.ravel() for ends in np.meshgrid(np.arange(30), np.arange(30)))
+    groups = heads % 3, tails % 3
+    within, across = groups[0] == groups[1], np.minimum(*groups) * 2 + np.maximum(*groups) == 1
+    found = [np.stack([heads, np.full(len(heads), r), tails], 1)[own] for r, own in ((0, within), (1, across))]
+    triples = rng.permutation(np.concatenate(found))[:300]
+    return KnowledgeGraph(
+        "planted", 30, 2, dict(zip(("train", "valid", "test"), np.split(triples, [220, 260]), strict=True))
+    )

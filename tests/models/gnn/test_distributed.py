@@ -17,13 +17,15 @@ import partition
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.graph.original_ids import ArrayIds
 from graph_emb.graph.partition_book import RangeBook
+from graph_emb.graph.views import message_graph
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.tasks import TripleTask
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.run.own_parts import FEATURES, data_of, own_edges
 from graph_emb.run.parallel import Trainers
 from graph_emb.transport.process_group import ProcessGroup
 from partition.partitioned import PartPolicy
-from tests.models.gnn.planted import planted, planted_links
+from tests.models.gnn.planted import planted, planted_links, planted_triples
 from tests.ranks import Ranks
 from tests.transport.kvstore.cluster import Cluster
 
@@ -68,16 +70,18 @@ def learn(
 ) -> Any:
     """Train on the whole graph, or on the part of it that a trainer owns."""
     graph: Any
-    graph, task = planted_links() if links else planted()
+    graph, task = planted_task(config, links)
     book = RangeBook([0, 30, 120])  # uneven parts, of users in another order than the graph's
-    policies: Any = None if links else {"user": PartPolicy("node~user", book, ArrayIds(ORDER, len(ORDER)))}
+    policies: Any = (
+        None if "user" not in graph.num_nodes else {"user": PartPolicy("node~user", book, ArrayIds(ORDER, len(ORDER)))}
+    )
     given: dict[str, np.ndarray] = {"tag": planted_features()} if features else {}
     if own is not None:
         held = partition.load(str(parts))
         graph = own_edges(held, own)
         _, given = data_of(held, graph.ranges)
         policies = {ntype: held.policy(ntype) for ntype in held.ntypes}
-    train: Any = train_sage if links else train_rgcn
+    train: Any = train_sage if isinstance(config, SAGEConfig) else train_rgcn
     result = train(graph, task, config, group=group, policies=policies, features=given, seed=seed)
     rows = {}
     for ntype, table in result.tables.items():
@@ -87,10 +91,20 @@ def learn(
     return [e.as_dict() for e in result.history], rows, dense
 
 
+def planted_task(config: Any, links: bool) -> Any:
+    if links and isinstance(config, RGCNConfig):
+        return message_graph(planted_triples()), TripleTask(planted_triples())
+    return planted_links() if links else planted()
+
+
 STEPS = {
     "whole": (EXACT, False),
     "sampled": (EXACT.replace(fanouts=(4, 4), batch_size=17, epochs=3), False),
     "links": (LINKS.replace(dropout=0.0, epochs=2, eval_every=1), True),
+    "triples": (
+        EXACT.replace(batch_size=64, num_blocks=2, chunk_size=16, num_negatives=8, lr=0.01, epochs=3, fanouts=(3, 3)),
+        True,
+    ),
 }
 """Without dropout, whose draws are each rank's own."""
 
@@ -104,7 +118,17 @@ def test_two_ranks_take_the_steps_of_one(two_ranks: Ranks, steps: str) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "num_ranks"),
-    [("sampled", 2), ("sampled", 3), ("whole", 2), ("links", 2), ("features", 3), ("average", 2), ("basis", 2)],
+    [
+        ("sampled", 2),
+        ("sampled", 3),
+        ("whole", 2),
+        ("links", 2),
+        ("features", 3),
+        ("average", 2),
+        ("basis", 2),
+        ("triples", 2),
+        ("triples", 3),
+    ],
 )
 def test_ranks_with_a_part_of_the_graph_take_the_steps_of_one(
     two_ranks: Ranks, tmp_path: Path, steps: str, num_ranks: int
@@ -115,7 +139,7 @@ def test_ranks_with_a_part_of_the_graph_take_the_steps_of_one(
         config = config.replace(inputs="basis", num_bases=3)
     if steps == "average":
         config = config.replace(ema_decay=0.5)
-    graph, features = (planted_links() if links else planted())[0], steps == "features"
+    graph, features = planted_task(config, links)[0], steps == "features"
     if features:
         graph = replace(graph, node_data={"tag": {FEATURES: planted_features()}})
     parts = partition.build(graph, 4, "random", seed=1, out=tmp_path / "parts", report=False).path

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graph_emb.core.errors import ConfigError
 from graph_emb.models.gnn.config import RGCNConfig
 from graph_emb.models.gnn.networks import RGCN, SAGELayer
 from graph_emb.models.gnn.relational import EntityLayer, RelationMatrices, RGCNLayer
@@ -36,6 +37,42 @@ def test_bases_are_shared_by_the_relations() -> None:
     )
     assert sum(p.numel() for p in matrices.parameters()) == 2 * 4 * 3 + 5 * 2
     assert RelationMatrices(5, 4, 3, num_bases=5).mix is None
+
+
+def test_blocks_are_the_diagonal_of_each_relations_matrix() -> None:
+    """The paper's block decomposition: what lies outside the blocks is 0."""
+    layer = RGCNLayer(["a", "b"], [LIKES, OWNS], 4, 6, num_blocks=2, self_loop=False)
+    assert layer.relations().shape == (2, 2, 2, 3)
+    full = RGCNLayer(["a", "b"], [LIKES, OWNS], 4, 6, self_loop=False)
+    full.relations.bases.data = torch.stack([torch.block_diag(*blocks) for blocks in layer.relations()]).detach()
+    (block,) = whole_graph(tiny(), 1).blocks
+    rows = {"a": torch.randn(2, 4), "b": torch.randn(3, 4)}
+    for ntype, found in layer(block, rows).items():
+        torch.testing.assert_close(found, full(block, rows)[ntype])
+    with pytest.raises(ConfigError, match="num_blocks = 4 does not divide a layer's widths 4 and 6"):
+        RelationMatrices(2, 4, 6, num_blocks=4)
+
+
+@pytest.mark.parametrize("inputs", ["table", "onehot"])
+def test_dropped_edges_carry_no_message_in_training(inputs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """a0 and a1 like b2: without the edge from a0 the mean is a1's message alone; evaluation takes all edges."""
+    config = RGCNConfig(dim=4, hidden_dim=4, inputs=inputs, edge_dropout=0.5, dropout=0.0, self_loop=False)
+    network = RGCN(["a", "b"], [LIKES, OWNS], {"a": 4, "b": 4}, 4, config, {"a", "b"})
+    layer = network.layers[0]
+    (block,) = whole_graph(tiny(), 1).blocks
+    widths = {t: config.learned_width(t, [LIKES, OWNS]) for t in ("a", "b")}
+    rows = {"a": torch.randn(2, widths["a"]), "b": torch.randn(3, widths["b"])}
+    layer.eval()
+    both = layer(block, rows)["b"][2]
+    edges = block.relations.pairs
+    assert edges.num_edges == 4, "by relation and destination: (a1, b0), (a0, b2), (a1, b2), (b2, b0)"
+    monkeypatch.setattr(torch, "rand", lambda *shape, **options: torch.tensor([0.0, 0.4, 0.5, 0.1]))
+    layer.train()
+    one = layer(block, {**rows, "a": torch.stack([rows["a"][1] * 7, rows["a"][1]])})["b"]
+    torch.testing.assert_close(one[2], layer.eval()(block, {**rows, "a": rows["a"][1].expand(2, -1)})["b"][2])
+    assert not torch.equal(one[2], both)
+    layer.train()
+    torch.testing.assert_close(one[0], layer.bias[1])  # a mean of no messages is 0
 
 
 ROWS = {"onehot": RGCNConfig(hidden_dim=3, inputs="onehot"), "basis": RGCNConfig(inputs="basis", num_bases=2)}

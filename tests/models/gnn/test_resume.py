@@ -10,9 +10,11 @@ import torch
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
+from graph_emb.graph.views import message_graph
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.tasks import TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
-from tests.models.gnn.planted import planted, planted_links
+from tests.models.gnn.planted import planted, planted_links, planted_triples
 
 RUNS = {
     "whole graph": lambda **how: train_rgcn(*planted(), RGCNConfig(epochs=6, patience=5), **how),
@@ -22,6 +24,14 @@ RUNS = {
     ),
     "links": lambda **how: train_sage(
         *planted_links(), SAGEConfig(dim=8, hidden_dim=8, epochs=6, batch_size=64, dropout=0.3), **how
+    ),
+    "triples": lambda **how: train_rgcn(
+        message_graph(planted_triples()),
+        TripleTask(planted_triples()),
+        RGCNConfig(
+            dim=8, hidden_dim=8, num_blocks=2, edge_dropout=0.4, epochs=6, batch_size=64, num_negatives=8, chunk_size=16
+        ),
+        **how,
     ),
     "averaged": lambda **how: train_sage(
         *planted_links(), SAGEConfig(dim=8, hidden_dim=8, epochs=6, eval_every=2, batch_size=64, ema_decay=0.8), **how
@@ -35,7 +45,8 @@ class Stop(Exception):
 
 def values(result: GNNResult) -> dict[str, Any]:
     tables = {name: table.weight[:] for name, table in result.tables.items()}
-    return {**tables, **result.model.state_dict()}
+    ranked = {} if result.ranked is None else dict(zip(("entities", "relations"), result.ranked, strict=True))
+    return {**tables, **ranked, **result.model.state_dict()}
 
 
 @pytest.fixture(autouse=True)

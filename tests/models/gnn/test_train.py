@@ -14,13 +14,15 @@ from torch.utils._pytree import tree_leaves
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.graph.typed import HeteroGraph
+from graph_emb.graph.views import message_graph
 from graph_emb.models.epochs import Evaluation
 from graph_emb.models.gnn import networks
 from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.tasks import LinkTask, NodeTask
-from graph_emb.models.gnn.train import NodeClassTraining, train_rgcn, train_sage
+from graph_emb.models.gnn.objectives import Objective
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, TripleTask
+from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.models.gnn.trainer import Trainer
-from tests.models.gnn.planted import planted, planted_links
+from tests.models.gnn.planted import planted, planted_links, planted_triples
 
 QUICK = RGCNConfig(epochs=30, lr=0.02, dropout=0.0)
 LINKS = SAGEConfig(dim=16, hidden_dim=16, epochs=40, batch_size=64, lr=0.02, dropout=0.2, clip_norm=None, patience=4)
@@ -165,13 +167,17 @@ def test_ctrl_c_keeps_what_was_trained(epoch: int) -> None:
 
 
 def test_ctrl_c_before_the_first_evaluation_keeps_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(self: NodeClassTraining) -> float:
+    def stop(self: Objective, number: int) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(NodeClassTraining, "epoch", stop)
+    monkeypatch.setattr(Objective, "epoch", stop)
     result = train_rgcn(*planted(), QUICK)
     assert (result.interrupted, result.history, result.as_dict()["metrics"]) == (True, (), {})
     assert set(result.tables) == {"user", "tag"}
+    triples = planted_triples()
+    ranked = train_rgcn(message_graph(triples), TripleTask(triples), RGCNConfig(hidden_dim=4)).ranked
+    assert ranked is not None
+    assert [rows.shape for rows in ranked] == [(30, 4), (2, 4)]
 
 
 def test_what_does_not_fit_the_graph_is_refused() -> None:

@@ -22,7 +22,7 @@ from graph_emb.models.kge import training
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import BEST_FILE, Batches, KGEResult, BestRows, train_kge, triple_weights
+from graph_emb.models.kge.training import BEST_FILE, Batches, BestRows, KGEResult, train_kge, triple_weights
 from graph_emb.sampling.known_triples import HEAD, TAIL, EntityParts
 from partition.partitioned import PartPolicy
 from tests.models.kge.references import ring

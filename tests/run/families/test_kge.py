@@ -79,6 +79,58 @@ def test_a_run_writes_both_tables_under_their_names(folder: Path, tmp_path: Path
     assert metrics["train"]["best_valid_mrr"] == max(line["valid_mrr"] for line in lines[1::2])
 
 
+GNN: dict[str, Any] = {
+    "dim": 8, "hidden_dim": 8, "num_negatives": 4, "chunk_size": 2, "batch_size": 8, "epochs": 4, "eval_every": 2,
+    "threads": 1, "model.l2": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "options"), [("complex", TINY), ("rgcn", GNN)])
+def test_a_run_is_ranked_again_as_its_training_did(
+    folder: Path, tmp_path: Path, model: str, options: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """eval link read two tables of triples as one of nodes, and refused them."""
+    run, judged = tmp_path / "run", tmp_path / "judged.json"
+    told = ge.pipeline(model, folder, out=run, **options).metrics["evaluation"]
+    assert main(["eval", "link", "--embeddings", str(run), "--json", str(judged)]) == 0
+    found = json.loads(judged.read_text())
+    assert found["task"] == "triples"
+    assert {part: found[part] for part in ("triples_valid", "triples_test")} == {
+        part: told[part] for part in ("triples_valid", "triples_test")
+    }
+    assert "filtered, both sides of 1 triples against all 12 entities" in capfd.readouterr().out
+    (tmp_path / "held.tsv").write_text("e8\tr0\te9\ne4\tr1\te6\n")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "train.txt").write_bytes((folder / "train.txt").read_bytes())
+    words = ["eval", "link", "--embeddings", str(run), "--dataset", str(whole)]
+    assert main([*words, "--test-edges", str(tmp_path / "held.tsv"), "--json", str(judged)]) == 0
+    assert json.loads(judged.read_text())["triples_test"]["num_triples"] == 2
+    for flags, message in (
+        (words, "whole has no held-out triples; give --dataset and --test-edges"),
+        ([*words, "--hits", "10"], "--hits 10 has no effect on a run of triples"),
+        (["eval", "link", "--embeddings", str(run), "--dataset", str(tmp_path / "held.tsv")], "are they of one graph?"),
+    ):
+        assert main(flags) != 0
+        assert message in capfd.readouterr().err
+
+
+def test_a_graph_network_learns_triples(folder: Path, tmp_path: Path) -> None:
+    """The rows that rank are written: the network's of the entities, the decoder's of the relations."""
+    result = ge.pipeline("rgcn", folder, out=tmp_path / "run", num_blocks=2, edge_dropout=0.3, **GNN)
+    assert load_embeddings(tmp_path / "run").weights.shape == (12, 8)
+    assert load_embeddings(tmp_path / "run" / "relation").weights.shape == (2, 8)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (metrics["dataset"]["triples"], metrics["dataset"]["test_triples"]) == (21, 1)
+    best = metrics["evaluation"]["graph_network"]["summary"]["mrr"]
+    for part in ("valid", "test"):
+        assert metrics["evaluation"][f"triples_{part}"]["both"]["mrr"]["realistic"] == best[part]["mean"]
+    assert result.embeddings is not None
+    assert sorted(result.embeddings.node_ids.tolist()) == sorted(f"e{n}" for n in range(12))
+    with pytest.raises(ge.ConfigError, match=r"dataset\.split = .* has no effect on links, which rgcn predicts here"):
+        ge.pipeline("rgcn", folder, split=str(folder / "test.txt"), **GNN)
+
+
 def test_the_evaluation_judges_the_best_rows(folder: Path) -> None:
     result = ge.pipeline("complex", folder, valid_triples=0, **TINY)
     (valid,) = (finding for finding in result.findings if finding.name == "triples_valid")

@@ -1,0 +1,338 @@
+"""Objectives of a graph network: the gradients of a step and the metrics of a part, for classes, links and triples."""
+
+# E edges, B pairs or triples of a step, N nodes or entities, R relations, O and W widths of their rows.
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graph_emb.evaluate.link_prediction import link_part, metric_values, pairs_of
+from graph_emb.evaluate.triple_ranks import HITS_AT, check_candidates, rank_part
+from graph_emb.models.epochs import Values
+from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.relational import glorot
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, TripleTask
+from graph_emb.models.gnn.trainer import Trainer
+from graph_emb.models.kge.model import TripleBatch, triple_loss
+from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.training import Batches, BestRows
+from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, negative_draw, score_links
+from graph_emb.sampling.known_triples import KnownAnswers
+from graph_emb.transport.process_group import DataParallel
+
+
+class Objective(ABC):
+    """Epochs of steps that all ranks take together.
+
+    A step's nodes, edges or triples, and their negatives, follow from the seed alone: any number of ranks shares the
+    same ones.
+
+    Args:
+        trainer: The network and its inputs.
+        networks: All that the steps train.
+    """
+
+    def __init__(self, trainer: Trainer, *networks: nn.Module) -> None:
+        self._trainer, self.networks = trainer, networks
+        self._rows: Any = None  # of the last evaluation: valid and test share them
+
+    def epoch(self, number: int) -> float:
+        """One pass, the ``number``-th from 1; the mean loss over all ranks' nodes, edges or triples."""
+        self._rows = None
+        loss_sum = weight_sum = 0.0
+        for network in self.networks:
+            network.train()
+        for loss, weight in self._steps(number):
+            loss_sum, weight_sum = loss_sum + loss, weight_sum + weight
+            self._trainer.step(*self.networks)
+        return self._trainer.total(loss_sum)[0] / weight_sum
+
+    @abstractmethod
+    def _steps(self, number: int) -> Iterator[tuple[float, float]]:
+        """The gradients of a step of an epoch, one after the other, as far as this rank trains it.
+
+        Yields:
+            This rank's sum of losses, and the weight of the whole step, which is the number of its items.
+        """
+
+    @abstractmethod
+    def evaluate(self, part: str) -> Values:
+        """The task's metrics of a part, from whole neighbourhoods."""
+
+
+class ItemTraining(Objective):
+    """Epochs over training nodes or edges, of which a rank trains those that it owns.
+
+    Args:
+        trainer: The network and its inputs.
+        items: Their numbers, shape (E,).
+        owned: Places of those that this rank trains on.
+        networks: All that the steps train.
+    """
+
+    def __init__(self, trainer: Trainer, items: Tensor, owned: Tensor, *networks: nn.Module) -> None:
+        super().__init__(trainer, *networks)
+        self._items = items
+        self._owned = torch.zeros(len(items), dtype=torch.bool).index_fill_(0, owned, True)
+
+    def _steps(self, number: int) -> Iterator[tuple[float, float]]:
+        for places in self._trainer.batches(len(self._items)):
+            yield self._backward(self._items[places], self._owned[places]), len(places)
+
+    @abstractmethod
+    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
+        """Gradients of the mean loss of a step's nodes or edges (B,) as far as this rank owns them; returns the sum.
+
+        Args:
+            numbers: Of all ranks.
+            owned: Which of them are this rank's, bool.
+        """
+
+
+class NodeClassTraining(ItemTraining):
+    """Epochs over the training nodes that this rank owns.
+
+    Args:
+        trainer: The network and its inputs.
+        task: Labels and split.
+    """
+
+    def __init__(self, trainer: Trainer, task: NodeTask) -> None:
+        nodes = task.nodes["train"]
+        if isinstance(task, OwnNodeTask):
+            owned = task.places
+            nodes = torch.zeros(task.sizes["train"], dtype=torch.int64).index_copy_(0, owned, nodes)
+        else:
+            owned = trainer.owned(nodes)
+        super().__init__(trainer, nodes, owned, trainer.network.module)
+        self._task = task
+
+    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
+        own = numbers[owned]
+        rows = self._trainer.compute(own + self._trainer.first_row, repeated=self._trainer.config.batch_size is None)
+        loss = self._task.loss(rows, own)
+        (loss / len(numbers)).backward()
+        return loss.item()
+
+    def evaluate(self, part: str) -> Values:
+        """See ``Objective.evaluate``."""
+        if self._rows is None:
+            self._rows = self._trainer.own_rows()
+        return self._trainer.agreed(self._task.measure(self._rows, part))
+
+
+class LinkTraining(ItemTraining):
+    """Epochs over the training edges whose first end this rank owns, each with as many negatives.
+
+    The loss is ``mean(-log sigmoid(edge)) + mean(-log(1 - sigmoid(negative)))``, as in ``train_link_predictor``.
+
+    Args:
+        trainer: The network and its inputs.
+        task: The split.
+        predictor: On the network's rows.
+        num_nodes: N.
+        config: The recipe.
+    Raises:
+        DataError: a part of the split is missing, empty, or names unknown nodes.
+        ShapeError: a table of another shape.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        task: LinkTask,
+        predictor: LinkPredictor,
+        num_nodes: int,
+        config: SAGEConfig,
+    ) -> None:
+        edges = pairs_of(task.split, "train", "edge", num_nodes)
+        super().__init__(
+            trainer, torch.arange(len(edges)), trainer.owned(edges[:, 0]), trainer.network.module, predictor
+        )
+        self._task, self._edges = task, edges
+        self._parts = {part: link_part(task.split, part, num_nodes) for part in ("valid", "test")[not task.has_valid :]}
+        self._draw = negative_draw(config.negatives, task.split, num_nodes)
+        self._network = predictor
+        self._predictor = DataParallel(predictor, trainer.group)
+        self._precision = getattr(torch, config.precision)
+        trainer.optimizers.append(
+            torch.optim.Adam(predictor.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
+        )
+
+    def _backward(self, numbers: Tensor, owned: Tensor) -> float:
+        trainer, edges, count = self._trainer, self._edges[numbers], len(numbers)
+        negatives = self._draw(numbers, edges, trainer.generator)
+        pairs = torch.cat([edges[owned], negatives[owned]])
+        sign = torch.ones(len(pairs), device=trainer.device)
+        sign[len(pairs) // 2 :] = -1.0
+        if trainer.samples:
+            nodes, places = torch.unique(pairs, return_inverse=True)
+            rows = trainer.compute(trainer.rows_of(nodes))
+        else:
+            places, rows = pairs, trainer.compute_all()
+        # Chunks of the predictor's activations stay in the cache; their gradients add up.
+        leaf = rows.detach().requires_grad_()
+        row_grads = torch.zeros_like(leaf)
+        chunks = list(zip(places.to(trainer.device).split(CHUNK), sign.split(CHUNK), strict=True))
+        loss_sum = 0.0
+        for chunk, chunk_sign in chunks[:-1]:
+            with self._predictor.apart():
+                loss_sum += self._chunk(leaf, row_grads, chunk, chunk_sign, count)
+        loss_sum += self._chunk(leaf, row_grads, *chunks[-1], count)
+        rows.backward(row_grads)
+        return loss_sum
+
+    def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
+        with torch.autocast(rows.device.type, self._precision, enabled=self._precision is not torch.float32):
+            logits = self._predictor(rows, chunk, row_grads)
+        loss = -F.logsigmoid(sign * logits.float()).sum()
+        (loss / count).backward()
+        return loss.item()
+
+    def evaluate(self, part: str) -> Values:
+        """See ``Objective.evaluate``."""
+        if self._rows is None:
+            self._rows = FrozenRows(self._trainer.final_rows().to(self._trainer.device))
+        model, rows = cast(LinkPredictor, self._trainer.evaluated(self._network)), self._rows
+        ranks = self._parts[part].ranks(lambda pairs: score_links(model, rows, pairs))
+        return self._trainer.agreed(metric_values(ranks, self._task.metrics))
+
+
+SCORES = 1 << 23
+"""Scores of triples against negatives that are held at once, about."""
+
+
+class TripleDecoder(nn.Module):
+    """Scores of triples by the network's rows of entities, and a row for each relation: DistMult in the paper.
+
+    Schlichtkrull et al. 2018, section 4.
+
+    Args:
+        num_relations: R.
+        config: The scorer, its width, loss, negatives and penalties.
+    """
+
+    def __init__(self, num_relations: int, config: RGCNConfig) -> None:
+        super().__init__()
+        settings = config.decoder_settings
+        self.scorer, self._config = SCORERS[settings.name](settings), config
+        self.relation = glorot(num_relations, self.scorer.relation_dim)
+
+    def forward(self, rows: Tensor, places: Tensor, batch: TripleBatch) -> Tensor:
+        """``triple_loss`` of a batch, its entities' rows being ``rows`` (N, O) at ``places``; a scalar."""
+        asked = torch.from_numpy(batch.triples[..., 1].ravel()).to(rows.device)
+        entities = rows.index_select(0, places.to(rows.device))
+        return triple_loss(self.scorer, self._config, batch, entities, self.relation.index_select(0, asked))
+
+
+class TripleTraining(Objective):
+    """Epochs over the training triples of a knowledge graph, judged by filtered ranks as its own models are.
+
+    Ranks share the chunks of each step. A step computes the entities of its triples and negatives once, and the scores
+    of a few chunks at a time.
+
+    Args:
+        trainer: The network and its inputs.
+        task: The triples.
+        decoder: On the network's rows.
+        config: The recipe.
+        seed: Of order and negatives.
+    Raises:
+        ConfigError: candidates that cannot be sampled.
+    """
+
+    def __init__(
+        self, trainer: Trainer, task: TripleTask, decoder: TripleDecoder, config: RGCNConfig, seed: int
+    ) -> None:
+        super().__init__(trainer, trainer.network.module, decoder)
+        graph = task.triples
+        judged = ("valid", "test")[not task.has_valid :]
+        check_candidates(graph, judged, config.candidates)
+        self._graph, self._config, self._seed, self._chosen_by = graph, config, seed, judged[0]
+        self._known = None if trainer.rank else KnownAnswers.of_all(graph)
+        self._batches = Batches(graph, config, seed, trainer.rank, trainer.num_ranks, lockstep=True)
+        self._network, self._decoder = decoder, DataParallel(decoder, trainer.group)
+        self._best, self._epoch = BestRows(), 0
+        trainer.optimizers.append(
+            torch.optim.Adam(decoder.parameters(), lr=config.network_lr, weight_decay=config.weight_decay)
+        )
+
+    def _steps(self, number: int) -> Iterator[tuple[float, float]]:
+        self._epoch = number
+        for _, batch in self._batches.epoch(number - 1):
+            yield self._backward(batch) * batch.total_weight, batch.total_weight
+
+    def _backward(self, batch: TripleBatch) -> float:
+        trainer = self._trainer
+        places = torch.arange(self._graph.num_entities)
+        if trainer.samples:
+            nodes = torch.from_numpy(batch.entities()).unique()
+            places[nodes] = torch.arange(len(nodes))
+            rows = trainer.compute(trainer.rows_of(nodes))
+        else:
+            rows = trainer.compute_all()
+        leaf, loss_sum = rows.detach().requires_grad_(), 0.0
+        pieces = list(batch.pieces(SCORES))
+        for piece in pieces[:-1]:
+            with self._decoder.apart():
+                loss_sum += self._piece(leaf, places, piece)
+        loss_sum += self._piece(leaf, places, pieces[-1])
+        rows.backward(leaf.grad)
+        return loss_sum
+
+    def _piece(self, leaf: Tensor, places: Tensor, piece: TripleBatch) -> float:
+        loss = self._decoder(leaf, places[torch.from_numpy(piece.entities())], piece)
+        loss.backward()
+        return float(loss.detach())
+
+    def evaluate(self, part: str) -> Values:
+        """See ``Objective.evaluate``: filtered MRR and Hits@K; none of a part that is not there."""
+        if self._rows is None:
+            self._rows = self._judged_rows()
+        found: Values = {}
+        if self._trainer.rank == 0:
+            if part in self._graph.parts:
+                found = self._ranks(part)
+            if part == self._chosen_by:
+                self._best.add(found.get("mrr", 0.0), self._epoch, self._rows)
+        return self._trainer.agreed(found)
+
+    def _ranks(self, part: str) -> Values:
+        entities, relations = self._rows
+        sampled: dict[str, Any] = {"num_candidates": self._config.candidates, "seed": self._seed}
+        scorer, graph = self._network.scorer, self._graph
+        ranks = rank_part(scorer, entities, relations, graph, part, known=self._known, **sampled)
+        return {"mrr": ranks.mrr().realistic, **{f"hits@{k}": ranks.hits(k).realistic for k in HITS_AT}}
+
+    def _judged_rows(self) -> tuple[Tensor, Tensor]:
+        """Rows of all entities and relations, shapes (N, O) and (R, W), on the CPU; every rank calls it."""
+        decoder = cast(TripleDecoder, self._trainer.evaluated(self._network))
+        return self._trainer.final_rows(), decoder.relation.detach().cpu().clone()
+
+    def keep_best_in(self, folder: Path, begun: Mapping[str, Any] | None) -> None:
+        """Write the best rows into a folder of checkpoints, and take those of a training that goes on.
+
+        Args:
+            begun: The position of ``run_epochs`` from which it goes on; None: the start.
+        """
+        if self._trainer.rank:
+            return
+        self._best = BestRows(folder)
+        history = [] if begun is None else begun["history"]
+        if history:
+            best = max(history, key=lambda evaluation: (evaluation["valid"] or {}).get("mrr", 0.0))
+            self._best.resume({"epoch": best["epoch"], "since": 0})
+
+    def best_rows(self) -> tuple[Tensor, Tensor] | None:
+        """Rows of the best evaluation, else of the last epoch, on the first rank; every rank calls it."""
+        if self._trainer.total(float(self._best.rows is not None))[0] == 0:
+            rows = self._judged_rows()
+            return None if self._trainer.rank else rows
+        return self._best.rows
