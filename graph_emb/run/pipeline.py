@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
+from graph_emb.core.storage import xxh64_of
 from graph_emb.core.terminal import held_interrupts
 from graph_emb.core.threads import thread_count
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
@@ -189,7 +191,7 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
         resume=resume,
         overwrite=overwrite,
         about=about(config),
-        read_about=about_now,
+        read_about=partial(about_now, config=config),
         replay=replay,
     )
 
@@ -199,18 +201,40 @@ FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interv
 """Fields that may change when a run goes on: trainers, output, evaluation, and where the data lies."""
 
 
+OWN_FILES = ("dataset.labels", "dataset.split", "dataset.test_edges")
+"""Fields that name files, of which the content decides, wherever they lie."""
+CONTENT = "content "
+"""How the checksums of a field's files begin."""
+
+
 def about(config: RunConfig) -> dict[str, Any]:
-    """The fields that decide the result of a run, by path."""
-    kept = {}
+    """The fields that decide the result of a run, by path; of files that are here their checksum."""
+    kept: dict[str, Any] = {}
     for path, value in fields_of(config).items():
         section, _, name = path.partition(".")
         if section not in FREE_SECTIONS and name not in FREE_FIELDS.get(section, ()):
             kept[path] = value
+    for path in OWN_FILES:
+        if kept[path] is not None and (files := _files_at(kept[path])):
+            kept[path] = CONTENT + " ".join(map(xxh64_of, files))
     return kept
 
 
-def about_now(saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields that a checkpoint names, one of an earlier version too, as this version names them."""
+def _files_at(place: str) -> list[Path]:
+    """A file, or those of a folder by name; none where there is neither."""
+    path = Path(place).expanduser()
+    return [path] if path.is_file() else sorted(own for own in path.glob("*") if own.is_file())
+
+
+def about_now(saved: Mapping[str, Any], config: RunConfig | None = None) -> Mapping[str, Any]:
+    """The fields that a checkpoint names, one of an earlier version too, as this version names them.
+
+    Args:
+        config: Of the run that goes on: its files that are not here, but with the first rank, are not compared.
+            None: all are.
+    """
+    own = {} if config is None else {path: value for path, value in about(config).items() if path in OWN_FILES}
+    unseen = {path: value for path, value in own.items() if value and not value.startswith(CONTENT)}
     sections: dict[str, Any] = {}
     for path, value in saved.items():
         section, _, name = path.partition(".")
@@ -219,7 +243,7 @@ def about_now(saved: Mapping[str, Any]) -> Mapping[str, Any]:
         else:
             sections[section] = value
     try:
-        return about(config_from(sections))
+        return about(config_from(sections)) | unseen
     except ConfigError:
         return saved  # a field that is gone: the comparison names it
 

@@ -18,12 +18,12 @@ import pytest
 import graph_emb as ge
 from graph_emb.checkpoint import manifest as manifests
 from graph_emb.cli.main import main
-from graph_emb.config import config_from
+from graph_emb.config import RunConfig, config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.datasets import load_dataset
 from graph_emb.graph.views import plain_dataset
 from graph_emb.models.skipgram import training as skipgram
-from graph_emb.run.pipeline import FREE_FIELDS, FREE_SECTIONS, about
+from graph_emb.run.pipeline import FREE_FIELDS, FREE_SECTIONS, about, about_now
 
 RUN: dict[str, Any] = {"num_walks": 2, "walk_length": 10, "dim": 4, "threads": 1, "evaluate": False, "epochs": 2}
 COUNTS = ("epoch", "walks", "tokens")
@@ -106,6 +106,39 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     del saved[manifests.SELF]
     manifest.write_text(json.dumps({**saved, manifests.SELF: manifests._digest(saved)}))
     np.testing.assert_array_equal(run(tmp_path / "run", resume=True), whole)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_files_of_labels_are_known_by_their_content(tmp_path: Path) -> None:
+    """Paths were compared: other labels under an old name went on in silence, and a folder that moved did not."""
+    first, moved = tmp_path / "labels.csv", tmp_path / "moved.csv"
+    first.write_text("".join(f"{node},{node % 3}\n" for node in range(1797)))
+    moved.write_bytes(first.read_bytes())
+    run(tmp_path / "run", stop_after=1, labels=str(first))
+    first.write_text("".join(f"{node},{node % 2}\n" for node in range(1797)))
+    with pytest.raises(
+        ConfigError, match=r"is of a run with dataset\.labels = 'content \w{16}', this one has 'content"
+    ):
+        run(tmp_path / "run", resume=True, labels=str(first))
+    assert run(tmp_path / "run", resume=True, labels=str(moved)) is not None
+
+
+def test_a_rank_that_cannot_see_the_files_leaves_them_to_the_first(tmp_path: Path) -> None:
+    def named(**files: str) -> RunConfig:
+        return config_from({"model": "deepwalk", "dataset": {"name": "digits", **files}})
+
+    split = tmp_path / "split"
+    split.mkdir()
+    for part in ("train", "test"):
+        (split / f"{part}.csv").write_text(f"{part}\n")
+    saved = about(named(split=str(split)))
+    assert saved["dataset.split"].startswith("content ")
+    away = named(split="/nowhere/split")
+    assert about_now(saved, away) == about(away)
+    assert about_now(saved, named(split=str(split))) == saved
+    (split / "test.csv").write_text("other\n")
+    changed = named(split=str(split))
+    assert about_now(saved, changed) == saved != about(changed)
 
 
 def test_checkpoints_need_a_run_folder() -> None:
