@@ -120,6 +120,15 @@ def test_the_shares_are_the_messages_of_the_whole_graph(
             assert sorted(by_node[2]) == list(range(len(src)))
 
 
+def test_a_type_with_the_name_of_a_reverse_and_other_edges_is_none(ranks: Ranks, tmp_path: Path) -> None:
+    graph = turned(typed(), "writes")
+    src, dst = graph.edges["paper", "rev_writes", "author"]
+    other = {**graph.edges, ("paper", "rev_writes", "author"): (src, np.roll(dst, 1))}
+    folder = built(tmp_path, replace(graph, edges=other))
+    with pytest.raises(AssertionError, match="edge type paper:rev_writes:author is in the data already"):
+        ranks.run(read_by, 2, folder, False)
+
+
 def run_of(result: Any) -> Any:
     tables = {name: (table.node_ids.tolist(), table.weights) for name, table in result.tables.items()}
     return tables, result.metrics.get("evaluation"), result.metrics.get("dataset")
