@@ -207,7 +207,14 @@ class PartitionedGraph:
         return self.manifest is not None or (self.path / "part0" / DGL_ID_MAPS[kind]).is_file()
 
     def to_graph(self) -> HeteroGraph:
-        """The whole graph in its original order; in partition order what has no id map."""
+        """The whole graph in its original order; in partition order what has no id map.
+
+        Raises:
+            DataError: a part is not here, or damaged.
+        """
+        files = (self.path / self.config[f"part-{part}"]["part_graph"] for part in range(self.num_parts))
+        if away := [part for part, file in enumerate(files) if not file.is_file()]:
+            raise DataError(f"{self.path}: the whole graph takes all {self.num_parts} parts; parts {away} are not here")
         positions = {name: self._positions("node", name) for name in self.ntypes}
         edge_positions = {etype: self._positions("edge", etype) for etype in self.etypes}
         ends = {etype: (np.empty(len(p), np.int64), np.empty(len(p), np.int64)) for etype, p in edge_positions.items()}

@@ -264,7 +264,8 @@ class ProcessGroup:
         if self._shared is not None:
             self._shared.close()
             self._shared = None
-            del self.exchange, self.exchange_into, self.outgoing  # they keep this object, and mapped memory, alive
+            # they keep this object, and mapped memory, alive
+            del self.exchange, self.exchange_into, self.exchange_pieces, self.outgoing
         if self._made_default and dist.is_initialized():
             dist.destroy_process_group()
         if own is not None:
