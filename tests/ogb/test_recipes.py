@@ -240,7 +240,7 @@ def test_a_recipe_on_data_of_another_kind_is_refused(root: Path) -> None:
 def test_an_interrupted_training_is_no_result(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The training keeps what it has and returns; a recipe's seed must not count as finished by it."""
 
-    def stop(self: NodeClassTraining) -> float:
+    def stop(self: NodeClassTraining, number: int) -> float:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(NodeClassTraining, "epoch", stop)
