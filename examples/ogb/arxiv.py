@@ -18,7 +18,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbn-arxiv", file="examples/ogb/arxiv.py", description=__doc__)
+SCRIPT = Script.of("ogbn-arxiv", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

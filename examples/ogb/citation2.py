@@ -21,7 +21,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbl-citation2", file="examples/ogb/citation2.py", description=__doc__)
+SCRIPT = Script.of("ogbl-citation2", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbl-collab", file="examples/ogb/collab.py", description=__doc__)
+SCRIPT = Script.of("ogbl-collab", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

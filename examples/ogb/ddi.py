@@ -30,7 +30,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbl-ddi", file="examples/ogb/ddi.py", description=__doc__)
+SCRIPT = Script.of("ogbl-ddi", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

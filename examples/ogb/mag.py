@@ -23,7 +23,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbn-mag", file="examples/ogb/mag.py", description=__doc__)
+SCRIPT = Script.of("ogbn-mag", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

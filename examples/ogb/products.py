@@ -19,7 +19,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbn-products", file="examples/ogb/products.py", description=__doc__)
+SCRIPT = Script.of("ogbn-products", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

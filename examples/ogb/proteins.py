@@ -20,7 +20,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbn-proteins", file="examples/ogb/proteins.py", description=__doc__)
+SCRIPT = Script.of("ogbn-proteins", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import sys
 
 from graph_emb.ogb.script import Script
 
-SCRIPT = Script.of("ogbl-vessel", file="examples/ogb/vessel.py", description=__doc__)
+SCRIPT = Script.of("ogbl-vessel", file=__file__, description=__doc__)
 main = SCRIPT.main
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ from typing import Any
 
 from graph_emb.core.errors import ConfigError, nearest
 from graph_emb.core.terminal import Parser, listed
+from graph_emb.run.launch.flags import HOST_INDEX, HOSTS, JOB_FLAGS, OVERSUBSCRIBE, Flags, add_flags, add_placing
 from partition.cli import COMMANDS as partition_commands
 from partition.cli import add_arguments as add_partition_arguments
 
 MODELS_HELP = "deepwalk, node2vec, line, mf, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
-OVERSUBSCRIBE = "take more trainers than four times a machine's cores"
 OF_RUN = "default: what the run was trained on"
 LAUNCH_USAGE = "graph-emb launch [--hosts FILE] [options] -- (train MODEL ... | SCRIPT.py ...)"
 DATASET = (
@@ -26,8 +26,6 @@ ROOT = "folder of the known data sets; default: $GRAPH_EMB_DATA"
 LABELS = "node labels: a row for each node, its id and its classes; perhaps a column split"
 SPLIT = "parts of the labelled nodes: rows id,part (train, valid, test), npz masks, or a folder of train and test"
 TEST_EDGES = "edges (or triples) kept out of training to judge links: rows source,target[,part], of test or valid"
-HOSTS = "a line for each machine: address [trainers [servers]]"
-HOST_INDEX = "this machine's line; default: found by address"
 TRUST_PICKLE = "read a pickled graph, which can run any code"
 
 
@@ -117,7 +115,7 @@ def _demo(parser: Parser) -> None:
     parser.add_argument("--seed", default="0", help="default: %(default)s")
 
 
-TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
+TRAIN_FLAGS: Flags = {
     "dataset": ("dataset.name", str, "NAME", DATASET),
     "root": ("dataset.root", str, "DIR", ROOT),
     "checkpoint_every": ("checkpoint.every", str, "N", "save every N steps, or 90s, 10m, 2h; beside --out"),
@@ -127,16 +125,7 @@ TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
     "rule": ("train.rule", None, None, "sgd, adagrad, row_adagrad, adam, adamw, row_adam, lamb, row_lamb or lars"),
     "lr": ("train.lr", None, None, "learning rate"),
     "threads": ("train.threads", None, None, "of each trainer; default: all cores, shared evenly"),
-    "mode": ("parallel.mode", str, None, "local, collective or kvstore; default: local, or collective with --trainers"),
-    "trainers": ("parallel.trainers", None, "N", "processes that train; default: 1"),
-    "servers": ("parallel.servers", None, "N", "of kvstore mode, on each machine; default there: 1"),
-    "partition": (
-        "parallel.partition",
-        str,
-        "DIR",
-        "a partition of the data set, whose parts the trainers take",
-    ),
-    "oversubscribe": ("parallel.oversubscribe", True, None, OVERSUBSCRIBE),
+    **JOB_FLAGS,
     "formats": ("output.formats", listed, "A,B", "npy, parquet, word2vec, pt; default: npy"),
     "download": ("dataset.download", True, None, "fetch a known data set that is missing"),
     "labels": ("dataset.labels", str, "FILE", LABELS),
@@ -147,8 +136,7 @@ TRAIN_FLAGS: dict[str, tuple[str, Any, str | None, str]] = {
     "trust_pickle": ("dataset.trust_pickle", True, None, TRUST_PICKLE),
     "no_eval": ("evaluate.enabled", False, None, "do not evaluate after training"),
 }
-"""Flags of ``train`` that set a field: its path; what makes the value of the flag's text, None: it is read as an
-override's is, or the value that a flag without text stands for; metavar; help."""
+"""Flags of ``train`` that set a field."""
 
 
 def _train(parser: Parser) -> None:
@@ -160,17 +148,8 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint beside --out")
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
     parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")
-    _placing(parser)
-    for name, (_, value, metavar, text) in TRAIN_FLAGS.items():
-        kind: dict[str, Any] = {"action": "store_true"} if isinstance(value, bool) else {"metavar": metavar}
-        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **kind)
-
-
-def _placing(parser: Parser) -> None:
-    parser.add_argument("--hosts", metavar="FILE", help=HOSTS)
-    parser.add_argument("--host-index", metavar="I", type=int, help=HOST_INDEX)
-    parser.add_argument("--port", type=int, help="of the first machine, open to the others; one machine: a free one")
-    parser.add_argument("--ssh", action="store_true", help="start the other machines too, in this folder, by ssh")
+    add_placing(parser)
+    add_flags(parser, TRAIN_FLAGS)
 
 
 def _ship(parser: Parser) -> None:
@@ -182,7 +161,7 @@ def _ship(parser: Parser) -> None:
 
 
 def _launch(parser: Parser) -> None:
-    _placing(parser)
+    add_placing(parser)
     parser.add_argument("--trainers", metavar="N", type=int, default=1, help="of each machine; default: %(default)s")
     parser.add_argument("--servers", metavar="N", type=int, default=0, help="of each machine, for kvstore mode")
     parser.add_argument("--partition", metavar="DIR", help="the servers hold its graph, for a script with DistGraph")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import shlex
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from graph_emb.cli.launch import PLACING, machines_of, others_started, without
 from graph_emb.cli.parser import TRAIN_FLAGS
-from graph_emb.config import MODELS, RunConfig, config_from, fields_of, parse_override, place_key, read_config_file
+from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.storage import replace_json
-from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, WATCHED, say, show_progress
-from graph_emb.run.launch.plan import Host, Machines, check_processes, read_hosts
-from graph_emb.transport.job import job_section
+from graph_emb.core.terminal import INTERRUPTED, say, show_progress
+from graph_emb.run.launch.command import PACKAGE, Start, layers_of, machines_of, others_started, starts_job, with_job
+from graph_emb.run.launch.flags import PLACING, without
+from graph_emb.run.launch.plan import Machines
 
 READINGS = ("optimistic", "pessimistic")
 """Of ties, besides the value to report, which the table of several seeds shows."""
@@ -71,7 +68,7 @@ def _following(config: RunConfig) -> RunConfig:
 
 def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     """Train with one seed, in this process or in those that it starts."""
-    if config.parallel.mode != "local" and "RANK" not in os.environ:
+    if starts_job(config):
         return launch(config, out, args)
     from graph_emb.run.pipeline import run as run_pipeline  # after the configuration: torch takes a second
 
@@ -98,130 +95,41 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
     Run folders and records are ``<out>/<model>/seed-<n>`` and ``seed-<n>.json`` beside it.
     """
     from graph_emb.ogb.recipes import recipe_named
-    from graph_emb.ogb.script import RecipeRuns, table, told
+    from graph_emb.ogb.script import RecipeRuns, check_accepted, table
     from graph_emb.run.pipeline import PipelineResult
     from graph_emb.run.pipeline import run as run_pipeline
 
     dataset, model = recipe_named(args.recipe)
     out = Path(args.out or f"runs/{dataset}")
-    launched = "RANK" in os.environ
 
     def train(config: RunConfig, place: Path, replace: bool) -> PipelineResult | None:
-        if config.parallel.mode == "local" or launched:
+        if not starts_job(config):
             options = {"overwrite": replace, "resume": args.resume, "progress": show_progress(args)}
             result = run_pipeline(config, out=place, **options)
             return None if result.dataset is None else result  # a rank that only helped
-        launch(config, place, _with(args, argv=words_of(args.argv, config.seed, out), overwrite=replace))
+        own = _with(args, argv=words_of(args.argv, config.seed, out), overwrite=replace)
+        check_accepted(launch(config, place, own))
         return None
 
     command = shlex.join(["graph-emb", *args.argv])
     runs = RecipeRuns(config, model, out, command, train, again=args.overwrite)
     seeds = [config.seed] if args.seeds is None else parse_seeds(args.seeds)
-    if args.hosts and len((machines := _machines(args, config)).hosts) > 1:
-        left = _unfinished(args, machines, seeds, lambda seed: runs.record(seed) is not None)
-        if machines.index:  # the records, and the table, are the first machine's
-            for seed in left:
-                train(runs.config_of(seed), runs.place(seed), True)
-            return 0
-    if not launched:
-        print(table(dataset, {model: told(runs.each(seeds))}))
-    elif os.environ["RANK"] == "0":  # the launcher has the table
-        list(runs.each(seeds))
-    else:
-        for seed in seeds:
-            train(runs.config_of(seed), runs.place(seed), True)
+    records = runs.records(seeds, _start(args, config))
+    if records is not None:
+        print(table(dataset, {model: records}))
     return 0
 
 
 def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
-    from graph_emb.run.launch.job import run_host
-    from graph_emb.run.launch.meeting import MachinesDifferError
-    from graph_emb.run.launch.watch import ProcessFailure, log_folder
-
-    place, parallel = out.expanduser(), config.parallel
-    machines = _machines(args, config)
-    if len(machines.hosts) == 1:
-        _check(config, place, args.overwrite, machines.own)
-    words = without(args.argv, PLACING)
-    if args.hosts:  # what the hosts file says, in the place of the flag
-        words += [f"parallel.{name}={getattr(parallel, name)}" for name in ("mode", "trainers", "servers")]
-    with log_folder(place.with_name(f"{place.name}-logs"), machines.ranks.start) as logs:
-        try:
-            run_host(
-                [sys.executable, "-m", "graph_emb", *words],
-                machines.hosts,
-                machines.index,
-                logs=logs.path,
-                port=machines.port,
-                threads=config.train.threads,
-                environment={WATCHED: "1"} if show_progress(args) else {},
-                oversubscribe=parallel.oversubscribe,
-                facts=lambda: _facts(config, place, args.overwrite, machines),
-                **({"lost": args.lost} if args.hosts else {}),
-            )
-        except MachinesDifferError:
-            if logs.is_new:
-                shutil.rmtree(logs.path, ignore_errors=True)
-            raise
-        except ProcessFailure as failure:
-            if failure.exit_code == BAD_INPUT and failure.process == "trainer 0":  # it has said why, on this terminal
-                if logs.is_new:
-                    shutil.rmtree(logs.path, ignore_errors=True)
-                return BAD_INPUT
-            raise
-    return 0
+    start = _start(args, config)
+    words = [*without(args.argv, PLACING), *start.counts(config)]
+    return start.run([sys.executable, *PACKAGE, *words], config, out.expanduser(), overwrite=args.overwrite)
 
 
-def _unfinished(
-    args: argparse.Namespace, machines: Machines, seeds: Sequence[int], finished: Callable[[int], bool]
-) -> list[int]:
-    """The seeds that have to run, as the first machine sees them, whose folders hold the runs."""
-    from graph_emb.run.launch.meeting import TOLD, met
-
-    def own() -> dict[str, str]:
-        left = [seed for seed in seeds if args.overwrite or not finished(seed)]
-        return {"seeds": str(list(seeds)), TOLD: json.dumps(left if machines.index == 0 else [])}
-
-    with met(machines, own, args.lost) as meeting:
-        return json.loads(meeting.told)
-
-
-def _facts(config: RunConfig, place: Path, overwrite: bool, machines: Machines) -> dict[str, Any]:
-    """What this machine is about to run, to be compared with the others; the run folder is the first one's."""
-    if len(machines.hosts) == 1:
-        return {}  # it has been checked
-    if machines.index == 0:
-        _check(config, place, overwrite, machines.own)
-    facts = fields_of(config)
-    if config.parallel.partition is not None:
-        from graph_emb.run.launch.shipping import check_parts
-
-        facts["the digest of the partition"] = check_parts(config.parallel.partition, machines)
-    return facts
-
-
-def _check(config: RunConfig, place: Path, overwrite: bool, own: Host) -> None:
-    """Refuse a run folder that is taken, and processes that have no core, or no node, before the first one starts.
-
-    More trainers than cores are worth a look at the data first: with fewer, the first trainer says so soon enough.
-
-    Raises:
-        ConfigError: a taken place, or too many trainers for the machine or for the data.
-    """
-    from graph_emb.run.run_folder import check_place
-
-    check_place(place.resolve(), overwrite)
-    check_processes(own, config.parallel.oversubscribe)
-    trainers = config.parallel.trainers
-    if trainers > (os.cpu_count() or 1):
-        from graph_emb.run.family import family_of
-
-        family = family_of(config)
-        counts = family.describe(family.load())
-        nodes = counts.get("nodes", counts.get("entities", trainers))
-        if trainers > nodes:
-            raise ConfigError(f"parallel.trainers = {trainers}: the graph has {nodes} nodes; take fewer trainers")
+def _start(args: argparse.Namespace, config: RunConfig) -> Start:
+    lost = args.lost if args.hosts else None
+    return Start(_machines(args, config), bool(args.hosts), show_progress(args), lost)
 
 
 def config_of(args: argparse.Namespace) -> RunConfig:
@@ -231,14 +139,9 @@ def config_of(args: argparse.Namespace) -> RunConfig:
         layers = [_recipe(args)]
     if args.model is not None:
         layers.append(place_key("model.name", args.model))
-    for name, (path, value, _, _) in TRAIN_FLAGS.items():
-        given = getattr(args, name)
-        if isinstance(value, bool):
-            layers += [place_key(path, value)] if given else []
-        elif given is not None:
-            layers.append(parse_override(f"{path}={given}") if value is None else place_key(path, value(given)))
+    layers += layers_of(args, TRAIN_FLAGS)
     layers.extend(parse_override(text) for text in args.overrides)
-    layers = [*_implied_mode(layers), *layers, *_of_hosts(layers, args.hosts)]
+    layers = with_job(layers, args.hosts)
     if not any("dataset" in layer for layer in layers):
         raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
     if not any("model" in layer for layer in layers):
@@ -258,39 +161,6 @@ def _recipe(args: argparse.Namespace) -> dict[str, Any]:
                 "predictor.epochs=50; leave it out"
             )
     return RECIPES[args.recipe]
-
-
-def _implied_mode(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A process of a job joins it; several trainers without a mode are a collective job; a kvstore job without a count
-    has one server.
-    """
-    given: dict[str, Any] = {}
-    for layer in layers:
-        given.update(layer.get("parallel") or {})
-    joined = job_section(given)
-    if joined:
-        return [{"parallel": joined}]
-    if "mode" not in given and given.get("trainers", 1) != 1:
-        return [place_key("parallel.mode", "kvstore" if given.get("servers") else "collective")]
-    if given.get("mode") == "kvstore" and "servers" not in given:
-        return [place_key("parallel.servers", 1)]
-    return []
-
-
-def _of_hosts(layers: list[dict[str, Any]], hosts_file: str | None) -> list[dict[str, Any]]:
-    """The trainers and servers of a hosts file; the mode that fits them, where none is named."""
-    if hosts_file is None:
-        return []
-    given: dict[str, Any] = {}
-    for layer in layers:
-        given.update(layer.get("parallel") or {})
-    servers = given.get("servers", 1 if given.get("mode") == "kvstore" else 0)
-    hosts = read_hosts(hosts_file, None, servers, given.get("trainers"))
-    mode = given.get("mode", "kvstore" if hosts[0].servers else "collective")
-    if mode == "local":
-        raise ConfigError("parallel.mode = 'local' is one process; leave --hosts out, or take --mode collective")
-    counts = {"trainers": sum(host.trainers for host in hosts), "servers": hosts[0].servers}
-    return [{"parallel": {"mode": mode, **counts}}]
 
 
 def default_folder(config: RunConfig) -> Path:
@@ -371,7 +241,7 @@ def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
 
     seeds = parse_seeds(args.seeds)
     if args.hosts and len((machines := _machines(args, config)).hosts) > 1:
-        left = _unfinished(args, machines, seeds, finished)
+        left = _start(args, config).unfinished(seeds, lambda seed: not args.overwrite and finished(seed))
         if machines.index:  # the runs, and the table, are the first machine's
             return next((code for seed in left if (code := one(seed))), 0)
     found = []

@@ -177,7 +177,8 @@ def finished_record(path: Path, wanted: SeedRecord) -> SeedRecord | None:
 
 
 def run_recorded(path: Path, started: SeedRecord, run: Callable[[], SeedResult | None]) -> SeedRecord:
-    """The record of ``run``'s result, written to ``path``; None means that another process has written it.
+    """The record of ``run``'s result, written to ``path``; None means that another process has written it, with the
+    words that it was given in the place of the command's.
 
     While ``run`` works, and for good when it is interrupted, the file holds ``started``. Data or settings that ``run``
     refuses leave nothing.
@@ -195,8 +196,9 @@ def run_recorded(path: Path, started: SeedRecord, run: Callable[[], SeedResult |
                 folder.rmdir()
         raise
     if result is None:
-        return read_record(path)
-    record = started.model_copy(update={"status": "finished", "result": result})
+        record = read_record(path).model_copy(update={"command": started.command})
+    else:
+        record = started.model_copy(update={"status": "finished", "result": result})
     write_record(path, record)
     return record
 

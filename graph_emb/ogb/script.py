@@ -6,6 +6,7 @@ A seed is a run of ``graph_emb.run.pipeline``; its record tells whether it has t
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from graph_emb.config import RunConfig, config_from, parse_override, place_key
 from graph_emb.config.schema import MAX_SEED
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.storage import replace_json
+from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED
 from graph_emb.core.threads import MOST_THREADS, start_numba
 from graph_emb.ogb.recipes import Sections, recipes_of, rows_of, text_of
 from graph_emb.ogb.record import (
@@ -35,9 +37,10 @@ from graph_emb.ogb.record import (
 from graph_emb.ogb.rules import TRAINING_ON_VALIDATION
 from graph_emb.run import pipeline
 from graph_emb.run.evaluation import as_text, each_seed, mean_std
+from graph_emb.run.launch.command import Start, layers_of, machines_of, others_started, starts_job, with_job
+from graph_emb.run.launch.flags import JOB_FLAGS, PLACING, add_flags, add_placing, without
 from graph_emb.run.machine import versions
 
-BAD_INPUT, INTERRUPTED = 2, 130
 SHORT = {
     "predictor": {
         "epochs": "evaluate.predictor.epochs",
@@ -50,6 +53,8 @@ SHORT = {
 }
 """Short flags of the scripts and the settings that they change, by what is judged."""
 
+FIRST = -1
+"""Stands for the first of the seeds, where --freeze-embedding names none."""
 Train = Callable[[RunConfig, Path, bool], "pipeline.PipelineResult | None"]
 """Runs a configuration, given a place for its run folder and whether what is there may be replaced; None where another
 process did, and wrote the seed's record."""
@@ -107,6 +112,25 @@ class RecipeRuns:
 
         for _, record in each_seed(seeds, self._run, self.record):
             yield record
+
+    def records(self, seeds: Sequence[int], start: Start) -> list[SeedRecord] | None:
+        """The records of all seeds, each printed as it comes.
+
+        Returns:
+            None on every machine but the first, which has the records, and in the processes that a launcher started.
+        """
+        launched, helps, left = "RANK" in os.environ, os.environ.get("RANK", "0") != "0", list(seeds)
+        if len(start.machines.hosts) > 1:
+            left = start.unfinished(seeds, lambda seed: self.record(seed) is not None)
+            helps = start.machines.index > 0
+        if helps:
+            for seed in left:
+                self.train(self.config_of(seed), self.place(seed), True)
+            return None
+        if launched:
+            list(self.each(seeds))
+            return None
+        return told(self.each(seeds))
 
     def record(self, seed: int) -> SeedRecord | None:
         """The record of a seed that need not run."""
@@ -183,7 +207,7 @@ class Script:
     """A data set with the recipes that a script offers.
 
     Attributes:
-        file: Path of the script in the repository, for the record's command.
+        file: Path of the script, which trainers run too.
         dataset: OGB's name.
         recipes: By the name that ``--model`` takes; the first is the default.
         description: The script's docstring.
@@ -193,6 +217,15 @@ class Script:
     dataset: str
     recipes: Mapping[str, Sections]
     description: str
+
+    @property
+    def name(self) -> str:
+        """The script's path in the repository, for the record's command."""
+        return "/".join(Path(self.file).parts[-3:])
+
+    @property
+    def _program(self) -> list[str]:
+        return [str(Path(self.file).resolve())]
 
     @classmethod
     def of(cls, dataset: str, *, file: str, description: str) -> Script:
@@ -210,7 +243,7 @@ class Script:
         words = list(sys.argv[1:] if argv is None else argv)
         args = self._parser().parse_args(words)
         try:
-            self._run(args, shlex.join(["python", self.file, *words]))
+            self._run(args, words)
         except (GraphEmbError, OSError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return BAD_INPUT
@@ -219,24 +252,50 @@ class Script:
             return INTERRUPTED
         return 0
 
-    def _run(self, args: argparse.Namespace, command: str) -> None:
+    def _run(self, args: argparse.Namespace, words: Sequence[str]) -> None:
         start_numba()
-        torch.set_num_threads(args.threads)
-        numba.set_num_threads(min(args.threads, MOST_THREADS))
-        frozen = args.seeds[0] if args.freeze_embedding else None
-
-        def train(config: RunConfig, place: Path, replace: bool) -> pipeline.PipelineResult:
-            return pipeline.run(config, progress=args.progress)  # a script keeps records alone
-
-        runs = [
-            RecipeRuns(self.config(m, args), m, args.out, command, train, frozen, args.settings_selected_on)
-            for m in args.model
-        ]
-        records = {run.model: told(run.each(args.seeds)) for run in runs}
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+            numba.set_num_threads(min(args.threads, MOST_THREADS))
+        frozen = args.seeds[0] if args.freeze_embedding == FIRST else args.freeze_embedding
+        configs = {model: self.config(model, args) for model in args.model}
+        parallel = configs[args.model[0]].parallel
+        machines = machines_of(args, None, parallel.servers, parallel.trainers)
+        with others_started(args, machines, words, program=self._program) as lost:
+            start = Start(machines, bool(args.hosts), args.progress, lost)
+            command = shlex.join(["python", self.name, *words])
+            runs = [
+                RecipeRuns(
+                    *(config, model, args.out, command, self._trainer(model, frozen, args.progress, words, start)),
+                    *(frozen, args.settings_selected_on),
+                )
+                for model, config in configs.items()
+            ]
+            found = {run.model: run.records(args.seeds, start) for run in runs}
+        records = {model: own for model, own in found.items() if own is not None}
+        if not records:
+            return
         print(table(self.dataset, records))
         if args.json is not None:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             replace_json(args.json, self._summary(records))
+
+    def _trainer(self, model: str, frozen: int | None, progress: bool, words: Sequence[str], start: Start) -> Train:
+        """Trains a seed here, or by processes that run the script for this model and seed alone."""
+
+        def train(config: RunConfig, place: Path, replace: bool) -> pipeline.PipelineResult | None:
+            if not starts_job(config):
+                return pipeline.run(config, progress=progress)  # a script keeps records alone
+            seed = config.seed if frozen is None else config.evaluate.seed
+            own = [*without(words, PLACING), "--model", model, "--seeds", str(seed)]
+            own += [] if frozen is None else ["--freeze-embedding", str(frozen)]
+            counts = start.counts(config)
+            own += ["--set", *counts] if counts else []
+            command = [sys.executable, *self._program, *own]
+            check_accepted(start.run(command, config, place, overwrite=replace))
+            return None
+
+        return train
 
     def config(self, model: str, args: argparse.Namespace) -> RunConfig:
         """A recipe's configuration with what the command line changes."""
@@ -251,7 +310,8 @@ class Script:
                 if flag not in short:
                     raise ConfigError(f"--{flag.replace('_', '-')} {value} has no effect on {model}; leave it out")
                 layers.append(place_key(short[flag], value))
-        return config_from(*layers, *map(parse_override, args.set))
+        layers += [*layers_of(args, JOB_FLAGS), *map(parse_override, args.set)]
+        return config_from(*with_job(layers, args.hosts))
 
     def _summary(self, records: dict[str, list[SeedRecord]]) -> dict[str, Any]:
         """The table as numbers, with the records behind it."""
@@ -272,7 +332,7 @@ class Script:
     def _parser(self) -> argparse.ArgumentParser:
         text = argparse.RawDescriptionHelpFormatter
         parser = argparse.ArgumentParser(
-            prog=self.file, description=self.description, formatter_class=text, allow_abbrev=False
+            prog=self.name, description=self.description, formatter_class=text, allow_abbrev=False
         )
         names = tuple(self.recipes)
         folder = self.dataset.replace("-", "_")
@@ -294,10 +354,15 @@ class Script:
         )
         parser.add_argument(
             "--freeze-embedding",
-            action="store_true",
-            help="one embedding, of the first seed, under the network of every seed, as OGB's own scripts do",
+            nargs="?",
+            type=whole(0),
+            const=FIRST,
+            metavar="SEED",
+            help="one embedding, of the first seed or SEED, under the network of every seed, as OGB's own scripts do",
         )
-        parser.add_argument("--threads", type=whole(1), default=torch.get_num_threads())
+        add_flags(parser, JOB_FLAGS)
+        add_placing(parser)
+        parser.add_argument("--threads", type=whole(1), help="of each trainer; default: all cores, shared evenly")
         parser.add_argument("--device", default="cpu", help="of graph networks, such as cuda:0; default: %(default)s")
         parser.add_argument("--progress", action="store_true", help="show bars")
         return parser
@@ -334,6 +399,12 @@ def table(dataset: str, records: Mapping[str, Sequence[SeedRecord]]) -> str:
     headers = ["model", "metric", "seeds", "valid", "test", "parameters"]
     spent = f"longest seed: {seconds:.0f} s; peak memory {memory} MiB"
     return tabulate(rows, headers=headers, disable_numparse=True) + "\n" + spent
+
+
+def check_accepted(code: int) -> None:
+    """Raise a ConfigError where the first trainer refused its input; what ``Start.run`` gave says so."""
+    if code == BAD_INPUT:
+        raise ConfigError("trainer 0 refused its input, and says above why")
 
 
 def whole(low: int, high: int = MAX_SEED) -> Callable[[str], int]:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from graph_emb.cli import train
-from graph_emb.cli.launch import machines_of
 from graph_emb.cli.parser import parse
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.terminal import BAD_INPUT
 from graph_emb.run.launch import job
+from graph_emb.run.launch.command import machines_of
 from graph_emb.run.launch.watch import ProcessFailure
 
 PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False}
@@ -28,7 +29,7 @@ def test_bad_input_removes_the_logs_of_this_start_only(
     def refused(command: Any, hosts: Any, index: int, *, logs: Path, **_: Any) -> None:
         logs.mkdir(exist_ok=True)
         (logs / "trainer-0.log").write_text("ConfigError")
-        raise ProcessFailure("trainer 0 ended with 2", train.BAD_INPUT, "trainer 0")
+        raise ProcessFailure("trainer 0 ended with 2", BAD_INPUT, "trainer 0")
 
     monkeypatch.setattr(job, "run_host", refused)
     if had_logs:
@@ -36,7 +37,7 @@ def test_bad_input_removes_the_logs_of_this_start_only(
         (tmp_path / "run-logs" / "notes.txt").write_text("mine")
     config = RunConfig.model_validate({"dataset": {"name": "karate"}, "model": {"name": "deepwalk"}})
     args = Namespace(argv=[], overwrite=False, quiet=True, command="train", **PLACED)
-    assert train.launch(config, tmp_path / "run", args) == train.BAD_INPUT
+    assert train.launch(config, tmp_path / "run", args) == BAD_INPUT
     assert [p.name for p in tmp_path.rglob("notes.txt")] == (["notes.txt"] if had_logs else [])
     assert (tmp_path / "run-logs").exists() is had_logs
 

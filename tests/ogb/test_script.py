@@ -18,6 +18,7 @@ from graph_emb.ogb.record import read_record
 from graph_emb.ogb.script import Script
 from graph_emb.run import pipeline
 from graph_emb.run.evaluation import Finding, NetworkScores
+from graph_emb.run.launch import job
 from graph_emb.run.pipeline import PipelineResult
 
 DICE: dict[str, Any] = {
@@ -130,6 +131,41 @@ def test_a_frozen_embedding_is_that_of_the_first_seed(tmp_path: Path) -> None:
     assert found[1].finished().scores["hits@20"].valid == pytest.approx(6 / 6 + 5 / 100)
 
 
+def test_trainers_run_the_script_for_one_seed_and_the_record_says_what_was_typed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def run_host(command: list[str], hosts: Any, index: int, **options: Any) -> None:
+        """The first trainer of the job."""
+        assert command[1] == str(Path("examples/ogb/x.py").resolve())
+        started.append(command[2:])
+        with pytest.MonkeyPatch.context() as job_of_two:
+            for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "x"), ("MASTER_PORT", "1")):
+                job_of_two.setenv(name, value)
+            assert SCRIPT.main(command[2:]) == 0
+
+    monkeypatch.setattr(job, "run_host", run_host)
+    (tmp_path / "hosts.txt").write_text("127.0.0.1 2\n")
+    hosts, frozen = ["--hosts", str(tmp_path / "hosts.txt")], ["--freeze-embedding"]
+    words = ["--model", "dice", "card", "--seeds", "5", "6", *frozen, *hosts, "--set", "train.lr=1"]
+    assert run(tmp_path / "out", *words) == 0
+    printed = capsys.readouterr().out
+    assert [line.partition(":")[0] for line in printed.splitlines()[:4]] == [
+        f"{model}, seed {seed}" for model in ("dice", "card") for seed in (5, 6)
+    ]
+    assert printed.count("DeepWalk, published") == 1
+    assert all("--hosts" not in own for own in started)
+    for model in ("dice", "card"):
+        record = read_record(tmp_path / "out" / f"{model}-frozen-5" / "seed-6.json")
+        assert (record.seed, record.embedding_seed, record.settings["train"]["lr"]) == (6, 5, 1.0)
+        assert record.finished().scores["hits@20"].valid == pytest.approx(6 / 6 + 5 / 100)
+        assert (record.settings["parallel"]["mode"], record.settings["parallel"]["trainers"]) == ("collective", 2)
+        assert record.command == f"python examples/ogb/x.py --out {tmp_path / 'out'} --threads 1 {' '.join(words)}"
+    assert run(tmp_path / "out", *words) == 0
+    assert len(started) == 4, "finished seeds are kept"
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -137,6 +173,9 @@ def test_a_frozen_embedding_is_that_of_the_first_seed(tmp_path: Path) -> None:
         (["--model", "coin", "--freeze-embedding"], "coin trains its embedding with what is judged"),
         (["--model", "toss", "--freeze-embedding"], "toss trains its embedding with what is judged"),
         (["--model", "dice", "--device", "cuda"], "train.device = 'cuda' has no effect on deepwalk"),
+        (["--model", "dice", "coin", "--trainers", "2"], "parallel.mode = 'collective' has no effect on mf"),
+        (["--partition", "parts"], "parallel: partition has no effect on one process"),
+        (["--port", "2000"], "--port is about the machines of a hosts file"),
         (["--set", "predictor.epcohs=3"], "did you mean 'predictor.epochs'"),
         (["--set", "embedding.skipgram.dim=3"], "did you mean 'model.dim'"),
         (["--set", "predictor.lr"], "override 'predictor.lr': write key=value"),

@@ -160,7 +160,7 @@ def other_hosts(machines: Machines, words: Callable[[int], Sequence[str]]) -> It
 
     Args:
         machines: All of them and this one's place.
-        words: Gives the words after ``graph-emb`` of each, by its place.
+        words: Gives the words after ``python`` of each, by its place.
     Yields:
         Tells of an ssh that ended early.
     """
@@ -177,7 +177,7 @@ def other_hosts(machines: Machines, words: Callable[[int], Sequence[str]]) -> It
             if index == machines.index:
                 continue
             take = f"IFS= read -r {TOKEN_VARIABLE} && export {TOKEN_VARIABLE}"
-            remote = f"{take} && cd {folder} && exec {python} -m graph_emb {shlex.join(words(index))}"
+            remote = f"{take} && cd {folder} && exec {python} {shlex.join(words(index))}"
             command = ["ssh", "-o", "BatchMode=yes", host.address, remote]
             with postponed_interrupts():
                 started.append((host.address, subprocess.Popen(command, stdin=subprocess.PIPE)))
