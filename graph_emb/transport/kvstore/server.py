@@ -126,7 +126,7 @@ def _meet(listener: guard.Listener, found: Trainers, num_clients: int, timeout: 
             taken = "is taken" if rank in found else f"is outside [0, {num_clients})"
             channel.send({"dead": f"rank {rank} {taken}; give each trainer its own rank"})
             raise PeerError(f"a trainer at {channel.name} came with rank {rank}, which {taken}")
-        channel.name = f"trainer {rank} (host {hello['host']}, pid {hello['pid']})"
+        channel.name = f"trainer {rank} (host {hello['host']} at {channel.address[0]}, pid {hello['pid']})"
         found[rank] = ConnectedTrainer(channel, int(hello["machine"]), float(hello["patience"]))
 
 

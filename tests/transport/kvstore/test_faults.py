@@ -176,7 +176,8 @@ def test_a_stopped_trainer_is_named_to_all_others(at: str) -> None:
         assert outcome.exit_code == 1, (name, outcome, cluster.logs[name])
         if name != "trainer 1":
             assert (
-                f"trainer 1 (host {socket.gethostname()}, pid {stopped.pid}) did not answer within 4 s" in outcome.error
+                f"trainer 1 (host {socket.gethostname()} at 127.0.0.1, pid {stopped.pid}) did not answer within 4 s"
+                in outcome.error
             )
 
 
