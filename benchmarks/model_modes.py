@@ -2,13 +2,15 @@
 
     python benchmarks/model_modes.py --root ../shared/data --seeds 3 --json model_modes.json
     python benchmarks/model_modes.py --datasets umls aifb --seeds 10
+    python benchmarks/model_modes.py --datasets fb15k237 --parts 2 4
 
 Every run is the command ``graph-emb train`` as a user types it, with the options of ``DATASETS``, for short runs.
 BlogCatalog is judged by the micro-F1 at half of the labels (10 shuffles); walk models on ogbl-ddi by Hits@20, the
 data set's own measure, and the area under the curve, each by plain dot products (what the command does unless told
 otherwise) and by a logistic regression on the products of two rows; GraphSAGE there by Hits@100; knowledge graphs by
 the filtered MRR; AIFB by accuracy; dbis by the clusters of its venues; all but these on the test part. With
-``--hogwild`` ranks and trainers of walk models change the same rows in place; else they exchange rows. Mean and
+``--hogwild`` ranks and trainers of walk models change the same rows in place; else they exchange rows. With ``--parts``
+there are as many trainers as parts, which follow a partition by ``--method``, in collective mode. Mean and
 unbiased standard deviation are over the seeds; a mode is as good as one process where its mean is at most one
 standard deviation (that of one process) below.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -92,6 +95,7 @@ DATASETS: dict[str, dict[str, tuple[list[str], Callable[[Path, str], Figures]]]]
         **{model: ([*SMALL, "train.lr=0.02"], of_triples) for model in ("transe", "rotate")},
         **{model: (SMALL, of_triples) for model in ("distmult", "complex", "simple")},
     },
+    "fb15k237": {"complex": (["model.dim=128", "train.epochs=4", "model.valid_every=0"], of_triples)},
     "aifb": {"rgcn": ([], of_network)},
     "dbis": {"metapath2vec": (["model.num_walks=2"], of_venues)},
 }
@@ -107,14 +111,37 @@ def run(words: list[str]) -> None:
         raise SystemExit(f"graph-emb {' '.join(words)}: {done.stderr.strip().splitlines()[-1]}")
 
 
-def trained(model: str, dataset: str, mode: str, seed: int, root: str, more: list[str]) -> Figures:
-    """The figures of one run."""
+def trained(model: str, dataset: str, words_of_mode: list[str], seed: int, root: str, more: list[str]) -> Figures:
+    """The figures of one run; ``more`` is for several processes."""
     options, figures = DATASETS[dataset][model]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "run")
         words = ["train", model, "--dataset", dataset, "--root", root, "--threads", "1", "--seed", str(seed)]
-        run([*words, "--out", str(out), *MODES[mode], *options, *(more if mode != "local" else [])])
+        run([*words, "--out", str(out), *words_of_mode, *options, *(more if words_of_mode else [])])
         return figures(out, root)
+
+
+def modes_of_parts(dataset: str, root: str, parts: list[int], method: str, folder: Path) -> dict[str, list[str]]:
+    """One process, and trainers by partitions that are built here, one for each of these numbers of parts."""
+    found: dict[str, list[str]] = {"local": []}
+    for number in parts:
+        out = str(folder / f"{dataset}-{number}")
+        run(["partition", "build", dataset, "--parts", str(number), "--method", method, "--no-report", "--out", out])
+        found[f"{number} parts"] = ["--trainers", str(number), "--mode", "collective", "--partition", out]
+    return found
+
+
+def verdicts(dataset: str, model: str, found: dict[str, list[Figures]]) -> list[list[str]]:
+    """A row of the table for each figure and mode."""
+    rows = []
+    for name in found["local"][0]:
+        values = {mode: [one[name] for one in figures] for mode, figures in found.items()}
+        least = statistics.mean(values["local"]) - statistics.stdev(values["local"])
+        for mode, own in values.items():
+            verdict = "" if mode == "local" else "yes" if statistics.mean(own) >= least else "NO"
+            shown = f"{statistics.mean(own):.2f} +- {statistics.stdev(own):.2f}"
+            rows.append([dataset, model, f"{name} %", mode, shown, verdict])
+    return rows
 
 
 def main() -> None:
@@ -127,30 +154,32 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="seeds 0 to this - 1, at least 2")
     parser.add_argument("--hogwild", action="store_true", help="several processes train the same rows in place")
     parser.add_argument("--exchange-walks", type=int, help="walks of a process between two exchanges")
+    parser.add_argument("--parts", type=int, nargs="+", help="trainers that follow the parts of as large a partition")
+    parser.add_argument("--method", default="multilevel", help="of that partition")
     parser.add_argument("--json", help="write every figure to this file")
     args = parser.parse_args()
     if args.seeds < 2:
         parser.error(f"--seeds {args.seeds}: a standard deviation needs at least 2")
-    lines, rows = [], []
+    os.environ["GRAPH_EMB_DATA"] = args.root  # for partition build
+    lines: list[dict[str, Any]] = []
+    rows: list[list[str]] = []
     in_place = ["parallel.hogwild=true"] * args.hogwild
     if args.exchange_walks:
         in_place.append(f"parallel.exchange_walks={args.exchange_walks}")
-    for dataset in args.datasets:
-        for model in [model for model in DATASETS[dataset] if model in args.models]:
-            more = in_place if model in IN_PLACE else []
-            found: dict[str, list[Figures]] = {mode: [] for mode in MODES}
-            for seed in range(args.seeds):
-                for mode in MODES:
-                    found[mode].append(trained(model, dataset, mode, seed, args.root, more))
-                    print(dataset, model, mode, seed, found[mode][-1], flush=True)
-            lines += [{"dataset": dataset, "model": model, "mode": m, "figures": one} for m, one in found.items()]
-            for name in found["local"][0]:
-                values = {mode: [one[name] for one in figures] for mode, figures in found.items()}
-                least = statistics.mean(values["local"]) - statistics.stdev(values["local"])
-                for mode, own in values.items():
-                    verdict = "" if mode == "local" else "yes" if statistics.mean(own) >= least else "NO"
-                    shown = f"{statistics.mean(own):.2f} +- {statistics.stdev(own):.2f}"
-                    rows.append([dataset, model, f"{name} %", mode, shown, verdict])
+    with tempfile.TemporaryDirectory() as folder:
+        for dataset in args.datasets:
+            modes = MODES
+            if args.parts:
+                modes = modes_of_parts(dataset, args.root, args.parts, args.method, Path(folder))
+            for model in [model for model in DATASETS[dataset] if model in args.models]:
+                more = in_place if model in IN_PLACE else []
+                found: dict[str, list[Figures]] = {mode: [] for mode in modes}
+                for seed in range(args.seeds):
+                    for mode, words in modes.items():
+                        found[mode].append(trained(model, dataset, words, seed, args.root, more))
+                        print(dataset, model, mode, seed, found[mode][-1], flush=True)
+                lines += [{"dataset": dataset, "model": model, "mode": m, "figures": one} for m, one in found.items()]
+                rows += verdicts(dataset, model, found)
     print(tabulate(rows, ["graph", "model", "figure", "mode", "mean +- std", "within one std"]))
     if args.json:
         Path(args.json).write_text(json.dumps(lines, indent=1) + "\n")

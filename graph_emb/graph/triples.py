@@ -39,6 +39,7 @@ class KnowledgeGraph:
         relations: Names of the relations in order, or None.
         negatives: By part, where the data set gives them (OGB).
         entity_types: First entity of each type in order, where types share the id space one after the other (biokg).
+        train_elsewhere: T where trainers hold the training triples, each its own: ``parts`` has those held out alone.
     Raises:
         DataError: a part is empty or of another shape, or an id is outside its space.
     """
@@ -51,11 +52,12 @@ class KnowledgeGraph:
     relations: tuple[str, ...] | None = None
     negatives: Mapping[str, GivenNegatives] = field(default_factory=dict)
     entity_types: Mapping[str, int] | None = None
+    train_elsewhere: int = 0
 
     __repr__ = summary
 
     def __post_init__(self) -> None:
-        if "train" not in self.parts:
+        if "train" not in self.parts and not self.train_elsewhere:
             raise DataError(f"knowledge graph {self.name!r}: has no train part; known parts: {', '.join(self.parts)}")
         for part, triples in self.parts.items():
             what = f"knowledge graph {self.name!r}, {part}"
@@ -74,8 +76,19 @@ class KnowledgeGraph:
 
     @property
     def train(self) -> np.ndarray:
-        """Triples to train on, (T, 3)."""
+        """Triples to train on, (T, 3).
+
+        Raises:
+            DataError: the trainers hold them.
+        """
+        if self.train_elsewhere:
+            raise DataError(f"{self.name}: each trainer holds its own training triples; load the data set to have them")
         return self.parts["train"]
+
+    @property
+    def num_triples(self) -> int:
+        """T, to train on."""
+        return self.train_elsewhere or len(self.train)
 
     def all_triples(self) -> np.ndarray:
         """The triples of all parts; filtered ranks leave them out."""

@@ -165,14 +165,23 @@ def knowledge_graph(dataset: Dataset) -> KnowledgeGraph:
     for number, ((source, _, destination), (src, dst)) in enumerate(graph.edges.items()):
         relation = graph.edge_data.get(graph.etypes[number], {}).get(RELATION, np.full(len(src), number))
         pieces.append(np.stack([src + offsets[source], relation, dst + offsets[destination]], axis=1))
+    return named_triples(dataset.name, graph, {"train": np.concatenate(pieces).astype(np.int64)})
+
+
+def named_triples(name: str, graph: HeteroGraph, parts: Mapping[str, np.ndarray], **more: Any) -> KnowledgeGraph:
+    """A knowledge graph with the entities and relations of a graph, as ``knowledge_graph`` numbers and names them.
+
+    Args:
+        parts: Triples in these numbers.
+        more: Other fields.
+    """
     names = graph.relation_names
     if names is None:
         names = np.array([etype[1] if len(graph.ntypes) == 1 else ":".join(etype) for etype in graph.etypes])
     ids = graph.node_ids.get(graph.ntypes[0]) if len(graph.ntypes) == 1 else None
-    parts = {"train": np.concatenate(pieces).astype(np.int64)}
-    entities, relations = None if ids is None else tuple(ids.tolist()), tuple(names.tolist())
-    types = offsets if len(graph.ntypes) > 1 else None
-    return KnowledgeGraph(dataset.name, graph.total_nodes, len(names), parts, entities, relations, entity_types=types)
+    more["entities"] = None if ids is None else tuple(ids.tolist())
+    more["entity_types"] = graph.node_offsets if len(graph.ntypes) > 1 else None
+    return KnowledgeGraph(name, graph.total_nodes, len(names), parts, relations=tuple(names.tolist()), **more)
 
 
 def message_graph(triples: KnowledgeGraph, *, merge_within: bool = False) -> HeteroGraph:

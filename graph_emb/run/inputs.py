@@ -69,16 +69,20 @@ def partition_of(section: DatasetSection) -> Path | None:
     return place.absolute() if place is not None and holds_partition(place) else None
 
 
-def own_partition(config: RunConfig) -> PartitionedGraph | None:
+def own_partition(config: RunConfig, *, held_out: bool = False) -> PartitionedGraph | None:
     """The partition that is the data set, where each trainer reads its own parts; None: the first one reads all.
 
     None in one process, where options of readers or held-out edges change the graph first, and where edges do not lie
     with their destinations.
+
+    Args:
+        held_out: Trainers leave the edges of ``dataset.test_edges`` out of their own parts.
     """
     section = config.dataset
     place = None if config.parallel.mode == "local" else partition_of(section)
-    held_out = section.test_edges is not None or section.hold_out or section.validation_edges is not None
-    if place is None or section.read_options() or held_out:
+    changed = section.hold_out or section.validation_edges is not None
+    changed = changed or (section.test_edges is not None and not held_out)
+    if place is None or section.read_options() or changed:
         return None
     parts = partition.load(place)
     return parts if parts.edge_owner == "destination" else None

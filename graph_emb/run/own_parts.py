@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from graph_emb.core.compiled import mix64
+from graph_emb.core.errors import DataError
 from graph_emb.graph.csr import Duplicates, Graph
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.dgl_format import MappedRows
@@ -24,8 +26,9 @@ from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.readers.source import REVERSE_PREFIX, WEIGHT
 from graph_emb.graph.readers.triples import RELATION
+from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
-from graph_emb.graph.views import ADDED, MERGED, with_reverses
+from graph_emb.graph.views import ADDED, MERGED, named_triples, with_reverses
 from graph_emb.run.parallel import Share, Trainers
 from graph_emb.sampling.blocks import BlockEdges, starts_of
 from graph_emb.sampling.part_graph import PartGraph, to_owners
@@ -37,8 +40,8 @@ from partition.relabel import inverse
 FEATURES = "feat"
 """The column of a node type's features, in parts that were cut for the trainers too."""
 EDGES_AT_ONCE = 1 << 20
-Arcs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]
-"""Sources, destinations, original numbers and weights of edges, (E,) each."""
+Arcs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]
+"""Sources, destinations, original numbers and a column of edges, (E,) each."""
 
 
 def own_edges(parts: PartitionedGraph, ranks: Trainers) -> OwnEdges:
@@ -124,7 +127,7 @@ def own_arcs(parts: PartitionedGraph, ranks: Trainers, duplicates: Duplicates | 
         duplicates = "sum" if parts.repeats == "sum" and WEIGHT in parts.part(parts.at_hand).edge_data() else "first"
     group, (etype,), places = ranks.group, parts.etypes, ranks.layout(parts.books[parts.ntypes[0]])
     low, high = places.owned(ranks.rank)
-    src, dst, ids, weights = _stored(parts, etype, places, ranks.rank, weighted=True)
+    src, dst, ids, weights = _stored(parts, etype, places, ranks.rank, column=WEIGHT)
     columns = (dst, ids) if weights is None else (dst, ids, weights)
     heads, others = to_owners(src, columns, places, group)
     far = (others[0] < low) | (others[0] >= high)  # the others are among the arcs that reach this rank's nodes
@@ -191,6 +194,56 @@ def data_of(parts: PartitionedGraph, rows: Mapping[str, tuple[int, int]]) -> tup
     return Dataset.of_graph(HeteroGraph(counts, {}, small, name=parts.name), parts.path.name), features
 
 
+def knowledge_graph_of(parts: PartitionedGraph) -> KnowledgeGraph:
+    """Entities and relations of a partition, as ``graph_emb.graph.views.knowledge_graph`` has them, without triples."""
+    data = all_nodes(parts)
+    graph = replace(data.graph, relation_names=parts.relation_names)
+    num_triples = sum(parts.num_edges(etype) for etype in parts.etypes)
+    return named_triples(data.name, graph, {}, train_elsewhere=num_triples)
+
+
+def own_triples(
+    parts: PartitionedGraph, ranks: Trainers, held: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The triples that this rank reads, those of all ranks being those of ``knowledge_graph``. Every rank calls it.
+
+    Args:
+        held: Held-out triples by part, which are left out.
+    Returns:
+        Shape (M, 3), their places among all that are left, (M,), and how many of all ranks were left out.
+    Raises:
+        DataError: none is left.
+    """
+    offsets = dict(zip(parts.ntypes, np.cumsum([0, *map(parts.num_nodes, parts.ntypes)]).tolist(), strict=False))
+    pieces, places, before = [], [], 0
+    for number, etype in enumerate(parts.etypes):
+        of_tails = ranks.layout(parts.books[etype[2]])
+        src, dst, ids, relations = _stored(parts, etype, of_tails, ranks.rank, column=RELATION)
+        relations = np.full(len(src), number) if relations is None else relations
+        ends = [
+            original_ids_at(parts, ntype, own) + offsets[ntype] for ntype, own in ((etype[0], src), (etype[2], dst))
+        ]
+        pieces.append(np.stack([ends[0], relations, ends[1]], axis=1).astype(np.int64))
+        places.append(ids + before)
+        before += parts.num_edges(etype)
+    triples, numbers = np.concatenate(pieces), np.concatenate(places)
+    if not held:
+        return triples, numbers, 0
+    out = np.concatenate(list(held.values()))
+    most = np.concatenate([triples, out]).max(axis=0) + 1
+    gone = np.isin(np.ravel_multi_index(triples.T, most), np.ravel_multi_index(out.T, most))
+    removed = np.sort(np.concatenate(ranks.group.gather_objects(numbers[gone], "held-out triples")))
+    if len(removed) == before:
+        raise DataError(f"{parts.name}: all {before} training triples are held out; none is left to train on")
+    triples, numbers = triples[~gone], numbers[~gone]
+    return triples, numbers - np.searchsorted(removed, numbers), len(removed)
+
+
+def original_ids_at(parts: PartitionedGraph, ntype: str, nodes: np.ndarray) -> np.ndarray:
+    """The original numbers of nodes of a type, (B,)."""
+    return parts.node_map(ntype)[nodes] if parts.has_id_map("node") else nodes
+
+
 def all_nodes(parts: PartitionedGraph) -> Dataset:
     """The data set without edges and features, in its original order: types, ids, labels and splits of all nodes."""
     data: dict[str, dict[str, np.ndarray]] = {}
@@ -247,8 +300,10 @@ def original_ids(policy: PartPolicy) -> OriginalIds:
     return SameIds(policy.book.num_rows) if policy.original_ids is None else policy.original_ids
 
 
-def _stored(parts: PartitionedGraph, etype: EdgeType, places: RankRanges, rank: int, *, weighted: bool = False) -> Arcs:
-    """The edges of a type into a rank's nodes: both ends in partition order; ``weighted``: with weights, if any."""
+def _stored(
+    parts: PartitionedGraph, etype: EdgeType, places: RankRanges, rank: int, *, column: str | None = None
+) -> Arcs:
+    """The edges of a type into a rank's nodes: both ends in partition order, and a column, if any."""
     low, high = places.owned(rank)
     starts = parts.nodes.typed_starts[:, parts.node_type_id(etype[2])]
     # An edge lies with its destination.
@@ -256,22 +311,23 @@ def _stored(parts: PartitionedGraph, etype: EdgeType, places: RankRanges, rank: 
     room = sum(rows.stop - rows.start for rows in (parts.part(index).edge_rows(etype) for index in indices))
     src, dst, ids = (np.empty(room, np.int64) for _ in range(3))
     original, filled = original_ids(parts.policy(etype=etype)), 0
-    weights = np.empty(room, np.float32) if weighted and WEIGHT in parts.part(parts.at_hand).edge_data(etype) else None
+    like = None if column is None else parts.part(parts.at_hand).edge_data(etype).get(column)
+    values = None if like is None else np.empty(room, like.dtype)
     for index in indices:
         part = parts.part(index)
         rows = part.edge_rows(etype)
-        column = None if weights is None else part.edge_data(etype)[WEIGHT]
+        given = None if column is None or values is None else part.edge_data(etype)[column]
         for start in range(rows.start, rows.stop, EDGES_AT_ONCE):
             stop = min(start + EDGES_AT_ONCE, rows.stop)
             ends = part.ends(etype, slice(start - rows.start, stop - rows.start))
             mine = (ends[1] >= low) & (ends[1] < high)
             found = slice(filled, filled + int(mine.sum()))
             src[found], dst[found], ids[found] = ends[0][mine], ends[1][mine], original.of(start, stop)[mine]
-            if weights is not None and column is not None:
-                weights[found] = column[start - rows.start : stop - rows.start][mine]
+            if values is not None and given is not None:
+                values[found] = given[start - rows.start : stop - rows.start][mine]
             filled = found.stop
             part.forget()
-    return src[:filled], dst[:filled], ids[:filled], None if weights is None else weights[:filled]
+    return src[:filled], dst[:filled], ids[:filled], None if values is None else values[:filled]
 
 
 def _arriving(parts: PartitionedGraph, etype: EdgeType, own: OwnEdges) -> BlockEdges:

@@ -164,11 +164,13 @@ def policies_for(
     made = None if graph is None else assigned(graph, config, typed)
     told = None if made is None else (made.parts, made.num_parts)
     parts_by_type, num_parts = ranks.group.gather_objects(told, "the parts of the nodes")[0]
-    policies = {}
-    for ntype, parts in parts_by_type.items():
-        book = RangeBook.of_sizes(np.bincount(parts, minlength=num_parts).tolist())
-        policies[ntype] = PartPolicy(f"node~{ntype}", book, ArrayIds(np.argsort(parts, kind="stable"), len(parts)))
-    return policies
+    return {ntype: policy_of(ntype, parts, num_parts) for ntype, parts in parts_by_type.items()}
+
+
+def policy_of(ntype: str, parts: np.ndarray, num_parts: int) -> PartPolicy:
+    """Who owns which row of a node type's table, from the part of each node, (N,)."""
+    book = RangeBook.of_sizes(np.bincount(parts, minlength=num_parts).tolist())
+    return PartPolicy(f"node~{ntype}", book, ArrayIds(np.argsort(parts, kind="stable"), len(parts)))
 
 
 def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = None) -> Assignment:

@@ -64,7 +64,10 @@ class KnownAnswers:
 
     def find(self, triples: np.ndarray) -> np.ndarray:
         """The number of each triple's query, or -1 where nothing answers it; shape (T,), int64."""
-        keys = query_keys(triples, self.side, self.num_relations)
+        return self.places(query_keys(triples, self.side, self.num_relations))
+
+    def places(self, keys: np.ndarray) -> np.ndarray:
+        """The number of each of these queries among ``keys``, or -1 where nothing answers it; shape (T,), int64."""
         if len(self.keys) == 0:
             return np.full(len(keys), -1)
         places = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
@@ -160,6 +163,10 @@ class ChunkNegatives:
         filtered: Leave out negatives that make a training triple true; without it only the triple itself.
         seed: Any integer.
         parts: Draw for a chunk among the entities of the part that owns the head of its middle triple; None: all.
+        occurrences: Of each entity in the training triples, shape (E,), where the graph does not hold these: then
+            ``candidates`` draws, and the caller finds out which ones make a triple true. None: of the graph's.
+    Attributes:
+        types: The type of each entity, shape (E,); None: they have none.
     Raises:
         ConfigError: ``parts`` of entities with types.
     """
@@ -174,18 +181,16 @@ class ChunkNegatives:
         filtered: bool = True,
         seed: int = 0,
         parts: EntityParts | None = None,
+        occurrences: np.ndarray | None = None,
     ) -> None:
         self._parts = parts
-        self._samplers, self._types = _samplers(graph, power, seed, parts)
+        self._known: dict[int, KnownAnswers] = {}
+        if filtered and occurrences is None:
+            self._known = {side: KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)}
+        occurrences = graph.occurrences() if occurrences is None else occurrences
+        self._samplers, self.types = _samplers(graph, occurrences, power, seed, parts)
         self._num_entities, self._num, self._in_batch = graph.num_entities, num, in_batch
-        self._known = {side: KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)}
         self._filtered = filtered
-
-    def by_type(self, triples: np.ndarray, side: int) -> np.ndarray:
-        """Numbers of triples (B, 3) in an order that brings those of one type together; chunks are then of one type."""
-        if self._types is None:
-            return np.arange(len(triples))
-        return np.argsort(self._types[triples[:, 0 if side == HEAD else 2]], kind="stable")
 
     def draw(self, triples: np.ndarray, chunks: np.ndarray, side: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Negatives of chunks, and which of them do not count.
@@ -199,20 +204,32 @@ class ChunkNegatives:
             Entities (K, N) int64, where N counts the chunk's own C as well if ``in_batch``; and (K, C, N) bool, True
             where the negative would make the triple true.
         """
+        found = self.candidates(triples, chunks, side, epoch)
+        return found, self.excluded(triples, found, side, self.known(triples, found, side) if self._filtered else None)
+
+    def candidates(self, triples: np.ndarray, chunks: np.ndarray, side: int, epoch: int) -> np.ndarray:
+        """The entities that ``draw`` gives."""
         answers = triples[:, :, 0 if side == HEAD else 2]
         found = np.empty((len(chunks), 0), np.int64)
         if self._num:
             found = self._drawn(triples, chunks, answers, epoch)
-        if self._in_batch:
-            found = np.concatenate([found, answers], axis=1)
-        if self._filtered:
-            queries = self._known[side].find(triples.reshape(-1, 3)).reshape(triples.shape[:2])
-            excluded = self._known[side].among(queries, found, self._num_entities)
-        else:
-            excluded = found[:, None, :] == answers[:, :, None]
-        if self._types is not None:
-            excluded |= self._types[found][:, None, :] != self._types[answers][:, :, None]
-        return found, excluded
+        return np.concatenate([found, answers], axis=1) if self._in_batch else found
+
+    def known(self, triples: np.ndarray, found: np.ndarray, side: int) -> np.ndarray:
+        """Mark the candidates (K, N) that make a triple of their chunk (K, C, 3) true: (K, C, N)."""
+        queries = self._known[side].find(triples.reshape(-1, 3)).reshape(triples.shape[:2])
+        return self._known[side].among(queries, found, self._num_entities)
+
+    def excluded(self, triples: np.ndarray, found: np.ndarray, side: int, known: np.ndarray | None) -> np.ndarray:
+        """Mark those of ``candidates`` that do not count, as ``draw`` does; ``known``: those that make a triple true.
+
+        Without ``known``, where negatives are not filtered, it is the triple itself.
+        """
+        answers = triples[:, :, 0 if side == HEAD else 2]
+        excluded = found[:, None, :] == answers[:, :, None] if known is None else known
+        if self.types is not None:
+            excluded |= self.types[found][:, None, :] != self.types[answers][:, :, None]
+        return excluded
 
     def _drawn(self, triples: np.ndarray, chunks: np.ndarray, answers: np.ndarray, epoch: int) -> np.ndarray:
         if self._parts is not None:
@@ -223,17 +240,16 @@ class ChunkNegatives:
                 found[own] = self._parts.order[self._samplers[part].sample_for(chunks[own], self._num, epoch=epoch)]
             return found
         draws = [sampler.sample_for(chunks, self._num, epoch=epoch) for sampler in self._samplers]
-        if self._types is None:
+        if self.types is None:
             return draws[0].astype(np.int64)
-        wanted = self._types[answers][:, np.arange(self._num) % answers.shape[1]]
+        wanted = self.types[answers][:, np.arange(self._num) % answers.shape[1]]
         return np.take_along_axis(np.stack(draws), wanted[None], axis=0)[0].astype(np.int64)
 
 
 def _samplers(
-    graph: KnowledgeGraph, power: float, seed: int, parts: EntityParts | None
+    graph: KnowledgeGraph, occurrences: np.ndarray, power: float, seed: int, parts: EntityParts | None
 ) -> tuple[list[NegativeSampler], np.ndarray | None]:
     """A sampler for each part or type, and the type of each entity, (E,); one and None where there are none."""
-    occurrences = graph.occurrences()
     if parts is not None and graph.entity_types is not None:
         raise ConfigError(
             f"parallel.negatives = 'local': the negatives of {graph.name} follow the types of its entities; take global"

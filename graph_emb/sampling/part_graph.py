@@ -169,15 +169,29 @@ def to_owners(
 
     They stand rank after rank, in the order in which they were given there. Every rank calls it.
     """
-    what = "exchange of arcs"
-    owner = layout.owner(torch.from_numpy(heads)).numpy()
-    order = np.argsort(owner, kind="stable")
-    counts = np.bincount(owner, minlength=group.world_size)
-    del owner
+    found, _ = to_ranks(layout.owner(torch.from_numpy(heads)).numpy(), (heads, *columns), group, "exchange of arcs")
+    return found[0], found[1:]
+
+
+def to_ranks(
+    rank: NDArray[np.integer], columns: Sequence[NDArray[Any]], group: ProcessGroup, what: str
+) -> tuple[tuple[NDArray[Any], ...], list[int]]:
+    """Columns (M, ...) of the same dtypes on every rank, each row sent to a rank. Every rank calls it.
+
+    Args:
+        rank: Where each row goes, shape (M,).
+        what: The words with which an error names the call.
+    Returns:
+        The columns that arrive here, rank after rank, in the order in which they were given there; and how many rows
+        came from each rank.
+    """
+    order = np.argsort(rank, kind="stable")
+    counts = np.bincount(rank, minlength=group.world_size).astype(np.int64)
+    del rank
     ones = [1] * group.world_size
     coming = group.exchange(torch.from_numpy(counts), ones, ones, what).tolist()
 
     def send(column: NDArray) -> NDArray:
         return group.exchange(torch.from_numpy(column[order]), counts.tolist(), coming, what).numpy()
 
-    return send(heads), tuple(map(send, columns))
+    return tuple(map(send, columns)), coming

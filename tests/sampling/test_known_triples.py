@@ -90,12 +90,6 @@ def test_negatives_are_of_the_type_that_they_replace(power: float) -> None:
     assert (excluded[0, 1] == ((drawn[0] > 1) | (drawn[0] == 0))).all()
 
 
-def test_triples_of_one_type_come_together() -> None:
-    triples = np.array([[3, 1, 0], [0, 0, 2], [3, 1, 1], [1, 0, 4]])
-    assert typed(2).by_type(triples, TAIL).tolist() == [0, 2, 1, 3]
-    assert ChunkNegatives(GRAPH, 2).by_type(triples, TAIL).tolist() == [0, 1, 2, 3]
-
-
 def test_unfiltered_negatives_exclude_the_triple_itself_only() -> None:
     drawn, excluded = draw(40, filtered=False)
     assert (excluded[0, 0] == (drawn[0] == 1)).all()

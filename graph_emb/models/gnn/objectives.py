@@ -20,9 +20,10 @@ from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.relational import glorot
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, TripleTask
 from graph_emb.models.gnn.trainer import Trainer
+from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.model import TripleBatch, triple_loss
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import Batches, BestRows
+from graph_emb.models.kge.training import BestRows
 from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, negative_draw, score_links
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.transport.process_group import DataParallel

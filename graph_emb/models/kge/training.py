@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import all_rows
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.models.kge.config import KGEConfig, TripleSettings
-from graph_emb.models.kge.model import KGEModel, TripleBatch
+from graph_emb.models.kge.batches import Batches
+from graph_emb.models.kge.config import KGEConfig
+from graph_emb.models.kge.model import KGEModel
 from graph_emb.optimizer import OPTIMIZERS
-from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
+from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
+from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.walk_kernels import thread_count
 
 BEST_FILE = "best.safetensors"
@@ -86,6 +88,8 @@ def train_kge(
     *,
     seed: int = 0,
     part_policy: Any = None,
+    own: OwnTriples | None = None,
+    known: Sequence[KnownAnswers] | None = None,
     num_threads: int | None = None,
     progress: bool = False,
     on_epoch: Callable[[KGEProgress], None] | None = None,
@@ -93,17 +97,19 @@ def train_kge(
 ) -> KGEResult:
     """Train a model on the triples of a knowledge graph, in the mode that ``graph_emb.init`` chose.
 
-    Every rank calls it with the same arguments and holds all triples; rows are stored as the mode has them. With a
-    ``part_policy`` of several parts a rank trains the triples whose heads it owns, as far as all have equally much to
-    do. With a validation part the rows of the best validation are returned and training stops early
-    (``KGEConfig.patience``).
+    Every rank calls it with the same arguments; rows are stored as the mode has them. A rank holds all triples, or with
+    ``own`` those of its entities: the steps are the same. With a ``part_policy`` of several parts a rank trains the
+    triples whose heads it owns, as far as all have equally much to do. With a validation part the rows of the best
+    validation are returned and training stops early (``KGEConfig.patience``).
     In local and collective mode the steps are the same at any number of ranks.
 
     Args:
-        graph: Triples.
+        graph: Triples; with ``own`` its training triples are not read, and held-out ones on the first rank only.
         config: The recipe.
         seed: Of initial values, order, negatives and validation triples. Runs with one seed and mode are equal.
         part_policy: Of the entities' table, which counts rows in partition order; the graph keeps its own.
+        own: This rank's training triples, on every rank or on none.
+        known: By side the answers that validation leaves out, on the first rank; None: those of the graph's triples.
         num_threads: Of torch and of the kernels; None: ``torch.get_num_threads()``. Results differ by no more than
             rounding in matrix products.
         progress: Show a bar on the first rank.
@@ -126,7 +132,7 @@ def train_kge(
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")
     model = KGEModel(graph.num_entities, graph.num_relations, config, seed=seed, part_policy=part_policy, names=names)
-    training = _KGETraining(graph, model, seed, checkpoints)
+    training = _KGETraining(graph, model, seed, checkpoints, own, known)
     transport = model.entity.transport
     steps = config.epochs * training.batches.steps_per_epoch
     shown = progress and transport.rank == 0
@@ -199,18 +205,24 @@ class _KGETraining:
     """The state of a training between two steps."""
 
     def __init__(
-        self, graph: KnowledgeGraph, model: KGEModel, seed: int, checkpoints: PeriodicCheckpoints | None
+        self,
+        graph: KnowledgeGraph,
+        model: KGEModel,
+        seed: int,
+        checkpoints: PeriodicCheckpoints | None,
+        own: OwnTriples | None,
+        known: Sequence[KnownAnswers] | None,
     ) -> None:
         self.graph, self.model, self.seed, self.checkpoints = graph, model, seed, checkpoints
         config, transport = model.config, model.entity.transport
         self.transport = transport
-        own = transport.rank, transport.world_size, transport.lockstep
-        self.batches = Batches(graph, config, seed, *own, EntityParts.of(model.entity.book, model.rows))
+        ranks = transport.rank, transport.world_size, transport.lockstep
+        self.batches = Batches(graph, config, seed, *ranks, EntityParts.of(model.entity.book, model.rows), own)
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
         self.best = BestRows(None if checkpoints is None else checkpoints.folder)
-        self.chosen, self.known = self._validation()
+        self.chosen, self.known = self._validation(known)
         position = None if checkpoints is None else checkpoints.start(model.tables, [self.optimizer])
         if position is not None:
             self.step, self.seconds = position["step"], position["seconds"]
@@ -258,7 +270,7 @@ class _KGETraining:
         if self.transport.votes(not math.isfinite(mean)):
             raise ConfigError(f"{self.model.config.name}: the loss is {mean} in epoch {epoch}; lower train.lr")
         mrr, rate = self._validate(epoch), self._set_rate(self.step)
-        triples = (epoch + 1) * len(self.graph.train)
+        triples = (epoch + 1) * self.graph.num_triples
         self.history.append(KGEProgress(epoch + 1, triples, self.seconds, mean, rate, mrr))
         bar.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
         self._checkpoint()
@@ -281,16 +293,18 @@ class _KGETraining:
             group["lr"] = rate
         return rate
 
-    def _validation(self) -> tuple[np.ndarray | None, list[KnownAnswers]]:
+    def _validation(self, known: Sequence[KnownAnswers] | None) -> tuple[np.ndarray | None, Sequence[KnownAnswers]]:
         """Numbers of the triples to validate on (None: no validation) and the known answers, on the first rank only."""
-        if not self.model.config.valid_every or "valid" not in self.graph.parts:
+        first, valid = self.transport.rank == 0, self.graph.parts.get("valid")
+        if not self.model.config.valid_every or not self.transport.votes(first and valid is not None):
             return None, []
+        if not first:
+            return np.empty(0, np.int64), []
+        assert valid is not None
         check_candidates(self.graph, ["valid"], self.model.config.candidates)
-        order = np.random.default_rng((self.seed, 0, 1)).permutation(len(self.graph.parts["valid"]))
+        order = np.random.default_rng((self.seed, 0, 1)).permutation(len(valid))
         chosen = np.sort(order[: self.model.config.valid_triples or None])
-        if self.transport.rank:
-            return chosen, []
-        return chosen, KnownAnswers.of_all(self.graph)
+        return chosen, KnownAnswers.of_all(self.graph) if known is None else known
 
     def _validate(self, epoch: int) -> float | None:
         """The validation's MRR if one is due; all ranks agree on whether it ends the training."""
@@ -334,92 +348,3 @@ class _KGETraining:
         entities, relations = (all_rows(table, self.transport.rank == 0) for table in self.model.tables)
         self.transport.barrier()
         return None if entities is None or relations is None else (entities[self.model.rows], relations)
-
-
-FIRST_COUNT = 3.0  # added to a pair's occurrences: RotatE's code counts the first one as 4
-
-
-class Batches:
-    """The training triples of each epoch, shuffled, in chunks with their negatives.
-
-    The order and the draws depend on (seed, epoch) and the parts alone. Ranks in lockstep share each step's chunks, so
-    that any number of them trains the same steps; other ranks take whole steps in turn. Triples whose heads lie in one
-    part come together, and a rank takes those of its own parts as far as all have equally much to do.
-    """
-
-    def __init__(
-        self,
-        graph: KnowledgeGraph,
-        config: TripleSettings,
-        seed: int,
-        rank: int,
-        world_size: int,
-        lockstep: bool,
-        parts: EntityParts | None = None,
-    ) -> None:
-        self._triples, self._config, self._seed = graph.train, config, seed
-        self._size = config.batch_size or len(graph.train)
-        self._rank, self._world_size, self._lockstep = rank, world_size, lockstep
-        local = isinstance(config, KGEConfig) and config.negative_scope == "local"
-        if local and parts is None:
-            raise ConfigError(
-                "parallel.negatives = 'local' needs parts: set parallel.partition or parallel.method, or give a "
-                "part_policy of several"
-            )
-        self._negatives = ChunkNegatives(
-            graph,
-            config.num_negatives,
-            config.negative_power,
-            in_batch=config.in_batch,
-            filtered=config.filter_negatives,
-            seed=seed,
-            parts=parts if local else None,
-        )
-        self._owner = None if parts is None else parts.owner[graph.train[:, 0]]
-        self._weights = triple_weights(graph) if config.subsampling else np.ones(len(graph.train), np.float32)
-        self.steps_per_epoch = -(-len(graph.train) // self._size)
-
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, TripleBatch]]:
-        """This rank's batches of an epoch, from a step on, with the number of their step in it."""
-        order = np.random.default_rng((self._seed, epoch)).permutation(len(self._triples))
-        together = 1 if self._lockstep else self._world_size  # steps that train at a time
-        size, begun = self._size, epoch * self.steps_per_epoch
-        for step in range(first, self.steps_per_epoch):
-            turn = (begun + step) % together
-            if self._lockstep or turn == self._rank:
-                start = step - step % together
-                chosen = order[start * size : (start + together) * size]
-                if self._owner is not None:
-                    chosen = chosen[np.argsort(self._owner[chosen], kind="stable")]
-                place = turn if start + together <= self.steps_per_epoch else step - start
-                side = TAIL if (begun + step) // together % 2 == 0 else HEAD
-                yield step, self._batch(chosen[place * size : (place + 1) * size], step, epoch, side)
-
-    def _batch(self, chosen: np.ndarray, step: int, epoch: int, side: int) -> TripleBatch:
-        chunk = self._config.chunk_size
-        chosen = chosen[self._negatives.by_type(self._triples[chosen], side)]
-        if self._owner is not None:
-            chosen = chosen[np.argsort(self._owner[chosen], kind="stable")]
-        num_chunks = -(-len(chosen) // chunk)
-        filled = np.concatenate([chosen, np.full(num_chunks * chunk - len(chosen), chosen[-1])])
-        weights = self._weights[filled]
-        weights[len(chosen) :] = 0.0
-        numbers = np.arange(num_chunks)
-        if self._lockstep:
-            numbers = np.array_split(numbers, self._world_size)[self._rank]
-        triples = self._triples[filled.reshape(num_chunks, chunk)[numbers]]
-        drawn, excluded = self._negatives.draw(triples, numbers + step * -(-self._size // chunk), side, epoch)
-        own = drawn[:, : self._config.num_negatives]
-        share = weights.reshape(num_chunks, chunk)[numbers]
-        if self._config.in_batch:  # a copy that pads the chunk is no negative
-            excluded[:, :, self._config.num_negatives :] |= (share == 0)[:, None, :]
-        return TripleBatch(triples, share, float(weights.sum(dtype=np.float64)), side, own, excluded)
-
-
-def triple_weights(graph: KnowledgeGraph) -> np.ndarray:
-    """``KGEConfig.subsampling`` of each training triple, shape (T,), float32."""
-    counts = sum(
-        KnownAnswers.of(graph.train, side, graph.num_relations).counts(graph.train) + FIRST_COUNT
-        for side in (HEAD, TAIL)
-    )
-    return (1.0 / np.sqrt(counts)).astype(np.float32)

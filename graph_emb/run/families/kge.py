@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,17 +14,24 @@ from torch import Tensor
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.graph.edge_files import read_held_out_triples
+from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import SCORERS
 from graph_emb.models.kge.training import KGEResult, train_kge
+from graph_emb.run import own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
-from graph_emb.run.inputs import read_dataset, with_held_out_triples
+from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, with_held_out_triples
 from graph_emb.run.machine import check_memory
-from graph_emb.run.parallel import Trainers, policies_for
+from graph_emb.run.parallel import Trainers, policies_for, policy_of
+from graph_emb.sampling.known_triples import KnownAnswers
+from graph_emb.sampling.partitioned_triples import OwnTriples
+from partition import PartitionedGraph
+from partition.partitioned import PartPolicy
 
 ENTITY, RELATION = "entity", "relation"
 JUDGED = ("valid", "test")
@@ -32,14 +41,28 @@ class KGEFamily(Family):
     """See ``graph_emb.run.family.Family``."""
 
     _counts: Mapping[str, int] = {}
+    _own: OwnTriples | None = None
+    _known: Sequence[KnownAnswers] | None = None
+    """A trainer's triples; on the first, where all read their own parts, what else answers the held-out ones."""
     _typed: HeteroGraph | None = None
     """The entities with the types and ids that the data set gives them, where it has several types."""
 
+    @cached_property
+    def _parts(self) -> PartitionedGraph | None:
+        """The partition of which each trainer reads its own triples; None: the first one reads the data set."""
+        found = own_partition(self.config, held_out=True)
+        return None if found is None or own_parts.is_plain(found) else found
+
     def load(self) -> KnowledgeGraph:
-        """Triples with their splits."""
-        dataset = read_dataset(self.config.dataset, file_format="triples")
-        graph, self._counts = with_held_out_triples(knowledge_graph(dataset), self.config.dataset)
-        self._typed = None if graph.entity_types is None else dataset.graph
+        """Triples with their splits; without those to train on where trainers read their own parts."""
+        if self._parts is None:
+            dataset = read_dataset(self.config.dataset, file_format="triples")
+            graph, self._counts = with_held_out_triples(knowledge_graph(dataset), self.config.dataset)
+            self._typed = None if graph.entity_types is None else dataset.graph
+        else:
+            graph = own_parts.knowledge_graph_of(self._parts)
+            if self.config.dataset.test_edges is not None:
+                graph = replace(graph, parts=read_held_out_triples(self.config.dataset.test_edges, graph))
         check_candidates(graph, JUDGED, self.model.candidates)
         tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
         check_memory(graph.num_entities, tables, self.model)
@@ -47,6 +70,8 @@ class KGEFamily(Family):
 
     def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:
         """Name and counts."""
+        if self._own is not None and dataset.train_elsewhere:
+            dataset = replace(dataset, train_elsewhere=self._own.num_triples)
         return described(dataset, self._counts)
 
     def num_saved(self, dataset: KnowledgeGraph) -> int:
@@ -55,14 +80,10 @@ class KGEFamily(Family):
         return dataset.num_entities * self.model.dim + dataset.num_relations * width
 
     def train(self, dataset: KnowledgeGraph | None, job: TrainingJob) -> Trained:
-        """Train in this process or with other ranks; each of them gets the training triples from the first."""
+        """Train in this process or with other ranks, each of which has the triples of its own entities."""
         graph, policy = dataset, None
         if job.ranks is not None:
-            graph = _shared(job.ranks, dataset)
-            if self._follows_parts:
-                entities = None if dataset is None else _entities(dataset)
-                policies = policies_for(job.ranks, self.config, entities, self._typed)
-                policy = policies[NODE_TYPE]
+            graph, policy = self._share(dataset, job.ranks)
         assert graph is not None
         if job.checkpoints is not None and dataset is not None:
             save_ids(job.checkpoints.folder, ENTITY, entity_ids(graph))
@@ -72,6 +93,8 @@ class KGEFamily(Family):
             self.model,
             seed=self.config.seed,
             part_policy=policy,
+            own=self._own,
+            known=self._known,
             num_threads=self.config.train.threads,
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),
@@ -82,6 +105,41 @@ class KGEFamily(Family):
         tables = tables_of(graph, result.entities, result.relations)
         return Trained(tables, result.interrupted, self._metrics(result))
 
+    def _share(self, dataset: KnowledgeGraph | None, ranks: Trainers) -> tuple[KnowledgeGraph, PartPolicy | None]:
+        """The graph, on other ranks than the first without its triples, and who owns which entity. Every rank calls it.
+
+        The first rank's held-out triples leave the training triples, and it gets to know what else answers theirs.
+        """
+        group, policy = ranks.group, None
+        told = None if dataset is None else _facts(dataset)
+        facts: KnowledgeGraph = group.gather_objects(told, "triples", (KnowledgeGraph,))[0]
+        if self._parts is not None:
+            policy = policy_of(NODE_TYPE, self._parts.assignment().homogeneous(), self._parts.num_parts)
+        elif self._follows_parts:
+            entities = None if dataset is None else _entities(dataset)
+            policy = policies_for(ranks, self.config, entities, self._typed)[NODE_TYPE]
+        places = ranks.layout(RangeBook([0, facts.num_entities]) if policy is None else policy.book)
+        rows = np.arange(facts.num_entities)
+        if policy is not None and policy.original_ids is not None:
+            rows = policy.original_ids.find(rows)
+        owner = places.owner(torch.from_numpy(rows)).numpy()
+        if self._parts is not None:
+            held = None if dataset is None else dict(dataset.parts)
+            held = group.gather_objects(held, "held-out triples")[0]
+            triples, numbers, removed = own_parts.own_triples(self._parts, ranks, held)
+            self._counts = {REMOVED: removed} if removed else {}
+        else:
+            triples = np.empty((0, 3), np.int64) if dataset is None else dataset.train
+            numbers = np.arange(len(triples))
+        self._own = OwnTriples.gathered(triples, numbers, facts.num_relations, owner, group)
+        if self._parts is not None:
+            judged = [np.empty((0, 3), np.int64)] if dataset is None else [*dataset.parts.values()]
+            others = self._own.known_to(np.concatenate(judged or [np.empty((0, 3), np.int64)]))
+            if dataset is not None:
+                known = ((side, np.concatenate([rows, *judged])) for side, rows in others.items())
+                self._known = [KnownAnswers.of(rows, side, facts.num_relations) for side, rows in known]
+        return facts if dataset is None else dataset, policy
+
     @property
     def _follows_parts(self) -> bool:
         """Whether triples go to the part of their heads; else every number of ranks trains the same steps."""
@@ -90,7 +148,7 @@ class KGEFamily(Family):
 
     def judge(self, trained: Trained, dataset: KnowledgeGraph, *, progress: bool) -> list[Finding]:
         """Ranks of the held-out parts, by the data set's own rule."""
-        return judge_triples(trained.tables, dataset, self.model, self.model, self.config.seed)
+        return judge_triples(trained.tables, dataset, self.model, self.model, self.config.seed, self._known)
 
     def _metrics(self, result: KGEResult) -> dict[str, Any]:
         last = result.history[-1] if result.history else None
@@ -110,7 +168,7 @@ def described(graph: KnowledgeGraph, counts: Mapping[str, int]) -> dict[str, Any
         "name": graph.name,
         "entities": graph.num_entities,
         "relations": graph.num_relations,
-        "triples": len(graph.train),
+        "triples": graph.num_triples,
         **{f"{part}_triples": len(triples) for part, triples in graph.parts.items() if part != "train"},
         **({"counts": dict(counts)} if counts else {}),
     }
@@ -125,7 +183,12 @@ def tables_of(graph: KnowledgeGraph, entities: Tensor, relations: Tensor) -> dic
 
 
 def judge_triples(
-    tables: Mapping[str, Embeddings], graph: KnowledgeGraph, scorer: KGEConfig, recipe: TripleSettings, seed: int
+    tables: Mapping[str, Embeddings],
+    graph: KnowledgeGraph,
+    scorer: KGEConfig,
+    recipe: TripleSettings,
+    seed: int,
+    known: Sequence[KnownAnswers] | None = None,
 ) -> list[Finding]:
     """Ranks of the held-out parts, by the data set's own rule.
 
@@ -134,12 +197,14 @@ def judge_triples(
         scorer: Settings of the model that scores them.
         recipe: How many candidates there are.
         seed: Of sampled ones.
+        known: As of ``rank_part``.
     """
     entities, relations = (torch.from_numpy(tables[name].weights) for name in (ENTITY, RELATION))
     made, findings = SCORERS[scorer.name](scorer), []
     for part in JUDGED:
         if part in graph.parts:
-            ranks = rank_part(made, entities, relations, graph, part, num_candidates=recipe.candidates, seed=seed)
+            candidates = recipe.candidates
+            ranks = rank_part(made, entities, relations, graph, part, known=known, num_candidates=candidates, seed=seed)
             findings.append(Finding(f"triples_{part}", f"ranks of the {part} triples", ranks))
     return findings
 
@@ -154,15 +219,16 @@ def relation_ids(graph: KnowledgeGraph) -> np.ndarray:
     return _ids(graph.relations, graph.num_relations)
 
 
-def _shared(ranks: Trainers, graph: KnowledgeGraph | None) -> KnowledgeGraph:
-    """The training triples on every rank, sent by the first, which keeps all parts."""
-    told = None
-    if graph is not None:
-        parts = {part: graph.parts[part] for part in ("train", "valid") if part in graph.parts}
-        types = graph.entity_types
-        told = KnowledgeGraph(graph.name, graph.num_entities, graph.num_relations, parts, entity_types=types)
-    found = ranks.group.gather_objects(told, "triples", (KnowledgeGraph,))[0]
-    return found if graph is None else graph
+def _facts(graph: KnowledgeGraph) -> KnowledgeGraph:
+    """What ranks without its triples know of a graph."""
+    return KnowledgeGraph(
+        graph.name,
+        graph.num_entities,
+        graph.num_relations,
+        {},
+        entity_types=graph.entity_types,
+        train_elsewhere=graph.num_triples,
+    )
 
 
 def _entities(graph: KnowledgeGraph) -> HeteroGraph:

@@ -18,10 +18,10 @@ from graph_emb.models.gnn.config import RGCNConfig
 from graph_emb.models.gnn.objectives import TripleDecoder
 from graph_emb.models.gnn.tasks import NodeTask, TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn
+from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import Batches
 from tests.models.gnn.planted import planted, planted_triples
 
 SMALL = RGCNConfig(

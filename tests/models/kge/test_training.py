@@ -19,10 +19,11 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge import training
+from graph_emb.models.kge.batches import Batches, triple_weights
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import BEST_FILE, Batches, BestRows, KGEResult, train_kge, triple_weights
+from graph_emb.models.kge.training import BEST_FILE, BestRows, KGEResult, train_kge
 from graph_emb.sampling.known_triples import HEAD, TAIL, EntityParts
 from partition.partitioned import PartPolicy
 from tests.models.kge.references import ring

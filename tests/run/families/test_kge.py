@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,10 @@ import pytest
 import graph_emb as ge
 from graph_emb.cli.main import main
 from graph_emb.config import MODELS, config_from
-from graph_emb.core.json_codec import pack, unpack
 from graph_emb.formats.embedding_files import load_embeddings
-from graph_emb.graph.datasets import load_dataset
-from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import DEFAULT_LR, KGE_MODELS, KGEConfig, LossName
 from graph_emb.models.kge.model import LOSSES
 from graph_emb.models.kge.scorers import SCORERS
-from graph_emb.models.kge.training import Batches
-from graph_emb.run.families import kge as family
 from tests.models.kge.references import ring
 from tests.ogb_layout import write_biokg, write_wikikg2
 from tests.ranks import Ranks
@@ -145,26 +139,6 @@ def test_ogbs_graphs_are_ranked_among_their_own_negatives(tmp_path: Path, name: 
         assert finding.scores.as_dict()["candidates"] == "5 given entities for each triple"
     assert result.embeddings is not None
     assert result.embeddings.node_ids.tolist() == list(range(result.dataset.num_entities))
-
-
-class ToldByTheFirst:
-    """A group whose ranks ask in turn, in one process: each gets what the first one told."""
-
-    def gather_objects(self, told: Any, what: str, kinds: tuple[type, ...]) -> list[Any]:
-        self.told = self.told if told is None else pack(told, what)
-        return [unpack(self.told, kinds)]
-
-
-def test_ranks_together_train_every_triple_of_a_typed_graph_once(tmp_path: Path) -> None:
-    """The graph that the first rank told had no types: the others ordered the steps' triples in another way."""
-    write_biokg(tmp_path)
-    graph, ranks = knowledge_graph(load_dataset("ogbl-biokg", tmp_path)), SimpleNamespace(group=ToldByTheFirst())
-    recipe, trained = KGEConfig(model="distmult", dim=4, num_negatives=4, chunk_size=8, batch_size=32), []
-    for rank in range(3):
-        own = family._shared(ranks, graph if rank == 0 else None)  # type: ignore[arg-type]
-        for _, batch in Batches(own, recipe, 0, rank, 3, True).epoch(0):
-            trained += batch.triples[batch.weights > 0].tolist()
-    assert sorted(trained) == sorted(graph.train.tolist())
 
 
 def test_the_command_line_trains_and_tells(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,226 @@
+"""The triples that a rank trains in each step, with their negatives: of a graph in this process, or of its share."""
+
+# T triples, n of some steps, K chunks, C triples and N candidates of a chunk.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.triples import KnowledgeGraph
+from graph_emb.models.kge.config import KGEConfig, TripleSettings
+from graph_emb.models.kge.model import TripleBatch
+from graph_emb.sampling.known_triples import HEAD, TAIL, ChunkNegatives, EntityParts, KnownAnswers
+from graph_emb.sampling.partitioned_triples import OwnTriples
+
+FIRST_COUNT = 3.0
+"""Added to a pair's occurrences: RotatE's code counts the first one as 4."""
+TRIPLES_AT_ONCE = 1 << 15
+"""Triples of the steps for which ranks with triples of their own meet once."""
+Chunks = tuple[np.ndarray, np.ndarray, int]
+"""Triples (K, C, 3), candidates (K, N), and the corrupted side."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of all ranks that train it.
+
+    Attributes:
+        number: In the epoch.
+        side: Which one is corrupted.
+        places: Of the triples among those of some steps, shape (K, C).
+        weights: Of the triples, (K, C); 0 for one that only pads its chunk.
+        rank: Who trains each chunk, shape (K,).
+        own: Numbers of the chunks that this rank trains; None: it takes no part in the step.
+    """
+
+    number: int
+    side: int
+    places: np.ndarray
+    weights: np.ndarray
+    rank: np.ndarray
+    own: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Some steps' places in an epoch's order.
+
+    Attributes:
+        part: Whose part the head of each triple is, shape (n,); None: there are no parts.
+        kinds: By side the type of each triple's end, (n,) each; None: entities have no types.
+        weights: ``TripleSettings.subsampling``, shape (n,), float32.
+    """
+
+    part: np.ndarray | None
+    kinds: dict[int, np.ndarray] | None
+    weights: np.ndarray
+
+
+class Batches:
+    """The training triples of each epoch, shuffled, in chunks with their negatives.
+
+    The order and the draws depend on (seed, epoch) and the parts alone. Ranks in lockstep share each step's chunks, so
+    that any number of them trains the same steps; other ranks take whole steps in turn. Triples whose heads lie in one
+    part come together, and a rank takes those of its own parts as far as all have equally much to do.
+
+    Args:
+        graph: Triples, which are not read with ``own``.
+        config: The recipe.
+        seed: Of order and negatives.
+        rank, world_size, lockstep: As of the transport.
+        parts: Where entities lie.
+        own: The training triples of this rank; all ranks then begin and end each epoch together, and meet in it.
+    """
+
+    def __init__(
+        self,
+        graph: KnowledgeGraph,
+        config: TripleSettings,
+        seed: int,
+        rank: int,
+        world_size: int,
+        lockstep: bool,
+        parts: EntityParts | None = None,
+        own: OwnTriples | None = None,
+    ) -> None:
+        self._config, self._seed, self._parts, self._own = config, seed, parts, own
+        self._num = graph.num_triples if own is None else own.num_triples
+        self._size = config.batch_size or self._num
+        self._rank, self._world_size, self._lockstep = rank, world_size, lockstep
+        local = isinstance(config, KGEConfig) and config.negative_scope == "local"
+        if local and parts is None:
+            raise ConfigError(
+                "parallel.negatives = 'local' needs parts: set parallel.partition or parallel.method, or give a "
+                "part_policy of several"
+            )
+        self._negatives = ChunkNegatives(
+            graph,
+            config.num_negatives,
+            config.negative_power,
+            in_batch=config.in_batch,
+            filtered=config.filter_negatives,
+            seed=seed,
+            parts=parts if local else None,
+            occurrences=None if own is None else own.occurrences(),
+        )
+        self._triples = graph.train if own is None else own.triples
+        self._weights = np.ones(len(self._triples), np.float32)
+        if config.subsampling:
+            self._weights = triple_weights(graph) if own is None else _weights(own.counts + 2 * FIRST_COUNT)
+        self.steps_per_epoch = -(-self._num // self._size)
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, TripleBatch]]:
+        """This rank's batches of an epoch, from a step on, with the number of their step in it."""
+        together = 1 if self._lockstep else self._world_size  # steps that train at a time
+        at_once = together
+        if self._own is None:
+            rows = np.random.default_rng((self._seed, epoch)).permutation(self._num)
+            at = np.arange(self._num)
+        else:
+            at, rows = self._own.places((self._seed, epoch))
+            at_once *= max(1, TRIPLES_AT_ONCE // (together * self._size))
+        for start in range(first - first % together, self.steps_per_epoch, at_once):
+            low, high = start * self._size, min((start + at_once) * self._size, self._num)
+            here = slice(*np.searchsorted(at, (low, high)))
+            for number, batch in self._batches(epoch, start, high - low, at[here] - low, rows[here]):
+                if number >= first:
+                    yield number, batch
+
+    def _batches(
+        self, epoch: int, start: int, length: int, at: np.ndarray, rows: np.ndarray
+    ) -> Iterator[tuple[int, TripleBatch]]:
+        """The batches of some steps.
+
+        Args:
+            length: Triples of these steps, of all ranks.
+            at: The places among them of those that are here, rising.
+            rows: Which triples these are.
+        """
+        config, places = self._config, self._places(at, self._triples[rows], self._weights[rows], length)
+        plans = [self._step(epoch, start + n, start, places) for n in range(-(-length // self._size))]
+        triples = self._triples[rows]
+        if self._own is not None:
+            trainer = np.empty(length, np.int64)
+            for step in plans:
+                trainer[step.places] = step.rank[:, None]
+            triples = self._own.sent(rows, at, trainer[at], length)
+        own, chunks = [], []
+        for step in plans:
+            if step.own is not None:
+                chosen = triples[step.places[step.own]]
+                numbers = step.own + step.number * -(-self._size // config.chunk_size)
+                found = self._negatives.candidates(chosen, numbers, step.side, epoch)
+                own.append((step, step.weights[step.own]))
+                chunks.append((chosen, found, step.side))
+        for (step, share), (chosen, found, side), known in zip(own, chunks, self._known(chunks), strict=True):
+            excluded = self._negatives.excluded(chosen, found, side, known)
+            if config.in_batch:  # a copy that pads the chunk is no negative
+                excluded[:, :, config.num_negatives :] |= (share == 0)[:, None, :]
+            total = float(step.weights.sum(dtype=np.float64))
+            yield step.number, TripleBatch(chosen, share, total, side, found[:, : config.num_negatives], excluded)
+
+    def _places(self, at: np.ndarray, triples: np.ndarray, weights: np.ndarray, length: int) -> Places:
+        """What decides about chunks, of all ranks' triples; of those at ``at`` it is here."""
+        part = kinds = None
+        if self._parts is not None:
+            part = self._everywhere(at, self._parts.owner[triples[:, 0]], length)
+        if self._negatives.types is not None:
+            ends = {HEAD: triples[:, 0], TAIL: triples[:, 2]}
+            kinds = {side: self._everywhere(at, self._negatives.types[own], length) for side, own in ends.items()}
+        if self._config.subsampling:
+            weights = self._everywhere(at, weights, length)
+        elif self._own is not None:
+            weights = np.ones(length, np.float32)
+        return Places(part, kinds, weights)
+
+    def _everywhere(self, at: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
+        return values if self._own is None else self._own.spread(at, values, length)
+
+    def _step(self, epoch: int, number: int, start: int, places: Places) -> Step:
+        """A step of the epoch; ``places`` begin with the step ``start``."""
+        together, size, chunk = 1 if self._lockstep else self._world_size, self._size, self._config.chunk_size
+        begun = epoch * self.steps_per_epoch
+        turn = (begun + number) % together
+        first = number - number % together
+        chosen = np.arange((first - start) * size, min((first - start + together) * size, len(places.weights)))
+        if places.part is not None:
+            chosen = chosen[np.argsort(places.part[chosen], kind="stable")]
+        place = turn if first + together <= self.steps_per_epoch else number - first
+        chosen = chosen[place * size : (place + 1) * size]
+        side = TAIL if (begun + number) // together % 2 == 0 else HEAD
+        if places.kinds is not None:
+            chosen = chosen[np.argsort(places.kinds[side][chosen], kind="stable")]
+        if places.part is not None:
+            chosen = chosen[np.argsort(places.part[chosen], kind="stable")]
+        num_chunks = -(-len(chosen) // chunk)
+        filled = np.concatenate([chosen, np.full(num_chunks * chunk - len(chosen), chosen[-1])])
+        weights = places.weights[filled]
+        weights[len(chosen) :] = 0.0
+        rank = np.full(num_chunks, turn)
+        if self._lockstep:
+            shares = np.array_split(np.arange(num_chunks), self._world_size)
+            rank = np.repeat(np.arange(self._world_size), [len(share) for share in shares])
+        own = np.flatnonzero(rank == self._rank) if self._lockstep or turn == self._rank else None
+        return Step(number, side, filled.reshape(-1, chunk), weights.reshape(-1, chunk), rank, own)
+
+    def _known(self, chunks: Sequence[Chunks]) -> Iterator[np.ndarray | None]:
+        """The candidates of each step that make a triple true; None each where negatives are not filtered."""
+        if not self._config.filter_negatives:
+            return iter([None] * len(chunks))
+        if self._own is not None:
+            return self._own.among(chunks)
+        return (self._negatives.known(*one) for one in chunks)
+
+
+def triple_weights(graph: KnowledgeGraph) -> np.ndarray:
+    """``KGEConfig.subsampling`` of each training triple, shape (T,), float32."""
+    answers = [KnownAnswers.of(graph.train, side, graph.num_relations) for side in (HEAD, TAIL)]
+    return _weights(answers[0].counts(graph.train) + answers[1].counts(graph.train) + 2 * FIRST_COUNT)
+
+
+def _weights(counts: np.ndarray) -> np.ndarray:
+    return (1.0 / np.sqrt(counts)).astype(np.float32)
