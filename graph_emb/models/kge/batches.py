@@ -25,7 +25,7 @@ Chunks = tuple[np.ndarray, np.ndarray, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class TripleStep:
     """A step of all ranks that train it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class StepPlaces:
     """Some steps' places in an epoch's order.
 
     Attributes:
@@ -163,7 +163,7 @@ class Batches:
             total = float(step.weights.sum(dtype=np.float64))
             yield step.number, TripleBatch(chosen, share, total, side, found[:, : config.num_negatives], excluded)
 
-    def _places(self, at: np.ndarray, triples: np.ndarray, weights: np.ndarray, length: int) -> Places:
+    def _places(self, at: np.ndarray, triples: np.ndarray, weights: np.ndarray, length: int) -> StepPlaces:
         """What decides about chunks, of all ranks' triples; of those at ``at`` it is here."""
         part = kinds = None
         if self._parts is not None:
@@ -175,12 +175,12 @@ class Batches:
             weights = self._everywhere(at, weights, length)
         elif self._own is not None:
             weights = np.ones(length, np.float32)
-        return Places(part, kinds, weights)
+        return StepPlaces(part, kinds, weights)
 
     def _everywhere(self, at: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
         return values if self._own is None else self._own.spread(at, values, length)
 
-    def _step(self, epoch: int, number: int, start: int, places: Places) -> Step:
+    def _step(self, epoch: int, number: int, start: int, places: StepPlaces) -> TripleStep:
         """A step of the epoch; ``places`` begin with the step ``start``."""
         together, size, chunk = 1 if self._lockstep else self._world_size, self._size, self._config.chunk_size
         begun = epoch * self.steps_per_epoch
@@ -205,7 +205,7 @@ class Batches:
             shares = np.array_split(np.arange(num_chunks), self._world_size)
             rank = np.repeat(np.arange(self._world_size), [len(share) for share in shares])
         own = np.flatnonzero(rank == self._rank) if self._lockstep or turn == self._rank else None
-        return Step(number, side, filled.reshape(-1, chunk), weights.reshape(-1, chunk), rank, own)
+        return TripleStep(number, side, filled.reshape(-1, chunk), weights.reshape(-1, chunk), rank, own)
 
     def _known(self, chunks: Sequence[Chunks]) -> Iterator[np.ndarray | None]:
         """The candidates of each step that make a triple true; None each where negatives are not filtered."""
