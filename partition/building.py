@@ -113,6 +113,7 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
                 ]
             )
         writer.write_relation_names(files, graph.relation_names)
+        writer.write_held_out(files, graph)
         config = writer.dgl_config(
             graph.ntypes, graph.etypes, made.nodes, made.edges, graph.name, assignment.method, options.num_hops
         )

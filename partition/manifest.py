@@ -21,7 +21,8 @@ from partition.assignment import Assignment, EdgeOwner, Halo
 NAME, TIMINGS = "manifest.json", "timings.json"
 UNLISTED = frozenset({NAME, TIMINGS})
 """Files of a partition that no manifest lists: itself, and times and memory, which differ from run to run."""
-FORMAT, VERSION = "graph_emb partition", 1
+FORMAT, VERSIONS = "graph_emb partition", (1, 2)
+"""The second has a file of what is held out; a partition without one is of the first."""
 FORMS = ("to_original", "to_partition", "parquet")
 """Of an id map."""
 
@@ -53,6 +54,7 @@ class PartitionManifest:
         made: How: method, seed, options, counts of the reader, balance of the assignment.
         id_maps: Paths of the id maps by kind ("node", "edge"), type and form.
         relation_names: Path of the names of a knowledge graph's relations, where it has some.
+        held_out: Path of what rows are judged by, see ``graph_emb.graph.typed.HeldOut``, where there is some.
         files: Size and checksum by path; all files but those in ``UNLISTED``.
         edge_owner, halo, num_hops: How edges and halo were chosen.
     """
@@ -66,12 +68,16 @@ class PartitionManifest:
     made: dict[str, Any] = field(default_factory=dict)
     id_maps: dict[str, dict[str, dict[str, FileName]]] = field(default_factory=dict)
     relation_names: FileName | None = None
+    held_out: FileName | None = None
     files: dict[FileName, FileFacts] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The file's text."""
         content = {**asdict(self), "files": dict(sorted(self.files.items()))}  # threads write them in any order
-        return json_text({"format": FORMAT, "version": VERSION, **content})
+        version = VERSIONS[content["held_out"] is not None]
+        if version == VERSIONS[0]:
+            del content["held_out"]
+        return json_text({"format": FORMAT, "version": version, **content})
 
     @classmethod
     def read(cls, folder: Path) -> PartitionManifest | None:
@@ -86,8 +92,9 @@ class PartitionManifest:
         content = read_json(path)
         if content.get("format") != FORMAT:
             raise DataError(f"{path}: format {content.get('format')!r}; expected {FORMAT!r}")
-        if content.get("version") != VERSION:
-            raise DataError(f"{path}: version {content.get('version')}; this library reads version {VERSION}")
+        if content.get("version") not in VERSIONS:
+            known = " and ".join(map(str, VERSIONS))
+            raise DataError(f"{path}: version {content.get('version')}; this library reads versions {known}")
         fields = {name: value for name, value in content.items() if name not in ("format", "version")}
         try:
             return TypeAdapter(cls).validate_python(fields)

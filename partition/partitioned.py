@@ -6,6 +6,7 @@ Legend: P parts, N and E the ids of one type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknow
 from graph_emb.core.storage import PendingFolder, foreign_file, read_json
 from graph_emb.graph.dgl_format import StoredGraph, forget, read_graph, read_tensors
 from graph_emb.graph.readers.tables import read_npy
-from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeldOut, HeteroGraph
 from partition.assignment import Assignment, EdgeOwner
 from partition.manifest import FORMS, UNLISTED, PartitionManifest
 from partition.relabel import Ranges, inverse, type_name
@@ -197,6 +198,17 @@ class PartitionedGraph:
             return None
         return _parquet_column(self.path / self.manifest.relation_names, "name")
 
+    def held_out(self, edges: Mapping[EdgeType, tuple[np.ndarray, np.ndarray]] | None = None) -> HeldOut | None:
+        """What the rows are judged by, in the order of the input; None where the partition has nothing of that.
+
+        Args:
+            edges: The whole graph's, in its original order; without them the training edges of a link split are
+                left out where they are these.
+        """
+        if self.manifest is None or self.manifest.held_out is None:
+            return None
+        return HeldOut.of_arrays(read_tensors(self.path / self.manifest.held_out), edges)
+
     @property
     def edge_owner(self) -> EdgeOwner:
         """Which end's part owns an edge; DGL's rule, the destination, where there is no manifest."""
@@ -243,6 +255,7 @@ class PartitionedGraph:
             relation_names=self.relation_names,
             symmetric=self.symmetric,
             repeats=self.repeats,
+            held_out=self.held_out(ends),
         )
 
     def assignment(self) -> Assignment:

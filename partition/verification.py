@@ -293,6 +293,11 @@ def _check_against(found: Verification, whole: PartitionedGraph, parts: list[Par
         f"{whole.path}: types or counts differ from the graph's",
     ):
         return
+    given, held = (
+        {} if own is None else own.to_arrays(graph.edges) for own in (graph.held_out, whole.held_out(graph.edges))
+    )
+    same = given.keys() == held.keys() and all(np.array_equal(values, held[name]) for name, values in given.items())
+    found.expect(same, f"{whole.path}: what is held out differs from the graph's")
     orders = {"node": {n: whole.node_map(n) for n in whole.ntypes}}
     orders["edge"] = {type_name(e): whole.edge_map(e) for e in whole.etypes}
     expected = {"node": graph.node_data, "edge": {type_name(e): data for e, data in graph.edge_data.items()}}

@@ -3,6 +3,7 @@
     <name>.json                       what ``dgl.distributed`` opens
     part<i>/graph.dgl, node_feat.dgl, edge_feat.dgl
     id_maps/                          partition ids <-> original positions and ids, npy and Parquet
+    held_out.dgl                      edges, triples and splits that rows are judged by, in the order of the input
     report.json, report.html, timings.json, manifest.json
 
 Legend: P parts, N and E the ids of one type.
@@ -30,6 +31,7 @@ from partition.streaming.shared_stages import FileArray
 
 PARQUET_ROWS = FLAGS_AT_ONCE = 1 << 20
 ID_MAPS = "id_maps"
+HELD_OUT = "held_out.dgl"
 Columns = dict[str, Column]
 Positions = np.ndarray | FileArray
 """Original positions by partition id, read in slices."""
@@ -207,6 +209,14 @@ def write_relation_names(files: FileSet, names: np.ndarray | None) -> None:
     files.write(files.manifest.relation_names, lambda stream: pq.write_table(table, stream))
 
 
+def write_held_out(files: FileSet, graph: HeteroGraph) -> None:
+    """What the graph holds out, as tensors by name; nothing where it holds out nothing."""
+    tensors = {} if graph.held_out is None else graph.held_out.to_arrays(graph.edges)
+    if tensors:
+        files.manifest.held_out = HELD_OUT
+        files.write(HELD_OUT, partial(write_tensors, tensors=tensors))
+
+
 def id_map_paths(kind: str, name: str) -> dict[str, str]:
     """Files of the id map of a type by form; ``kind`` is node or edge."""
     stem = f"{ID_MAPS}/{kind}.{quote(name, safe=':')}"
@@ -235,7 +245,9 @@ def estimated_bytes(graph: HeteroGraph) -> int:
     edges = graph.total_edges * (8 + 8 + 8 + 1 + 16)
     nodes = graph.total_nodes * (8 + 1 + 8 + 16)
     columns = [*graph.node_data.values(), *graph.edge_data.values()]
-    return edges + nodes + sum(values.nbytes for data in columns for values in data.values())
+    held = {} if graph.held_out is None else graph.held_out.to_arrays(graph.edges)
+    numbers = sum(values.nbytes for data in (*columns, held) for values in data.values())
+    return edges + nodes + numbers
 
 
 def npy_writer(values: Column) -> Callable[[Any], None]:

@@ -20,11 +20,11 @@ from graph_emb.graph.csr import Duplicates
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import READERS, read_graph
 from graph_emb.graph.readers.matrices import load_arrays
-from graph_emb.graph.readers.ogb import needs_root, ogb_root
+from graph_emb.graph.readers.ogb import link_split, needs_root, ogb_root
 from graph_emb.graph.readers.source import MASKS, PART_WORDS, WEIGHT, ReadOptions, checked_file, mask_of, split_suffix
 from graph_emb.graph.readers.triples import ARRAYS, read_knowledge_graph, read_names
 from graph_emb.graph.triples import KnowledgeGraph, triples_of_ogb
-from graph_emb.graph.typed import NODE_TYPE, HeteroGraph, summary
+from graph_emb.graph.typed import NODE_TYPE, HeldOut, HeteroGraph, summary
 
 GRAPH_FILE = "graph.npz"
 FOLDERS = ("blogcatalog", "cnr2000", "cora", "soc_epinions1", "web_notredame")
@@ -92,11 +92,14 @@ class Dataset:
 
     @classmethod
     def of_graph(cls, graph: HeteroGraph, name: str | None = None, **more: Any) -> Dataset:
-        """A graph with the labels, splits and features among its node data, as readers and DGL name them."""
+        """A graph with the labels, splits and features among its node data, as readers and DGL name them, and with
+        what it holds out.
+        """
+        held = graph.held_out or HeldOut()
         columns = graph.node_data.items()
         classes = {ntype: data["label"] for ntype, data in columns if "label" in data}
         labels = {
-            ntype: _labels(own)
+            ntype: _labels(own, held.classes.get(ntype))
             for ntype, own in classes.items()
             if own.ndim == 2 or (own.ndim == 1 and own.dtype.kind in "iu")
         }
@@ -104,8 +107,12 @@ class Dataset:
             labels[ntype] = replace(labels[ntype], class_names=tuple(texts.tolist()))
         masks = {ntype: _masks(data) for ntype, data in columns}
         split = {t: {part: np.flatnonzero(mask) for part, mask in own.items()} for t, own in masks.items() if own}
+        for ntype, ordered in held.nodes.items():
+            split[ntype] = {**split.get(ntype, {}), **ordered}
         features = {ntype: data["feat"] for ntype, data in columns if "feat" in data}
         known: dict[str, Any] = {"labels": labels, "node_split": split, "features": features}
+        if held.links:
+            known["link_split"] = {part: {**tables} for part, tables in held.links.items()}
         if graph.repeats is not None and any(WEIGHT in data for data in graph.edge_data.values()):
             known["duplicates"] = graph.repeats
         return cls(graph.name if name is None else name, graph, **{**known, **more})
@@ -302,10 +309,7 @@ def _of_ogb(name: str, root: Path, download: bool, options: dict[str, Any]) -> D
         more["labels"] = {NODE_TYPE: _labels(data.labels, data.metadata.num_classes)}
         more["node_split"] = {NODE_TYPE: dict(data.split)}
     else:
-        more["link_split"] = {part: {**tables} for part, tables in data.split.items()}
-        for tables in more["link_split"].values():
-            if "edge" not in tables and "source_node" in tables:  # OGB gives sources and targets apart
-                tables["edge"] = np.stack([tables["source_node"], tables["target_node"]], axis=1)
+        more["link_split"] = link_split(data)
     return Dataset.of_graph(graph, name, **more)
 
 

@@ -144,6 +144,6 @@ def triples_of_ogb(data: OGBLink | OGBHetero) -> KnowledgeGraph:
         parts[part] = np.stack(columns, axis=1)
         if "head_neg" in tables:
             negatives[part] = GivenNegatives(*(tables[f"{side}_neg"] + own[:, None] for side, own in first.items()))
-    num_relations = int(parts["train"][:, 1].max()) + 1
+    num_relations = 1 + max(int(own[:, 1].max(initial=-1)) for own in parts.values())
     num_entities = sum(data.num_nodes.values()) if isinstance(data, OGBHetero) else data.num_nodes
     return KnowledgeGraph(name, num_entities, num_relations, parts, negatives=negatives, entity_types=starts)

@@ -45,6 +45,83 @@ def _short(value: Any, most: int = 6) -> str:
     return f"{{{text}}}" if isinstance(value, Mapping) else f"({text})"
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What the rows of a graph are judged by and its columns cannot hold; nodes are numbered as in the graph.
+
+    Attributes:
+        links: Of a graph of one node type, by part, tables as OGB names them: ``edge`` (B, 2), ``edge_neg`` (M, 2),
+            ``target_node_neg`` (B, M). Those of ``train`` have the training edges in the order of the source.
+        triples: By part, (T, 3), int64: head, relation, tail. Nodes are counted over all types, one type after the
+            other; a relation is its number in the column of the edge data, or the place of its edge type.
+        negatives: By part of ``triples``, ``heads`` and ``tails`` to rank its ends against, (T, M) each.
+        nodes: By node type, the nodes of each part of a split, in the order of the source.
+        classes: By node type, the number of classes, those that no node has included.
+    """
+
+    links: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    triples: Mapping[str, np.ndarray] = field(default_factory=dict)
+    negatives: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    nodes: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+
+    __repr__ = summary
+
+    def to_arrays(self, edges: Mapping[EdgeType, tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+        """All of it by path, such as ``links/valid/edge``, without what the graph tells: ``of_arrays`` takes it back.
+
+        Args:
+            edges: Of the graph. Training edges that are the first ones of its only type are stored as their number,
+                and nodes of a split in ascending order not at all.
+        """
+        found: dict[str, np.ndarray] = {}
+        for kind in ("links", "negatives", "nodes"):
+            for first, tables in getattr(self, kind).items():
+                found |= {f"{kind}/{first}/{name}": np.asarray(values) for name, values in tables.items()}
+        found |= {f"triples/{part}": triples for part, triples in self.triples.items()}
+        found |= {f"classes/{ntype}": np.array([count]) for ntype, count in self.classes.items()}
+        ascending = [name for name, ids in found.items() if name.startswith("nodes/") and (np.diff(ids) > 0).all()]
+        train = found.get(TRAIN_EDGES)
+        if train is not None and len(edges) == 1:
+            (ends,) = edges.values()
+            if all(np.array_equal(own[: len(train)], train[:, side]) for side, own in enumerate(ends)):
+                found[LEADING_EDGES] = np.array([len(train)])
+                ascending.append(TRAIN_EDGES)
+        return {name: _narrow(values) for name, values in found.items() if name not in ascending}
+
+    @classmethod
+    def of_arrays(
+        cls, arrays: Mapping[str, np.ndarray], edges: Mapping[EdgeType, tuple[np.ndarray, np.ndarray]] | None = None
+    ) -> HeldOut:
+        """What ``to_arrays`` gave; without ``edges`` training edges that are stored as a number stay out."""
+        found: dict[str, dict[str, Any]] = {kind.name: {} for kind in fields(cls)}
+        for path, stored in arrays.items():
+            kind, _, place = path.partition("/")
+            values = stored.astype(np.int64) if stored.dtype.kind in "iu" else stored
+            if path == LEADING_EDGES:
+                if edges is not None:
+                    ((src, dst),) = edges.values()
+                    leading = slice(int(values[0]))
+                    found[kind].setdefault("train", {})["edge"] = np.stack([src[leading], dst[leading]], axis=1)
+            elif kind == "classes":
+                found[kind][place] = int(values[0])
+            elif kind == "triples":
+                found[kind][place] = values
+            else:
+                first, _, name = place.rpartition("/")
+                found[kind].setdefault(first, {})[name] = values
+        return cls(**found)
+
+
+TRAIN_EDGES, LEADING_EDGES = "links/train/edge", "links/train/leading"
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Integers as int32 where they fit."""
+    fits = values.dtype.kind in "iu" and values.itemsize > 4 and (not values.size or values.max() < 2**31)
+    return values.astype(np.int32) if fits and (not values.size or values.min() >= -(2**31)) else values
+
+
 @dataclass
 class HeteroGraph:
     """Directed edges by type between nodes by type. An undirected graph holds both directions.
@@ -65,6 +142,7 @@ class HeteroGraph:
         repeats: ``sum``: weights of an edge that is listed several times add up, as the source defines them; None: the
             source says nothing.
         class_names: Of each node type whose ``label`` numbers texts, the text of each class, (C,) strings.
+        held_out: What its rows are judged by beside the columns, or None.
     """
 
     num_nodes: dict[str, int]
@@ -78,6 +156,7 @@ class HeteroGraph:
     symmetric: bool = False
     class_names: dict[str, np.ndarray] = field(default_factory=dict)
     repeats: Literal["sum"] | None = None
+    held_out: HeldOut | None = None
 
     __repr__ = summary
 

@@ -19,8 +19,8 @@ from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import REVERSE_PREFIX, WEIGHT
 from graph_emb.graph.readers.triples import RELATION
-from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeteroGraph, summary
+from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
+from graph_emb.graph.typed import NODE_TYPE, EdgeType, HeldOut, HeteroGraph, summary
 
 DROPPED, MERGED, ADDED = "self loops dropped", "duplicate edges merged", "reverse edges added"
 
@@ -169,19 +169,19 @@ def knowledge_graph(dataset: Dataset) -> KnowledgeGraph:
 
 
 def named_triples(name: str, graph: HeteroGraph, parts: Mapping[str, np.ndarray], **more: Any) -> KnowledgeGraph:
-    """A knowledge graph with the entities and relations of a graph, as ``knowledge_graph`` numbers and names them.
+    """A knowledge graph with the entities, relations and held-out triples of a graph, as ``knowledge_graph`` has them.
 
-    Args:
-        parts: Triples in these numbers.
-        more: Other fields.
+    ``parts`` are triples in these numbers, ``more`` other fields.
     """
-    names = graph.relation_names
+    names, alone = graph.relation_names, len(graph.ntypes) == 1
     if names is None:
-        names = np.array([etype[1] if len(graph.ntypes) == 1 else ":".join(etype) for etype in graph.etypes])
-    ids = graph.node_ids.get(graph.ntypes[0]) if len(graph.ntypes) == 1 else None
-    more["entities"] = None if ids is None else tuple(ids.tolist())
-    more["entity_types"] = graph.node_offsets if len(graph.ntypes) > 1 else None
-    return KnowledgeGraph(name, graph.total_nodes, len(names), parts, relations=tuple(names.tolist()), **more)
+        names = np.array([etype[1] if alone else ":".join(etype) for etype in graph.etypes])
+    ids = graph.node_ids.get(graph.ntypes[0]) if alone else None
+    held = graph.held_out or HeldOut()
+    more["negatives"] = {part: GivenNegatives(**given) for part, given in held.negatives.items()}
+    known = (None if ids is None else tuple(ids.tolist()), tuple(names.tolist()))
+    more["entity_types"] = None if alone else graph.node_offsets
+    return KnowledgeGraph(name, graph.total_nodes, len(names), {**parts, **held.triples}, *known, **more)
 
 
 def message_graph(triples: KnowledgeGraph, *, merge_within: bool = False) -> HeteroGraph:

@@ -135,8 +135,8 @@ def lacks_explained(section: DatasetSection, *, trainers: bool = False) -> Itera
             raise
         follow = f", and --partition {place} to follow its parts" if trainers else ""
         raise LackingError(
-            f"{error}. {place} is a partition: it holds the training edges and the columns of what it was built from, "
-            f"and no held-out edges; give that data set as --dataset{follow}"
+            f"{error}. {place} is a partition: it holds what was read when it was built, by an earlier version without "
+            f"held-out edges; give that data set as --dataset{follow}, or build it again"
         ) from error
 
 
@@ -307,16 +307,28 @@ def with_held_out_triples(graph: KnowledgeGraph, section: DatasetSection) -> tup
     """The triples without those that ``test_edges`` keeps out of training, and how many these were.
 
     Raises:
-        DataError: a file that is damaged or of another graph, or no triple is left.
+        DataError: no triple is left; and as ``test_triples``.
+    """
+    given = test_triples(graph, section)
+    if not given:
+        return graph, {}
+    held, removed = without_held_out(graph, given)
+    return held, {REMOVED: removed} if removed else {}
+
+
+def test_triples(graph: KnowledgeGraph, section: DatasetSection) -> dict[str, np.ndarray]:
+    """The triples of ``test_edges`` by part, (T, 3) each; {}: none is configured.
+
+    Raises:
+        DataError: a file that is damaged or of another graph.
         ConfigError: the graph has a part of its own with one of that name.
     """
     if section.test_edges is None:
-        return graph, {}
+        return {}
     given = read_held_out_triples(section.test_edges, graph)
     for part in given:
         if part in graph.parts:
             raise ConfigError(
                 f"dataset.test_edges = {section.test_edges}: {graph.name} has {part} triples of its own; leave it out"
             )
-    held, removed = without_held_out(graph, given)
-    return held, {REMOVED: removed} if removed else {}
+    return dict(given)

@@ -195,9 +195,9 @@ def data_of(parts: PartitionedGraph, rows: Mapping[str, tuple[int, int]]) -> tup
 
 
 def knowledge_graph_of(parts: PartitionedGraph) -> KnowledgeGraph:
-    """Entities and relations of a partition, as ``graph_emb.graph.views.knowledge_graph`` has them, without triples."""
+    """What ``graph_emb.graph.views.knowledge_graph`` has of a partition, without the triples to train on."""
     data = all_nodes(parts)
-    graph = replace(data.graph, relation_names=parts.relation_names)
+    graph = replace(data.graph, relation_names=parts.relation_names, held_out=parts.held_out())
     num_triples = sum(parts.num_edges(etype) for etype in parts.etypes)
     return named_triples(data.name, graph, {}, train_elsewhere=num_triples)
 
@@ -259,7 +259,8 @@ def all_nodes(parts: PartitionedGraph) -> Dataset:
     edges, columns = dict.fromkeys(parts.etypes, (nothing, nothing)), {}
     for etype in parts.etypes:
         columns[etype] = {name: nothing for name in parts.part(parts.at_hand).edge_data(etype) if name == RELATION}
-    return Dataset.of_graph(HeteroGraph(counts, edges, data, columns, ids, name=parts.name), parts.path.name)
+    graph = HeteroGraph(counts, edges, data, columns, ids, name=parts.name, held_out=parts.held_out())
+    return Dataset.of_graph(graph, parts.path.name)
 
 
 def _columns(parts: PartitionedGraph, ntype: str, low: int, high: int) -> dict[str, list[np.ndarray]]:

@@ -34,7 +34,7 @@ def test_others_have_none(tmp_path: Path) -> None:
         ({"num_hops": "many"}, "num_hops: Input should be a valid integer"),
         ({"files": {"x": {"bytes": 3}}}, r"files\.x\.sha256: Field required"),
         ({"files": {"../x": {"bytes": 3, "sha256": ""}}}, "file name '../x' leaves the folder"),
-        ({"version": 2}, "version 2; this library reads version 1"),
+        ({"version": 3}, "version 3; this library reads versions 1 and 2"),
         ({"more": 1}, "more: Unexpected keyword argument"),
     ],
 )

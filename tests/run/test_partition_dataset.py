@@ -21,7 +21,7 @@ from graph_emb.run.family import FAMILIES
 from graph_emb.run.inputs import following, partition_of
 from graph_emb.run.parallel import assigned
 from tests.graph.test_datasets import write_dbis
-from tests.ogb_layout import write_arxiv, write_biokg, write_collab, write_ddi, write_mag
+from tests.ogb_layout import write_arxiv, write_biokg, write_collab, write_mag
 from tests.partition.streaming.edge_files import MEMORY
 from tests.ranks import Ranks
 
@@ -288,9 +288,8 @@ def test_another_partition_or_method_beside_it_is_refused(root: Path) -> None:
 def test_what_a_partition_lacks_is_told_with_the_next_step(
     root: Path, model: str, options: dict[str, Any], message: str
 ) -> None:
-    write_ddi(root)
     with pytest.raises(ge.GraphEmbError, match=message):
-        ge.pipeline(model, built(root, "ogbl-ddi"), **options)
+        ge.pipeline(model, built(root, "ring.txt"), **options)
 
 
 def test_the_json_of_a_partition_is_the_partition(root: Path) -> None:

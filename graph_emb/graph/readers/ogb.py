@@ -13,8 +13,9 @@ from graph_emb.compat.ogb import OGBHetero, OGBLink, OGBNode, read_dataset
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.readers.source import MASKS, WEIGHT, Contents, ReadOptions, Relations, mask_of, register
-from graph_emb.graph.readers.triples import relation_graph
-from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.readers.triples import held_out_triples, numbers_of_types, relation_graph
+from graph_emb.graph.triples import triples_of_ogb
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeldOut, HeteroGraph
 
 _PREFIXES = ("ogbl-", "ogbl_", "ogbn-", "ogbn_")
 
@@ -79,7 +80,23 @@ def _node(data: Any) -> HeteroGraph:
     columns |= {MASKS[part]: mask_of(ids, data.num_nodes) for part, ids in data.split.items()}
     edges = {EDGE_TYPE: (data.edge_index[0], data.edge_index[1])}
     edge_data = {EDGE_TYPE: _tables(data.edge_feat, data.extra, "edge_")}
-    return HeteroGraph({NODE_TYPE: data.num_nodes}, edges, {NODE_TYPE: columns}, edge_data, name=data.metadata.folder)
+    held_out = HeldOut(nodes={NODE_TYPE: dict(data.split)}, classes=_classes({NODE_TYPE: data.labels}, data.metadata))
+    more = {"name": data.metadata.folder, "held_out": held_out}
+    return HeteroGraph({NODE_TYPE: data.num_nodes}, edges, {NODE_TYPE: columns}, edge_data, **more)
+
+
+def _classes(labels: dict[str, np.ndarray], meta: Any) -> dict[str, int]:
+    """The number of classes of node types whose nodes have one each."""
+    return {ntype: meta.num_classes for ntype, own in labels.items() if own.ndim == 1}
+
+
+def link_split(data: OGBLink) -> dict[str, dict[str, np.ndarray]]:
+    """The tables of each part, with its edges as (E, 2) where OGB gives sources and targets apart."""
+    split = {part: {**tables} for part, tables in data.split.items()}
+    for tables in split.values():
+        if "edge" not in tables and "source_node" in tables:
+            tables["edge"] = np.stack([tables["source_node"], tables["target_node"]], axis=1)
+    return split
 
 
 def _link(data: Any) -> HeteroGraph:
@@ -88,7 +105,13 @@ def _link(data: Any) -> HeteroGraph:
     edges = {EDGE_TYPE: (np.ascontiguousarray(src), np.ascontiguousarray(dst))}
     edge_data = {EDGE_TYPE: {name: _column(train[name]) for name in (WEIGHT, "year") if name in train}}
     node_data = {NODE_TYPE: _tables(data.node_feat, data.extra, "node_")}
-    more = {"counts": _held_out(data.split), "name": data.metadata.folder}
+    kept = {"train": ("edge", "edge_neg")}  # its other tables are columns of the edges
+    apart = ("source_node", "target_node")  # these are edge
+    links = {
+        part: {name: own for name, own in tables.items() if name in kept.get(part, tables) and name not in apart}
+        for part, tables in link_split(data).items()
+    }
+    more = {"counts": _held_out(data.split), "name": data.metadata.folder, "held_out": HeldOut(links=links)}
     # OGB lists a repeated collaboration once for each year
     return HeteroGraph({NODE_TYPE: data.num_nodes}, edges, node_data, edge_data, repeats="sum", **more)
 
@@ -107,7 +130,11 @@ def _knowledge_graph(data: Any, relations: Relations) -> HeteroGraph:
     triples = _train_triples(data)
     num_relations = 1 + max(int(np.max(tables["relation"], initial=-1)) for tables in data.split.values())
     names = np.array([f"relation_{number}" for number in range(num_relations)])
-    more = {"counts": _held_out(data.split), "name": data.metadata.folder}
+    number = np.arange(num_relations)
+    if relations == "types":
+        number = numbers_of_types(triples[1], num_relations)
+    held_out, left = held_out_triples(triples_of_ogb(data), number)
+    more = {"counts": _held_out(data.split) | left, "name": data.metadata.folder, "held_out": held_out}
     return relation_graph(triples, names, data.num_nodes, relations, **more)
 
 
@@ -125,7 +152,13 @@ def _hetero_node(data: Any) -> HeteroGraph:
         extra = {key: tables[etype] for key, tables in data.extra.items() if etype in tables}
         edge_data[etype] = _tables(data.edge_feat.get(etype), extra, "edge_")
     edges = {etype: (index[0], index[1]) for etype, index in data.edge_index.items()}
-    return HeteroGraph(dict(data.num_nodes), edges, node_data, edge_data, name=data.metadata.folder)
+    split: dict[str, dict[str, np.ndarray]] = {}
+    for part, ids in data.split.items():
+        for ntype, nodes in ids.items():
+            split.setdefault(ntype, {})[part] = nodes
+    held_out = HeldOut(nodes=split, classes=_classes(data.labels, data.metadata))
+    more = {"name": data.metadata.folder, "held_out": held_out}
+    return HeteroGraph(dict(data.num_nodes), edges, node_data, edge_data, **more)
 
 
 def _hetero_link(data: Any) -> HeteroGraph:
@@ -141,4 +174,10 @@ def _hetero_link(data: Any) -> HeteroGraph:
     for etype in data.edge_index:
         own = np.isin(relation, [number for number, known in numbers.items() if known == etype])
         edges[etype] = (head[own], tail[own])
-    return HeteroGraph(dict(data.num_nodes), edges, counts=_held_out(data.split), name=data.metadata.folder)
+    places = {etype: place for place, etype in enumerate(edges)}
+    triples = triples_of_ogb(data)
+    number = np.full(max(1 + max(numbers), triples.num_relations), -1)
+    number[list(numbers)] = [places[etype] for etype in numbers.values()]
+    held_out, left = held_out_triples(triples, number)
+    counts = _held_out(data.split) | left
+    return HeteroGraph(dict(data.num_nodes), edges, counts=counts, name=data.metadata.folder, held_out=held_out)

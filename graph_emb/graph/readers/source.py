@@ -442,4 +442,5 @@ def _without_isolated(graph: HeteroGraph) -> HeteroGraph:
         },
         node_ids=ids,
         counts=counts,
+        held_out=None,  # it names nodes that are gone
     )

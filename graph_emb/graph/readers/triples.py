@@ -32,7 +32,7 @@ from graph_emb.graph.readers.source import (
 )
 from graph_emb.graph.readers.tables import MAX_ID_LENGTH, line_blocks
 from graph_emb.graph.triples import PARTS, KnowledgeGraph
-from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeteroGraph
+from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, EdgeType, HeldOut, HeteroGraph
 
 RELATION = "relation"
 """The column of edge data with the number of each edge's relation, where relations are no edge types."""
@@ -64,16 +64,52 @@ def read_triples(source: Any, options: ReadOptions) -> Contents:
     else:
         read = source if isinstance(source, KnowledgeGraph) else read_knowledge_graph(source, options)
     relation_names = read.relations or [f"relation_{number}" for number in range(read.num_relations)]
+    number = np.arange(read.num_relations)
+    if options.relations == "types":  # those of held-out triples only have none
+        number = numbers_of_types(read.train[:, 1], read.num_relations)
+    held_out, left = held_out_triples(read, number)
     graph = relation_graph(
         read.train.T,
         np.array(relation_names),
         read.num_entities,
         options.relations,
         node_ids={} if read.entities is None else {NODE_TYPE: np.array(read.entities)},
-        counts={f"{part} edges left out": len(own) for part, own in read.parts.items() if part != "train"},
+        counts={f"{part} edges left out": len(own) for part, own in read.parts.items() if part != "train"} | left,
         name=read.name or "graph",
+        held_out=held_out,
     )
     return Contents(graph)
+
+
+def numbers_of_types(relations: np.ndarray, num_relations: int) -> np.ndarray:
+    """The place of each relation among those that training triples have, (R,); -1 of the others."""
+    present = np.bincount(relations, minlength=num_relations) > 0
+    return np.where(present, np.cumsum(present) - 1, -1)
+
+
+def held_out_triples(triples: KnowledgeGraph, number: np.ndarray) -> tuple[HeldOut | None, dict[str, int]]:
+    """The held-out parts with the numbers that a graph gives the relations, and how many triples it cannot name.
+
+    Args:
+        number: Of each relation, (R,); -1: the graph has none, and its held-out triples stay out.
+    """
+    parts, negatives, left = {}, {}, 0
+    for part in PARTS[1:]:
+        if part not in triples.parts:
+            continue
+        own = triples.parts[part]
+        known = number[own[:, 1]] >= 0
+        left += int((~known).sum())
+        parts[part] = np.stack([own[known, 0], number[own[known, 1]], own[known, 2]], axis=1)
+        if part in triples.negatives:
+            given = triples.negatives[part]
+            sides = {"heads": given.heads, "tails": given.tails}
+            negatives[part] = {side: ids if known.all() else ids[known] for side, ids in sides.items()}
+    if not parts:
+        return None, {}
+    return HeldOut(triples=parts, negatives=negatives), {
+        "held-out triples of untrained relations": left
+    } if left else {}
 
 
 def read_knowledge_graph(path: Path, options: ReadOptions | None = None) -> KnowledgeGraph:

@@ -115,6 +115,9 @@ class GNNFamily(Family):
     def _parts(self) -> PartitionedGraph | None:
         """The partition of which each trainer reads its own parts; None: the first one reads the data set."""
         found = own_partition(self.config)
+        held_out = None if found is None else found.held_out()
+        if held_out is not None and (held_out.links or held_out.triples):
+            return None  # edges are predicted, not classes
         if found is None or not isinstance(self.model, RGCNConfig) or self.config.dataset.labels is not None:
             return found
         kinds, _ = own_parts.data_of(found, dict.fromkeys(found.ntypes, (0, 0)))
@@ -172,7 +175,9 @@ class GNNFamily(Family):
             return dataset.link_split is not None
         classes = self.config.dataset.labels is not None or dataset.labels
         return not classes and (
-            dataset.triples is not None or (len(dataset.graph.ntypes) == 1 and not is_plain(dataset))
+            dataset.triples is not None
+            or (dataset.graph.held_out is not None and len(dataset.graph.held_out.triples) > 0)
+            or (len(dataset.graph.ntypes) == 1 and not is_plain(dataset))
         )
 
     def _links(self, dataset: Dataset) -> GNNData:

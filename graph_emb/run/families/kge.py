@@ -14,7 +14,6 @@ from torch import Tensor
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
-from graph_emb.graph.edge_files import read_held_out_triples
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
@@ -25,7 +24,7 @@ from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.run import own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
-from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, with_held_out_triples
+from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, test_triples, with_held_out_triples
 from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.known_triples import KnownAnswers
@@ -44,6 +43,8 @@ class KGEFamily(Family):
     _own: OwnTriples | None = None
     _known: Sequence[KnownAnswers] | None = None
     """A trainer's triples; on the first, where all read their own parts, what else answers the held-out ones."""
+    _given: Mapping[str, np.ndarray] = {}
+    """On the first of them, the held-out triples of ``dataset.test_edges``, which leave the training triples."""
     _typed: HeteroGraph | None = None
     """The entities with the types and ids that the data set gives them, where it has several types."""
 
@@ -61,8 +62,8 @@ class KGEFamily(Family):
             self._typed = None if graph.entity_types is None else dataset.graph
         else:
             graph = own_parts.knowledge_graph_of(self._parts)
-            if self.config.dataset.test_edges is not None:
-                graph = replace(graph, parts=read_held_out_triples(self.config.dataset.test_edges, graph))
+            self._given = test_triples(graph, self.config.dataset)
+            graph = replace(graph, parts={**graph.parts, **self._given})
         check_candidates(graph, JUDGED, self.model.candidates)
         tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
         check_memory(graph.num_entities, tables, self.model)
@@ -108,7 +109,8 @@ class KGEFamily(Family):
     def _share(self, dataset: KnowledgeGraph | None, ranks: Trainers) -> tuple[KnowledgeGraph, PartPolicy | None]:
         """The graph, on other ranks than the first without its triples, and who owns which entity. Every rank calls it.
 
-        The first rank's held-out triples leave the training triples, and it gets to know what else answers theirs.
+        The first rank's triples of a file leave the training triples, and it gets to know what else answers the
+        held-out ones.
         """
         group, policy = ranks.group, None
         told = None if dataset is None else _facts(dataset)
@@ -124,8 +126,7 @@ class KGEFamily(Family):
             rows = policy.original_ids.find(rows)
         owner = places.owner(torch.from_numpy(rows)).numpy()
         if self._parts is not None:
-            held = None if dataset is None else dict(dataset.parts)
-            held = group.gather_objects(held, "held-out triples")[0]
+            held = group.gather_objects(dict(self._given), "held-out triples")[0]
             triples, numbers, removed = own_parts.own_triples(self._parts, ranks, held)
             self._counts = {REMOVED: removed} if removed else {}
         else:

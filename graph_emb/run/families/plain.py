@@ -56,11 +56,13 @@ class PlainFamily(Family):
     def _parts(self) -> PartitionedGraph | None:
         """The partition of which each trainer reads its own parts; None: the first one reads the data set.
 
-        The first one reads what decides about directions, and the features that rows are judged with.
+        The first one reads what decides about directions, and the features and training edges that rows are judged
+        with.
         """
         model, section = self.model, self.config.evaluate
         with_rows = section.enabled and section.mlp is not None and section.node_features != "none"
-        walks = isinstance(model, EdgePolicy) and model.symmetrize and not with_rows
+        with_edges = section.enabled and (section.predictor is not None or section.scorer == "hadamard-logreg")
+        walks = isinstance(model, EdgePolicy) and model.symmetrize and not (with_rows or with_edges)
         return own_partition(self.config) if walks else None
 
     def _share(self, ranks: parallel.Trainers, graph: Graph | None) -> parallel.Share:

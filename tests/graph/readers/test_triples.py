@@ -64,7 +64,8 @@ def test_a_folder_gives_edges_of_train_and_entities_of_all(tmp_path: Path) -> No
     graph = read_graph(tmp_path, format="triples")
     assert graph.node_ids[NODE_TYPE].tolist() == ["a", "b", "z"]
     assert (graph.total_edges, graph.relation_names.tolist()) == (1, ["r"])
-    assert graph.counts == {"valid edges left out": 2, "test edges left out": 1}
+    left = {"held-out triples of untrained relations": 1}
+    assert graph.counts == {"valid edges left out": 2, "test edges left out": 1, **left}
 
 
 def test_parquet_triples_need_no_header(tmp_path: Path) -> None:
