@@ -59,8 +59,8 @@ class BuildOptions:
         report: Write report.json, report.html and timings.json; None: unless ``memory`` is given, as the report needs
             the graph.
         memory: What this process may hold, such as ``"2GB"``: the edges of the graph, a path to edge lists with
-            integer ids, are then never all in memory, and ``"auto"`` is ``"ldg"``. Under torchrun every worker must
-            call, and each may hold as much. See ``docs/concepts/partition-streaming.md``.
+            integer ids, are then in memory only where they fit, and ``"auto"`` is ``"ldg"``. Under torchrun
+            every worker must call, and each may hold as much. See ``docs/concepts/partition-streaming.md``.
         overwrite: Replace a partition that is in ``out``.
         progress: Show bars for what lasts longer than two seconds; None: where standard error is a terminal.
     Raises:

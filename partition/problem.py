@@ -142,7 +142,7 @@ def symmetric(
         ]
         threads.run(calls)
         del calls, counts
-        return _merged(indptr, indices, weights, 1 if both else 2, threads)
+        return merged(indptr, indices, weights, 1 if both else 2, threads)
 
 
 EdgeList = tuple[np.ndarray, np.ndarray, int, int, int]
@@ -173,7 +173,7 @@ def _each(
     )
 
 
-def _merged(
+def merged(
     indptr: np.ndarray, indices: np.ndarray, given: np.ndarray, unit: int, threads: ThreadPool
 ) -> SymmetricAdjacency:
     """Merge repeated neighbours; only the pages that end up used are ever touched, and the rest is given back."""

@@ -120,6 +120,14 @@ def to_local(ids, start, stop, local):
 
 
 @njit(cache=True, nogil=True)
+def to_buffer(ids, start, stop, parts):
+    """Nodes of a buffer, [start, stop), by position in place of ids; others as the node behind it of their part."""
+    for i in range(len(ids)):
+        node = ids[i]
+        ids[i] = node - start if start <= node < stop else stop - start + parts[node]
+
+
+@njit(cache=True, nogil=True)
 def count_ids(ids, start, counts):
     """counts[start + id] += 1 for each id, without a temporary copy of the ids."""
     for i in ids:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graph_emb.core.errors import unknown_name
+from partition.methods.base import at_least
+
 
 @dataclass(frozen=True)
 class Search:
@@ -89,3 +92,32 @@ EFFORTS = {
         starts=108, work=np.inf, most_work=4_000_000, tries=2, refined=1, thorough=1,
     ),
 }  # fmt: skip
+LARGEST = 1 / 20
+"""Of the graph: the most that a cluster may hold. A fifth of one of two parts leaves the first parts few choices."""
+
+
+@dataclass(frozen=True)
+class MultilevelSettings:
+    """The options of ``multilevel``: its effort, the runs from scratch and those that start from the best parts."""
+
+    effort: Effort
+    repeats: int
+    cycles: int
+
+    @classmethod
+    def of(cls, effort: str = "default", repeats: int | None = None, cycles: int | None = None) -> MultilevelSettings:
+        """Of the options as ``multilevel`` takes them, with its errors."""
+        if effort not in tuple(EFFORTS):
+            raise unknown_name("effort", effort, EFFORTS)
+        given = EFFORTS[effort]
+        repeats = given.repeats if repeats is None else at_least("repeats", repeats, 1)
+        return cls(given, repeats, given.cycles if cycles is None else at_least("cycles", cycles, 0))
+
+    def target(self, num_parts: int) -> int:
+        """Nodes of the coarsest level, about."""
+        return max(self.effort.coarsest, self.effort.per_part * num_parts)
+
+    def caps(self, totals: np.ndarray, limits: np.ndarray, run: int = 0) -> np.ndarray:
+        """(C,): what a cluster may hold in one of the runs, for the (C,) totals and limits of a part."""
+        share = self.effort.shares[run % len(self.effort.shares)]
+        return np.maximum(np.minimum(limits * share, totals * LARGEST).astype(np.int64), 1)

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Protocol
 
 import numpy as np
 
-from graph_emb.core.errors import unknown_name
 from graph_emb.core.threads import ThreadPool
 from partition.kernels import clustering as kernels
 from partition.kernels import refinement
 from partition.kernels.sorting import cut_of, group
-from partition.methods.base import Problem, any_but_none, at_least, method
-from partition.methods.effort import EFFORTS, Effort, Search
+from partition.methods.base import Problem, any_but_none, method
+from partition.methods.effort import Effort, MultilevelSettings, Search
 from partition.problem import close_gaps
 
 CHUNK = 32
@@ -58,6 +58,12 @@ class Level:
     def num_nodes(self) -> int:
         return len(self.indptr) - 1
 
+    def propagation(
+        self, labels: np.ndarray, loads: np.ndarray, limits: np.ndarray, threads: ThreadPool
+    ) -> Propagation:
+        """Label propagation on this level."""
+        return Propagation(self, labels, loads, limits, threads)
+
     @cached_property
     def totals(self) -> np.ndarray:
         """(C,): the sum of the node weights."""
@@ -80,6 +86,11 @@ def random_order(num_nodes: int, rng: np.random.Generator) -> np.ndarray:
     chunks = rng.permutation(-(-num_nodes // CHUNK)).astype(np.int32)
     order = (chunks[:, None] * np.int32(CHUNK) + np.arange(CHUNK, dtype=np.int32)).ravel()
     return order[order < num_nodes]
+
+
+def batch_of(num_nodes: int) -> int:
+    """Nodes of a batch of label propagation."""
+    return max(MIN_BATCH, -(-num_nodes // BATCHES))
 
 
 class Propagation:
@@ -109,7 +120,7 @@ class Propagation:
         order = random_order(level.num_nodes, rng)
         seed = np.uint64(rng.integers(2**63))
         groups = level.groups if grouped else np.empty(0, np.int32)
-        batch = max(MIN_BATCH, -(-level.num_nodes // BATCHES))
+        batch = batch_of(level.num_nodes)
         if len(self._scratch) == 1:
             return kernels.sweep(
                 order, batch, level.indptr, level.indices, level.weights, level.node_weights,
@@ -134,8 +145,33 @@ class Propagation:
         return moved, emptied
 
 
+class PropagationRounds(Protocol):
+    """Label propagation, as ``Propagation`` is."""
+
+    def round(
+        self, rng: np.random.Generator, *, sizes: np.ndarray, favoured: np.ndarray, grouped: bool
+    ) -> tuple[int, int]:
+        """One pass over all nodes: (nodes moved, labels left without a node)."""
+
+
+class Clusterable(Protocol):
+    """A graph that clusters form on, in memory or not; the members are those of ``Level``."""
+
+    node_weights: np.ndarray
+    groups: np.ndarray
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+
+    def propagation(
+        self, labels: np.ndarray, loads: np.ndarray, limits: np.ndarray, threads: ThreadPool
+    ) -> PropagationRounds:
+        """Label propagation on this graph."""
+
+
 def cluster(
-    level: Level, limits: np.ndarray, rounds: int, target: int, rng: np.random.Generator, threads: ThreadPool
+    level: Clusterable, limits: np.ndarray, rounds: int, target: int, rng: np.random.Generator, threads: ThreadPool
 ) -> np.ndarray:
     """Clusters of at most ``limits``, (N,), int32, any numbers below N; stops early at ``target`` clusters."""
     num_nodes = level.num_nodes
@@ -143,7 +179,7 @@ def cluster(
     loads = level.node_weights.copy()
     sizes = np.ones(num_nodes, np.int32)
     favoured = np.full(num_nodes, -1, np.int32)
-    propagation = Propagation(level, labels, loads, limits, threads)
+    propagation = level.propagation(labels, loads, limits, threads)
     left = num_nodes
     for _ in range(rounds):
         moved, emptied = propagation.round(rng, sizes=sizes, favoured=favoured, grouped=True)
@@ -273,7 +309,7 @@ class Parts:
         table_bytes = level.num_nodes * self.num_parts * level.sums.itemsize
         if table_bytes > max(LEAST_TABLE_BYTES, TABLE_BYTES_PER_ENTRY * entries):
             nothing = np.empty(0, np.int32)
-            propagation = Propagation(level, self.parts, self.loads, self.limits, threads)
+            propagation = level.propagation(self.parts, self.loads, self.limits, threads)
             for _ in range(PROPAGATION_ROUNDS):
                 moved, _ = propagation.round(rng, sizes=nothing, favoured=nothing, grouped=False)
                 if moved < LEAST_GAIN * level.num_nodes:
@@ -301,8 +337,6 @@ class Parts:
                     break
 
 
-LARGEST = 1 / 20
-"""Of the graph: the most that a cluster may hold. A fifth of one of two parts leaves the first parts few choices."""
 INNER_ROOM = 0.95
 """Of what a part may hold above an even share: the most that it may on the levels between the coarsest and the finest.
 Between parts that arrive there full, each of something else, the last and strongest search finds no move."""
@@ -324,24 +358,40 @@ def multilevel(
     Raises:
         ConfigError: an unknown effort, or a count out of range.
     """
-    adjacency, num_parts, rng = problem.adjacency, problem.num_parts, np.random.default_rng(problem.seed)
-    if effort not in tuple(EFFORTS):
-        raise unknown_name("effort", effort, EFFORTS)
-    given, entries = EFFORTS[effort], adjacency.num_entries
-    repeats = given.repeats if repeats is None else at_least("repeats", repeats, 1)
-    cycles = given.cycles if cycles is None else at_least("cycles", cycles, 0)
-    limits = problem.constraints.limits(num_parts)
+    settings, adjacency = MultilevelSettings.of(effort, repeats, cycles), problem.adjacency
     finest = Level(
         adjacency.indptr, adjacency.indices, adjacency.weight_array, np.ascontiguousarray(problem.constraints.weights.T)
     )
-    even = -(-finest.totals // num_parts)
-    inner = even + (INNER_ROOM * (limits - even)).astype(np.int64)  # a limit is never below the even share
-    target = max(given.coarsest, given.per_part * num_parts)
+    limits, rng = problem.constraints.limits(problem.num_parts), np.random.default_rng(problem.seed)
+    with ThreadPool(problem.num_threads) as threads:
+        return best_parts(finest, problem.num_parts, limits, settings, rng, threads)
 
-    def run(start: Level, share: float, threads: ThreadPool) -> Parts:
+
+def inner_limits(totals: np.ndarray, limits: np.ndarray, num_parts: int) -> np.ndarray:
+    """(C,): limits of a part on the levels between the coarsest and the finest."""
+    even = -(-totals // num_parts)
+    return even + (INNER_ROOM * (limits - even)).astype(np.int64)  # a limit is never below the even share
+
+
+def best_parts(
+    finest: Level,
+    num_parts: int,
+    limits: np.ndarray,
+    settings: MultilevelSettings,
+    rng: np.random.Generator,
+    threads: ThreadPool,
+) -> np.ndarray:
+    """(N,), int32: the best of several runs.
+
+    Args:
+        limits: (C,): what a part may hold.
+    """
+    given, entries = settings.effort, len(finest.indices)
+    inner = inner_limits(finest.totals, limits, num_parts)
+
+    def run(start: Level, caps: np.ndarray) -> Parts:
         """Down to the coarsest level and back; with groups, from these parts on."""
-        caps = np.maximum(np.minimum(limits * share, finest.totals * LARGEST).astype(np.int64), 1)
-        levels = coarsen(start, caps, given, target, rng, threads)
+        levels = coarsen(start, caps, given, settings.target(num_parts), rng, threads)
         coarsest = levels.pop()
         if len(coarsest.groups):
             made = Parts(coarsest, coarsest.groups.copy(), inner if levels else limits, num_parts)
@@ -357,18 +407,16 @@ def multilevel(
             level.labels = None
         return made
 
-    with ThreadPool(problem.num_threads) as threads:
-        best: tuple[float, int] | None = None
-        parts = np.empty(0, np.int32)
-        for turn in range(repeats + cycles):
-            start = finest if turn < repeats else replace(finest, groups=parts, labels=None)
-            share = given.shares[turn % len(given.shares)]
-            made = run(start, share, threads)
-            if repeats + cycles == 1:
-                return made.parts
-            score = made.overload, adjacency.cut(made.parts)
-            if best is None or score < best:
-                best, parts = score, made.parts
+    best: tuple[float, int] | None = None
+    parts, runs = np.empty(0, np.int32), settings.repeats + settings.cycles
+    for turn in range(runs):
+        start = finest if turn < settings.repeats else replace(finest, groups=parts, labels=None)
+        made = run(start, settings.caps(finest.totals, limits, turn))
+        if runs == 1:
+            return made.parts
+        score = made.score
+        if best is None or score < best:
+            best, parts = score, made.parts
     return parts
 
 

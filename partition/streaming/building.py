@@ -28,12 +28,14 @@ from partition.assignment import Assignment
 from partition.kernels import sorting as kernels
 from partition.manifest import FORMS, FileSet, PartitionManifest, facts_of, write_listed
 from partition.methods.base import METHODS, Problem, finish
+from partition.methods.effort import MultilevelSettings
 from partition.methods.nodewise import checked_passes
 from partition.options import BuildOptions
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.problem import Constraints, constraints
 from partition.relabel import PartArrays, inverse, relabel, type_name
 from partition.streaming.edges import Links, Shuffle, ShuffleLayout, check_largest, cut_buckets, number_type
+from partition.streaming.levels import REFINEMENTS, DiskLevel, DiskMultilevel, streamed
 from partition.streaming.shared_stages import Facts, Removed, Workers, Workplace
 from partition.streaming.source import Budget, EdgeSource, Plan, Scan
 
@@ -41,10 +43,10 @@ TEMPORARY_VERSION = 2
 """Of the temporary files; those of another version are thrown away."""
 WITHOUT_EDGES = ("hash", "random", "range")
 """Methods that need no edge, so they run as they are on a graph without any."""
-STREAMED = ("fennel", "ldg")
+STREAMED = ("fennel", "ldg", "multilevel")
 BALANCED = ("nodes", "edges")
 AUTO = "ldg"
-AUTO_WHY = "auto: the lowest cut within the limits that needs no graph in memory"
+AUTO_WHY = "auto: parts that do not depend on the memory, within any limit that holds the nodes"
 INT64, ONE_TYPE = np.dtype(np.int64), np.empty(0, np.int32)
 
 
@@ -53,8 +55,18 @@ class Streaming:
     """A streaming method and its options."""
 
     method: str
-    passes: int
-    order: str
+    options: Mapping[str, Any]
+
+    @property
+    def settings(self) -> MultilevelSettings | None:
+        """Of multilevel; a ConfigError for a value out of range."""
+        return MultilevelSettings.of(**self.options) if self.method == "multilevel" else None
+
+    def passes(self, fits: bool) -> int:
+        """Times that all neighbours are read, about; ``fits``: the graph can be partitioned in memory."""
+        if self.settings is None:
+            return checked_passes(**self.options)
+        return 1 if fits else self.settings.effort.rounds + 1 + REFINEMENTS
 
     @classmethod
     def of(cls, options: BuildOptions) -> Streaming | None:
@@ -73,8 +85,9 @@ class Streaming:
                 raise ConfigError(
                     f"balance {kind!r} needs the whole graph in memory; with memory= there are nodes, edges"
                 )
-        chosen = {**method.options, **given}
-        return cls(name, checked_passes(chosen["passes"], chosen["order"]), chosen["order"])
+        found = cls(name, {**method.options, **given})
+        found.passes(fits=False)  # checks the options
+        return found
 
 
 class PartFiles:
@@ -173,12 +186,13 @@ class Job:
     def __init__(self, source: Any, options: BuildOptions) -> None:
         self.options = options
         self.streaming = Streaming.of(options)
-        self.num_passes = 0 if self.streaming is None else self.streaming.passes  # over all neighbours
+        self.num_passes = 0  # over all neighbours
         self.source = EdgeSource(source, options.reader_options)
         self.name = options.name or self.source.name
         writer.check_names(graph_without_edges(1, self.name), writer.TAKEN_NAMES)
         assert options.memory is not None
-        self.budget = Budget.of(options.memory)
+        multilevel = self.streaming is not None and self.streaming.settings is not None
+        self.budget = Budget.of(options.memory, multilevel=multilevel)
 
     def run(self) -> PartitionedGraph:
         """The finished partition; what a killed run has left is used.
@@ -257,17 +271,21 @@ class Job:
             raise ConfigError(f"{self.source.path}: only some files have weights; add them or say weights='ignore'")
 
     def _check_plan(self, num_nodes: int, num_edges: int, weight: np.dtype | None) -> None:
-        rows = self.budget.bucket_rows(self.budget.work_bytes(num_nodes))
+        work, num_parts = self.budget.work_bytes(num_nodes), self.options.total_parts
+        rows, fits = self.budget.bucket_rows(work), self.budget.holds(num_nodes, 2 * num_edges, num_parts, work)
+        if self.streaming is not None:
+            self.num_passes = self.streaming.passes(fits)
         plan = Plan(
             input_bytes=self.source.num_bytes,
             num_nodes=num_nodes,
             num_edges=num_edges,
-            num_parts=self.options.total_parts,
+            num_parts=num_parts,
             neighbour_passes=self.num_passes,
             weight_bytes=0 if weight is None else weight.itemsize,
             num_slices=len(self.source.slices),
-            num_buckets=self.options.total_parts - 1 + -(-num_edges // rows),
+            num_buckets=num_parts - 1 + -(-num_edges // rows),
             both_ends=self.options.halo == "dgl",
+            coarsens=self.streaming is not None and self.streaming.settings is not None and not fits,
         )
         workplace = self.workplace
         if workplace.workers.rank == 0:
@@ -321,12 +339,20 @@ class Job:
         degrees = scan.degrees("in", num_nodes)
         names = METHODS[chosen.method].balance if options.balance is None else options.balance
         rows = [degrees if name == "edges" else np.ones(num_nodes, np.int64) for name in names]
-        wanted = replace(constraints(graph, names, options.tolerance), weights=np.stack(rows))
+        # by node, as the loops take them: one array for both
+        wanted = replace(constraints(graph, names, options.tolerance), weights=np.stack(rows, axis=1).T)
         del degrees, rows
-        parts = np.zeros(num_nodes, np.int32)
+        parts, why = np.zeros(num_nodes, np.int32), AUTO_WHY if options.method == "auto" else "asked for"
         if num_parts > 1:
-            parts = links.stream(wanted, num_parts, options.seed, chosen.method, chosen.passes, chosen.order, tick)
-        why = AUTO_WHY if options.method == "auto" else "asked for"
+            level = DiskLevel(links.counts[:], links.others, None, wanted.weights.T)
+            if chosen.settings is None:
+                rng = np.random.default_rng(options.seed)
+                parts = streamed(level, wanted, num_parts, rng, chosen.method, **chosen.options, tick=tick)
+            else:
+                found = DiskMultilevel(self.workplace, self.budget, wanted, num_parts, chosen.settings, tick)
+                parts, how = found.parts(level, options.seed)
+                why += f"; {how}"
+            del level
         why += finish(Problem(graph, num_parts, wanted), parts, chosen.method, "destination", with_cut=False)
         return Assignment({NODE_TYPE: parts}, num_parts, chosen.method, options.seed, why)
 

@@ -18,15 +18,10 @@ import numpy as np
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.terminal import Advance
 from partition.kernels import sorting as kernels
-from partition.methods.multilevel import random_order
-from partition.methods.nodewise import Placed
-from partition.problem import Constraints
 from partition.relabel import Ranges
 from partition.streaming.shared_stages import FileArray, Runs, Workplace, append_groups, write
 from partition.streaming.source import Budget, EdgeSource
 
-CHUNK_LINKS = 1 << 20
-"""Links of a chunk of nodes; a node with more is a chunk of its own."""
 INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -193,11 +188,7 @@ class Shuffle:
 
 
 class Links:
-    """Groups the neighbours of each node on the disk, then streams the nodes over them by LDG or Fennel.
-
-    The nodes stream in chunks of consecutive ids: chunks in random order, nodes in random order within. The chunks do
-    not depend on the memory or on the workers, so neither do the parts. Parallel edges need no merging: the kernel adds
-    up what the neighbours weigh.
+    """Groups the neighbours of each node on the disk.
 
     Args:
         num_nodes: N.
@@ -252,26 +243,12 @@ class Links:
         paths = (self._grouped / f"{bucket}.{name}" for bucket in range(len(self._first_nodes)))
         return FileArray(tuple(paths), dtype, self._step)
 
-    def stream(
-        self, wanted: Constraints, num_parts: int, seed: int, method: str, passes: int, order: str, tick: Advance
-    ) -> np.ndarray:
-        """(N,), int32: the part of each node."""
-        counts = self._of_all("counts", np.dtype(np.int64))[:]
-        others = self._of_all("others", number_type(self.num_nodes))
-        chunks = np.append(cut_buckets(counts, np.array([0, self.num_nodes]), CHUNK_LINKS)[0], self.num_nodes)
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        del counts
-        placed = Placed(wanted, num_parts, float(len(others)), fennel=method == "fennel")
-        rng, local, none = np.random.default_rng(seed), np.zeros(self.num_nodes + 1, np.int64), np.empty(0, np.int32)
-        for _ in range(passes):
-            numbers = range(len(chunks) - 1)
-            for chunk in rng.permutation(len(numbers)).tolist() if order == "random" else numbers:
-                start, stop = int(chunks[chunk]), int(chunks[chunk + 1])
-                local[start : stop + 1] = ends[start : stop + 1] - ends[start]
-                inside = random_order(stop - start, rng) if order == "random" else np.arange(stop - start)
-                placed.place(start + inside, local, others[int(ends[start]) : int(ends[stop])], none)
-                tick(stop - start)
-        del ends, chunks
-        local[:] = 0  # what little is left above a limit moves without a look at its neighbours
-        placed.mend(rng, local, none, none)
-        return placed.parts
+    @property
+    def counts(self) -> FileArray:
+        """(N,), int64: the neighbours of each node."""
+        return self._of_all("counts", np.dtype(np.int64))
+
+    @property
+    def others(self) -> FileArray:
+        """(L,): the neighbours of one node after the other; parallel edges repeat them."""
+        return self._of_all("others", number_type(self.num_nodes))

@@ -35,10 +35,16 @@ PARQUET_BUFFER = 1 << 20
 MIB = 1 << 20
 RUNTIME_BYTES = 230 * MIB
 """Python with numpy, numba and pyarrow and their compiled loops; measured 200 MiB, and what allocators keep."""
+MULTILEVEL_BYTES = 176 * MIB
+"""What the loops of multilevel take above that the first time, when they are compiled: measured 150 MiB."""
 NODE_BYTES = 80
 """Of all arrays with a value for each node that one step holds at the same time, at most."""
 ROW_BYTES = 96
 """Of an edge of a bucket while it is ordered, copies included."""
+GRAPH_BYTES, BUFFER_BYTES = (40, 160), (24, 120)
+"""Of an entry (an edge is two) and of a node of a graph that multilevel holds, and of a buffer that it refines."""
+TABLE_BYTES = 8
+"""Of a node and a part: the weight between them."""
 LEAST_WORK_BYTES = 32 * MIB
 MAX_BLOCK_ROWS = 1 << 20
 RECORD_BYTES = 24
@@ -68,9 +74,14 @@ class Budget:
     runtime: int
 
     @classmethod
-    def of(cls, memory: str | int) -> Budget:
-        """Of a limit as users write it; a ConfigError where it is unreadable or too little for Python itself."""
-        budget = cls(memory_bytes(memory), max(RUNTIME_BYTES, psutil.Process().memory_info().rss + 32 * MIB))
+    def of(cls, memory: str | int, *, multilevel: bool = False) -> Budget:
+        """Of a limit as users write it; a ConfigError where it is unreadable or too little for Python itself.
+
+        Args:
+            multilevel: Leave room for its compiled loops.
+        """
+        runtime = max(RUNTIME_BYTES, psutil.Process().memory_info().rss + 32 * MIB)
+        budget = cls(memory_bytes(memory), runtime + (MULTILEVEL_BYTES if multilevel else 0))
         if budget.most_nodes < 1:
             least = budget.runtime + LEAST_WORK_BYTES + NODE_BYTES
             raise ConfigError(
@@ -102,6 +113,16 @@ class Budget:
         """Bytes of text that are read at a time; Arrow holds it several times over."""
         return int(min(32 * MIB, max(MIB, work // 16)))
 
+    def holds(self, num_nodes: int, num_entries: int, num_parts: int, work: int) -> bool:
+        """Whether a graph can be partitioned in memory."""
+        entry, node = GRAPH_BYTES
+        return num_entries * entry + num_nodes * (node + TABLE_BYTES * num_parts) <= work
+
+    def buffer_costs(self, num_parts: int) -> tuple[int, int]:
+        """Bytes of an entry and of a node of a buffer that is refined."""
+        entry, node = BUFFER_BYTES
+        return entry, node + TABLE_BYTES * num_parts
+
     def bucket_rows(self, work: int) -> int:
         """Edges that are ordered at a time."""
         return max(1, int(work // ROW_BYTES))
@@ -118,6 +139,7 @@ class Plan:
         weight_bytes: Of an edge's weight; 0 without.
         num_slices, num_buckets: Runs that the input is cut into, and that the edges are ordered in.
         both_ends: Whether a cut edge is stored by both parts.
+        coarsens: Whether coarser graphs are written.
     """
 
     input_bytes: int
@@ -129,13 +151,15 @@ class Plan:
     num_slices: int
     num_buckets: int
     both_ends: bool
+    coarsens: bool = False
 
     @property
     def temporary_bytes(self) -> int:
         """At most, at any time: unordered and ordered edges, cut edges for the other part, counts, neighbours."""
         record = RECORD_BYTES + self.weight_bytes
         edges = self.num_edges * (2 * record + 16 + (24 if self.both_ends else 0))
-        links = self.num_edges * 48 if self.neighbour_passes else 0  # both directions as pairs, and as neighbours
+        # both directions as pairs, and as neighbours; once more, with weights, for a coarser graph
+        links = self.num_edges * (48 + (80 if self.coarsens else 0)) if self.neighbour_passes else 0
         return edges + self.num_nodes * (8 * self.num_slices + 40) + links
 
     @property

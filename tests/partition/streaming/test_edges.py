@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError
-from partition.problem import Constraints
-from partition.streaming import edges as module
 from partition.streaming.edges import Links, check_largest, cut_buckets, number_type
 from partition.streaming.shared_stages import Workers, Workplace
 from partition.streaming.source import Budget, EdgeSource
@@ -55,19 +53,6 @@ def links_of(folder: Path, src: np.ndarray, dst: np.ndarray, num_nodes: int) -> 
     counts = {"in": np.bincount(dst, minlength=num_nodes), "out": np.bincount(src, minlength=num_nodes)}
     links.run(counts.__getitem__)
     return place, links
-
-
-@pytest.mark.parametrize("order", ["natural", "random"])
-def test_two_rings_end_in_two_parts(tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Even nodes form one ring, odd nodes the other; each edge is there once, so its other end must learn of it.
-    monkeypatch.setattr(module, "CHUNK_LINKS", 6)  # several chunks
-    src = np.arange(20)
-    place, links = links_of(tmp_path, src, (src + 2) % 20, 20)
-    wanted = Constraints(("nodes",), np.ones((1, 20), np.int64), np.array([0.1]))
-    parts = links.stream(wanted, 2, 3, "fennel", 20, order, lambda count: None)
-    place.close(remove=True)
-    assert np.bincount(parts).tolist() == [10, 10]
-    assert (parts[src] != parts[(src + 2) % 20]).sum() <= 4  # two cuts of each ring at most
 
 
 def test_a_self_loop_is_no_neighbour(tmp_path: Path) -> None:
