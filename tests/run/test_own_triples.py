@@ -78,9 +78,10 @@ def both_ways(folder: str, held: str | None, recipe: dict[str, Any]) -> Any:
         patch.setattr(partitioned_triples, "MARKED_AT_ONCE", 50)
         dataset = {"name": folder, **({} if held is None else {"test_edges": held})}
         parallel = {"mode": "collective", "trainers": world}
-        if "negative_scope" in recipe:
-            recipe, parallel = dict(recipe), {**parallel, "negatives": recipe["negative_scope"]}
-            del recipe["negative_scope"]
+        recipe = dict(recipe)
+        for field, key in (("negative_scope", "negatives"), ("triple_scope", "triples")):
+            if field in recipe:
+                parallel[key] = recipe.pop(field)
         found = ge.pipeline(dataset=dataset, parallel=parallel, threads=1, **recipe)
     if not first:
         return None, seen
@@ -94,7 +95,7 @@ def both_ways(folder: str, held: str | None, recipe: dict[str, Any]) -> Any:
     [
         (False, True, {"subsampling": True, "negative_power": 0.75, "in_batch": True}),
         (False, False, {"negative_scope": "local", "filter_negatives": False}),
-        (True, False, {"subsampling": True}),
+        (True, False, {"subsampling": True, "triple_scope": "local"}),
     ],
 )
 @pytest.mark.parametrize("world_size", [2, 4])

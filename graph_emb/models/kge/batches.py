@@ -50,7 +50,7 @@ class StepPlaces:
     """Some steps' places in an epoch's order.
 
     Attributes:
-        part: Whose part the head of each triple is, shape (n,); None: there are no parts.
+        part: Whose part the head of each triple is, shape (n,); None: chunks hold triples of all parts.
         kinds: By side the type of each triple's end, (n,) each; None: entities have no types.
         weights: ``TripleSettings.subsampling``, shape (n,), float32.
     """
@@ -63,9 +63,11 @@ class StepPlaces:
 class Batches:
     """The training triples of each epoch, shuffled, in chunks with their negatives.
 
-    The order and the draws depend on (seed, epoch) and the parts alone. Ranks in lockstep share each step's chunks, so
-    that any number of them trains the same steps; other ranks take whole steps in turn. Triples whose heads lie in one
-    part come together, and a rank takes those of its own parts as far as all have equally much to do.
+    The order and the draws depend on (seed, epoch) alone, so that the steps are those of one process whatever the
+    parts. Ranks in lockstep share each step's chunks, so that any number of them trains the same steps; other ranks
+    take whole steps in turn. With ``KGEConfig.triple_scope`` local, or local negatives, the steps depend on the parts
+    too: triples whose heads lie in one part come together, and a rank takes those of its own as far as all have equally
+    much to do.
 
     Args:
         graph: Triples, which are not read with ``own``.
@@ -87,16 +89,20 @@ class Batches:
         parts: EntityParts | None = None,
         own: OwnTriples | None = None,
     ) -> None:
-        self._config, self._seed, self._parts, self._own = config, seed, parts, own
+        self._config, self._seed, self._own = config, seed, own
         self._num = graph.num_triples if own is None else own.num_triples
         self._size = config.batch_size or self._num
         self._rank, self._world_size, self._lockstep = rank, world_size, lockstep
-        local = isinstance(config, KGEConfig) and config.negative_scope == "local"
-        if local and parts is None:
-            raise ConfigError(
-                "parallel.negatives = 'local' needs parts: set parallel.partition or parallel.method, or give a "
-                "part_policy of several"
-            )
+        local = {"negatives": False, "triples": False}
+        if isinstance(config, KGEConfig):
+            local = {"negatives": config.negative_scope == "local", "triples": config.triple_scope == "local"}
+        for name, chosen in local.items():
+            if chosen and parts is None:
+                raise ConfigError(
+                    f"parallel.{name} = 'local' needs parts: set parallel.partition or parallel.method, or give a "
+                    "part_policy of several"
+                )
+        self._parts = parts if any(local.values()) else None
         self._negatives = ChunkNegatives(
             graph,
             config.num_negatives,
@@ -104,7 +110,7 @@ class Batches:
             in_batch=config.in_batch,
             filtered=config.filter_negatives,
             seed=seed,
-            parts=parts if local else None,
+            parts=parts if local["negatives"] else None,
             occurrences=None if own is None else own.occurrences(),
         )
         self._triples = graph.train if own is None else own.triples

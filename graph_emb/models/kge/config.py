@@ -81,6 +81,7 @@ class KGEConfig(TripleSettings):
 
     Attributes:
         dim: D, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2 numbers.
+        negative_scope, triple_scope: Negatives of one part are for chunks of that part, whatever ``triple_scope`` says.
     """
 
     family: ClassVar[str] = "kge"
@@ -96,6 +97,9 @@ class KGEConfig(TripleSettings):
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of an entity's row")
     negative_scope: Annotated[Literal["global", "local"], At("parallel.negatives")] = Field(
         default="global", description="negatives come from all entities, or from the part that owns a chunk's heads"
+    )
+    triple_scope: Annotated[Literal["global", "local"], At("parallel.triples")] = Field(
+        default="global", description="chunks hold triples of all parts, or of one, which its owner trains"
     )
     valid_every: Count = Field(default=5, ge=0, le=1_000_000, description="epochs between validations; 0: none")
     patience: Count = Field(
