@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from graph_emb.core.errors import (
     PeerError,
     ShapeError,
 )
+from graph_emb.core.imports import resolve
 
 if TYPE_CHECKING:
     from graph_emb import initializers, push_handlers
@@ -112,9 +112,9 @@ _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name in ("initializers", "push_handlers"):
-        return importlib.import_module(f"graph_emb.{name}")
+        return resolve(f"graph_emb.{name}")
     if name in _LAZY:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
+        value = resolve(f"{_LAZY[name]}:{name}")
         globals()[name] = value
         return value
     raise AttributeError(f"module 'graph_emb' has no attribute {name!r}")

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import pkgutil
 import sys
 from collections.abc import Sequence
 
 from graph_emb.cli.parser import build_parser, parse
-from graph_emb.core.terminal import exit_code
+from graph_emb.core.imports import resolve
+from graph_emb.core.terminal import exit_code, notes_shown
 from partition.cli import COMMANDS as partition_commands
 
 COMMANDS = {
-    "demo": "graph_emb.cli.demo.run",
-    "train": "graph_emb.cli.train.run",
-    "launch": "graph_emb.cli.launch.run",
-    "eval node-class": "graph_emb.cli.evaluate.run",
-    "eval link": "graph_emb.cli.evaluate.run",
-    "neighbors": "graph_emb.cli.evaluate.neighbors",
-    "export": "graph_emb.cli.inspect.export",
-    "checkpoint inspect": "graph_emb.cli.inspect.inspect",
-    "info": "graph_emb.cli.inspect.info",
-    "doctor": "graph_emb.cli.inspect.doctor",
-    "ogb report": "graph_emb.cli.inspect.ogb_report",
-    "partition ship": "graph_emb.cli.launch.ship",
-    **{f"partition {name}": "partition.cli.run" for name in partition_commands},
+    "demo": "graph_emb.cli.demo:run",
+    "train": "graph_emb.cli.train:run",
+    "launch": "graph_emb.cli.launch:run",
+    "eval node-class": "graph_emb.cli.evaluate:run",
+    "eval link": "graph_emb.cli.evaluate:run",
+    "neighbors": "graph_emb.cli.evaluate:neighbors",
+    "export": "graph_emb.cli.inspect:export",
+    "checkpoint inspect": "graph_emb.cli.inspect:inspect",
+    "info": "graph_emb.cli.inspect:info",
+    "doctor": "graph_emb.cli.inspect:doctor",
+    "ogb report": "graph_emb.cli.inspect:ogb_report",
+    "partition ship": "graph_emb.cli.launch:ship",
+    **{f"partition {name}": "partition.cli:run" for name in partition_commands},
 }
 """The function of each command; it takes the arguments and returns the exit code. Imported when it is chosen."""
 
@@ -51,7 +51,9 @@ def _run(words: list[str]) -> int:
         build_parser()[0].print_help()
         return 0
     args.quiet = getattr(args, "quiet", False)
-    return pkgutil.resolve_name(COMMANDS[args.command])(args)
+    with notes_shown(not args.quiet):
+        code: int = resolve(COMMANDS[args.command])(args)
+    return code
 
 
 if __name__ == "__main__":

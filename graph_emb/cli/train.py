@@ -13,6 +13,7 @@ from typing import Any
 from graph_emb.cli.parser import TRAIN_FLAGS
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.imports import paused_collection
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import INTERRUPTED, say, show_progress
 from graph_emb.run.launch.command import PACKAGE, Start, layers_of, machines_of, others_started, starts_job, with_job
@@ -61,7 +62,8 @@ def _machines(args: argparse.Namespace, config: RunConfig) -> Machines:
 
 
 def _following(config: RunConfig) -> RunConfig:
-    from graph_emb.run.inputs import following  # after the configuration, as the pipeline
+    with paused_collection():
+        from graph_emb.run.inputs import following  # after the configuration, as the pipeline
 
     return following(config)
 
@@ -70,7 +72,8 @@ def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     """Train with one seed, in this process or in those that it starts."""
     if starts_job(config):
         return launch(config, out, args)
-    from graph_emb.run.pipeline import run as run_pipeline  # after the configuration: torch takes a second
+    with paused_collection():  # after the configuration: torch takes a second
+        from graph_emb.run.pipeline import run as run_pipeline
 
     result = run_pipeline(config, out=out, overwrite=args.overwrite, resume=args.resume, progress=show_progress(args))
     if result.dataset is None:  # a rank that only helped

@@ -15,11 +15,36 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core import event
+
+from graph_emb.core.terminal import note
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The distance between the states of a stream: 2^64 divided by the golden ratio, odd."""
 UNIT = 2.0**-53
 _IMPORT = re.compile(r"^\s*from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+
+
+class FirstCompile(event.Listener):
+    """Notes, once a process, that kernels of these packages are compiled: of a first start it is the longest part.
+
+    numba triggers the event where its cache on disk has no machine code of the function and the types.
+    """
+
+    def __init__(self) -> None:
+        self.told = False
+
+    def on_start(self, event: event.Event) -> None:
+        package = event.data["dispatcher"].py_func.__module__.partition(".")[0]
+        if not self.told and package in ("graph_emb", "partition"):
+            self.told = True
+            note("compiling kernels, once for this machine; the next start takes them from numba's cache")
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+event.register("numba:compile", FirstCompile())
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -39,6 +64,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
+@cache
 def text_stamp(file: Path) -> str:
     """A digest of the text of a module and of all those of its package, and of this one, that it imports in turn."""
     root = file.parent

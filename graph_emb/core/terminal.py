@@ -26,6 +26,8 @@ REFRESH_S, REFRESH_LOG_S = 0.5, 10.0
 """Seconds between two states of a bar, on a terminal and in a file, where each one is a line that stays."""
 _GIGABYTE = 1 << 30
 Advance = Callable[[int], None]
+_shown: list[bool] = []
+"""Whether notes are shown, innermost last; of the process, as kernels are compiled in any of its threads."""
 _PROGRESS: ContextVar[bool | None] = ContextVar("progress", default=None)
 
 
@@ -134,6 +136,22 @@ def say(args: argparse.Namespace, text: str) -> None:
     """A line for the person at the terminal, kept out of the results on stdout."""
     if not args.quiet:
         print(text, file=sys.stderr)
+
+
+@contextmanager
+def notes_shown(shown: bool) -> Iterator[None]:
+    """Notes inside are shown always, or never; elsewhere where standard error is a terminal."""
+    _shown.append(shown)
+    try:
+        yield
+    finally:
+        _shown.pop()
+
+
+def note(text: str) -> None:
+    """A line for whoever waits, such as why the first start is slow; programs without a terminal are left in peace."""
+    if _shown[-1] if _shown else sys.stderr.isatty():
+        print(f"graph-emb: {text}", file=sys.stderr, flush=True)
 
 
 def listed(text: str) -> list[str]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
+from graph_emb.core.imports import resolve
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramTraining
 from graph_emb.run.evaluation import Finding
@@ -118,5 +118,5 @@ FAMILIES = {
 
 def family_of(config: RunConfig) -> Family:
     """The family that trains the configured model."""
-    module, _, name = FAMILIES[config.model.family].partition(":")
-    return getattr(importlib.import_module(module), name)(config)
+    family: Family = resolve(FAMILIES[config.model.family])(config)
+    return family

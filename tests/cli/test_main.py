@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from pkgutil import resolve_name
 
 import pytest
 
 from graph_emb.cli import main as entry
 from graph_emb.cli.main import COMMANDS
 from graph_emb.cli.parser import build_parser
+from graph_emb.core.imports import resolve
 from tests.cli.conftest import CliqueFiles, Outcome
 
 TINY = ("model.dim=4", "model.num_walks=2", "model.walk_length=5", "train.threads=1")
@@ -223,7 +223,7 @@ def test_a_programming_error_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyP
 
 def test_every_command_of_the_grammar_has_a_module() -> None:
     assert set(COMMANDS) == {name for name in build_parser()[1] if name}
-    assert all(callable(resolve_name(function)) for function in COMMANDS.values())
+    assert all(callable(resolve(function)) for function in COMMANDS.values())
 
 
 def test_help_imports_no_heavy_library() -> None:

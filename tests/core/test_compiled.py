@@ -82,3 +82,21 @@ def test_a_cached_kernel_is_compiled_again_when_a_module_that_it_imports_changes
     assert found() == "15 0\n"
     (package / "helper.py").write_text(HELPER.replace("x * F", "x + F"), encoding="utf-8")
     assert found() == "8 0\n"
+
+
+def test_the_first_compile_on_a_machine_says_so_once_and_a_cached_start_says_nothing(tmp_path: Path) -> None:
+    code = (
+        "import numpy as np; from graph_emb.core.compiled import mix64, unit; from graph_emb.core.terminal import *\n"
+        "with notes_shown({shown}): mix64(np.uint64(1)); unit(np.uint64(1))"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def told(shown: bool) -> str:
+        command = [sys.executable, "-c", code.format(shown=shown)]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stderr
+
+    assert told(True).count("compiling kernels, once for this machine") == 1  # for two kernels
+    assert told(True) == ""
+    for file in tmp_path.rglob("*.nb?"):
+        file.unlink()
+    assert told(False) == ""

@@ -1,0 +1,32 @@
+"""Modules are imported with the garbage collector paused, which runs again afterwards."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+
+from graph_emb.core.imports import paused_collection, resolve
+
+
+def test_the_collector_rests_while_a_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rested.py").write_text("import gc\nRUNS = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert resolve("rested:RUNS") is False
+    assert gc.isenabled()
+    assert resolve("rested") is sys.modules.pop("rested")
+
+
+def test_a_collector_that_was_off_stays_off_and_an_error_turns_it_on_again() -> None:
+    gc.disable()
+    try:
+        with paused_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    with pytest.raises(ModuleNotFoundError):
+        resolve("graph_emb.no_such_module")
+    assert gc.isenabled()
