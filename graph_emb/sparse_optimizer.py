@@ -404,10 +404,13 @@ class SparseOptimizer(DGLNames):
         fresh = []
         for group, values in zip(self.param_groups, saved["param_groups"], strict=True):
             numbers = {key: value for key, value in values.items() if key != "tables"}
-            if "betas" in numbers:
+            if isinstance(numbers.get("betas"), list):  # JSON has no tuples
                 numbers["betas"] = tuple(numbers["betas"])
             fresh.append({**group, **numbers})
-            self.rule_of(fresh[-1])
+            try:
+                self.rule_of(fresh[-1])
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from None
         return fresh
 
     def set_groups(self, fresh: list[dict[str, Any]]) -> None:

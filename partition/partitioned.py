@@ -66,6 +66,8 @@ class PartitionedGraph:
             self.name = str(self.config["graph_name"])
             self.num_parts = int(self.config["num_parts"])
             self.ntypes = _by_id(self.config.get("ntypes", {NODE_TYPE: 0}))
+            if not self.ntypes:
+                raise ValueError("ntypes names no type of nodes")
             names = _by_id(self.config.get("etypes", {type_name(EDGE_TYPE): 0}))
             self.nodes = _ranges(self.config["node_map"], self.ntypes, self.num_parts)
             self.edges = _ranges(self.config["edge_map"], names, self.num_parts)
@@ -473,6 +475,10 @@ def _by_id(ids: dict[str, int]) -> list[str]:
 def _ranges(maps: Any, names: list[str], num_parts: int) -> Ranges:
     if isinstance(maps, list):  # DGL before 0.7: one type
         maps = {names[0]: maps}
+    if not isinstance(maps, dict):
+        raise TypeError(f"ranges are {type(maps).__name__}, not a dictionary")
+    if set(maps) != set(names):
+        raise PartitionError(f"ranges of the types {sorted(maps)}, but the types are {sorted(names)}")
     columns = []
     for name in names:
         bounds = maps[name]

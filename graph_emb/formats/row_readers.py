@@ -203,7 +203,7 @@ class ParquetRows(_ArrowRows):
         try:
             with pq.ParquetFile(path) as file:
                 self.num_rows, schema = file.metadata.num_rows, file.schema_arrow
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise damaged(path, "parquet", error) from error
         names = schema.names
         kind: Any = schema.field("embedding").type if "embedding" in names else pa.null()

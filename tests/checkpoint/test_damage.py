@@ -163,6 +163,10 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         r"00000-00000.safetensors repeats an id",
     ),
     "rule": (lambda m: m["optimizers"][0].update(rule="Adagrad"), r"has rule Adagrad, this optimizer Adam"),
+    "numbers": (
+        lambda m: m["optimizers"][0]["groups"][0]["numbers"].update(betas=None),
+        r"manifest.json: betas=None must be two numbers",
+    ),
     "state": (
         lambda m: m["tables"]["node"]["state"]["step"].update(kind="row"),
         r"has state .* of Adam, the one here keeps",

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from graph_emb.core.errors import DataError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.formats.embedding_files import copy_embeddings, load_embeddings
+from graph_emb.formats.embedding_files import copy_embeddings, load_embeddings, save_embeddings
 from graph_emb.formats.warm_start import FromFile
 
 
@@ -30,3 +31,11 @@ def test_a_pt_file_of_a_parameter_is_read(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "out" / "embeddings.npy"), layer.weight.detach().numpy())
     rows = DistEmbedding(5, 4, init_func=FromFile(tmp_path / "layer.pt")).weight[:]
     assert torch.equal(rows, layer.weight.detach())
+
+
+def test_a_parquet_file_whose_names_are_no_utf_8_is_damaged(tmp_path: Path) -> None:
+    """pyarrow opens it and raises a UnicodeDecodeError as it lists the columns."""
+    (path,) = save_embeddings(tmp_path, np.float32([[1, 2]]), formats=("parquet",))
+    path.write_bytes(path.read_bytes().replace(b"embedding", b"embedd\x80ng"))
+    with pytest.raises(DataError, match=r"embeddings\.parquet is damaged or no parquet file"):
+        load_embeddings(path)

@@ -231,6 +231,8 @@ def test_older_forms_of_the_json_open(tmp_path: Path) -> None:
         ({"node_map": "node_map.npy"}, DataError, "no partition of DGL"),
         ({"etypes": {"_E": 0}, "edge_map": {"_E": [[0, 1], [1, 2], [2, 3]]}}, DataError, "DGL before 1.0"),
         ({"ntypes": {"_N": 1}}, DataError, "type ids"),
+        ({"ntypes": {}}, DataError, "ntypes names no type of nodes"),
+        ({"etypes": {}}, PartitionError, r"ranges of the types \['_N:_E:_N'\], but the types are \[\]"),
         ({"part-0": {}}, DataError, "part-0 names no 'part_graph'"),
     ],
 )
