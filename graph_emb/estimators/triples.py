@@ -15,7 +15,7 @@ from graph_emb.evaluate.triple_ranks import rank_part
 from graph_emb.formats.embedding_files import places_of
 from graph_emb.graph.readers.source import is_frame
 from graph_emb.graph.triples import KnowledgeGraph
-from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.run.families.kge import ENTITY, RELATION
 
 COLUMNS = ("head", "relation", "tail")
@@ -57,7 +57,7 @@ class TripleEstimator(GraphEstimator):
         known = self._trained_on()
         parts = {"train": known.all_triples(), "test": np.stack(columns, axis=1, dtype=np.int64)}
         graph = KnowledgeGraph(known.name, known.num_entities, known.num_relations, parts)
-        scorer = SCORERS[self.model](self.config_.model)
+        scorer = scorer_of(self.config_.model)
         rows, kinds = torch.from_numpy(entity.weights), torch.from_numpy(relation.weights)
         ranks = rank_part(scorer, rows, kinds, graph, "test")
         return float(ranks.mrr().realistic)

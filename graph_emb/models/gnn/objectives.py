@@ -22,7 +22,7 @@ from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, TripleTa
 from graph_emb.models.gnn.trainer import Trainer
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.model import TripleBatch, triple_loss
-from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import BestRows
 from graph_emb.models.links.training import CHUNK, FrozenRows, LinkPredictor, negative_draw, score_links
 from graph_emb.sampling.known_triples import KnownAnswers
@@ -223,7 +223,7 @@ class TripleDecoder(nn.Module):
     def __init__(self, num_relations: int, config: RGCNConfig) -> None:
         super().__init__()
         settings = config.decoder_settings
-        self.scorer, self._config = SCORERS[settings.name](settings), config
+        self.scorer, self._config = scorer_of(settings), config
         self.relation = glorot(num_relations, self.scorer.relation_dim)
 
     def forward(self, rows: Tensor, places: Tensor, batch: TripleBatch) -> Tensor:

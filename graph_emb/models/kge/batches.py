@@ -93,6 +93,9 @@ class Batches:
         self._num = graph.num_triples if own is None else own.num_triples
         self._size = config.batch_size or self._num
         self._rank, self._world_size, self._lockstep = rank, world_size, lockstep
+        self._chunk = 1 if config.against_all else config.chunk_size
+        self._filters = config.filter_negatives and not config.against_all
+        self._num_negatives = 0 if config.against_all else config.num_negatives
         local = {"negatives": False, "triples": False}
         if isinstance(config, KGEConfig):
             local = {"negatives": config.negative_scope == "local", "triples": config.triple_scope == "local"}
@@ -105,10 +108,10 @@ class Batches:
         self._parts = parts if any(local.values()) else None
         self._negatives = ChunkNegatives(
             graph,
-            config.num_negatives,
+            self._num_negatives,
             config.negative_power,
             in_batch=config.in_batch,
-            filtered=config.filter_negatives,
+            filtered=self._filters,
             seed=seed,
             parts=parts if local["negatives"] else None,
             occurrences=None if own is None else own.occurrences(),
@@ -158,16 +161,17 @@ class Batches:
         for step in plans:
             if step.own is not None:
                 chosen = triples[step.places[step.own]]
-                numbers = step.own + step.number * -(-self._size // config.chunk_size)
+                numbers = step.own + step.number * -(-self._size // self._chunk)
                 found = self._negatives.candidates(chosen, numbers, step.side, epoch)
                 own.append((step, step.weights[step.own]))
                 chunks.append((chosen, found, step.side))
         for (step, share), (chosen, found, side), known in zip(own, chunks, self._known(chunks), strict=True):
             excluded = self._negatives.excluded(chosen, found, side, known)
             if config.in_batch:  # a copy that pads the chunk is no negative
-                excluded[:, :, config.num_negatives :] |= (share == 0)[:, None, :]
+                excluded[:, :, self._num_negatives :] |= (share == 0)[:, None, :]
             total = float(step.weights.sum(dtype=np.float64))
-            yield step.number, TripleBatch(chosen, share, total, side, found[:, : config.num_negatives], excluded)
+            drawn, place = found[:, : self._num_negatives], epoch * self.steps_per_epoch + step.number
+            yield step.number, TripleBatch(chosen, share, total, side, drawn, excluded, place)
 
     def _places(self, at: np.ndarray, triples: np.ndarray, weights: np.ndarray, length: int) -> StepPlaces:
         """What decides about chunks, of all ranks' triples; of those at ``at`` it is here."""
@@ -188,7 +192,7 @@ class Batches:
 
     def _step(self, epoch: int, number: int, start: int, places: StepPlaces) -> TripleStep:
         """A step of the epoch; ``places`` begin with the step ``start``."""
-        together, size, chunk = 1 if self._lockstep else self._world_size, self._size, self._config.chunk_size
+        together, size, chunk = 1 if self._lockstep else self._world_size, self._size, self._chunk
         begun = epoch * self.steps_per_epoch
         turn = (begun + number) % together
         first = number - number % together
@@ -215,7 +219,7 @@ class Batches:
 
     def _known(self, chunks: Sequence[Chunks]) -> Iterator[np.ndarray | None]:
         """The candidates of each step that make a triple true; None each where negatives are not filtered."""
-        if not self._config.filter_negatives:
+        if not self._filters:
             return iter([None] * len(chunks))
         if self._own is not None:
             return self._own.among(chunks)

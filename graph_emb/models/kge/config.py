@@ -10,11 +10,11 @@ from typing_extensions import Self
 
 from graph_emb.core.errors import unknown_name
 from graph_emb.core.settings import Count, Number
+from graph_emb.models.schedule import ScheduleName
 from graph_emb.models.settings import (
     OF_FROZEN_ROWS,
     At,
     BatchSize,
-    DecayName,
     Epochs,
     MaybeBatchSize,
     ModelSettings,
@@ -23,6 +23,9 @@ from graph_emb.models.settings import (
 )
 
 LossName = Literal["logistic", "margin", "softmax", "self_adversarial"]
+TrainingName = Literal["negatives", "1vsall", "kvsall"]
+OF_NEGATIVES = ("num_negatives", "chunk_size", "negative_power", "in_batch", "filter_negatives", "negative_scope")
+"""Fields that mean nothing to a loss over all entities."""
 DEFAULT_LR = {
     "sgd": 1.0, "adagrad": 0.1, "row_adagrad": 0.1, "adam": 0.002, "adamw": 0.002, "row_adam": 0.002, "lamb": 0.01,
     "row_lamb": 0.01, "lars": 3.0,
@@ -39,7 +42,8 @@ class TripleSettings(ModelSettings):
         loss: A name of ``graph_emb.models.kge.model.LOSSES``.
         negative_power: 0 is uniform, 0.75 by degree.
         subsampling: The weight is ``1 / sqrt(3 + #(h, r, .) + 3 + #(., r, t))`` (Sun et al. 2019, their code).
-        n3, l2: Of the mean over a step's triples (N3: Lacroix et al. 2018).
+        n3, l2: Of the mean over a step's triples, so that rows count as often as they occur (N3: Lacroix et al. 2018,
+            whose factor 1/3 is left out, as in their code).
         candidates: Data sets that give negatives for each triple are validated on those.
     """
 
@@ -67,6 +71,11 @@ class TripleSettings(ModelSettings):
             raise ValueError(f"temperature = {self.temperature:g} belongs to loss=self_adversarial; leave it out")
         return self
 
+    @property
+    def against_all(self) -> bool:
+        """Whether the loss is over all entities, without negatives."""
+        return False
+
     @model_validator(mode="after")
     def _there_are_negatives(self) -> TripleSettings:
         if not self.num_negatives and not (self.in_batch and self.chunk_size > 1):
@@ -82,6 +91,15 @@ class KGEConfig(TripleSettings):
     Attributes:
         dim: D, whatever the model makes of it: ComplEx, RotatE and SimplE see D / 2 numbers.
         negative_scope, triple_scope: Negatives of one part are for chunks of that part, whatever ``triple_scope`` says.
+        training: ``negatives`` compares a triple with drawn entities; ``1vsall`` each end of a triple with all
+            entities by cross entropy (Lacroix et al. 2018); ``kvsall`` does so for each distinct query of the triples,
+            whose answers share its target evenly (Dettmers et al. 2018), and steps count queries.
+        reciprocal: Queries for heads have relations of their own, see ``Reciprocal``.
+        label_smoothing: The share of a query's target that all entities have in equal parts, with ``1vsall``
+            and ``kvsall``.
+        dropout: Of the given entity's row and the relation's; those that stay are scaled by ``1 / (1 - dropout)``.
+        lr_decay: ``plateau`` multiplies the rate by ``lr_factor`` after each ``lr_patience`` validations in a row
+            that were no better.
     """
 
     family: ClassVar[str] = "kge"
@@ -95,6 +113,14 @@ class KGEConfig(TripleSettings):
 
     name: str = "rotate"
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of an entity's row")
+    training: TrainingName = Field(default="negatives", description="what a triple's ends are compared with")
+    reciprocal: bool = Field(default=False, description="a second row of each relation for queries of heads")
+    label_smoothing: Number = Field(
+        default=0.0, ge=0, lt=1, description="share of a target that all entities have, of 1vsall and kvsall"
+    )
+    dropout: Number = Field(
+        default=0.0, ge=0, lt=1, description="share of the numbers of a query's two rows that a step leaves out"
+    )
     negative_scope: Annotated[Literal["global", "local"], At("parallel.negatives")] = Field(
         default="global", description="negatives come from all entities, or from the part that owns a chunk's heads"
     )
@@ -108,8 +134,17 @@ class KGEConfig(TripleSettings):
     valid_triples: Count = Field(default=2000, ge=0, description="triples of a validation, drawn once; 0: all")
     batch_size: BatchSize = Field(default=1024, description="triples of a step, of all ranks that step together")
     rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of both tables")
-    lr_decay: Annotated[DecayName, At("train.lr_decay")] = Field(
-        default="linear", description="to zero over all epochs"
+    lr_decay: Annotated[ScheduleName, At("train.lr_decay")] = Field(
+        default="linear", description="linear or cosine: to zero over all epochs; plateau: by the validation; none"
+    )
+    warmup: Annotated[Number, At("train.warmup")] = Field(
+        default=0.0, ge=0, lt=1, description="share of the training in which the rate rises to its first value"
+    )
+    lr_factor: Annotated[Number | None, At("train.lr_factor")] = Field(
+        default=None, gt=0, lt=1, description="of the rate at a plateau; null: 0.5"
+    )
+    lr_patience: Annotated[Count | None, At("train.lr_patience")] = Field(
+        default=None, ge=1, description="validations that are no better before a plateau's step; null: 1"
     )
     epochs: Epochs = 15
     weight_decay: WeightDecay = None
@@ -135,9 +170,40 @@ class KGEConfig(TripleSettings):
         """As in ``Settings``; another ``model`` keeps what was set and takes its own defaults for the rest."""
         return KGEConfig(**{**self.given(), "name": self.name, **changes})  # type: ignore[return-value]
 
+    @property
+    def against_all(self) -> bool:
+        """Whether the loss is over all entities, without negatives."""
+        return self.training != "negatives"
+
+    @model_validator(mode="after")
+    def _training_fits(self) -> KGEConfig:
+        if self.against_all:
+            for name in OF_NEGATIVES:
+                value, usual = getattr(self, name), type(self).model_fields[name].default
+                if value != usual:
+                    raise ValueError(f"{name} = {value!r} has no effect on training={self.training}; leave it out")
+            if self.loss != "softmax":
+                raise ValueError(f"loss = {self.loss!r}: training={self.training} is cross entropy; set loss=softmax")
+        elif self.label_smoothing:
+            raise ValueError(f"label_smoothing = {self.label_smoothing:g} needs training=1vsall or kvsall")
+        if self.training == "kvsall" and self.triple_scope == "local":
+            raise ValueError("triple_scope = 'local' places triples; training=kvsall has queries, leave it out")
+        if self.training == "kvsall" and self.subsampling:
+            raise ValueError("subsampling = True weighs triples; training=kvsall has queries, leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _a_plateau_can_be_seen(self) -> KGEConfig:
+        if self.lr_decay == "plateau" and not self.valid_every:
+            raise ValueError("lr_decay = 'plateau' follows validations; set valid_every")
+        for name in ("lr_factor", "lr_patience") if self.lr_decay != "plateau" else ():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} = {getattr(self, name)!r} belongs to lr_decay=plateau; leave it out")
+        return self
+
     @model_validator(mode="after")
     def _sizes_fit(self) -> KGEConfig:
-        if self.batch_size % self.chunk_size:
+        if not self.against_all and self.batch_size % self.chunk_size:
             raise ValueError(
                 f"batch_size = {self.batch_size}: should be a multiple of chunk_size, which is {self.chunk_size}"
             )

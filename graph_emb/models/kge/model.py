@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
 from graph_emb.embedding import DistEmbedding
+from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
-from graph_emb.models.kge.scorers import SCORERS, KGEScorer
-from graph_emb.sampling.known_triples import TAIL
+from graph_emb.models.kge.scorers import KGEScorer, scorer_of
+from graph_emb.sampling.known_triples import HEAD, TAIL
 
 SEEDS = 2**63
 """Initializers take seeds below it; a model takes two, one after the other."""
@@ -33,6 +35,7 @@ class TripleBatch:
         side: ``HEAD`` or ``TAIL``: the side that negatives replace.
         negatives: Drawn entities, shape (K, N), int64.
         excluded: Negatives that do not count, shape (K, C, N), or (K, C, N + C) with the chunk's own entities.
+        step: Number of the step in the training, of which dropped numbers are a function.
     """
 
     triples: np.ndarray
@@ -41,6 +44,7 @@ class TripleBatch:
     side: int
     negatives: np.ndarray
     excluded: np.ndarray
+    step: int = 0
 
     def entities(self) -> np.ndarray:
         """Heads, tails, then negatives, of all chunks: shape (2 * B + K * N,), repeats included."""
@@ -52,25 +56,26 @@ class TripleBatch:
         for first in range(0, max(1, len(self.triples)), count):
             chosen = slice(first, first + count)
             parts = [own[chosen] for own in (self.triples, self.weights, self.negatives, self.excluded)]
-            yield TripleBatch(parts[0], parts[1], self.total_weight, self.side, parts[2], parts[3])
+            yield TripleBatch(parts[0], parts[1], self.total_weight, self.side, parts[2], parts[3], self.step)
 
 
 class KGEModel:
     """A scorer with its tables of entities and relations.
 
-    Args:
-        num_entities, num_relations: Rows of each table.
-        config: The recipe.
-        seed: Of the initial values.
-        part_policy: Partition of the entities; relations are split into even ranges.
-        names: Names of the entity and relation tables; an empty one is chosen by the table.
+        Args:
+            num_entities, num_relations: Rows of each table.
+            config: The recipe.
+            seed: Of the initial values.
+            part_policy: Partition of the entities; relations are split into even ranges.
+            names: Names of the entity and relation tables; an empty one is chosen by the table.
 
-    Example:
-        >>> from graph_emb.models.kge.config import KGEConfig, TripleSettings
-        >>> from graph_emb.models.kge.model import KGEModel
-        >>> model = KGEModel(14, 3, KGEConfig(model="rotate", dim=8))
-        >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE has D / 2 phases a relation
-        (torch.Size([14, 8]), torch.Size([3, 4]))
+        Example:
+            >>> from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
+    from graph_emb.models.kge.config import KGEConfig, TripleSettings
+            >>> from graph_emb.models.kge.model import KGEModel
+            >>> model = KGEModel(14, 3, KGEConfig(model="rotate", dim=8))
+            >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE has D / 2 phases a relation
+            (torch.Size([14, 8]), torch.Size([3, 4]))
     """
 
     def __init__(
@@ -84,7 +89,8 @@ class KGEModel:
         names: tuple[str, str] = ("", ""),
     ) -> None:
         self.config = config
-        self.scorer = SCORERS[config.name](config)
+        self.scorer = scorer_of(config)
+        self.drop = Dropout(config.dropout, seed) if config.dropout else None
         entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS)
         dtype = config.table_dtype
         self.entity = DistEmbedding(
@@ -105,19 +111,35 @@ class KGEModel:
         """Numbers in all rows."""
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
 
-    def loss(self, batch: TripleBatch) -> Tensor:
+    def loss(self, batch: TripleBatch | QueryBatch) -> Tensor:
         """The batch's share of the step's weighted mean loss, penalties included; a scalar.
 
         Pulls each table exactly once, so that ranks in lockstep make the same calls whatever triples they hold.
         """
+        if self.config.against_all:
+            return self._loss_over_all(batch)
+        assert isinstance(batch, TripleBatch)
         triples = torch.from_numpy(batch.triples).view(-1, 3)
         rows = self.entity(torch.from_numpy(self.rows[batch.entities()]), dtype=torch.float32)
         relation = self.relation(triples[:, 1], dtype=torch.float32)
-        return triple_loss(self.scorer, self.config, batch, rows, relation)
+        return triple_loss(self.scorer, self.config, batch, rows, relation, self.drop)
+
+    def _loss_over_all(self, batch: TripleBatch | QueryBatch) -> Tensor:
+        if isinstance(batch, TripleBatch):
+            triples, weights = batch.triples.reshape(-1, 3), batch.weights.ravel()
+            batch = QueryBatch.of_triples(triples, weights, batch.total_weight, batch.step)
+        rows = self.entity(torch.from_numpy(self.rows), dtype=torch.float32)
+        relation = self.relation(torch.from_numpy(batch.relations), dtype=torch.float32)
+        return query_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
 
 def triple_loss(
-    scorer: KGEScorer, config: TripleSettings, batch: TripleBatch, entities: Tensor, relation: Tensor
+    scorer: KGEScorer,
+    config: TripleSettings,
+    batch: TripleBatch,
+    entities: Tensor,
+    relation: Tensor,
+    drop: Dropout | None = None,
 ) -> Tensor:
     """A batch's share of the step's weighted mean loss, penalties included; a scalar.
 
@@ -126,25 +148,118 @@ def triple_loss(
         batch: Chunks; none is 0.
         entities: Rows of ``batch.entities()``, shape (2 * B + K * N, D).
         relation: Rows of the triples' relations, (B, W).
+        drop: Of the rows of the queries; None: none.
     """
     chunks, size = batch.weights.shape
     num = chunks * size
     head, tail, negative = entities.split([num, num, len(entities) - 2 * num])
-    if batch.side == TAIL:
-        query, true = scorer.tail_query(head, relation), tail
-    else:
-        query, true = scorer.head_query(relation, tail), head
+    given, true = (head, tail) if batch.side == TAIL else (tail, head)
+    asked, kind = given, relation
+    if drop is not None:
+        asked, kind = drop.apply(batch.step, batch.triples.reshape(-1, 3), batch.side, given, relation)
+    query = scorer.tail_query(asked, kind) if batch.side == TAIL else scorer.head_query(kind, asked)
     negative = negative.view(*batch.negatives.shape, scorer.dim)
     if config.in_batch:
         negative = torch.cat([negative, true.view(chunks, size, scorer.dim)], dim=1)
     scores = scorer.comparison.chunks(query.view(chunks, size, scorer.dim), negative)
     scores = scores.masked_fill(torch.from_numpy(batch.excluded).to(scores.device), EXCLUDED).flatten(0, 1)
     losses = LOSSES[config.loss](scorer.comparison.pairs(query, true), scores, config.margin, config.temperature)
-    for weight, power in ((config.n3, 3), (config.l2, 2)):
-        if weight:
-            losses = losses + weight * power_sums(scorer, (head, relation, tail), power)
+    losses = losses + penalties(scorer, config, head, scorer.read_by(batch.side, relation), tail)
     weights = torch.from_numpy(batch.weights).flatten().to(losses.device)
     return (losses * weights).sum() / batch.total_weight
+
+
+def query_loss(
+    scorer: KGEScorer,
+    config: KGEConfig,
+    batch: QueryBatch,
+    entities: Tensor,
+    relation: Tensor,
+    drop: Dropout | None = None,
+) -> Tensor:
+    """A batch's share of the step's weighted mean cross entropy over all entities, penalties included; a scalar.
+
+    The penalties of a query are the mean of those of the triples that its answers make.
+
+    Args:
+        scorer, config: Arithmetic, smoothing and penalties.
+        batch: Queries; none is 0.
+        entities: Rows of all entities, (E, D).
+        relation: Rows of the queries' relations, (Q, W).
+        drop: Of the rows of the queries; None: none.
+    """
+    tails, ends = batch.num_tails, np.concatenate([batch.given, batch.answers])
+    given, answer = entities.index_select(0, torch.from_numpy(ends)).split([len(batch.given), len(batch.answers)])
+    asked, kind = given, relation
+    if drop is not None:
+        sides = np.where(np.arange(len(batch.given)) < tails, TAIL, HEAD)
+        columns = np.stack([batch.given, batch.relations, sides], axis=1)
+        asked, kind = drop.apply(batch.step, columns, HEAD + TAIL + 1, given, relation)
+    query = torch.cat([scorer.tail_query(asked[:tails], kind[:tails]), scorer.head_query(kind[tails:], asked[tails:])])
+    loss = cross_entropy(query, entities, batch, scorer.comparison, config.label_smoothing)
+    if not (config.n3 or config.l2):
+        return loss
+    read = torch.cat([scorer.read_by(TAIL, relation[:tails]), scorer.read_by(HEAD, relation[tails:])])
+    counts = np.diff(batch.starts)
+    of_query = torch.from_numpy(np.repeat(1.0 / counts, counts).astype(np.float32)).to(answer.dtype)
+    losses = penalties(scorer, config, given, read)
+    asking = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+    losses = losses.index_add(0, asking, penalties(scorer, config, answer) * of_query)
+    return loss + (losses * torch.from_numpy(batch.weights).to(losses.dtype)).sum() / batch.total_weight
+
+
+def penalties(scorer: KGEScorer, config: TripleSettings, *rows: Tensor) -> Tensor:
+    """``n3 * sum |x|^3 + l2 * sum |x|^2`` over the rows that belong together, shapes (B, D) or (B, W); shape (B,)."""
+    found = rows[0].new_zeros(len(rows[0]))
+    for weight, power in ((config.n3, 3), (config.l2, 2)):
+        if weight:
+            found = found + weight * power_sums(scorer, rows, power)
+    return found
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Numbers of rows that a step leaves out: a function of seed, step and query, whichever rank trains it.
+
+    Args:
+        share: Of the numbers; the rest is scaled by ``1 / (1 - share)``.
+        seed: Any integer.
+    """
+
+    share: float
+    seed: int
+
+    def apply(self, step: int, queries: np.ndarray, side: int, *rows: Tensor) -> list[Tensor]:
+        """Rows without the numbers that are left out.
+
+        Args:
+            step: Number of the step in the training.
+            queries: What tells queries of a step apart, (B, 3), int64.
+            side: The same.
+            rows: Of each query, shapes (B, width); each is drawn for itself.
+        """
+        keys, found = self._keys(step, queries, side), []
+        for stream, own in enumerate(rows):
+            mask = np.empty(own.shape, np.float32)
+            _draw_kept(keys + np.uint64(stream), self.share, mask)
+            found.append(own * torch.from_numpy(mask).to(own))
+        return found
+
+    def _keys(self, step: int, queries: np.ndarray, side: int) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            keys = mix64(np.full(len(queries), self.seed % (1 << 64), np.uint64) + GOLDEN)
+            for column in (np.array([step]), np.array([side]), *queries.T):
+                keys = mix64((keys + GOLDEN) ^ mix64(column.astype(np.uint64) + GOLDEN))
+        return keys
+
+
+@njit(cache=True, nogil=True)
+def _draw_kept(keys: np.ndarray, share: float, out: np.ndarray) -> None:
+    kept = np.float32(1.0 / (1.0 - share))
+    for b in range(len(keys)):
+        key = mix64(keys[b])
+        for d in range(out.shape[1]):
+            out[b, d] = np.float32(0.0) if unit_draw(key, d) < share else kept
 
 
 def power_sums(scorer: KGEScorer, rows: Sequence[Tensor], power: int) -> Tensor:

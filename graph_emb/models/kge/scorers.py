@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.models.kge.comparisons import DOT, L1, L2, MODULUS, Comparison
+from graph_emb.sampling.known_triples import HEAD, TAIL
 from graph_emb.table.initializers import Initializer, Normal, Uniform
 
 TINY = 1e-12  # keeps the modulus of 0 differentiable
@@ -68,6 +69,10 @@ class KGEScorer(ABC):
     def moduli(self, rows: Tensor) -> Tensor:
         """Absolute values that penalties count: of real numbers, or of the complex numbers that a row holds."""
         return rows.abs()
+
+    def read_by(self, side: int, relation: Tensor) -> Tensor:
+        """The numbers of a relation's row (..., W) that queries for a side, ``HEAD`` or ``TAIL``, read: all of them."""
+        return relation
 
 
 def score(scorer: KGEScorer, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
@@ -274,6 +279,61 @@ class RotatE(KGEScorer):
         return Uniform(-self.range, self.range, seed=seed), Uniform(-self.range, self.range, seed=seed + 1)
 
 
+@dataclass(frozen=True)
+class Reciprocal(KGEScorer):
+    """A scorer whose relations have a second row of their own for queries of heads (Lacroix et al., ICML 2018).
+
+    ``head_query(r, t) = base.tail_query(t, r')``: (h, r, t) is also the triple (t, r', h), r' being r's inverse. A
+    relation's row has the numbers of r, then those of r', so that tables, checkpoints and ranks need to know nothing.
+    A triple has two scores then, one for each side; where there is but one, it is that of the tail.
+
+    Args:
+        dim: D.
+        base: The scorer of both directions, of the same width.
+
+    Example:
+        >>> from graph_emb.models.kge.scorers import DistMult, Reciprocal
+        >>> scorer = Reciprocal(2, DistMult(2))
+        >>> h, r, t = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 1.0, 5.0, 0.0]), torch.tensor([3.0, 4.0])
+        >>> float(scorer.tail_query(h, r) @ t), float(scorer.head_query(r, t) @ h)  # 1 * 3 + 2 * 4; 5 * 3 * 1
+        (11.0, 15.0)
+    """
+
+    base: KGEScorer
+    name: ClassVar[str] = "reciprocal"
+
+    @property
+    def comparison(self) -> Comparison:
+        """That of the scorer."""
+        return self.base.comparison
+
+    @property
+    def relation_dim(self) -> int:
+        """W = twice the scorer's."""
+        return 2 * self.base.relation_dim
+
+    def tail_query(self, head: Tensor, relation: Tensor) -> Tensor:
+        """The scorer's, by r."""
+        return self.base.tail_query(head, self.read_by(TAIL, relation))
+
+    def head_query(self, relation: Tensor, tail: Tensor) -> Tensor:
+        """The scorer's query for the tail of (t, r', ?)."""
+        return self.base.tail_query(tail, self.read_by(HEAD, relation))
+
+    def initializers(self, seed: int) -> tuple[Initializer, Initializer]:
+        """The scorer's."""
+        return self.base.initializers(seed)
+
+    def moduli(self, rows: Tensor) -> Tensor:
+        """The scorer's, of an entity's row or what ``read_by`` gives."""
+        return self.base.moduli(rows)
+
+    def read_by(self, side: int, relation: Tensor) -> Tensor:
+        """r for tails, r' for heads."""
+        width = self.base.relation_dim
+        return relation[..., :width] if side == TAIL else relation[..., width:]
+
+
 def complex_product(left: Tensor, right: Tensor) -> Tensor:
     """Products of the complex numbers of two rows (..., D): D / 2 real parts, then D / 2 imaginary parts."""
     a, b = left.chunk(2, dim=-1)
@@ -287,6 +347,12 @@ def complex_moduli(rows: Tensor) -> Tensor:
     return (real.square() + imaginary.square() + TINY).sqrt()
 
 
+def scorer_of(settings: Any) -> KGEScorer:
+    """The scorer of a model's settings, with inverse relations where these ask for them."""
+    made = SCORERS[settings.name](settings)
+    return Reciprocal(settings.dim, made) if settings.reciprocal else made
+
+
 SCORERS: dict[str, Callable[[Any], KGEScorer]] = {
     "transe": lambda settings: TransE(settings.dim, settings.margin, settings.norm),
     "distmult": lambda settings: DistMult(settings.dim, settings.init_std),
@@ -294,4 +360,4 @@ SCORERS: dict[str, Callable[[Any], KGEScorer]] = {
     "rotate": lambda settings: RotatE(settings.dim, settings.margin),
     "simple": lambda settings: SimplE(settings.dim, settings.init_std),
 }
-"""Makes the scorer of each model from its settings; a width that does not fit it is a ConfigError."""
+"""The scorer of each model from its settings, without inverse relations; a width that does not fit is a ConfigError."""

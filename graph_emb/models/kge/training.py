@@ -26,6 +26,8 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.models.kge.batches import Batches
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.models.kge.model import KGEModel
+from graph_emb.models.kge.queries import QueryBatches
+from graph_emb.models.schedule import Plateau, share_of_rate
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
@@ -158,6 +160,24 @@ def train_kge(
     return training.result()
 
 
+def check_over_all(graph: KnowledgeGraph, config: KGEConfig, own: OwnTriples | None) -> None:
+    """Refuse a loss over all entities where some cannot answer, or where the answers are elsewhere.
+
+    Raises:
+        ConfigError: entities of several types, or kvsall of trainers that hold triples of their own.
+    """
+    if graph.entity_types is not None and len(graph.entity_types) > 1:
+        raise ConfigError(
+            f"training={config.training}: the entities of {graph.name} have types, and those of one type answer a "
+            "query; take training=negatives"
+        )
+    if own is not None and config.training == "kvsall":
+        raise ConfigError(
+            "training=kvsall needs all training triples in each process, and trainers hold their own; take 1vsall or "
+            "parallel.trainers=1"
+        )
+
+
 class BestRows:
     """Entities and relations of the best validation so far, on the first rank.
 
@@ -217,7 +237,14 @@ class _KGETraining:
         config, transport = model.config, model.entity.transport
         self.transport = transport
         ranks = transport.rank, transport.world_size, transport.lockstep
-        self.batches = Batches(graph, config, seed, *ranks, EntityParts.of(model.entity.book, model.rows), own)
+        self.batches: Batches | QueryBatches
+        if config.against_all:
+            check_over_all(graph, config, own)
+        if config.training == "kvsall":
+            self.batches = QueryBatches(graph, config, seed, *ranks)
+        else:
+            self.batches = Batches(graph, config, seed, *ranks, EntityParts.of(model.entity.book, model.rows), own)
+        self.plateau = Plateau(config.lr_factor or 0.5, config.lr_patience or 1)
         self.optimizer = OPTIMIZERS[config.rule](model.tables, lr=config.first_lr, **config.numbers(seed))
         self.history: list[KGEProgress] = []
         self.step, self.seconds, self.sums, self.stopped = 0, 0.0, np.zeros(2), False
@@ -228,6 +255,7 @@ class _KGETraining:
             self.step, self.seconds = position["step"], position["seconds"]
             self.sums, self.stopped = np.array(position["sums"]), position["stopped"]
             self.history = [KGEProgress(**line) for line in position["history"]]
+            self.plateau.scale = position.get("scale", 1.0)
             if transport.rank == 0:
                 self.best.resume(position["best"])
         if not transport.lockstep:
@@ -286,9 +314,9 @@ class _KGETraining:
 
     def _set_rate(self, step: int) -> float:
         config = self.model.config
-        rate = config.first_lr
-        if config.lr_decay == "linear":
-            rate *= max(0.0, 1.0 - step / (config.epochs * self.batches.steps_per_epoch))
+        total = config.epochs * self.batches.steps_per_epoch
+        done = (step + 1) / total if step < config.warmup * total else step / total
+        rate = config.first_lr * self.plateau.scale * share_of_rate(config.lr_decay, config.warmup, done)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate
@@ -325,6 +353,9 @@ class _KGETraining:
             )
             mrr = ranks.mrr().realistic
             self.best.add(mrr, epoch + 1, rows)
+        plateau = config.lr_decay == "plateau"
+        if plateau and self.transport.votes(rows is not None and self.plateau.due(self.best.since)):
+            self.plateau.reduce()
         self.stopped = self.transport.votes(config.patience > 0 and self.best.since >= config.patience) > 0
         return mrr
 
@@ -340,6 +371,7 @@ class _KGETraining:
             "stopped": self.stopped,
             "history": [line.as_dict() for line in self.history],
             "best": {"epoch": self.best.epoch, "since": self.best.since},
+            "scale": self.plateau.scale,
         }
 
     def _gather(self) -> tuple[Tensor, Tensor] | None:

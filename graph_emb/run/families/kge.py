@@ -19,7 +19,7 @@ from graph_emb.graph.triples import KnowledgeGraph
 from graph_emb.graph.typed import EDGE_TYPE, NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import knowledge_graph
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
-from graph_emb.models.kge.scorers import SCORERS
+from graph_emb.models.kge.scorers import scorer_of
 from graph_emb.models.kge.training import KGEResult, train_kge
 from graph_emb.run import own_parts
 from graph_emb.run.evaluation import Finding
@@ -77,7 +77,7 @@ class KGEFamily(Family):
 
     def num_saved(self, dataset: KnowledgeGraph) -> int:
         """Numbers of both tables."""
-        width = SCORERS[self.model.name](self.model).relation_dim
+        width = scorer_of(self.model).relation_dim
         return dataset.num_entities * self.model.dim + dataset.num_relations * width
 
     def train(self, dataset: KnowledgeGraph | None, job: TrainingJob) -> Trained:
@@ -201,7 +201,7 @@ def judge_triples(
         known: As of ``rank_part``.
     """
     entities, relations = (torch.from_numpy(tables[name].weights) for name in (ENTITY, RELATION))
-    made, findings = SCORERS[scorer.name](scorer), []
+    made, findings = scorer_of(scorer), []
     for part in JUDGED:
         if part in graph.parts:
             candidates = recipe.candidates

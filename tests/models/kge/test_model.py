@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.models.kge.all_entities import QueryBatch
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.models.kge.model import EXCLUDED, LOSSES, KGEModel, TripleBatch, power_sums
+from graph_emb.models.kge.model import EXCLUDED, LOSSES, Dropout, KGEModel, TripleBatch, power_sums
 from graph_emb.models.kge.scorers import SCORERS, ComplEx, RotatE, TransE, score
 from graph_emb.sampling.known_triples import HEAD, TAIL
 from tests.models.kge.references import normal
@@ -84,6 +85,84 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
                 assert float(total[d]) == pytest.approx((values[0] - values[1]) / (2 * step), abs=3e-3)
 
 
+def over_all(model: KGEModel, queries: list[tuple[int, int, int, list[int], float]], total: float) -> torch.Tensor:
+    """Cross entropy with penalties, query by query: (side, given, relation, answers, weight)."""
+    e, r, config = model.entity.weight[:], model.relation.weight[:], model.config
+    loss = torch.zeros(())
+    for side, given, rel, answers, weight in queries:
+        row = r[rel]
+        query = model.scorer.tail_query(e[given], row) if side == TAIL else model.scorer.head_query(row, e[given])
+        scores = model.scorer.comparison.pairs(query[None], e)
+        own = scores.logsumexp(0) - (1 - config.label_smoothing) * scores[answers].mean()
+        own = own - config.label_smoothing * scores.mean()
+        for answer in answers:
+            rows = (e[given][None], model.scorer.read_by(side, row)[None], e[answer][None])
+            own = own + config.n3 * power_sums(model.scorer, rows, 3)[0] / len(answers)
+        loss = loss + weight * own
+    return loss / total
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+@pytest.mark.parametrize("name", SCORERS)
+def test_1vsall_asks_both_sides_of_a_triple_against_all_entities(name: str, reciprocal: bool) -> None:
+    config = KGEConfig(
+        model=name, dim=4, n3=0.3, training="1vsall", loss="softmax", reciprocal=reciprocal, label_smoothing=0.1
+    )
+    model = KGEModel(5, 2, config, seed=1)
+    queries = []
+    for (h, r, t), weight in zip(TRIPLES.reshape(-1, 3).tolist(), WEIGHTS.ravel().tolist(), strict=True):
+        queries += [(TAIL, h, r, [t], weight), (HEAD, t, r, [h], weight)]
+    torch.testing.assert_close(model.loss(batch(TAIL)).detach(), over_all(model, queries, 14.0), rtol=1e-5, atol=1e-5)
+
+
+def test_kvsall_shares_a_target_among_the_answers() -> None:
+    config = KGEConfig(model="complex", dim=4, n3=0.3, training="kvsall", reciprocal=True, label_smoothing=0.1)
+    model = KGEModel(5, 2, config, seed=1)
+    starts, weights = np.array([0, 2, 3, 6]), np.array([1.0, 2.0, 0.5], np.float32)
+    found = QueryBatch(
+        np.array([0, 2, 1]), np.array([0, 1, 1]), 2, starts, np.array([1, 3, 4, 0, 2, 3]), weights, 3.5, 0
+    )
+    queries = [(TAIL, 0, 0, [1, 3], 1.0), (TAIL, 2, 1, [4], 2.0), (HEAD, 1, 1, [0, 2, 3], 0.5)]
+    torch.testing.assert_close(model.loss(found).detach(), over_all(model, queries, 3.5), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", ["negatives", "1vsall"])
+def test_n3_leaves_the_row_of_the_other_direction_alone(training: str) -> None:
+    config = KGEConfig(model="complex", dim=4, n3=100.0, reciprocal=True, training=training)
+    model = KGEModel(5, 2, config, seed=1)
+    model.loss(batch(TAIL)).backward()
+    ((_, grads),) = model.relation.pending()
+    half = grads.shape[1] // 2
+    assert grads[:, :half].any()
+    assert bool(grads[:, half:].any()) == (training == "1vsall"), "a step of tails alone reads the first half"
+
+
+def test_dropped_numbers_are_a_function_of_seed_step_and_query() -> None:
+    queries, ones = np.array([[0, 1, 2], [3, 1, 2], [0, 1, 2]]), torch.ones(3, 4000)
+
+    def draw(seed: int, step: int, side: int) -> torch.Tensor:
+        return Dropout(0.25, seed).apply(step, queries, side, ones)[0]
+
+    found, other = Dropout(0.25, 7).apply(3, queries, 0, ones, ones)
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1:], Dropout(0.25, 7).apply(3, queries[1:], 0, ones[1:])[0])
+    for changed in (found[1], other[0], draw(8, 3, 0)[0], draw(7, 4, 0)[0], draw(7, 3, 1)[0]):
+        alike = float((changed == found[0]).float().mean())
+        assert 0.58 < alike < 0.67, ".75 ** 2 + .25 ** 2 of independent draws agree"
+    assert sorted(set(found.flatten().tolist())) == pytest.approx([0.0, 4 / 3])
+    assert float((found == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize("training", ["negatives", "1vsall"])
+def test_dropout_leaves_out_numbers_of_the_query_alone(training: str) -> None:
+    """With nearly all of them gone the queries are 0, and all candidates score alike."""
+    config = KGEConfig(model="distmult", dim=4, training=training, n3=0.0, dropout=0.999)
+    loss = float(KGEModel(5, 2, config, seed=1).loss(batch(TAIL)).detach())
+    counted = [5] * 4 if training == "1vsall" else [4, 3, 4, 4]  # the true one and the negatives that are not excluded
+    mean = sum(w * np.log(num) for w, num in zip(WEIGHTS.ravel().tolist(), counted, strict=True)) / 7.0
+    assert loss == pytest.approx(mean, rel=1e-5)
+
+
 def test_an_empty_share_still_reaches_both_tables() -> None:
     model = KGEModel(5, 2, KGEConfig(dim=4, n3=0.1))
     whole = batch(TAIL)
@@ -117,6 +196,16 @@ def test_only_the_rows_of_the_batch_are_touched() -> None:
         ({"n3": float("nan")}, "n3 = nan: should be a finite number"),
         ({"epochs": True}, "epochs = True: must be a number"),
         ({"candidates": 0}, "candidates = 0: should be greater than or equal to 1"),
+        (
+            {"training": "1vsall", "loss": "softmax", "num_negatives": 3},
+            "num_negatives = 3 has no effect on training=1vsall",
+        ),
+        ({"training": "kvsall"}, "loss = 'self_adversarial': training=kvsall is cross entropy; set loss=softmax"),
+        ({"training": "kvsall", "loss": "softmax", "subsampling": True}, "training=kvsall has queries, leave it out"),
+        ({"label_smoothing": 0.1}, "label_smoothing = 0.1 needs training=1vsall or kvsall"),
+        ({"lr_decay": "plateau", "valid_every": 0}, "follows validations; set valid_every"),
+        ({"lr_factor": 0.5}, "lr_factor = 0.5 belongs to lr_decay=plateau"),
+        ({"lr_patience": 2}, "lr_patience = 2 belongs to lr_decay=plateau"),
     ],
 )
 def test_values_outside_their_limits_are_refused(options: dict[str, Any], message: str) -> None:

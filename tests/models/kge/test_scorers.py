@@ -5,7 +5,18 @@ import torch
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.models.kge.scorers import SCORERS, ComplEx, DistMult, KGEScorer, RotatE, SimplE, TransE, score
+from graph_emb.models.kge.scorers import (
+    SCORERS,
+    ComplEx,
+    DistMult,
+    KGEScorer,
+    Reciprocal,
+    RotatE,
+    SimplE,
+    TransE,
+    score,
+)
+from graph_emb.sampling.known_triples import HEAD, TAIL
 from tests.models.kge.references import MARGIN, REFERENCES, normal
 
 MADE: dict[str, KGEScorer] = {
@@ -95,3 +106,18 @@ def test_a_width_that_does_not_fit_is_refused(make: object, message: str) -> Non
     assert callable(make)
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_inverse_relations_make_a_query_for_heads_one_for_tails(name: str) -> None:
+    base = MADE[name]
+    scorer = Reciprocal(base.dim, base)
+    width = base.relation_dim
+    h, r, t = normal(4, base.dim), normal(4, 2 * width, seed=1), normal(4, base.dim, seed=2)
+    torch.testing.assert_close(scorer.tail_query(h, r), base.tail_query(h, r[:, :width]))
+    torch.testing.assert_close(scorer.head_query(r, t), base.tail_query(t, r[:, width:]))
+    assert scorer.relation_dim == 2 * width
+    assert scorer.comparison is base.comparison
+    assert torch.equal(scorer.read_by(TAIL, r), r[:, :width])
+    assert torch.equal(scorer.read_by(HEAD, r), r[:, width:])
+    torch.testing.assert_close(scorer.moduli(scorer.read_by(HEAD, r)), base.moduli(r[:, width:]))

@@ -74,9 +74,10 @@ def test_a_seed_repeats_the_rows_and_another_does_not() -> None:
 
 CHANGES: list[dict[str, Any]] = [
     {"norm": 2}, {"loss": "logistic"}, {"loss": "margin"}, {"loss": "softmax"}, {"margin": 3.0}, {"temperature": 0.5},
-    {"num_negatives": 5}, {"chunk_size": 4}, {"negative_power": 0.75}, {"in_batch": True}, 
+    {"num_negatives": 5}, {"chunk_size": 4}, {"negative_power": 0.75}, {"in_batch": True},
     {"n3": 0.1}, {"l2": 0.1}, {"batch_size": 4}, {"rule": "adagrad"}, {"rule": "row_adagrad"}, {"rule": "row_adam"},
-    {"rule": "sgd"}, {"lr": 0.01}, {"lr_decay": "none"}, {"epochs": 5}, {"dim": 6}, {"model": "distmult"},
+    {"rule": "sgd"}, {"lr": 0.01}, {"lr_decay": "none"}, {"lr_decay": "cosine"}, {"warmup": 0.3}, {"epochs": 5},
+    {"dropout": 0.3}, {"reciprocal": True}, {"dim": 6}, {"model": "distmult"},
 ]  # fmt: skip
 
 
@@ -218,6 +219,87 @@ def test_two_ranks_take_the_steps_of_one(ranks: Ranks, model: str, rule: str) ->
     torch.testing.assert_close(relations, alone.relations, rtol=1e-3, atol=1e-4)
     assert mrrs[1::2] == pytest.approx([line.valid_mrr for line in alone.history[1::2]], abs=1e-6)
     assert other[:2] == (None, None)
+
+
+OVER_ALL = KGEConfig(
+    model="complex", dim=8, training="1vsall", batch_size=8, epochs=4, valid_every=2, n3=0.01, reciprocal=True,
+    label_smoothing=0.1, dropout=0.2, lr_decay="cosine", warmup=0.2,
+)  # fmt: skip
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("training", ["1vsall", "kvsall"])
+def test_two_ranks_take_the_steps_of_one_over_all_entities(ranks: Ranks, training: str) -> None:
+    config = OVER_ALL.replace(training=training)
+    alone = train_kge(ring(), config, seed=3, num_threads=1)
+    (entities, relations, mrrs), _ = ranks.run(collective, 2, config, ring())
+    torch.testing.assert_close(entities, alone.entities, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(relations, alone.relations, rtol=1e-4, atol=1e-5)
+    assert mrrs[1::2] == pytest.approx([line.valid_mrr for line in alone.history[1::2]], abs=1e-6)
+
+
+def served(transport: Any, config: KGEConfig) -> float | None:
+    """The best validation's MRR of a training by trainers of servers, on the first one."""
+    result = train_kge(ring(), config, seed=3, num_threads=1)
+    scores = [line.valid_mrr for line in result.history if line.valid_mrr is not None]
+    return max(scores, default=None)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("training", ["1vsall", "kvsall"])
+def test_trainers_of_servers_learn_over_all_entities(training: str) -> None:
+    config = OVER_ALL.replace(training=training, epochs=40, valid_every=10, dropout=0.0, lr=0.3)
+    first, other = Cluster(2).run(served, config)
+    assert first > 0.5, "first rows have an MRR of .25"
+    assert other is None
+
+
+@pytest.mark.parametrize("change", [{"training": "kvsall"}, {"training": "1vsall"}, {"lr_decay": "plateau"}], ids=str)
+def test_a_training_over_all_entities_resumes_with_the_same_rows(tmp_path: Path, change: dict[str, Any]) -> None:
+    config = OVER_ALL.replace(**change, valid_every=1, patience=0)
+    whole = train_kge(ring(), config, num_threads=1)
+
+    class Stopping(PeriodicCheckpoints):
+        def after(self, at: int, position: Any) -> bool:
+            saved = super().after(at, position)
+            if at == 7:
+                raise ConnectionError("the machine went away")
+            return saved
+
+    with pytest.raises(ConnectionError):
+        train_kge(ring(), config, num_threads=1, checkpoints=Stopping(tmp_path, 1))
+    ge.shutdown()
+    resumed = train_kge(ring(), config, num_threads=1, checkpoints=PeriodicCheckpoints(tmp_path, 1, resume=True))
+    assert torch.equal(resumed.entities, whole.entities)
+    assert torch.equal(resumed.relations, whole.relations)
+
+
+def test_the_rate_takes_a_step_down_at_a_plateau(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([0.2, 0.5, 0.4, 0.5, 0.3, 0.6])
+
+    class Found:
+        def mrr(self) -> Any:
+            return type("Value", (), {"realistic": next(scores)})
+
+    monkeypatch.setattr(training, "rank_part", lambda *rest, **options: Found())
+    config = OVER_ALL.replace(lr_decay="plateau", lr_factor=0.1, lr_patience=2, warmup=0.0, valid_every=1, epochs=6)
+    rates = [line.lr for line in train_kge(ring(), config.replace(patience=0), num_threads=1).history]
+    assert rates == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.01])
+
+
+def test_the_rate_rises_from_the_first_step_of_a_warm_up() -> None:
+    config = OVER_ALL.replace(epochs=10, valid_every=0, lr_decay="linear", warmup=0.2)
+    rates = [line.lr for line in train_kge(ring(), config, num_threads=1).history]  # of each epoch's next step
+    assert rates[0] == pytest.approx(0.1 * 4 / 6), "three steps an epoch; the fourth of the six that warm up is next"
+    assert rates[1] == pytest.approx(0.1)
+    assert rates[-1] == 0.0
+
+
+@pytest.mark.parametrize("training", ["1vsall", "kvsall"])
+def test_entities_of_several_types_are_not_compared_with_all(training: str) -> None:
+    typed = replace(ring(), entity_types={"a": 0, "b": 6})
+    with pytest.raises(ge.ConfigError, match=f"training={training}: the entities of ring have types"):
+        train_kge(typed, OVER_ALL.replace(training=training), num_threads=1)
 
 
 def clock(transport: Any, config: KGEConfig, folder: Path | None = None) -> int:
