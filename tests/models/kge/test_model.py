@@ -202,6 +202,7 @@ def test_only_the_rows_of_the_batch_are_touched() -> None:
         ),
         ({"training": "kvsall"}, "loss = 'self_adversarial': training=kvsall is cross entropy; set loss=softmax"),
         ({"training": "kvsall", "loss": "softmax", "subsampling": True}, "training=kvsall has queries, leave it out"),
+        ({"training": "kvsall", "loss": "softmax", "triple_scope": "local"}, "triple_scope = .local. places triples"),
         ({"label_smoothing": 0.1}, "label_smoothing = 0.1 needs training=1vsall or kvsall"),
         ({"lr_decay": "plateau", "valid_every": 0}, "follows validations; set valid_every"),
         ({"lr_factor": 0.5}, "lr_factor = 0.5 belongs to lr_decay=plateau"),
