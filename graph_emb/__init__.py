@@ -41,8 +41,10 @@ if TYPE_CHECKING:
     )
     from graph_emb.evaluate.nearest import NearestNeighbors
     from graph_emb.graph.datasets import load_dataset
+    from graph_emb.graph.hash_book import HashPolicy
     from graph_emb.graph.partition_book import PartitionBook, RangeBook
     from graph_emb.graph.readers import read_graph
+    from graph_emb.growing_embedding import growing
     from graph_emb.node_embedding import NodeEmbedding
     from graph_emb.optimizer import (
         SparseAdagrad,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         clip_grad_norm_,
     )
     from graph_emb.run.pipeline import pipeline
+    from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
     from graph_emb.transport.runtime import in_step, init, shutdown
 
 __version__ = "0.1.0"
@@ -88,8 +91,10 @@ _HOMES = {
     ),
     "graph_emb.evaluate.nearest": ("NearestNeighbors",),
     "graph_emb.graph.datasets": ("load_dataset",),
+    "graph_emb.graph.hash_book": ("HashPolicy",),
     "graph_emb.graph.partition_book": ("PartitionBook", "RangeBook"),
     "graph_emb.graph.readers": ("read_graph",),
+    "graph_emb.growing_embedding": ("growing",),
     "graph_emb.node_embedding": ("NodeEmbedding",),
     "graph_emb.optimizer": (
         "SparseAdagrad",
@@ -105,6 +110,7 @@ _HOMES = {
         "clip_grad_norm_",
     ),
     "graph_emb.run.pipeline": ("pipeline",),
+    "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
     "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
@@ -134,7 +140,10 @@ __all__ = [
     "DistMult",
     "GraphEmbError",
     "GraphSAGE",
+    "HashPolicy",
     "LINE",
+    "LeastRecent",
+    "LeastUsed",
     "Metapath2Vec",
     "ModeError",
     "NearestNeighbors",
@@ -146,8 +155,10 @@ __all__ = [
     "RGCN",
     "RangeBook",
     "RotatE",
+    "SeenAtLeast",
     "ShapeError",
     "SimplE",
+    "SmallNorm",
     "SparseAdagrad",
     "SparseAdam",
     "SparseAdamW",
@@ -159,10 +170,12 @@ __all__ = [
     "SparseRowLAMB",
     "SparseSGD",
     "TransE",
+    "Unused",
     "__version__",
     "clip_grad_norm_",
     "compat",
     "export_checkpoint",
+    "growing",
     "import_dgl_state",
     "in_step",
     "init",

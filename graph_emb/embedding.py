@@ -6,7 +6,7 @@ Legend: B asked ids, D width.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,18 +14,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
-from graph_emb.gradient_trace import Trace
+from graph_emb.gradient_trace import PendingGradients, Trace
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.named_store import NamedStore
 from graph_emb.open_tables import Lifetime, next_name, objects_of
-from graph_emb.optim.apply import merge
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.quantized import QuantizedEmbedding
 from graph_emb.table.bags import CaptureBags, checked_bags
+from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.shard import EmbeddingShard
-from graph_emb.table.spec import FLOAT_DTYPES, TableSpec, accumulation_dtype, checked_shape
+from graph_emb.table.spec import FLOAT_DTYPES, TableSpec, checked_shape
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Named, Traffic, Transport
 from graph_emb.weight import Weight, state_by_name
@@ -49,13 +49,14 @@ class _Capture(torch.autograd.Function):
         return None, None, None, None
 
 
-class DistEmbedding:
+class DistEmbedding(PendingGradients):
     """Learnable rows, partitioned by the graph's partition policy, trained by a sparse optimizer.
 
     ``emb(ids)`` returns rows that autograd follows; ``optimizer.step()`` applies what came back.
 
     Args:
-        num_embeddings: Rows of the whole table: the nodes or edges of one type.
+        num_embeddings: Rows of the whole table: the nodes or edges of one type; or ``ge.growing(max_rows=...)``, see
+            ``GrowingEmbedding``, which then takes ``admission`` and ``eviction`` as well.
         embedding_dim: Width D of a row.
         name: Of the table; None counts: trainers must then make the same tables in the same order. Where a table of the
             name is alive, this is another object of it, on every trainer: rows, gradients that came back and optimizer
@@ -86,6 +87,13 @@ class DistEmbedding:
         [5.800000190734863, 6.800000190734863]
     """
 
+    kinds: ClassVar[dict[type, type[DistEmbedding]]] = {}
+    """The class of a table by the type of what stands for its number of rows, where that is no integer."""
+
+    def __new__(cls, num_embeddings: Any = None, *args: Any, **options: Any) -> DistEmbedding:
+        found = DistEmbedding.kinds.get(type(num_embeddings), cls)
+        return super().__new__(found if issubclass(found, cls) else cls)
+
     def __init__(
         self,
         num_embeddings: int,
@@ -104,12 +112,13 @@ class DistEmbedding:
         self._drops, self.dropped = bounds == "drop", 0
         self._transport = runtime.current()
         self._name = name = next_name(self._transport) if name is None else name
-        num_rows, dim = checked_shape(self._name, num_embeddings, embedding_dim, dtype)
+        growth = num_embeddings if isinstance(num_embeddings, Growth) else None
+        num_rows, dim = checked_shape(self._name, growth.max_rows if growth else num_embeddings, embedding_dim, dtype)
         objects = objects_of(self._transport, name)
         if part_policy is None and not objects:
             part_policy = self._transport.policy_for(num_rows, name)
-        book = as_book(part_policy, num_rows, self._name)
-        ids = as_original_ids(original_ids, part_policy, num_rows, self._name)
+        book = part_policy if growth else as_book(part_policy, num_rows, self._name)
+        ids = None if growth else as_original_ids(original_ids, part_policy, num_rows, self._name)
         self._spec = TableSpec(
             name=self._name,
             num_rows=num_rows,
@@ -119,6 +128,7 @@ class DistEmbedding:
             dtype=dtype,
             device=torch.device(device),
             original_ids=ids,
+            growth=growth,
         )
         for other in objects:
             if self._drops != other._drops:
@@ -154,6 +164,10 @@ class DistEmbedding:
 
     forward = __call__
 
+    def _checked(self, ids: Ids) -> Tensor:
+        """Ids as the transport takes them, any shape, int64, after a check that the table can have them."""
+        return self._spec.checked_ids(ids) if self._spec.growth else check_ids(ids, self.num_embeddings, self._name)
+
     def kept(self, idx: Tensor) -> tuple[Tensor, Tensor | None]:
         """The checked ids that are pulled, (B,), and their positions among all where some are dropped."""
         if self._drops:
@@ -161,7 +175,7 @@ class DistEmbedding:
             self.dropped += idx.numel() - len(inside)
             if len(inside) < idx.numel():
                 return idx.flatten()[inside].long(), inside
-        return check_ids(idx, self.num_embeddings, self._name).flatten(), None
+        return self._checked(idx).flatten(), None
 
     def _handed_out(self, rows: Tensor, ids: Tensor, inside: Tensor | None, shape: torch.Size) -> Tensor:
         """Rows of ``kept`` ids, (B, D), as the caller asked for them, recorded where gradients are enabled."""
@@ -247,58 +261,7 @@ class DistEmbedding:
         with self._transport.joint(f"prefetch of table {self._name!r}"):
             if self._drops:
                 idx = as_ids(idx).flatten()[self._inside(idx)]
-            self._transport.prefetch(self._name, check_ids(idx, self.num_embeddings, self._name).flatten())
-
-    def reset_trace(self) -> None:
-        """Forget every gradient that has come back, and those still to come from earlier calls."""
-        self._live_trace = Trace()
-
-    def clear_gradients(self) -> None:
-        """Forget the gradients that have come back; a backward of an earlier call still counts."""
-        self._live_trace.entries.clear()
-        self._live_trace.touched = False
-
-    def pending(self) -> list[tuple[Tensor, Tensor]]:
-        """(ids, gradients) that came back since the last step: shapes (B,) and (B, D), bags' with a row for each id.
-
-        Raises:
-            ModeError: a gradient was written in place since; ``scale_gradients`` makes new ones.
-        """
-        came = self._live_trace.checked(self._name)
-        return [(ids, grads if isinstance(grads, Tensor) else grads.rows()) for ids, grads in came]
-
-    def joined_pending(self, bags: Literal["kept", "merged", "spread"] = "merged") -> tuple[Tensor, Any]:
-        """``pending`` as one pair; of no rows where a backward met none, which still counts as a step.
-
-        Args:
-            bags: ``"kept"`` leaves the gradients of bags as they are where they are all; ``"merged"`` sums those of an
-                id within a call (see ``merged_bags``); ``"spread"`` has one for each id, for averages and the like.
-        """
-        return self._live_trace.joined(self._name, self.embedding_dim, bags)
-
-    def sparse_grad(self) -> Tensor:
-        """The gradient that came back in this process since the last step, for an update of one's own.
-
-        Returns:
-            Shape (num_embeddings, D), a coalesced sparse tensor: duplicates are summed, those of 16-bit tables in
-            float32. ``clear_gradients`` forgets it.
-        """
-        ids, grads = self.joined_pending()
-        distinct, merged = merge(ids.to(grads.device), grads.to(accumulation_dtype(grads.dtype)))
-        places, size = distinct.unsqueeze(0), (self.num_embeddings, self.embedding_dim)
-        return torch.sparse_coo_tensor(places, merged, size, is_coalesced=True, check_invariants=False)
-
-    def scale_gradients(self, factor: float) -> None:
-        """Multiply the gradients that came back since the last step, to clip them for instance."""
-        entries = self._live_trace.checked(self._name)
-        self._live_trace.entries.clear()
-        for ids, grads in entries:
-            self._live_trace.add(ids, grads * factor)
-
-    @property
-    def touched(self) -> bool:
-        """Whether a backward, even of an empty batch, reached the table since the last step."""
-        return self._live_trace.touched
+            self._transport.prefetch(self._name, self._checked(idx).flatten())
 
     def freeze(self, ids: Ids) -> None:
         """Keep rows and their optimizer state as they are: no ``step()`` changes them any more.
@@ -322,7 +285,7 @@ class DistEmbedding:
 
     def _freeze(self, ids: Ids, frozen: bool) -> None:
         with self._transport.joint(f"freeze of table {self._name!r}"):
-            self._transport.freeze(self._name, check_ids(ids, self.num_embeddings, self._name).flatten(), frozen)
+            self._transport.freeze(self._name, self._checked(ids).flatten(), frozen)
 
     def reset_rows(self, ids: Ids) -> None:
         """Give rows the values that they began with, and every state that an optimizer keeps of them.
@@ -338,7 +301,7 @@ class DistEmbedding:
             ConfigError: ``init_func`` was a function of the shape, whose values belong to no id.
         """
         with self._transport.joint(f"reset of table {self._name!r}"):
-            self._transport.reset(self._name, check_ids(ids, self.num_embeddings, self._name).flatten())
+            self._transport.reset(self._name, self._checked(ids).flatten())
 
     @property
     def traffic(self) -> Traffic:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ModeError
-from graph_emb.optim.apply import merged_bags
+from graph_emb.optim.apply import merge, merged_bags
 from graph_emb.table.bags import BagGradients
+from graph_emb.table.spec import TableSpec, accumulation_dtype
 
 
 class Trace:
@@ -62,3 +63,62 @@ class Trace:
 def _received(grads: Tensor | BagGradients) -> Tensor:
     """The tensor that backward handed in."""
     return grads if isinstance(grads, Tensor) else grads.grads
+
+
+class PendingGradients:
+    """The gradients of a ``DistEmbedding`` that wait for a step."""
+
+    _live_trace: Trace
+    _name: str
+    _spec: TableSpec
+
+    def reset_trace(self) -> None:
+        """Forget every gradient that has come back, and those still to come from earlier calls."""
+        self._live_trace = Trace()
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients that have come back; a backward of an earlier call still counts."""
+        self._live_trace.entries.clear()
+        self._live_trace.touched = False
+
+    def pending(self) -> list[tuple[Tensor, Tensor]]:
+        """(ids, gradients) that came back since the last step: shapes (B,) and (B, D), bags' with a row for each id.
+
+        Raises:
+            ModeError: a gradient was written in place since; ``scale_gradients`` makes new ones.
+        """
+        came = self._live_trace.checked(self._name)
+        return [(ids, grads if isinstance(grads, Tensor) else grads.rows()) for ids, grads in came]
+
+    def joined_pending(self, bags: Literal["kept", "merged", "spread"] = "merged") -> tuple[Tensor, Any]:
+        """``pending`` as one pair; of no rows where a backward met none, which still counts as a step.
+
+        Args:
+            bags: ``"kept"`` leaves the gradients of bags as they are where they are all; ``"merged"`` sums those of an
+                id within a call (see ``merged_bags``); ``"spread"`` has one for each id, for averages and the like.
+        """
+        return self._live_trace.joined(self._name, self._spec.dim, bags)
+
+    def sparse_grad(self) -> Tensor:
+        """The gradient that came back in this process since the last step, for an update of one's own.
+
+        Returns:
+            Shape (num_embeddings, D), a coalesced sparse tensor: duplicates are summed, those of 16-bit tables in
+            float32. ``clear_gradients`` forgets it.
+        """
+        ids, grads = self.joined_pending()
+        distinct, merged = merge(ids.to(grads.device), grads.to(accumulation_dtype(grads.dtype)))
+        places, size = distinct.unsqueeze(0), (self._spec.num_rows, self._spec.dim)
+        return torch.sparse_coo_tensor(places, merged, size, is_coalesced=True, check_invariants=False)
+
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply the gradients that came back since the last step, to clip them for instance."""
+        entries = self._live_trace.checked(self._name)
+        self._live_trace.entries.clear()
+        for ids, grads in entries:
+            self._live_trace.add(ids, grads * factor)
+
+    @property
+    def touched(self) -> bool:
+        """Whether a backward, even of an empty batch, reached the table since the last step."""
+        return self._live_trace.touched

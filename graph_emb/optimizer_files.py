@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.errors import ConfigError, DataError, ModeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.state_file import IDS, StateFile, write_state
 from graph_emb.table.initializers import CHUNK_ELEMENTS
@@ -42,6 +42,13 @@ class Optimizer(Protocol):
     def set_groups(self, fresh: list[dict[str, Any]]) -> None: ...
 
 
+def check_fixed(tables: Mapping[str, DistEmbedding]) -> None:
+    """Raise a ModeError where a table grows: files of states know no ids."""
+    for name, table in tables.items():
+        if table.spec.growth:
+            raise ModeError(f"table {name!r} grows: its optimizer is saved and loaded with it, by ge.save_checkpoint")
+
+
 def rank_file(f: str | Path, rank: int) -> Path:
     """DGL's name of the file of a process."""
     return Path(f).with_name(f"{Path(f).name}_{rank}")
@@ -50,6 +57,7 @@ def rank_file(f: str | Path, rank: int) -> Path:
 def save(optimizer: Optimizer, f: str | Path) -> None:
     """Write the rows of this process and of machines without one; see ``SparseOptimizer.save``."""
     transport = optimizer.transport
+    check_fixed(optimizer.tables)
     transport.flush()
     number = transport.votes(secrets.randbits(48) if transport.rank == 0 else 0)  # every step of all is applied
 
@@ -91,6 +99,7 @@ class _Read:
 def load(optimizer: Optimizer, f: str | Path) -> None:
     """Read this process's share of the files and send their rows to the owners; see ``SparseOptimizer.load``."""
     transport, what = optimizer.transport, f"load of optimizer state {f}"
+    check_fixed(optimizer.tables)
     transport.flush()
 
     def first() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.dgl_names import DGLNames
 from graph_emb.embedding import DistEmbedding, transport_of
 from graph_emb.graph.partition_book import Ids, as_ids
+from graph_emb.growing_embedding import Slots, checked_slots
 from graph_emb.optim.apply import Merge, check_gradient
 from graph_emb.optim.rounding import DIGITS
 from graph_emb.optim.rule import ROW_OPTIONS, TABLE_STEP, RowOptions, Rule, advance, split_options
@@ -209,13 +210,7 @@ class SparseOptimizer(DGLNames):
             [-0.5, 0.0, -1.0]
         """
         self._check_open()
-        for group in self.param_groups:
-            if any(table.anchor is emb.anchor for table in group["tables"]):
-                break
-        else:
-            raise ConfigError(
-                f"{type(self).__name__} does not train {emb!r:.80}; its tables: {', '.join(self._tables)}"
-            )
+        group = self._group_of(emb)
         with self.transport.joint(f"push of table {emb.name!r}"):
             ids, inside = emb.kept(given := as_ids(idx))
             check_gradient(emb.name, given, grad, emb.embedding_dim)
@@ -224,6 +219,45 @@ class SparseOptimizer(DGLNames):
             pushes = [Push(emb.name, ids, grad, self.rule_of(group), self._merge)]
             self.transport.push(pushes)
         self._let_others_count(pushes)
+
+    @torch.no_grad()
+    def apply_gradients(self, pairs: Sequence[tuple[Tensor, Slots]]) -> None:
+        """Apply gradients of rows of growing tables at the slots where ``emb.lookup(ids)`` found them, as one step.
+
+        Ids without a row are admitted, and get theirs, as in ``step()``. In collective mode every rank calls it for
+        the same tables.
+
+        Args:
+            pairs: (gradients, (B, D), floating; slots of B ids), at most one of a table.
+        Raises:
+            ConfigError: slots that are stale (rows were evicted since), forged, or of a table that is not trained, or a
+                table given twice; nothing has changed then.
+            ShapeError: gradients do not fit their slots.
+        Example:
+            >>> item = ge.DistEmbedding(ge.growing(max_rows=100), 1)
+            >>> opt = ge.SparseSGD([item], lr=0.5)
+            >>> rows, slots = item.lookup([10**12, 3])
+            >>> opt.apply_gradients([(torch.ones(2, 1), slots)])
+            >>> item.weight[[3, 10**12]].flatten().tolist()
+            [-0.5, -0.5]
+        """
+        self._check_open()
+        names = checked_slots(pairs)
+        with self.transport.joint(f"push of table {', '.join(map(repr, names))}"):
+            pushes = []
+            for name, (grads, slots) in zip(names, pairs, strict=True):
+                group = self._group_of(slots.table)
+                check_gradient(name, slots.keys, grads, slots.table.embedding_dim)
+                grads = -grads if group["maximize"] else grads
+                pushes.append(Push(name, slots.keys, grads, self.rule_of(group), self._merge, places=slots.places))
+            self.transport.push(pushes)
+
+    def _group_of(self, emb: DistEmbedding) -> dict[str, Any]:
+        """The group that a table is in; a ConfigError where it is in none."""
+        for group in self.param_groups:
+            if any(table.anchor is emb.anchor for table in group["tables"]):
+                return group
+        raise ConfigError(f"{type(self).__name__} does not train {emb!r:.80}; its tables: {', '.join(self._tables)}")
 
     def _checked_pushes(self) -> list[Push]:
         pushes = []
@@ -370,6 +404,8 @@ class SparseOptimizer(DGLNames):
         state_dict = by_place(state_dict, [[table.name for table in group["tables"]] for group in self.param_groups])
         fresh, state = self.checked_groups(state_dict, "state_dict"), state_dict["state"]
         for name, table in self._tables.items():
+            if table.spec.growth:
+                raise ModeError(f"table {name!r} grows: load_state_dict knows no ids; use ge.load_checkpoint")
             own, found = table.shard.state, state.get(name, {})
             if set(found) != set(own):
                 raise ConfigError(f"table {name!r}: saved state is {sorted(found)}, the rule keeps {sorted(own)}")

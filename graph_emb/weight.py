@@ -105,6 +105,10 @@ class RowsById(ABC):
                 f"table {self.name!r}: [...] takes the ids of whole rows, got {len(key)} indices; read columns "
                 "by [ids][:, columns], and assign whole rows"
             )
+        if self._spec.growth and (
+            isinstance(key, slice) or getattr(key, "dtype", None) in (torch.bool, np.dtype(bool))
+        ):
+            raise ShapeError(f"table {self.name!r} grows: its ids are no range; pass ids, such as those of emb.ids()")
         if isinstance(key, slice):
             return torch.from_numpy(np.arange(*key.indices(len(self)), dtype=np.int64))  # torch's refuses 3:2
         given = [key] if isinstance(key, int) else key
@@ -115,7 +119,7 @@ class RowsById(ABC):
             if tuple(ids.shape) != (len(self),):
                 raise ShapeError(f"table {self.name!r}: mask of shape {tuple(ids.shape)}; expected ({len(self)},)")
             return ids.nonzero().flatten()
-        return check_ids(ids, len(self), self.name).flatten()
+        return (self._spec.checked_ids(ids) if self._spec.growth else check_ids(ids, len(self), self.name)).flatten()
 
 
 class Weight(RowsById):

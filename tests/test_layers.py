@@ -24,6 +24,7 @@ LAYERS = [
         "gradient_trace",
         "dgl_names",
         "embedding",
+        "growing_embedding",
         "node_embedding",
         "optimizer",
         "parameter_groups",

@@ -15,15 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from graph_emb.checkpoint.growing import IDS_AT_A_TIME, GrowingRestorer
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, RowsEntry, TableEntry
 from graph_emb.checkpoint.reader import Checkpoint, TableReader
-from graph_emb.checkpoint.row_files import SCATTERED_BYTES, STATE, THREADS, WEIGHT, PieceReader, dtype_name, row_pieces
+from graph_emb.checkpoint.row_files import (
+    GROWTH,
+    SCATTERED_BYTES,
+    STATE,
+    THREADS,
+    WEIGHT,
+    PieceReader,
+    dtype_name,
+    row_pieces,
+)
 from graph_emb.checkpoint.saving import common_transport, wait_for_running
 from graph_emb.checkpoint.snapshot import DenseObjects, Restorer, state_dtypes, trained_by
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, unknown_name
 from graph_emb.core.json_codec import decode
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import OriginalIds, SameIds
+from graph_emb.growing_embedding import GrowingEmbedding
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
 from graph_emb.transport.agreement import agree
@@ -128,7 +139,7 @@ def load_checkpoint(
             raise DataError(f"{error}; rows are restored in part: load a checkpoint before you go on") from error
         for table, with_state in matched.tables:
             table.reset_trace()
-            if table.shard.lazy and not with_state:
+            if table.shard.lazy and not with_state and not table.spec.growth:
                 table.shard.wrote(torch.arange(table.shard.num_rows))
             for name, state in checkpoint.manifest.tables[table.name].state.items() if with_state else ():
                 if values := state.values:  # a clock: this rank's own where as many ranks saved it, else the highest
@@ -137,19 +148,25 @@ def load_checkpoint(
 
     agree(transport, change, what)
     manifest = checkpoint.manifest
-    grown = {table.name: table.num_embeddings - manifest.tables[table.name].num_rows for table, _ in matched.tables}
+    fixed = [table for table, _ in matched.tables if not table.spec.growth]
+    grown = {table.name: table.num_embeddings - manifest.tables[table.name].num_rows for table in fixed}
     new = [f"table {name!r}: {more} new rows begin with their first values" for name, more in grown.items() if more]
     return LoadedCheckpoint(manifest.step, extra, (*matched.report, *new))
 
 
 def _prepare(
     checkpoint: Checkpoint, matched: RestorePlan, transport: Transport, allow_new_rows: bool
-) -> tuple[list[TableRestorer], list[list[dict[str, Any]]], Restorer, dict[str, Any]]:
+) -> tuple[list[TableRestorer | GrowingRestorer], list[list[dict[str, Any]]], Restorer, dict[str, Any]]:
     """Rows, numbers of the optimizers, other objects and extra values, all checked."""
     manifest, where = checkpoint.manifest, str(checkpoint.path / NAME)
-    rows = []
+    rows: list[TableRestorer | GrowingRestorer] = []
     for table, with_state in matched.tables:
-        back = TableRestorer(table, checkpoint.table(table.name), with_state)
+        saved = checkpoint.table(table.name)
+        back: TableRestorer | GrowingRestorer
+        if isinstance(table, GrowingEmbedding):
+            back = GrowingRestorer(table, saved, with_state)
+        else:
+            back = TableRestorer(table, saved, with_state)
         back.check(allow_new_rows)
         rows.append(back)
     groups = [optimizer.checked_groups(header, where) for optimizer, header in matched.optimizers]
@@ -297,9 +314,6 @@ def _check_dense(
     return lines
 
 
-IDS_AT_A_TIME = 1 << 17
-
-
 class TableRestorer:
     """Brings one table's rows back; ``check`` first, then ``load``.
 
@@ -313,7 +327,8 @@ class TableRestorer:
 
     def __init__(self, table: DistEmbedding, reader: TableReader, with_state: bool) -> None:
         self._table, self._reader = table, reader
-        self._columns = reader.columns if with_state else [WEIGHT]
+        columns = [name for name in reader.columns if not name.startswith(GROWTH)]
+        self._columns = columns if with_state else [WEIGHT]
         self._shares: Sequence[TableRows] = table.transport.rows(table.name)
         self._ids: OriginalIds = table.original_ids
         self.covered = [np.zeros(rows.num_rows, bool) for rows in self._shares]

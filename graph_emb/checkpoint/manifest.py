@@ -86,6 +86,13 @@ class StateEntry(_Strict):
         return self
 
 
+class GrowthEntry(_Strict):
+    """What a growing table has besides its rows, whose files then have ``growth.<name>`` (rows,) int64 as well."""
+
+    step: int = Field(ge=0)  # the table's
+    candidates: list[FileEntry] = []  # of each rank: ids without a row, their uses and last steps, (N,) int64
+
+
 class TableEntry(_Strict):
     """One table."""
 
@@ -97,6 +104,7 @@ class TableEntry(_Strict):
     numbers: dict[str, Any] = {}
     state: dict[str, StateEntry] = {}  # by name
     files: list[RowsEntry] = []  # every row is in exactly one file
+    growth: GrowthEntry | None = None  # None of a table of a fixed size
 
     @model_validator(mode="after")
     def _complete(self) -> TableEntry:
@@ -151,6 +159,7 @@ class CheckpointManifest(_Strict):
     def files(self) -> list[FileEntry]:
         """Every file but the manifest itself."""
         rows: list[FileEntry] = [file for table in self.tables.values() for file in table.files]
+        rows += [file for table in self.tables.values() if table.growth for file in table.growth.candidates]
         return rows + ([self.dense] if self.dense else [])
 
     def to_json(self) -> str:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,20 @@ import torch
 from torch import Tensor
 
 from graph_emb.checkpoint.manifest import CheckpointManifest, FileEntry, RowsEntry, TableEntry
-from graph_emb.checkpoint.row_files import IDS, PIECE_BYTES, STATE, THREADS, WEIGHT, PieceReader, dtype_name, row_pieces
+from graph_emb.checkpoint.row_files import (
+    GROWTH,
+    IDS,
+    PIECE_BYTES,
+    STATE,
+    THREADS,
+    WEIGHT,
+    PieceReader,
+    dtype_name,
+    row_pieces,
+)
 from graph_emb.core.errors import DataError, PartitionError, unknown_name
 from graph_emb.core.storage import xxh64_of
+from graph_emb.table.growing_shard import COUNTS
 
 
 class Checkpoint:
@@ -74,7 +86,7 @@ class TableReader:
 
     @property
     def columns(self) -> list[str]:
-        """The tensors that each file has: ``weight`` and ``state.<name>``."""
+        """The tensors that each file has: ``weight``, ``state.<name>``, and ``growth.<name>`` of a growing table."""
         return list(self._shapes(0))
 
     def _shapes(self, num_rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -84,6 +96,8 @@ class TableReader:
             if state.kind != "table":
                 shape = (num_rows, self.entry.dim) if state.kind == "element" else (num_rows,)
                 found[STATE + name] = (state.dtype, shape)
+        if self.entry.growth is not None:
+            found.update({GROWTH + name: ("int64", (num_rows,)) for name in COUNTS})
         return found
 
     def open(self, file: RowsEntry) -> PieceReader:
@@ -154,11 +168,24 @@ class TableReader:
         """
         names = list(columns)
         row_bytes = 8 + sum(self._empty(name, 1).nbytes for name in names)
-        first, end = self.bounds()
-        for start, stop in row_pieces(end - first, row_bytes, most):
-            rows = self.rows(first + start, first + stop, names)
+        for low, high in self._ranges(max(1, most // row_bytes)):
+            rows = self.rows(low, high, names)
             if len(rows[IDS]):
                 yield rows
+
+    def _ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        """Ranges of ids [low, high) with at most about ``most`` rows each, which cover all."""
+        first, end = self.bounds()
+        if end - first <= 4 * self.entry.num_rows:
+            yield from ((first + start, first + stop) for start, stop in row_pieces(end - first, 1, most))
+            return
+        # Every k-th id of each file: between two neighbours a file has at most k rows.
+        k = max(1, most // len(self.entry.files))
+        found = {first, end}
+        for file in self.entry.files:
+            with self.open(file) as reader:
+                found.update(int(self.ids(reader, file, row, row + 1)[0]) for row in range(0, file.rows, k))
+        yield from pairwise(sorted(found))
 
     def _empty(self, column: str, num_rows: int = 0) -> Tensor:
         """Memory for rows of a column."""

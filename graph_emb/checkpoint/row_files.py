@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,16 +29,17 @@ from graph_emb.core.errors import DataError
 from graph_emb.core.json_codec import CODES
 from graph_emb.core.storage import OutputFile
 from graph_emb.embedding import DistEmbedding
-from graph_emb.graph.original_ids import OriginalIds
+from graph_emb.graph.original_ids import ArrayIds, OriginalIds
+from graph_emb.table.growing_shard import COUNTS, GrowingShard
 from graph_emb.table.shard import DECAY
 from graph_emb.table.spec import StateSpec
-from graph_emb.transport.base import ShardRows, TableRows
+from graph_emb.transport.base import LiveRows, ShardRows, TableRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = max(1, min(4, os.cpu_count() or 1))
-WEIGHT, IDS, STATE = "weight", "ids", "state."
+WEIGHT, IDS, STATE, GROWTH = "weight", "ids", "state.", "growth."
 FILE_BYTES = 256 << 20
 """Bytes of a file: many enough for several threads, few enough to look for rows in."""
 FILE_ROWS = 1 << 20
@@ -212,7 +213,10 @@ def row_pieces(num_rows: int, row_bytes: int, most: int = PIECE_BYTES) -> Iterab
 
 @dataclass
 class TableShare:
-    """A rank's rows of a table, with the table's original ids, and this rank's value of each per-table state."""
+    """A rank's rows of a table, with the table's original ids, and this rank's value of each per-table state.
+
+    A growing table's ids are those of the rows, and it has a step and candidates (``GrowingShard.candidates``).
+    """
 
     name: str
     dim: int
@@ -221,6 +225,8 @@ class TableShare:
     ids: OriginalIds
     rows: Sequence[TableRows]
     clocks: dict[str, Any] = field(default_factory=dict)
+    step: int | None = None
+    candidates: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: DistEmbedding, with_state: bool) -> TableShare:
@@ -229,8 +235,14 @@ class TableShare:
         specs = dict(shard.state_specs) if with_state else {}
         clocks = {name: shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
         clocks |= {DECAY: 0.0} if DECAY in clocks else {}  # rows are saved as they are read
-        rows = transport.rows(table.name)
-        return cls(table.name, table.embedding_dim, table.dtype, specs, table.original_ids, rows, clocks)
+        rows, ids = transport.rows(table.name), table.original_ids
+        share = cls(table.name, table.embedding_dim, table.dtype, specs, ids, rows, clocks)
+        if isinstance(shard, GrowingShard):
+            (live,) = share.rows
+            assert isinstance(live, LiveRows)
+            share.ids, share.step = ArrayIds(live.ids, live.num_rows), shard.step
+            share.candidates = {name: torch.from_numpy(values) for name, values in shard.candidates().items()}
+        return share
 
     def columns(self, num_rows: int) -> dict[str, Column]:
         """The tensors of a file with ``num_rows`` rows, by their names in it."""
@@ -238,13 +250,14 @@ class TableShare:
         for name, spec in self.specs.items():
             if spec.kind != "table":
                 found[STATE + name] = Column(spec.dtype_beside(self.dtype), spec.shape(num_rows, self.dim))
+        if self.step is not None:
+            found.update({GROWTH + name: Column(torch.int64, (num_rows,)) for name in COUNTS})
         return found
 
     def copied(self) -> TableShare:
         """The same rows in memory of their own, for a write while training goes on."""
         columns = [name.removeprefix(STATE) for name in self.columns(0)]
-        held = [CopiedRows(rows, columns) for rows in self.rows]
-        return TableShare(self.name, self.dim, self.dtype, self.specs, self.ids, held, self.clocks)
+        return replace(self, rows=[CopiedRows(rows, columns) for rows in self.rows])
 
 
 class CopiedRows(ShardRows):

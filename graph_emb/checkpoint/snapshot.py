@@ -26,7 +26,7 @@ from graph_emb.checkpoint.manifest import (
     WorldEntry,
     hidden,
 )
-from graph_emb.checkpoint.row_files import TableShare, dtype_name, write_shares, write_tensors
+from graph_emb.checkpoint.row_files import IDS, TableShare, dtype_name, folder_of, write_shares, write_tensors
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.json_codec import decode, encode
 from graph_emb.core.storage import PendingFolder, write_text
@@ -175,6 +175,9 @@ def write_part(snapshot: Snapshot) -> None:
     part = {
         "files": {name: [entry.model_dump() for entry in entries] for name, entries in files.items()},
         "clocks": {share.name: share.clocks for share in snapshot.shares},
+        "growth": {
+            share.name: _growth(folder, share, snapshot.rank) for share in snapshot.shares if share.step is not None
+        },
         "dense": dense,
         "generators": snapshot.generators,
         "extra": snapshot.extra,
@@ -183,6 +186,16 @@ def write_part(snapshot: Snapshot) -> None:
     target.parent.mkdir(exist_ok=True)
     write_text(target.with_suffix(".new"), json.dumps(part))
     target.with_suffix(".new").rename(target)
+
+
+def _growth(folder: Path, share: TableShare, rank: int) -> dict[str, Any]:
+    """What the manifest says of this rank's share of a growing table; writes its candidates."""
+    found: dict[str, Any] = {"step": share.step, "candidates": []}
+    if len(share.candidates[IDS]):
+        name = f"{folder_of(share.name)}/{rank:05d}-candidates.safetensors"
+        num_bytes, checksum = write_tensors(folder / name, share.candidates)
+        found["candidates"] = [FileEntry(name=name, bytes=num_bytes, xxh64=checksum).model_dump()]
+    return found
 
 
 def finish(snapshot: Snapshot, folder: PendingFolder) -> None:
@@ -217,7 +230,13 @@ def _table(name: str, entry: dict[str, Any], parts: list[dict[str, Any]]) -> Tab
         clocks = [part["clocks"][name][key] for part in parts] if about["kind"] == "table" else None
         state[key] = {**about, "values": clocks}
     files = [file for part in parts for file in part["files"][name]]
-    return TableEntry(**{**entry, "state": state, "files": files})
+    grown: dict[str, Any] = {}
+    if name in parts[0]["growth"]:
+        shares = [part["growth"][name] for part in parts]
+        candidates = [file for share in shares for file in share["candidates"]]
+        grown = {"num_rows": sum(file["rows"] for file in files)}
+        grown["growth"] = {"step": shares[0]["step"], "candidates": candidates}
+    return TableEntry(**{**entry, "state": state, "files": files, **grown})
 
 
 def _once(values: list[Any]) -> list[Any]:

@@ -69,12 +69,12 @@ def as_ids(ids: Ids) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def check_ids(ids: Ids, num_rows: int, table: str) -> Tensor:
+def check_ids(ids: Ids, num_rows: int | None, table: str) -> Tensor:
     """ids as int64, after a check that each lies in [0, num_rows).
 
     Args:
         ids: Any shape; a tensor of int64 or int32, or an array or a list of integers.
-        num_rows: The size of the id space.
+        num_rows: The size of the id space; None: any int64 is in it.
         table: The name that an error shows.
     Raises:
         ShapeError: ids are no integers.
@@ -85,7 +85,7 @@ def check_ids(ids: Ids, num_rows: int, table: str) -> Tensor:
         raise ShapeError(f"table {table!r}: ids are {type(ids).__name__}; pass integers: a tensor, an array or a list")
     if ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"table {table!r}: ids have dtype {ids.dtype}; pass torch.int64")
-    if ids.numel():
+    if ids.numel() and num_rows is not None:
         low, high = torch.aminmax(ids)
         if low < 0 or high >= num_rows:
             bad = int(low) if low < 0 else int(high)
@@ -203,7 +203,7 @@ class RankRanges:
     def owner(self, ids: Tensor) -> Tensor:
         """The rank of each checked id, shape (B,), int64, on the CPU; ids of any integer dtype."""
         found = torch.searchsorted(torch.from_numpy(self.bounds), ids.cpu().long(), right=True) - 1
-        return torch.from_numpy(self.ranks)[found]
+        return torch.from_numpy(self.ranks)[found.clamp_(max=len(self.ranks) - 1)]  # the last key of all is a bound
 
     def route(self, ids: Tensor, last: int | None = None) -> Route:
         """Group the distinct ones of checked ids by the rank that stores them, in one pass.

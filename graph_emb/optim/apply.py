@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,6 +42,7 @@ def apply_update(
     *,
     prepared: bool = False,
     distinct: bool = False,
+    places: np.ndarray | None = None,
 ) -> None:
     """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
 
@@ -56,10 +58,12 @@ def apply_update(
         how: The treatment of duplicates.
         prepared: Whether the sender has called ``rule.prepare`` and merged already.
         distinct: Whether the rows are known to hold no duplicates: one sender merged them all.
+        places: Of the rows of a growing table, where an earlier look-up told them.
     """
     if not prepared and isinstance(grads, Tensor):
         check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
     check_merge(how)
+    shard, rows, grads = shard.begin_update(rows, grads, places)
     if shard.frozen is not None:
         rows, grads = shard.without_frozen(rows, grads)
     if kernels.run(rule, shard, rows, grads, how == "mean", distinct):

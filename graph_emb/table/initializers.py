@@ -170,6 +170,9 @@ class Zeros:
     def fill_(self, weight: Tensor, first_id: int) -> None:
         weight.zero_()
 
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        weight.zero_()
+
 
 class _Seeded(ABC):
     """Values by id: a range of ids is filled like any other ids."""

@@ -48,6 +48,7 @@ class EmbeddingShard:
         attached: Whether an optimizer trains the table.
         frozen: Which rows no optimizer may change, (num_rows,) bool; None: none, and no update looks for them.
         own: [low, high) of the rows that this process writes; None: all.
+        grows: Whether rows are made as ids come (``graph_emb.table.growing_shard``).
     """
 
     state_specs: dict[str, StateSpec]
@@ -55,6 +56,7 @@ class EmbeddingShard:
     attached: bool
     frozen: Tensor | None = None
     own: tuple[int, int] | None = None
+    grows = False
     _original_ids: np.ndarray | None = None
 
     def __init__(self, spec: TableSpec, first_id: int, num_rows: int, weight: Tensor | None = None) -> None:
@@ -183,8 +185,16 @@ class EmbeddingShard:
                 tensor.index_fill_(0, rows.to(tensor.device), self.state_specs[name].initial)
         self.wrote(rows)
 
+    def begin_update(
+        self, rows: Tensor, grads: Any, places: np.ndarray | None = None
+    ) -> tuple[EmbeddingShard, Tensor, Any]:
+        """The memory of the rows that an update changes, their positions in it, (B',), and their gradients, (B', D) or
+        of bags: what an update begins with.
+        """
+        return self, rows, grads
+
     def without_frozen(self, rows: Tensor, grads: Any) -> tuple[Tensor, Any]:
-        """The rows that may change, (B',), with their gradients, (B', D) or of bags: what an update begins with."""
+        """The rows that may change, (B',), with their gradients, (B', D) or of bags."""
         if self.frozen is None or not len(rows):
             return rows, grads
         free = ~self.frozen[rows.to(self.frozen.device)]
@@ -197,8 +207,7 @@ class EmbeddingShard:
             ModeError: another optimizer trains the table.
             ConfigError: there is no memory for it.
         """
-        if self.attached:
-            raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
+        self.check_free()
         wanted = {spec.name: spec for spec in specs}
         fresh: dict[str, Tensor] = {}
         for name, spec in wanted.items():
@@ -206,6 +215,11 @@ class EmbeddingShard:
             fresh[name] = allocate(shape, dtype, self.spec.device, f"{self.spec.name}.{name}")
             fresh[name].fill_(spec.initial)
         self.hold_state(wanted, fresh)
+
+    def check_free(self) -> None:
+        """Raise a ModeError where an optimizer trains the table."""
+        if self.attached:
+            raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
 
     def hold_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
         """Take the state of an optimizer, which trains the table from here on."""
@@ -221,6 +235,11 @@ class EmbeddingShard:
             name: tensor.clone() if self.state_specs[name].kind == "table" else tensor.index_select(0, rows)
             for name, tensor in self.state.items()
         }
+
+    def state_rows(self, name: str, rows: Tensor) -> Tensor:
+        """Copies of rows (B,) of a piece of state, (B, D) or (B,), where it lies; rows on any device."""
+        state = self.state[name]
+        return state.index_select(0, rows.to(state.device))
 
     def write_state(self, rows: Tensor, values: Mapping[str, Tensor]) -> None:
         """Overwrite the state of distinct rows with what ``read_state`` returns: names of this shard's, same shapes."""

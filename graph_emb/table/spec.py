@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.graph.hash_book import key_of
 from graph_emb.graph.original_ids import OriginalIds, SameIds
-from graph_emb.graph.partition_book import PartitionBook
+from graph_emb.graph.partition_book import Ids, PartitionBook, check_ids
+from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import Initializer, fill_rows_
 
 CPU = torch.device("cpu")
@@ -72,6 +74,7 @@ class TableSpec:
         dtype: A floating dtype, or int8 for codes that are read only.
         device: Where the rows lie.
         original_ids: The original id of each row; None: the table's ids are original.
+        growth: How the table grows, whose ids are any and whose num_rows is its max_rows; None: it has all its rows.
     """
 
     name: str
@@ -82,6 +85,7 @@ class TableSpec:
     dtype: torch.dtype = torch.float32
     device: torch.device = CPU
     original_ids: OriginalIds | None = None
+    growth: Growth | None = None
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or "\0" in self.name:
@@ -101,6 +105,7 @@ class TableSpec:
             "shape": ((self.num_rows, self.dim), (other.num_rows, other.dim)),
             "dtype": (self.dtype, other.dtype),
             "device": (self.device, other.device),
+            "growth": (self.growth, other.growth),
         }
         if policy:
             pairs["part_policy"] = self.book, other.book
@@ -116,6 +121,17 @@ class TableSpec:
                     f"a table {self.name!r} of another {word} is alive{told}; choose another name or drop the old "
                     "DistEmbedding first"
                 )
+
+    def checked_ids(self, ids: Ids) -> Tensor:
+        """Ids as transports take them, any shape, int64: as they are, or keys where the table grows.
+
+        Raises:
+            PartitionError: the table cannot have an id.
+            ShapeError: ids are no integers.
+        """
+        if self.growth is None:
+            return check_ids(ids, self.num_rows, self.name)
+        return key_of(check_ids(ids, None, self.name))
 
     @property
     def row_bytes(self) -> int:

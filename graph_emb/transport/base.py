@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from graph_emb.graph.partition_book import Rank
 from graph_emb.optim.apply import Merge, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import BagGradients, Bags
+from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.shard import DECAYED, WEIGHT, EmbeddingShard
 from graph_emb.table.spec import TableSpec
 
@@ -38,6 +40,7 @@ class Push(NamedTuple):
         merge: The treatment of duplicates.
         touched: Whether a backward reached the table on this rank. Where the mode is in lockstep, tables that no
             backward reached are pushed too, with no rows, because another rank may have touched them.
+        places: Of the rows of a growing table that lie here, where a look-up told them; (B,), -1 for none.
     """
 
     table: str
@@ -46,6 +49,7 @@ class Push(NamedTuple):
     rule: SparseRule
     merge: Merge
     touched: bool = True
+    places: np.ndarray | None = None
 
 
 class Reach(NamedTuple):
@@ -174,6 +178,25 @@ class ShardRows:
         if self._reads_otherwise(column):
             return None
         return target if target.device.type == "cpu" and target.is_contiguous() else None
+
+
+class LiveRows:
+    """The rows of a growing table in this process's reach, as they are at this moment, in the order of their ids."""
+
+    first_id = 0
+
+    def __init__(self, shard: GrowingShard) -> None:
+        self._shard, self._places = shard, shard.in_order()
+        self.num_rows, self.ids = len(self._places), shard.places.original_ids(self._places)
+
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        return self._shard.column_at(column, self._places[start:stop])
+
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        raise AssertionError("rows of growing tables are restored by id")
+
+    def memory(self, column: str) -> Tensor | None:
+        return None
 
 
 class LiveTables(dict[str, T]):
@@ -400,6 +423,35 @@ class Transport(ABC):
         Raises:
             ConfigError: the first values are no function of the id.
         """
+
+    def grow(self, table: str, ids: Tensor) -> None:
+        """Make rows of a growing table for keys that have none, repeats allowed. Joint; the keys of all ranks count.
+
+        Raises:
+            ModeError: the table does not grow, or the mode has no such tables.
+            ConfigError: there is no room for them.
+        """
+        raise self._fixed(table)
+
+    def contains(self, table: str, ids: Tensor) -> Tensor:
+        """Whether each key of a growing table has a row, (B,) bool. Joint; errors as ``grow``."""
+        raise self._fixed(table)
+
+    def evict(self, table: str) -> np.ndarray:
+        """Make a pass of a growing table's eviction; the ids that left on all ranks, ascending. Joint; errors as
+        ``grow``."""
+        raise self._fixed(table)
+
+    def all_ids(self, table: str) -> np.ndarray:
+        """The ids of all rows of a growing table, ascending, int64. Joint; errors as ``grow``."""
+        raise self._fixed(table)
+
+    def owns(self, table: str, ids: Tensor) -> Tensor:
+        """Which keys of a growing table, (B,), this process stores, bool."""
+        return torch.ones(len(ids), dtype=torch.bool)
+
+    def _fixed(self, table: str) -> ModeError:
+        return ModeError(f"table {table!r} does not grow; make it with num_embeddings=ge.growing(max_rows=...)")
 
     @abstractmethod
     def votes(self, yes: int) -> int:

@@ -15,15 +15,27 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.graph.hash_book import HashPolicy
 from graph_emb.graph.partition_book import PartitionBook, RankRanges, Route
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.shard import EmbeddingShard, copy_rows, gather, narrower
 from graph_emb.table.spec import TableSpec, accumulation_dtype
 from graph_emb.transport import columns, lockstep
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire, squares
-from graph_emb.transport.lockstep import FIXED, HEAD, Prefetch, RankTable
+from graph_emb.transport.base import (
+    LiveRows,
+    LiveTables,
+    Push,
+    Reach,
+    ShardRows,
+    TableRows,
+    checked_wire,
+    squares,
+)
+from graph_emb.transport.lockstep import FIXED, HEAD, RankTable
 from graph_emb.transport.pieces import Outgoing, exchange_columns
+from graph_emb.transport.prefetching import Prefetching
 from graph_emb.transport.process_group import ProcessGroup
 from graph_emb.transport.push_packing import Packed, exchange, pack_share, settle
 
@@ -122,7 +134,7 @@ def _joint(what: str) -> Callable[[F], F]:
     return decorate
 
 
-class CollectiveTransport(Transport):
+class CollectiveTransport(Prefetching):
     """Every rank stores a part of each table and takes part in every pull and push, with no rows if need be.
 
     Args:
@@ -177,6 +189,16 @@ class CollectiveTransport(Transport):
 
     def create(self, spec: TableSpec) -> None:
         self._tables.check_free(spec.name)
+        if isinstance(spec.book, HashPolicy):
+            if self._hogwild:
+                raise ConfigError(
+                    f"table {spec.name!r} grows: its owner makes each row, so hogwild=True cannot hold it"
+                )
+            places = lockstep.layout_of_keys(spec.book, self.world_size, self._parts_of_ranks, spec.name)
+            self._created += 1
+            made = lockstep.identity(spec, self._created, places)
+            self._tables[spec.name] = RankTable(spec, places, GrowingShard(spec), made)
+            return
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
         rows = lockstep.shared_rows(self.group, spec) if self._hogwild else None
@@ -290,59 +312,6 @@ class CollectiveTransport(Transport):
         )
         return asks, wanted, asked.to(found.shard.weight.device) - found.shard.first_id
 
-    @_joint("prefetch")
-    def prefetch(self, table: str, ids: Tensor) -> None:
-        """As ``Transport.prefetch``. With staleness 0 the pull sends again the rows that a push changes in between."""
-        found = self._tables[table]
-        if found.early is not None:
-            raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
-        route = found.ranges.route(ids, self.rank)
-        self._count(table, route, len(ids))
-        rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
-        early = Prefetch(ids.clone(), route, rows)
-        if self.world_size > 1:
-            asks, wanted, early.asked = self._ask(lockstep.PREFETCH, found, route)
-            early.asks, early.wanted = asks, wanted
-            early.served = self._wired(found.shard.read(early.asked))
-            what = f"prefetch of table {table!r}"
-            exact = early.served.dtype is rows.dtype
-            early.coming = rows[: sum(asks)] if exact else early.served.new_empty((sum(asks), found.spec.dim))
-            early.wait = self.group.start_exchange(early.coming, early.served, wanted, asks, what)
-            if not self.staleness:
-                early.changed = torch.zeros(found.shard.num_rows, dtype=torch.bool, device=rows.device)
-        found.early = early
-
-    def _finish(self, found: RankTable, ids: Tensor) -> Tensor:
-        """The rows of a prefetch, (R, D), sent again where a push changed them."""
-        early, shard = found.early, found.shard
-        assert early is not None
-        if not torch.equal(early.ids, ids):
-            raise ModeError(f"table {found.spec.name!r}: other ids are pulled than were prefetched; pull those first")
-        own = len(early.route.ids) - early.route.counts[self.rank]
-        shard.read_into(early.route.ids[own:] - shard.first_id, early.rows[own:])
-        if self.world_size > 1:
-            early.wait()
-            if early.coming.dtype is not early.rows.dtype:
-                early.rows[: len(early.coming)].copy_(early.coming)
-            if not self.staleness:
-                self._repair(found, early)
-        return early.rows
-
-    def _repair(self, found: RankTable, early: Prefetch) -> None:
-        """Send again the served rows that a push changed since, and put the rows that come into their places."""
-        assert early.changed is not None
-        what = f"pull of prefetched rows of table {found.spec.name!r}"
-        stale = early.changed[early.asked].cpu()
-        pieces = [piece.nonzero().flatten() for piece in stale.split(early.wanted)]
-        counts = [len(piece) for piece in pieces]
-        coming = self._agree_counts(lockstep.REPAIR, found.identity, counts, what)
-        places = self.group.exchange(torch.cat(pieces), counts, coming, what)
-        fresh = self._wired(found.shard.read(early.asked[stale.nonzero().flatten().to(early.asked.device)]))
-        got = self.group.exchange(fresh, counts, coming, what)
-        starts = torch.tensor([0, *early.asks]).cumsum(0)[:-1].repeat_interleave(torch.tensor(coming))
-        early.rows.index_copy_(0, (places + starts).to(got.device), got.to(early.rows.dtype))
-        self.counts[found.spec.name].bytes_sent += len(places) * 8 + fresh.numel() * fresh.element_size()
-
     @_joint("push")
     def push(self, pushes: Sequence[Push]) -> None:
         """Merge, send to the owners, merge there in the order (id, source rank, position), apply.
@@ -357,6 +326,8 @@ class CollectiveTransport(Transport):
                 rows = ids.to(grads.device) - table.shard.first_id
                 self.mark_changed(push.table, rows)
                 apply_update(push.rule, table.shard, rows, grads, "sum", prepared=True)
+                if isinstance(table.shard, GrowingShard):
+                    table.shard.after_step(self._total_of(push.table))
                 self.counts[push.table].steps += 1
         self.num_steps += 1
 
@@ -384,8 +355,12 @@ class CollectiveTransport(Transport):
             packed = [p._replace(grads=self._wired(p.grads)) for p in packed]
             what = f"{word} of table {', '.join(map(repr, names))}"
             numbers = [[*(p.counts[rank] for p in packed), *touched] for rank in range(self.world_size)]
-            got = self.agree(call, self.signature(names), torch.tensor(numbers, dtype=torch.int64), what)
-            touched = got[:, len(packed) :].any(dim=0).tolist()
+            growing = [table.shard for _, table in both if isinstance(table.shard, GrowingShard)]
+            told = torch.tensor([[*row, *(shard.num_rows for shard in growing)] for row in numbers])
+            got = self.agree(call, self.signature(names), told, what)
+            touched = got[:, len(packed) : 2 * len(packed)].any(dim=0).tolist()
+            for shard, num in zip(growing, got[:, 2 * len(packed) :].sum(dim=0).tolist(), strict=True):
+                shard.check_total(num)
             for name, p in zip(names, packed, strict=True):
                 travelling = len(p.ids) - p.counts[self.rank]
                 self.counts[name].bytes_sent += travelling * (8 + p.grads.shape[1] * p.grads.element_size())
@@ -420,7 +395,7 @@ class CollectiveTransport(Transport):
     @_joint("state")
     def read_state(self, table: str, name: str, ids: Tensor) -> Tensor:
         what = f"read of {name} of table {table!r}"
-        return columns.fetch_state(self.group, self.agree, self._tables[table], name, ids, what)
+        return columns.fetch(self.group, self.agree, lockstep.READ_STATE, self._tables[table], name, ids, what)
 
     @_joint("state")
     def write_state(self, table: str, name: str, ids: Tensor, values: Tensor) -> None:
@@ -446,7 +421,6 @@ class CollectiveTransport(Transport):
         self.mark_changed(table, rows)
 
     def _named(self, call: int, table: str, ids: Tensor, word: str) -> tuple[Tensor, bool]:
-        """The rows of this rank that any rank names by ids, repeats kept, and whether any rank names one anywhere."""
         found = self._tables[table]
         what = f"{word} of table {table!r}"
         route = found.ranges.route(ids, self.rank)
@@ -476,7 +450,7 @@ class CollectiveTransport(Transport):
         """As ``Transport.in_reach``: the rows of this rank, in Hogwild all."""
         found = self._tables[table]
         frozen = found.shard.frozen is not None  # on every rank, where rows of any are
-        end = 0 if found.shard.lazy else None
+        end = 0 if found.shard.lazy or found.shard.grows else None
         if found.shared is not None:
             return Reach(0, found.shared[:end], frozen)
         return Reach(found.shard.first_id, found.shard.weight[:end], frozen)
@@ -488,7 +462,7 @@ class CollectiveTransport(Transport):
                 found.early.changed[:] = True
             elif self.world_size > 1:
                 raise ModeError(f"table {table!r}: pull the prefetched rows before a checkpoint is loaded")
-        return [ShardRows(found.shard)]
+        return [LiveRows(found.shard) if isinstance(found.shard, GrowingShard) else ShardRows(found.shard)]
 
     def close(self) -> None:
         if not self._tables.closed:

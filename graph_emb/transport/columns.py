@@ -11,29 +11,38 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import PeerError
-from graph_emb.transport.lockstep import READ_STATE, RankTable
+from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.transport.lockstep import RankTable
 from graph_emb.transport.process_group import ProcessGroup
 
 Agree = Callable[[int, int, Tensor, str], Tensor]
 """``JointCalls.agree``."""
 
 
-def fetch_state(group: ProcessGroup, agree: Agree, table: RankTable, name: str, ids: Tensor, what: str) -> Tensor:
+def fetch(group: ProcessGroup, agree: Agree, call: int, table: RankTable, name: str, ids: Tensor, what: str) -> Tensor:
     """Copies of rows of a piece of state, (B, D) or (B,), in the order of ids, (B,). Every rank calls it.
+
+    Args:
+        call: The number of the joint call.
+        name: Of the state; "": whether there is a row, of a growing table.
 
     Raises:
         PeerError: a rank is gone, in another call, or reads another piece of state.
     """
-    state, first = table.shard.state[name], table.shard.first_id
+    shard, first = table.shard, table.shard.first_id
+
+    def read(rows: Tensor) -> Tensor:
+        return shard.state_rows(name, rows) if name or not isinstance(shard, GrowingShard) else shard.contains(rows)
+
     route = table.ranges.route(ids, group.rank)
     own = len(route.ids) - route.counts[group.rank]
-    rows = state[route.ids[own:].to(state.device) - first]
+    rows = read(route.ids[own:] - first)
     if group.world_size > 1:
-        asks, wanted = _counts(group, agree, READ_STATE, table, name, list(route.counts), what)
+        asks, wanted = _counts(group, agree, call, table, name, list(route.counts), what)
         asked = group.exchange(route.ids[:own], asks, wanted, what)
-        served = state[asked.to(state.device) - first]
-        rows = torch.cat([group.exchange(served, wanted, asks, what).to(state.device), rows])
-    return rows[route.place.to(state.device)]
+        served = read(asked - first)
+        rows = torch.cat([group.exchange(served, wanted, asks, what).to(rows.device), rows])
+    return rows[route.place.to(rows.device)]
 
 
 def blocks_for_owner(
@@ -48,7 +57,7 @@ def blocks_for_owner(
     Returns:
         Rows of this rank's shard with their values, those of each rank in the order of the ranks.
     Raises:
-        PeerError: as ``fetch_state``.
+        PeerError: as ``fetch``.
     """
     route = table.ranges.route(ids, group.rank)
     own = len(route.ids) - route.counts[group.rank]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from graph_emb.core.errors import ModeError, ShapeError, unknown_name
@@ -13,9 +14,10 @@ from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import Bags
+from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.shard import EmbeddingShard, copy_rows
 from graph_emb.table.spec import TableSpec
-from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport
+from graph_emb.transport.base import LiveRows, LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
 Handler = TypeVar("Handler")
 
@@ -46,7 +48,7 @@ class LocalTransport(Transport):
 
     def create(self, spec: TableSpec) -> None:
         self._tables.check_free(spec.name)
-        self._tables[spec.name] = EmbeddingShard(spec, 0, spec.num_rows)
+        self._tables[spec.name] = GrowingShard(spec) if spec.growth else EmbeddingShard(spec, 0, spec.num_rows)
 
     def attach(self, table: str, rule: SparseRule) -> None:
         self._tables[table].allocate_state(rule.state_specs())
@@ -81,7 +83,7 @@ class LocalTransport(Transport):
 
     def pull_sums(self, table: str, bags: Bags) -> Tensor:
         shard = self._tables[table]
-        if shard.weight.device.type != "cpu" or shard.lazy:
+        if shard.weight.device.type != "cpu" or shard.lazy or shard.grows:
             return super().pull_sums(table, bags)
         self._count(table, *bags.counts())
         return bags.sums(shard.weight, bags.ids)
@@ -95,7 +97,9 @@ class LocalTransport(Transport):
     def _apply(self, push: Push) -> None:
         shard = self._changing(push.table)
         device = shard.weight.device
-        apply_update(push.rule, shard, push.ids.to(device), push.grads.to(device), push.merge)
+        apply_update(push.rule, shard, push.ids.to(device), push.grads.to(device), push.merge, places=push.places)
+        if isinstance(shard, GrowingShard):
+            shard.after_step(_alone)
         self.counts[push.table].steps += 1
 
     def write(self, table: str, ids: Tensor, values: Tensor) -> None:
@@ -103,8 +107,7 @@ class LocalTransport(Transport):
         shard.write(ids.to(shard.weight.device), values.to(shard.weight.device))
 
     def read_state(self, table: str, name: str, ids: Tensor) -> Tensor:
-        state = self._tables[table].state[name]
-        return state.index_select(0, ids.to(state.device))
+        return self._tables[table].state_rows(name, ids)
 
     def write_state(self, table: str, name: str, ids: Tensor, values: Tensor) -> None:
         self._changing(table).overwrite_state(name, ids, values)
@@ -116,6 +119,24 @@ class LocalTransport(Transport):
     def reset(self, table: str, ids: Tensor) -> None:
         self._tables[table].reset(ids)
 
+    def _growing(self, table: str) -> GrowingShard:
+        shard = self._changing(table)
+        if not isinstance(shard, GrowingShard):
+            raise self._fixed(table)
+        return shard
+
+    def grow(self, table: str, ids: Tensor) -> None:
+        self._growing(table).grow(ids)
+
+    def contains(self, table: str, ids: Tensor) -> Tensor:
+        return self._growing(table).contains(ids)
+
+    def evict(self, table: str) -> np.ndarray:
+        return self._growing(table).evict(_alone)
+
+    def all_ids(self, table: str) -> np.ndarray:
+        return self._growing(table).ids()
+
     def votes(self, yes: int) -> int:
         self._tables.check_open()
         return int(yes)
@@ -125,10 +146,11 @@ class LocalTransport(Transport):
 
     def in_reach(self, table: str) -> Reach:
         shard = self._changing(table)
-        return Reach(0, shard.weight[: 0 if shard.lazy else None], shard.frozen is not None)
+        return Reach(0, shard.weight[: 0 if shard.lazy or shard.grows else None], shard.frozen is not None)
 
     def rows(self, table: str, *, overwrite: bool = False) -> list[TableRows]:
-        return [ShardRows(self._tables[table])]
+        shard = self._tables[table]
+        return [LiveRows(shard) if isinstance(shard, GrowingShard) else ShardRows(shard)]
 
     def close(self) -> None:
         self._tables.close()
@@ -219,6 +241,11 @@ class StandaloneTransport(LocalTransport):
             named[table] = shard.weight
             named.update({f"{table}_{name}": tensor for name, tensor in shard.state.items()})
         return named
+
+
+def _alone(numbers: np.ndarray) -> np.ndarray:
+    """The sum over the owners of a table, of which there is one."""
+    return numbers
 
 
 def takes_occurrences(merge: str | None) -> bool:

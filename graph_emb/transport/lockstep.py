@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, PeerError
+from graph_emb.graph.hash_book import NUM_BUCKETS, HashPolicy, ranges_of_keys
 from graph_emb.graph.partition_book import Part, PartitionBook, RangeBook, RankRanges, Route
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
@@ -42,7 +43,10 @@ from graph_emb.transport.shm_all_to_all import map_memory, new_memory
     NORM,
     READ_STATE,
     WRITE_STATE,
-) = range(1, 18)
+    GROW,
+    CONTAINS,
+    EVICT,
+) = range(1, 21)
 """Numbers of the joint calls of ranks, the walkers' included."""
 HEAD = 16
 """Numbers that every call exchanges first: enough for a push of six tables."""
@@ -51,7 +55,7 @@ FIXED = 4
 _WORDS = (
     *("pull", "push", "write", "prefetch", "pull of prefetched rows", "freeze", "copies of rows"),
     *("changes of copied rows", "walks over partitions", "walks over partitions", "votes", "barrier", "create"),
-    *("reset", "norm of the gradients", "read of state", "write of state"),
+    *("reset", "norm of the gradients", "read of state", "write of state", "grow", "contains", "evict"),
 )
 """The calls as errors name them, in the order of their numbers."""
 _AUTOMATIC = re.compile(r"embedding_\d+")
@@ -169,6 +173,14 @@ def told_apart(
         "in collective mode every rank makes the same calls in the same order, and the same tables "
         f"(graph_emb.in_step keeps loops of unequal length together); tables of rank {rank}: {here}"
     )
+
+
+def layout_of_keys(policy: HashPolicy, world_size: int, parts_of_ranks: Sequence[int] | None, table: str) -> RankRanges:
+    """``layout`` of a growing table: the ranges of its keys."""
+    if policy.num_parts == 1:
+        even = RangeBook.even(NUM_BUCKETS, world_size)
+        return ranges_of_keys(RankRanges(even.bounds.tolist(), range(world_size), world_size))
+    return ranges_of_keys(layout(RangeBook(policy.buckets()), world_size, parts_of_ranks, table))
 
 
 def layout(book: PartitionBook, world_size: int, parts_of_ranks: Sequence[int] | None, table: str) -> RankRanges:

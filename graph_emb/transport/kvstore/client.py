@@ -72,6 +72,10 @@ class KVStoreTransport(Transport):
     def create(self, spec: TableSpec) -> None:
         """Make the table at every server, with values that depend on seed and id alone; waits for no trainer."""
         self._tables.check_free(spec.name)
+        if spec.growth:
+            raise ModeError(
+                f"table {spec.name!r} grows, and kvstore mode keeps tables of fixed sizes; use collective or local mode"
+            )
         if spec.device.type != "cpu":
             raise ConfigError(f"table {spec.name!r}: device {spec.device}; servers keep rows in host memory, use 'cpu'")
         book = server_book(spec.book, self._hosts, spec.name)

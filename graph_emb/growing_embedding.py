@@ -1,0 +1,256 @@
+"""``DistEmbedding`` of a table that grows: any int64 id, rows made at the first gradient, eviction, slots.
+
+Legend: B asked ids, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.embedding import DistEmbedding
+from graph_emb.graph.hash_book import HashPolicy, id_of
+from graph_emb.graph.partition_book import Ids, as_ids
+from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
+from graph_emb.table.growing_shard import GrowingShard
+from graph_emb.table.growth import Eviction, Growth, Missing, SeenAtLeast
+from graph_emb.table.initializers import FromFunction, OwnerInitializer
+
+
+def growing(max_rows: int, missing: Missing = "first") -> Growth:
+    """What ``DistEmbedding`` takes in the place of a number of rows: a table of any int64 ids that grows.
+
+    Args:
+        max_rows: Rows of the whole table, over all ranks; more are an error. Address space is reserved for as many,
+            memory is taken as rows are made.
+        missing: What an id without a row reads as: ``"first"``, its first value; ``"zeros"``; or ``"error"``. Gradients
+            make its row in every case, which begins with its first value.
+    """
+    return Growth(max_rows, missing)
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """Where the rows of a look-up lie, for ``optimizer.apply_gradients``; of ``GrowingEmbedding.lookup`` alone.
+
+    Attributes:
+        table: That was asked.
+        keys: Of its ids, (B,).
+        places: Of the rows that lie in this process, (B,), -1 for none; None in collective mode, where owners look.
+        epoch: The table's passes of eviction until then.
+    """
+
+    table: GrowingEmbedding
+    keys: Tensor
+    places: np.ndarray | None
+    epoch: int
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def checked(self) -> Slots:
+        """These slots; a ConfigError where rows may have left them, or they are not those of their ids."""
+        shard = self.table.shard
+        if self.epoch != shard.epoch:
+            raise ConfigError(
+                f"table {self.table.name!r}: the slots of {len(self)} ids are stale: rows were evicted "
+                f"{shard.epoch - self.epoch} times since lookup(); look the ids up again"
+            )
+        if self.places is not None:
+            if self.places.shape != (len(self),) or self.places.dtype != np.int64:
+                raise ConfigError(f"table {self.table.name!r}: slots were changed; take them from lookup(ids) alone")
+            shard.check_places(self.keys, self.places)
+        return self
+
+
+class GrowingEmbedding(DistEmbedding):
+    """What ``ge.DistEmbedding(ge.growing(max_rows=...), ...)`` makes: a table whose rows are made as ids come.
+
+    Ids are any int64, none reserved. Reading makes no row: an id without one reads as its first value, a function of
+    (seed, id), on whatever rank. The owner makes a row in the step of the first admitted gradient. Rows, state and the
+    ids that have one are the same for any number of ranks and threads. In local and collective mode.
+
+    Args:
+        num_embeddings: ``ge.growing(...)``.
+        embedding_dim, name, init_func, dtype: As ``DistEmbedding``; first values must be functions of the id.
+        part_policy: ``ge.HashPolicy(num_parts)``; None: one part, which all ranks share evenly.
+        admission: ``ge.SeenAtLeast(uses)``; None: the first gradient makes a row.
+        eviction: ``ge.Unused``, ``LeastRecent``, ``LeastUsed`` or ``SmallNorm``; None: rows stay.
+    Raises:
+        ConfigError: an argument that growing tables do not take.
+        ModeError: kvstore mode, whose tables have a fixed size.
+    Example:
+        >>> item = ge.DistEmbedding(ge.growing(max_rows=1000), 2, "item", admission=ge.SeenAtLeast(2))
+        >>> opt = ge.SparseSGD([item], lr=1.0)
+        >>> for ids in ([7, -5], [7]):  # two steps: 7 is used twice, -5 once
+        ...     item(torch.tensor(ids)).sum().backward()
+        ...     opt.step()
+        >>> item.ids().tolist(), item.num_rows, item(torch.tensor([7, -5])).tolist()
+        ([7], 1, [[-1.0, -1.0], [0.0, 0.0]])
+    """
+
+    def __init__(
+        self,
+        num_embeddings: Growth,
+        embedding_dim: int,
+        name: str | None = None,
+        init_func: Any = None,
+        part_policy: HashPolicy | None = None,
+        *,
+        admission: SeenAtLeast | None = None,
+        eviction: Eviction | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(num_embeddings, Growth):
+            raise ConfigError(f"num_embeddings={num_embeddings!r} must be ge.growing(max_rows=...) for a growing table")
+        if part_policy is not None and not isinstance(part_policy, HashPolicy):
+            raise ConfigError(
+                f"part_policy={part_policy!r:.80} of a growing table must be ge.HashPolicy(num_parts) or None: it has "
+                "to know the owner of ids that nobody has counted"
+            )
+        for option in ("original_ids", "bounds"):
+            if option in options:
+                raise ConfigError(f"{option}={options[option]!r:.80}: a growing table has every id, and it is original")
+        super().__init__(
+            replace(num_embeddings, admission=admission, eviction=eviction),  # type: ignore[arg-type]
+            embedding_dim,
+            name,
+            init_func,
+            HashPolicy() if part_policy is None else part_policy,
+            **options,
+        )
+        first = self.spec.initializer
+        if isinstance(first, (FromFunction, OwnerInitializer)):
+            raise ConfigError(
+                f"table {self.name!r}: init_func is {type(first).__name__}, whose values are no function of an id; use "
+                "Uniform, Normal, XavierUniform, or None for zeros"
+            )
+
+    @property
+    def shard(self) -> GrowingShard:
+        shard = super().shard
+        assert isinstance(shard, GrowingShard)
+        return shard
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are there, of all ranks. In collective mode every rank asks."""
+        with self.transport.joint(f"ids of table {self.name!r}"):
+            return len(self.transport.all_ids(self.name))
+
+    def ids(self) -> Tensor:
+        """The ids of all rows, ascending, int64, the same on every rank. In collective mode every rank asks."""
+        with self.transport.joint(f"ids of table {self.name!r}"):
+            return torch.from_numpy(self.transport.all_ids(self.name))
+
+    def contains(self, ids: Ids) -> Tensor:
+        """Whether each id has a row, bool, of the shape of ids. In collective mode every rank asks."""
+        with self.transport.joint(f"contains of table {self.name!r}"):
+            keys = self.spec.checked_ids(ids)
+            return self.transport.contains(self.name, keys.flatten()).view(keys.shape)
+
+    def owned(self, ids: Tensor) -> Tensor:
+        """Which ids, (B,), this process owns, bool."""
+        return self.transport.owns(self.name, self.spec.checked_ids(ids))
+
+    def grow(self, ids: Ids, values: Any = None) -> None:
+        """Make rows for ids that have none, at once, whatever the admission. In collective mode every rank calls it.
+
+        Args:
+            ids: Any shape, repeats allowed.
+            values: None: first values; else rows for distinct ids, (B, D), which those with a row take as well.
+        """
+        if values is not None:
+            self.weight[ids] = values
+            return
+        with self.transport.joint(f"grow of table {self.name!r}"):
+            self.transport.grow(self.name, self.spec.checked_ids(ids).flatten())
+
+    def evict(self) -> Tensor:
+        """Make a pass of the table's eviction now; the ids that left, ascending, the same on every rank.
+
+        In collective mode every rank calls it. Weight and state leave as one; an id that comes back begins anew.
+        """
+        with self.transport.joint(f"evict of table {self.name!r}"):
+            return torch.from_numpy(self.transport.evict(self.name))
+
+    def lookup(self, ids: Ids) -> tuple[Tensor, Slots]:
+        """Rows of ids, (B, D), without a record for autograd, and the slots with which their gradients come back.
+
+        ``optimizer.apply_gradients([(grads, slots)])`` is the step: it spares the second look-up of the ids, as
+        training by address does elsewhere, and refuses slots that are stale or of another table.
+
+        Args:
+            ids: (B,), repeats allowed.
+        """
+        ids = as_ids(ids)
+        with torch.no_grad():
+            rows = self(ids.flatten())
+        keys, shard = self.spec.checked_ids(ids).flatten(), self.shard
+        places = None if self.transport.lockstep else shard.find(keys)
+        return rows, Slots(self, keys, places, shard.epoch)
+
+    def pending(self) -> list[tuple[Tensor, Tensor]]:
+        return [(torch.from_numpy(id_of(keys)), grads) for keys, grads in super().pending()]
+
+    def row_counts(self) -> RowCounts:
+        """As ``DistEmbedding.row_counts``, of this process's rows in the ascending order of their ids."""
+        state = self.shard.saved_state()
+        if ROW_COUNT not in state:
+            raise ConfigError(f"table {self.name!r}: no optimizer counts its rows; make one with count_rows=True")
+        return RowCounts(0, state[ROW_COUNT], state[ROW_STEP])
+
+    def sparse_grad(self) -> Tensor:
+        raise ModeError(
+            f"table {self.name!r} grows: its ids have no bound, so no sparse tensor has a size for them; use pending()"
+        )
+
+    def quantize(self, kind: str = "int8", name: str | None = None) -> Any:
+        raise ModeError(f"table {self.name!r} grows: quantize a fixed table made of emb.weight[emb.ids()]")
+
+    def bag(
+        self,
+        ids: Ids,
+        offsets: Ids | None = None,
+        mode: str = "sum",
+        per_sample_weights: Tensor | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """As ``DistEmbedding.bag``; each distinct id is pulled once, and summed by torch."""
+        if mode not in ("sum", "mean") or (mode == "mean" and per_sample_weights is not None):
+            raise ConfigError(f"table {self.name!r}: mode={mode!r} must be 'sum', or 'mean' without weights")
+        distinct, places = torch.unique(as_ids(ids), return_inverse=True)
+        rows = self(distinct, device, dtype)
+        starts = None if offsets is None else as_ids(offsets).to(rows.device)
+        return torch.nn.functional.embedding_bag(
+            places.to(rows.device), rows, starts, mode=mode, per_sample_weights=per_sample_weights
+        )
+
+    def __repr__(self) -> str:
+        return f"GrowingEmbedding({self.name!r}, max_rows={self.num_embeddings}, {self.embedding_dim})"
+
+
+DistEmbedding.kinds[Growth] = GrowingEmbedding
+
+
+def checked_slots(pairs: Sequence[tuple[Tensor, Slots]]) -> list[str]:
+    """The tables of the pairs of ``apply_gradients``, after a check of the slots.
+
+    Raises:
+        ConfigError: slots that are none or stale, or a table given twice.
+    """
+    names = []
+    for _, slots in pairs:
+        if not isinstance(slots, Slots):
+            raise ConfigError(f"apply_gradients: {slots!r:.60} is no Slots; pass what emb.lookup(ids) returned")
+        names.append(slots.checked().table.name)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"apply_gradients: a table of {', '.join(names)} is given twice; join its gradients")
+    return names

@@ -1,0 +1,267 @@
+"""How a table grows: which ids get a row, and which rows leave; decided by ids, counts and steps alone.
+
+Legend: R rows of an owner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from graph_emb.core.errors import ConfigError, unknown_name
+
+TotalOf = Callable[[np.ndarray], np.ndarray]
+"""Sums a vector of int64 over all owners of a table: every owner calls it, with vectors of one length."""
+SIGN = np.uint64(1 << 63)
+
+
+def _check(what: str, name: str, value: Any, least: float, whole: bool = True) -> None:
+    kind = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf:
+        raise ConfigError(
+            f"{what}: {name}={value!r} must be {'an integer' if whole else 'a number'} of at least {least}"
+        )
+
+
+@dataclass(frozen=True)
+class SeenAtLeast:
+    """An id gets its row in the step that uses it for the ``uses``-th time; that step's gradient is applied.
+
+    A use is a step whose gradients touch the id, however often and on however many ranks. Until then it reads as its
+    first value and its gradients are dropped, as if no step had touched it.
+
+    Args:
+        uses: At least 1; 1 admits every id.
+        candidate_steps: Steps without a use after which an id that has no row begins to count anew.
+    """
+
+    uses: int
+    candidate_steps: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        _check("SeenAtLeast", "uses", self.uses, 1)
+        _check("SeenAtLeast", "candidate_steps", self.candidate_steps, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eviction:
+    """Which rows leave: those of the lowest scores, ties by the lowest id. Frozen rows never do.
+
+    A pass is made after every ``every``-th step of the table, and by ``emb.evict()``; the same ids leave for any number
+    of ranks and threads.
+
+    Args:
+        every: Steps from pass to pass.
+        floor: Rows that always stay.
+        per_pass: The most rows that one pass takes; None: no limit.
+    """
+
+    every: int = 1
+    floor: int = 0
+    per_pass: int | None = None
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        _check(name, "every", self.every, 1)
+        _check(name, "floor", self.floor, 0)
+        if self.per_pass is not None:
+            _check(name, "per_pass", self.per_pass, 1)
+
+    def scores(self, rows: Counted) -> np.ndarray:
+        """The score of each live row, (R,), uint64."""
+        raise NotImplementedError
+
+    def too_low(self, rows: Counted) -> int | None:
+        """The score below which rows leave whatever their number; None: ``surplus`` decides."""
+        return None
+
+    def surplus(self, num_rows: int) -> int:
+        """How many of all owners' rows are too many."""
+        return 0
+
+
+class Counted(Protocol):
+    """Live rows of an owner as an eviction sees them.
+
+    Attributes:
+        step: The table's.
+        last, count: Of each row the last step and the number of steps that used it, (R,) uint32.
+    """
+
+    step: int
+
+    @property
+    def last(self) -> np.ndarray: ...
+    @property
+    def count(self) -> np.ndarray: ...
+    def norms(self) -> np.ndarray:
+        """The Euclidean norm of each row, (R,), float64."""
+
+
+@dataclass(frozen=True)
+class Unused(Eviction):
+    """Rows that no step has used for more than ``steps`` steps."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check("Unused", "steps", self.steps, 1)
+
+    def scores(self, rows: Counted) -> np.ndarray:
+        return rows.last.astype(np.uint64)
+
+    def too_low(self, rows: Counted) -> int | None:
+        return max(0, rows.step - self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AtMost(Eviction):
+    """Once the table has more than ``max_rows`` rows a pass leaves ``low_water`` times as many."""
+
+    max_rows: int | None = None
+    low_water: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        if self.max_rows is not None:
+            _check(name, "max_rows", self.max_rows, 1)
+            if self.floor > self.max_rows:
+                raise ConfigError(f"{name}: floor={self.floor} is above max_rows={self.max_rows}")
+        if not 0 <= self.low_water <= 1:
+            raise ConfigError(f"{name}: low_water={self.low_water!r} must be from 0 to 1")
+
+    def surplus(self, num_rows: int) -> int:
+        if self.max_rows is None or num_rows <= self.max_rows:
+            return 0
+        return num_rows - int(self.low_water * self.max_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastRecent(_AtMost):
+    """Beyond ``max_rows`` rows of the whole table those that have been unused for longest (LRU) leave."""
+
+    max_rows: int
+
+    def scores(self, rows: Counted) -> np.ndarray:
+        return rows.last.astype(np.uint64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastUsed(_AtMost):
+    """Beyond ``max_rows`` rows of the whole table those used in the fewest steps (LFU) leave.
+
+    Args:
+        half_life: Steps after which all counts are halved (rounded down), so that old uses die; None: never.
+    """
+
+    max_rows: int
+    half_life: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.half_life is not None:
+            _check("LeastUsed", "half_life", self.half_life, 1)
+
+    def scores(self, rows: Counted) -> np.ndarray:
+        return rows.count.astype(np.uint64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallNorm(_AtMost):
+    """Rows whose Euclidean norm is below ``threshold``, or, beyond ``max_rows``, those of the smallest norms."""
+
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.threshold is None) == (self.max_rows is None):
+            raise ConfigError("SmallNorm: give threshold or max_rows, one of them")
+        if self.threshold is not None:
+            _check("SmallNorm", "threshold", self.threshold, 0, whole=False)
+
+    def scores(self, rows: Counted) -> np.ndarray:
+        return rows.norms().view(np.uint64)  # bits of floats of at least 0 are in the order of their values
+
+    def too_low(self, rows: Counted) -> int | None:
+        return None if self.threshold is None else int(np.float64(self.threshold).view(np.uint64))
+
+
+Missing = Literal["first", "zeros", "error"]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a growing table is made by: ``ge.growing(...)`` with the policies of the table.
+
+    Attributes:
+        max_rows: Rows of the whole table; more are an error.
+        missing: What an id without a row reads as: its first value, zeros, or an error.
+        admission: None admits every id at its first gradient.
+        eviction: None: rows stay.
+    """
+
+    max_rows: int
+    missing: Missing = "first"
+    admission: SeenAtLeast | None = None
+    eviction: Eviction | None = None
+
+    def __post_init__(self) -> None:
+        _check("growing", "max_rows", self.max_rows, 1)
+        if self.missing not in ("first", "zeros", "error"):
+            raise unknown_name("missing", self.missing, ("first", "zeros", "error"))
+        for name, kind in (("admission", SeenAtLeast), ("eviction", Eviction)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise ConfigError(f"{name}={value!r} must be an object such as ge.{_EXAMPLES[name]}, or None")
+
+
+_EXAMPLES = {"admission": "SeenAtLeast(3)", "eviction": "Unused(steps=10_000)"}
+
+
+def leaving(
+    rule: Eviction, rows: Counted, ids: np.ndarray, free: np.ndarray, total_of: TotalOf
+) -> tuple[np.ndarray, int]:
+    """Which live rows leave in a pass, (R,) bool, and how many of all owners'. Every owner calls it.
+
+    Args:
+        ids: Of the rows, (R,) int64.
+        free: Whether each may leave, (R,) bool.
+    """
+    scores = rule.scores(rows)
+    low = rule.too_low(rows)
+    below = 0 if low is None else int((free & (scores < np.uint64(low))).sum())
+    num_rows, may, num_below = total_of(np.array([len(ids), int(free.sum()), below])).tolist()
+    num = num_below if low is not None else rule.surplus(num_rows)
+    num = min(num, may, max(0, num_rows - rule.floor), num if rule.per_pass is None else rule.per_pass)
+    return lowest(scores, ids, free, num, total_of), num
+
+
+def lowest(scores: np.ndarray, ids: np.ndarray, among: np.ndarray, num: int, total_of: TotalOf) -> np.ndarray:
+    """The ``num`` lowest of all owners' (score, id) pairs among those marked, (R,) bool: two radix selections."""
+    if num <= 0:
+        return np.zeros(len(ids), bool)
+    cut, rest = _radix(scores[among], num, total_of)
+    chosen = among & (scores < cut)
+    ties = among & (scores == cut)
+    order = ids.view(np.uint64) ^ SIGN  # in the order of the signed ids
+    last, _ = _radix(order[ties], rest, total_of)
+    return chosen | (ties & (order <= last))
+
+
+def _radix(values: np.ndarray, num: int, total_of: TotalOf) -> tuple[np.uint64, int]:
+    """The ``num``-th lowest of all owners' values, uint64, and how many of that value are among the ``num``."""
+    found = 0
+    for shift in range(56, -1, -8):
+        digits = ((values >> np.uint64(shift)) & np.uint64(255)).astype(np.int64)
+        ends = np.cumsum(total_of(np.bincount(digits, minlength=256)))
+        digit = int(np.searchsorted(ends, num))
+        num -= int(ends[digit - 1]) if digit else 0
+        values = values[digits == digit]
+        found = found << 8 | digit
+    return np.uint64(found), num

@@ -1,0 +1,87 @@
+"""A growing table told again: a dict of counts and steps beside a fixed table of the few ids that a program uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.table.growth import Eviction, Growth, SeenAtLeast
+
+IDS = [-(2**63), -7, -1, 0, 1, 2, 3, 5, 64, 128, 4096, 10**12, 2**40, 2**40 + 1, 2**62, 2**63 - 1]
+INIT = ge.initializers.Normal(seed=4)
+
+
+class Oracle:
+    """Ids with a row are those in ``uses``; others are rows of the fixed table that keep their first values."""
+
+    def __init__(self, growth: Growth, dim: int, optimizer: tuple[str, dict[str, Any]], dtype: torch.dtype) -> None:
+        self.growth, self.step = growth, 0
+        self.place = {id: k for k, id in enumerate(IDS)}
+        self.rows = ge.DistEmbedding(
+            len(IDS), dim, "oracle", INIT, dtype=dtype, original_ids=ArrayIds(np.array(IDS), len(IDS))
+        )
+        name, numbers = optimizer
+        self.optimizer = getattr(ge, name)([self.rows], **numbers)
+        self.uses: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self.waiting: dict[int, tuple[int, int]] = {}  # uses and last step of ids without a row
+
+    def push(self, ids: list[int], grads: Tensor) -> list[int]:
+        """A step; the ids that leave after it."""
+        self.step += 1
+        rule = self.growth.admission or SeenAtLeast(1)
+        for id in sorted(set(ids)):
+            if id not in self.uses:
+                uses, last = self.waiting.get(id, (0, self.step))
+                uses = 1 if self.step - last > rule.candidate_steps else uses + 1
+                self.waiting[id] = uses, self.step
+                if uses >= rule.uses:
+                    self.make(id)
+            if id in self.uses:
+                self.uses[id], self.last[id] = self.uses[id] + 1, self.step
+        kept = [k for k, id in enumerate(ids) if id in self.uses]
+        self.optimizer.update([self.place[ids[k]] for k in kept], grads[kept], self.rows)
+        eviction = self.growth.eviction
+        half = getattr(eviction, "half_life", None)
+        if half and self.step % half == 0:
+            self.uses = {id: uses // 2 for id, uses in self.uses.items()}
+        return self.evict() if eviction and self.step % eviction.every == 0 else []
+
+    def make(self, id: int) -> None:
+        self.waiting.pop(id, None)
+        self.uses[id], self.last[id] = 0, self.step
+
+    def grow(self, ids: list[int]) -> None:
+        for id in ids:
+            if id not in self.uses:
+                self.make(id)
+
+    def evict(self) -> list[int]:
+        rule = self.growth.eviction
+        assert rule is not None
+        order = sorted((self.score(rule, id), id) for id in self.uses)
+        if isinstance(rule, ge.Unused):
+            num = sum(score < self.step - rule.steps for score, _ in order)
+        elif getattr(rule, "threshold", None) is not None:
+            num = sum(score < rule.threshold for score, _ in order)
+        else:
+            num = len(order) - int(rule.low_water * rule.max_rows) if len(order) > rule.max_rows else 0
+        num = min(num, max(0, len(order) - rule.floor), rule.per_pass or num)
+        gone = sorted(id for _, id in order[:num])
+        self.rows.reset_rows([self.place[id] for id in gone])
+        for id in gone:
+            del self.uses[id], self.last[id]
+        return gone
+
+    def score(self, rule: Eviction, id: int) -> float:
+        if isinstance(rule, ge.SmallNorm):
+            return float(self.rows.weight[self.place[id]].double().norm())
+        return self.uses[id] if isinstance(rule, ge.LeastUsed) else self.last[id]
+
+    def read(self, ids: list[int]) -> Tensor:
+        return self.rows.weight[[self.place[id] for id in ids]]

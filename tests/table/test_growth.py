@@ -1,0 +1,78 @@
+"""Policies of growing tables: arguments, and selections over several owners that equal a sort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graph_emb as ge
+from graph_emb.core.errors import ConfigError
+from graph_emb.table.growth import Growth, lowest
+
+
+class Owners:
+    """Sums over owners that run as threads."""
+
+    def __init__(self, num: int) -> None:
+        self._barrier, self._told = Barrier(num), [np.empty(0)] * num
+
+    def total_of(self, owner: int) -> Callable[[np.ndarray], np.ndarray]:
+        def total(numbers: np.ndarray) -> np.ndarray:
+            self._told[owner] = numbers
+            self._barrier.wait()
+            found = sum(self._told[1:], self._told[0].copy())
+            self._barrier.wait()
+            return found
+
+        return total
+
+
+@pytest.mark.parametrize("owners", [1, 2, 4])
+def test_the_lowest_of_all_owners_leave_and_ties_break_by_id(owners: int) -> None:
+    rng = np.random.default_rng(owners)
+    ids = rng.permutation(np.concatenate([rng.integers(-(2**63), 2**63 - 1, 90), [-(2**63), -1, 0, 2**63 - 1]]))
+    scores = rng.integers(0, 6, len(ids)).astype(np.uint64) << np.uint64(40)
+    among = rng.random(len(ids)) < 0.8
+    order = sorted((int(s), int(i)) for s, i, free in zip(scores, ids, among, strict=True) if free)
+    place = rng.integers(0, owners, len(ids))
+    for num in (0, 1, 7, 40, len(order)):
+        group = Owners(owners)
+        with ThreadPoolExecutor(owners) as pool:
+            jobs = [
+                pool.submit(lowest, scores[place == k], ids[place == k], among[place == k], num, group.total_of(k))
+                for k in range(owners)
+            ]
+        gone = np.concatenate([ids[place == k][job.result()] for k, job in enumerate(jobs)])
+        assert sorted(gone.tolist()) == sorted(i for _, i in order[:num])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ge.growing(0), r"max_rows=0 must be an integer of at least 1"),
+        (lambda: ge.growing(2.5), r"max_rows=2.5 must be an integer"),
+        (lambda: ge.growing(5, "none"), r"missing 'none'"),
+        (lambda: ge.SeenAtLeast(0), r"SeenAtLeast: uses=0 must be an integer of at least 1"),
+        (lambda: ge.SeenAtLeast(2, candidate_steps=True), r"candidate_steps=True"),
+        (lambda: ge.Unused(0), r"Unused: steps=0"),
+        (lambda: ge.Unused(5, every=0), r"every=0"),
+        (lambda: ge.Unused(5, per_pass=0), r"per_pass=0"),
+        (lambda: ge.LeastRecent(max_rows=5, floor=6), r"floor=6 is above max_rows=5"),
+        (lambda: ge.LeastRecent(max_rows=5, low_water=1.5), r"low_water=1.5 must be from 0 to 1"),
+        (lambda: ge.LeastUsed(max_rows=5, half_life=0), r"half_life=0"),
+        (lambda: ge.SmallNorm(), r"give threshold or max_rows, one of them"),
+        (lambda: ge.SmallNorm(threshold=float("nan")), r"threshold=nan must be a number"),
+        (lambda: Growth(5, admission=3), r"admission=3 must be an object such as ge.SeenAtLeast"),
+        (lambda: Growth(5, eviction="lru"), r"eviction='lru' must be an object such as ge.Unused"),
+        (lambda: ge.HashPolicy(0), r"num_parts=0 must be from 1 to 4096"),
+        (lambda: ge.HashPolicy(2.0), r"num_parts=2.0 must be an integer"),
+    ],
+)
+def test_bad_arguments_are_named(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()

@@ -1,0 +1,251 @@
+"""A growing table equals a dict over random programs, for every rule, and says no to what it cannot do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+from graph_emb.core.errors import ConfigError, ModeError, PartitionError, ShapeError
+from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.table.growth import Growth
+from tests.growing_oracle import IDS, INIT, Oracle
+from tests.transport.test_collective import OPTIMIZERS
+
+pytestmark = pytest.mark.usefixtures("local_mode")
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "all stay": {},
+    "admission": {"admission": ge.SeenAtLeast(3)},
+    "candidates are forgotten": {"admission": ge.SeenAtLeast(2, candidate_steps=3)},
+    "unused": {"eviction": ge.Unused(4)},
+    "unused, few at once": {"eviction": ge.Unused(2, every=3, per_pass=2, floor=3)},
+    "least recent": {"eviction": ge.LeastRecent(max_rows=7, low_water=0.6)},
+    "least used": {"eviction": ge.LeastUsed(max_rows=6, half_life=4), "admission": ge.SeenAtLeast(2)},
+    "small norm": {"eviction": ge.SmallNorm(threshold=1.3, every=2)},
+    "smallest norms": {"eviction": ge.SmallNorm(max_rows=8, low_water=0.9)},
+}
+
+
+def table(name: str, dim: int, dtype: torch.dtype, **policies: Any) -> ge.DistEmbedding:
+    return ge.DistEmbedding(ge.growing(max_rows=len(IDS)), dim, name, INIT, dtype=dtype, **policies)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_random_programs_equal_a_dict(kind: str, policy: str) -> None:
+    seed = list(OPTIMIZERS).index(kind) * 100 + list(POLICIES).index(policy)
+    rng = np.random.default_rng(seed)
+    dtype = torch.float32 if seed % 2 else torch.float64
+    emb = table("growing", 3, dtype, **POLICIES[policy])
+    name, numbers = OPTIMIZERS[kind]
+    opt = getattr(ge, name)([emb], **numbers)
+    oracle = Oracle(Growth(len(IDS), **POLICIES[policy]), 3, OPTIMIZERS[kind], dtype)
+    for _ in range(14):
+        ids = [IDS[k] for k in rng.zipf(1.6, rng.integers(0, 9)) % len(IDS)]
+        grads = torch.from_numpy(rng.normal(size=(len(ids), 3))).to(dtype)
+        emb.shard.take_evicted()
+        match rng.integers(0, 8):
+            case 0:
+                emb.grow(ids)
+                oracle.grow(ids)
+            case 1 if emb.spec.growth is not None and emb.spec.growth.eviction:
+                assert emb.evict().tolist() == oracle.evict()
+            case 2:
+                rows, slots = emb.lookup(ids)
+                assert torch.equal(rows, oracle.read(ids))
+                opt.apply_gradients([(grads, slots)])
+                assert emb.shard.take_evicted().tolist() == oracle.push(ids, grads)
+            case _:
+                emb(torch.tensor(ids, dtype=torch.int64)).backward(grads)
+                opt.step()
+                assert emb.shard.take_evicted().tolist() == oracle.push(ids, grads)
+        assert emb.ids().tolist() == sorted(oracle.uses)
+        assert torch.equal(emb.weight[IDS], oracle.read(IDS))
+        for piece, rows in emb.optm_state.items():
+            expected = oracle.rows.optm_state[piece]
+            if isinstance(rows, torch.Tensor):
+                assert torch.equal(rows, expected)  # the table's clock
+            elif piece != "last":
+                assert torch.equal(rows[IDS], expected[list(range(len(IDS)))])
+
+
+def test_reading_makes_no_row() -> None:
+    emb = table("growing", 2, torch.float32)
+    first = emb(torch.tensor(IDS))
+    emb.prefetch(torch.tensor(IDS))
+    emb.bag([IDS[:4]])
+    assert emb.contains(IDS).tolist() == [False] * len(IDS)
+    assert emb.num_rows == 0
+    fixed = ge.DistEmbedding(len(IDS), 2, "fixed", INIT, original_ids=ArrayIds(np.array(IDS), len(IDS)))
+    assert torch.equal(first, fixed.weight[list(range(len(IDS)))])
+
+
+@pytest.mark.parametrize("missing", ["zeros", "error"])
+def test_what_an_id_without_a_row_reads_as_is_a_choice_and_its_row_begins_with_its_first_value(missing: Any) -> None:
+    emb = ge.DistEmbedding(ge.growing(10, missing), 2, "growing", INIT)
+    if missing == "zeros":
+        assert emb.weight[[5, -5]].tolist() == [[0, 0], [0, 0]]
+    else:
+        with pytest.raises(PartitionError, match=r"table 'growing': id -5 has no row"):
+            emb(torch.tensor([-5]))
+    ge.SparseSGD([emb], lr=0.0).update([-5], torch.ones(1, 2), emb)
+    assert torch.equal(emb.weight[[-5]], table("other", 2, torch.float32).weight[[-5]])
+
+
+def test_a_candidates_gradient_in_the_middle_changes_exactly_the_others() -> None:
+    emb = table("growing", 1, torch.float32, admission=ge.SeenAtLeast(2))
+    emb.grow([1, 3], torch.zeros(2, 1))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    opt.update([1, 2, 3], torch.tensor([[1.0], [10.0], [100.0]]), emb)
+    assert emb.weight[[1, 3]].tolist() == [[-1], [-100]]
+    assert emb.ids().tolist() == [1, 3]
+
+
+def test_an_evicted_id_that_comes_back_begins_anew() -> None:
+    emb = table("growing", 2, torch.float32, eviction=ge.Unused(1))
+    opt = ge.SparseAdagrad([emb], lr=0.5)
+    emb.grow([7], torch.full((1, 2), 9.0))
+    for ids in ([7], [8], [8], [8]):
+        opt.update(ids, torch.ones(1, 2), emb)
+    assert emb.ids().tolist() == [8]
+    opt.update([7], torch.ones(1, 2), emb)
+    fresh = table("fresh", 2, torch.float32)
+    again = ge.SparseAdagrad([fresh], lr=0.5)
+    again.update([7], torch.ones(1, 2), fresh)
+    assert torch.equal(emb.weight[[7]], fresh.weight[[7]])
+    assert torch.equal(emb.optm_state["sum"][[7]], fresh.optm_state["sum"][[7]])
+
+
+def test_frozen_rows_never_leave_or_change() -> None:
+    emb = table("growing", 2, torch.float32, eviction=ge.Unused(1))
+    opt = ge.SparseSGD([emb], lr=0.5)
+    emb.freeze([7])
+    before = emb.weight[[7]]
+    for _ in range(4):
+        opt.update([7, 8], torch.ones(2, 2), emb)
+        opt.update([9], torch.ones(1, 2), emb)
+        opt.update([9], torch.ones(1, 2), emb)
+    assert emb.ids().tolist() == [7, 9]
+    assert torch.equal(emb.weight[[7]], before)
+
+
+def test_rows_beyond_max_rows_are_refused_and_nothing_changes() -> None:
+    emb = ge.DistEmbedding(ge.growing(max_rows=2), 2, "small", INIT)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    opt.update([1], torch.ones(1, 2), emb)
+    before = emb.weight[[1, 2, 3]]
+    with pytest.raises(ConfigError, match=r"table 'small': 2 new ids beside 1 rows exceed max_rows=2"):
+        opt.update([1, 2, 3], torch.ones(3, 2), emb)
+    assert torch.equal(emb.weight[[1, 2, 3]], before)
+    assert emb.ids().tolist() == [1]
+
+
+def test_slots_that_are_stale_forged_or_of_another_table_are_refused() -> None:
+    emb = table("growing", 2, torch.float32, eviction=ge.Unused(1))
+    other = table("other", 2, torch.float32)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    emb.grow([1, 2])
+    _, slots = emb.lookup([1, 2])
+    _, strange = other.lookup([1, 2])
+    grads = torch.ones(2, 2)
+    before = emb.weight[[1, 2]]
+    with pytest.raises(ConfigError, match=r"SparseSGD does not train GrowingEmbedding\('other'"):
+        opt.apply_gradients([(grads, strange)])
+    with pytest.raises(ConfigError, match=r"is no Slots"):
+        opt.apply_gradients([(grads, torch.tensor([0, 1]))])  # type: ignore[list-item]
+    with pytest.raises(ShapeError, match=r"expected \(2, 2\)"):
+        opt.apply_gradients([(grads[:1], slots)])
+    with pytest.raises(ConfigError, match=r"given twice"):
+        opt.apply_gradients([(grads, slots), (grads, slots)])
+    assert slots.places is not None
+    for wrong in ([1, 0], [0, 2**40], [-2, 1]):
+        slots.places[:] = wrong
+        with pytest.raises(ConfigError, match=r"is not that of id"):
+            opt.apply_gradients([(grads, slots)])
+    slots.places[:] = [0, 1]
+    assert torch.equal(emb.weight[[1, 2]], before)
+    for _ in range(3):
+        opt.update([3], torch.ones(1, 2), emb)
+    with pytest.raises(ConfigError, match=r"the slots of 2 ids are stale: rows were evicted 1 times"):
+        opt.apply_gradients([(grads, slots)])
+
+
+def test_growth_leaves_slots_as_they_are() -> None:
+    emb = table("growing", 1, torch.float32)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    _, slots = emb.lookup([2, 1, 2])
+    emb.grow([3, 1], torch.zeros(2, 1))
+    opt.apply_gradients([(torch.tensor([[1.0], [10.0], [100.0]]), slots)])
+    assert emb.weight[[1, 3]].tolist() == [[-10], [0]]
+    assert emb.weight[[2]].item() == pytest.approx(INIT_OF_2 - 101)
+
+
+INIT_OF_2 = 0.0
+
+
+@pytest.fixture(autouse=True)
+def _first_value() -> None:
+    global INIT_OF_2
+    row = torch.empty(1, 1)
+    INIT.fill_at_(row, np.array([2]))
+    INIT_OF_2 = row.item()
+
+
+def test_patterned_ids_spread_over_parts() -> None:
+    policy = ge.HashPolicy(4)
+    for ids in (torch.arange(0, 80_000, 2), torch.arange(40_000) << 32, -torch.arange(40_000)):
+        shares = torch.bincount(policy.owner(ids), minlength=4) / 40_000
+        assert shares.min() > 0.23
+        assert shares.max() < 0.27
+
+
+def test_memory_is_taken_as_rows_are_made() -> None:
+    import psutil
+
+    before = psutil.Process().memory_info().rss
+    emb = ge.DistEmbedding(ge.growing(max_rows=50_000_000), 128, "wide")  # 25.6 GB of address space
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    opt.update(torch.arange(1000), torch.ones(1000, 128), emb)
+    assert psutil.Process().memory_info().rss - before < 64 << 20
+    assert emb.shard.num_bytes() < 1000 * (1024 + 16) + (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda: ge.DistEmbedding(ge.growing(5), 2, bounds="drop"), ConfigError, "bounds='drop'"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2, original_ids=[1]), ConfigError, r"original_ids=\[1\]"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2, part_policy=ge.RangeBook([0, 5])), ConfigError, "HashPolicy"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2, device="meta"), ConfigError, "use 'cpu'"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2, init_func=lambda s, d: torch.ones(s)), ConfigError, "init_func"),
+        (lambda: ge.DistEmbedding(5, 2, admission=ge.SeenAtLeast(2)), TypeError, "admission"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2).weight[0:3], ShapeError, "its ids are no range"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2).weight[torch.ones(5) > 0], ShapeError, "its ids are no range"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2).sparse_grad(), ModeError, "grows"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2).quantize(), ModeError, "grows"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2).evict(), ConfigError, "has no eviction"),
+        (lambda: ge.DistEmbedding(ge.growing(5), 2)(torch.ones(2)), ShapeError, "ids have dtype torch.float32"),
+    ],
+)
+def test_bad_calls_are_named(make: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        make()
+
+
+def test_a_fixed_table_does_not_grow() -> None:
+    emb = ge.DistEmbedding(5, 2, "fixed")
+    with pytest.raises(ModeError, match=r"table 'fixed' does not grow; make it with num_embeddings=ge.growing"):
+        emb.transport.grow("fixed", torch.tensor([1]))
+
+
+def test_tables_of_one_name_are_one_table() -> None:
+    emb = table("growing", 2, torch.float32)
+    again = table("growing", 2, torch.float32)
+    again.grow([5])
+    assert emb.ids().tolist() == [5]
+    with pytest.raises(ConfigError, match="of another growth is alive"):
+        table("growing", 2, torch.float32, admission=ge.SeenAtLeast(2))

@@ -1,0 +1,138 @@
+"""A growing table is the same for any number of ranks, threads and parts, bit for bit in float64.
+
+Every test runs a module-level function on each rank; the single-process result is made in the test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from tests.growing_oracle import INIT
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.dist
+
+DIM, STEPS = 3, 14
+POLICIES: dict[str, dict[str, Any]] = {
+    "all stay": {},
+    "admission, unused": {"admission": ge.SeenAtLeast(2, candidate_steps=4), "eviction": ge.Unused(3, every=2)},
+    "least used": {"eviction": ge.LeastUsed(max_rows=20, half_life=5, low_water=0.7, floor=4)},
+    "smallest norms": {"admission": ge.SeenAtLeast(2), "eviction": ge.SmallNorm(max_rows=15)},
+}
+
+
+def ids_of(step: int, rank: int) -> Tensor:
+    """Ids with duplicates within and across ranks; some ranks have none in some steps."""
+    rng = np.random.default_rng(100 * step + rank)
+    num = 0 if (step + rank) % 4 == 3 else 30
+    return torch.from_numpy((rng.zipf(1.4, num) % 60 - 30) << 40)
+
+
+def grads_of(step: int, rank: int) -> Tensor:
+    rng = np.random.default_rng(7 + 100 * step + rank)
+    return torch.from_numpy(rng.normal(size=(len(ids_of(step, rank)), DIM)))
+
+
+def train(shares: list[list[int]], policy: str, name: str, numbers: dict[str, Any], parts: int) -> dict[str, Any]:
+    """Train with the batches of shares[rank] in each step; everything that a user can see of the table."""
+    torch.set_num_threads(len(shares) % 2 + 1)
+    ge.init(mode="collective" if len(shares) > 1 else "local")
+    try:
+        size = ge.growing(max_rows=60)
+        policies = POLICIES[policy]
+        emb = ge.DistEmbedding(size, DIM, "growing", INIT, ge.HashPolicy(parts), dtype=torch.float64, **policies)
+        opt = getattr(ge, name)([emb], **numbers)
+        mine = shares[emb.transport.rank]
+        seen = []
+        for step in range(STEPS):
+            ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids_of(step, rank) for rank in mine)])
+            grads = torch.cat([torch.empty(0, DIM, dtype=torch.float64), *(grads_of(step, rank) for rank in mine)])
+            named = torch.tensor([int(i) for rank in mine for i in ids_of(step, rank)[:2]], dtype=torch.int64)
+            if step == 4:
+                emb.grow(named)
+            if step == 6 and policy != "all stay":
+                seen.append(emb.evict().tolist())
+            if step == 8:
+                emb.freeze(named)
+            if step % 3 == 2:
+                _, slots = emb.lookup(ids)
+                opt.apply_gradients([(grads, slots)])
+            else:
+                emb(ids).backward(grads)
+                opt.step()
+            seen.append(emb.ids().tolist())
+        ids = torch.unique(torch.cat([ids_of(step, rank) for step in range(STEPS) for rank in range(4)]))
+        state = {k: v[ids] for k, v in emb.optm_state.items() if not isinstance(v, Tensor)}
+        there = emb.contains(torch.stack([ids, ids + 1]))
+        return {"seen": seen, "rows": emb.weight[ids], "there": there, **state}
+    finally:
+        ge.shutdown()
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    return found.keys() == expected.keys() and all(
+        torch.equal(value, expected[key]) if isinstance(value, Tensor) else value == expected[key]
+        for key, value in found.items()
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("name", "numbers"), [("SparseAdagrad", {"lr": 0.1}), ("SparseAdam", {"lr": 0.1, "weight_decay": 0.1})]
+)
+def test_any_number_of_ranks_gives_the_bits_of_one(
+    ranks: Ranks, policy: str, name: str, numbers: dict[str, Any]
+) -> None:
+    expected = train([[0, 1, 2, 3]], policy, name, numbers, 1)
+    assert len({tuple(ids) for ids in expected["seen"]}) > 3
+    for shares, parts in (([[0, 1], [2, 3]], 1), ([[0], [1], [2, 3]], 3), ([[0], [1], [2], [3]], 2)):
+        for found in ranks.run(train, len(shares), shares, policy, name, numbers, parts):
+            assert same(found, expected)
+
+
+def overfill() -> str:
+    ge.init(mode="collective")
+    try:
+        emb = ge.DistEmbedding(ge.growing(max_rows=20), 1, "small")
+        opt = ge.SparseSGD([emb], lr=1.0)
+        for step in range(5):
+            first = 100 * emb.transport.rank + 10 * step
+            opt.update(torch.arange(first, first + 10), torch.ones(10, 1), emb)
+    except ge.GraphEmbError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        ge.shutdown()
+    return ""
+
+
+def test_rows_of_all_ranks_count_against_max_rows(ranks: Ranks) -> None:
+    for said in ranks.run(overfill, 2):
+        assert "max_rows=20" in said
+
+
+def refuse() -> list[str]:
+    said = []
+    for options in ({"hogwild": True}, {}):
+        ge.init(mode="collective", **options)
+        try:
+            ge.DistEmbedding(ge.growing(max_rows=20), 1, "one")
+            said.append("")
+            fixed = ge.DistEmbedding(20, 1, "two")
+            fixed.transport.grow("two", torch.tensor([1]))
+        except ge.GraphEmbError as error:
+            said.append(str(error))
+        finally:
+            ge.shutdown()
+    return said
+
+
+def test_a_mode_that_cannot_grow_says_so(ranks: Ranks) -> None:
+    for said in ranks.run(refuse, 2):
+        assert "hogwild" in said[0]
+        assert "table 'two' does not grow" in said[2]
