@@ -184,7 +184,7 @@ _BYTES_PER_VALUE = 16
 
 
 @dataclass(frozen=True, eq=False)
-class OneVsRest:
+class LinearClassifier:
     """C fitted classifiers.
 
     Attributes:
@@ -207,7 +207,7 @@ class OneVsRest:
 
 def fit_one_vs_rest(
     features: NDArray[np.float64], targets: NDArray[np.bool_], *, threads: int | None = None, progress: bool = False
-) -> OneVsRest:
+) -> LinearClassifier:
     """scikit-learn's liblinear (C=1) on each class against the rest; L2-regularised, the bias included.
 
     liblinear works without the interpreter's lock, so threads share the matrix and scale.
@@ -238,7 +238,7 @@ def fit_one_vs_rest(
     with ThreadPoolExecutor(num_threads(threads, features.size)) as pool:
         done = pool.map(fit, fitted)
         list(tqdm(done, desc="logistic regression", total=len(fitted), unit="class", disable=not progress))
-    return OneVsRest(weights, biases)
+    return LinearClassifier(weights, biases)
 
 
 def num_threads(asked: int | None, num_values: int) -> int:

@@ -17,8 +17,9 @@ from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
 from graph_emb.evaluate.mlp_config import MLPConfig
-from graph_emb.evaluate.node_classification import fit_one_vs_rest, labelled_nodes
+from graph_emb.evaluate.node_classification import labelled_nodes
 from graph_emb.evaluate.ranks import accuracy, as_embeddings, mean_and_std, task_aucs
+from graph_emb.evaluate.softmax import fit_softmax
 from graph_emb.graph.labels import Labels
 
 ROWS_AT_ONCE = 1 << 14
@@ -186,8 +187,8 @@ def split_accuracy(
 ) -> SplitAccuracy:
     """Share of nodes whose class is found, on each part of a split.
 
-    "logreg" is the one-vs-rest regression of ``node_classification``: nothing is chosen, so the validation part is
-    only reported, and may be absent. "mlp" is OGB's network: its epoch is the best on the validation part.
+    "logreg" is softmax regression with C=1 (``fit_softmax``): nothing is chosen, so the validation part is only
+    reported, and may be absent. "mlp" is OGB's network: its epoch is the best on the validation part.
 
     Args:
         embeddings: Shape (N, D), floating, torch or numpy.
@@ -196,7 +197,7 @@ def split_accuracy(
         classifier: "logreg" or "mlp".
         seeds: Of the networks; default 0. Not for logreg, which draws nothing.
         mlp: The network's recipe. Not for logreg.
-        threads: Classes that logreg fits at a time; None: all cores. Not for mlp, which follows torch's setting.
+        threads: Of logreg; None: all cores. Not for mlp, which follows torch's setting.
         progress: Shows a bar for each fit.
     Raises:
         ConfigError: an unknown classifier, or an argument that it does not use.
@@ -228,8 +229,8 @@ def split_accuracy(
         if (classes[part] < 0).any():
             raise DataError(f"{name} node {_first(part, classes[part] < 0)} has no label; take it out of the split")
     if classifier == "logreg":
-        targets = classes[nodes["train"]][:, None] == np.arange(labels.num_classes)
-        model = fit_one_vs_rest(matrix[nodes["train"]].astype(np.float64), targets, threads=threads, progress=progress)
+        train, count = nodes["train"], labels.num_classes
+        model = fit_softmax(matrix[train], classes[train], count, threads=threads, progress=progress)
         found = {name: model.decide(matrix[part].astype(np.float64)).argmax(axis=1) for name, part in nodes.items()}
         right = {name: float((own == classes[nodes[name]]).mean()) for name, own in found.items()}
         shares: dict[str, tuple[float, ...]] = {name: (share,) for name, share in right.items()}
