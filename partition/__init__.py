@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from graph_emb.graph.typed import HeteroGraph as HeteroGraph
     from partition.assignment import Assignment as Assignment
     from partition.building import build as build
+    from partition.building import refine as refine
     from partition.building import repartition as repartition
     from partition.conversion import convert as convert
     from partition.partitioned import PartitionedGraph as PartitionedGraph
@@ -25,6 +26,7 @@ _HOMES = {
     "build": "partition.building",
     "convert": "partition.conversion",
     "load": "partition.partitioned",
+    "refine": "partition.building",
     "repartition": "partition.building",
     "verify": "partition.verification",
 }

@@ -6,19 +6,24 @@ import importlib
 import json
 import logging
 import time
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from graph_emb.core.errors import ConfigError
-from graph_emb.core.storage import json_text, read_json, sha256_of
+import numpy as np
+
+from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.storage import json_text, read_json, replace_text, sha256_of
 from graph_emb.core.terminal import progress_shown, reading
 from graph_emb.core.threads import ThreadPool, thread_count
+from graph_emb.graph.dgl_format import write_tensors
 from graph_emb.graph.typed import DUPLICATES_KEPT, HeteroGraph
 from partition import writer
 from partition.assignment import Assignment
-from partition.manifest import TIMINGS, FileSet, PartitionManifest, facts_of
+from partition.manifest import NAME, TIMINGS, FileSet, PartitionManifest, facts_of, write_listed
+from partition.nesting import checked_levels, nested
 from partition.options import BuildOptions, with_options
 from partition.partitioned import PartitionedGraph, load, pending_partition
 from partition.relabel import PartBuilder, relabel, type_name
@@ -57,7 +62,7 @@ def build(
 
 @partial(with_options, without="assignment")
 def repartition(
-    source: str | Path, num_parts: int, method: str = "auto", *, out: str | Path, **options: Any
+    source: str | Path, num_parts: int | None = None, method: str = "auto", *, out: str | Path, **options: Any
 ) -> PartitionedGraph:
     """Partition the graph of a partition anew; node and edge data move along.
 
@@ -82,12 +87,81 @@ def repartition(
     return build(without_trainers(whole.to_graph()), num_parts, method, out=out, **options)
 
 
+def refine(
+    source: str | Path, levels: Sequence[int], *, seed: int = 0, num_threads: int | None = None
+) -> PartitionedGraph:
+    """Add levels to a partition that exists, or put others in their place; nothing else of it changes.
+
+    Args:
+        source: A partition that ``build`` wrote, all of whose parts are here.
+        levels, seed, num_threads: As for ``build``.
+    Returns:
+        The partition, opened again.
+    Raises:
+        ConfigError: levels that do not fit the number of parts.
+        DataError: DGL wrote the partition, without a manifest, or a part is missing.
+    """
+    whole = load(source)
+    if whole.manifest is None:
+        raise DataError(f"{whole.path}: DGL wrote this partition; `python -m partition repartition` gives it levels")
+    checked_levels(levels, whole.num_parts, whole.num_nodes())
+    orders = {ntype: whole.node_map(ntype) for ntype in whole.ntypes}
+    before = whole.manifest.made.get("levels", {}).get("file")
+    files = _WrittenFiles(whole.path, whole.manifest)
+    nesting: dict[str, Any] = {"seed": seed, "num_threads": num_threads}
+    write_levels(files, whole.to_graph(), whole.assignment(), levels, orders, **nesting)
+    if before not in (None, whole.manifest.made["levels"]["file"]):
+        del whole.manifest.files[before]
+        replace_text(whole.path / NAME, whole.manifest.to_json())
+        (whole.path / before).unlink(missing_ok=True)
+    else:
+        replace_text(whole.path / NAME, whole.manifest.to_json())
+    return load(whole.path)
+
+
+@dataclass
+class _WrittenFiles:
+    """The files of a complete partition; its manifest is replaced last."""
+
+    path: Path
+    manifest: PartitionManifest
+
+    def write(self, name: str, write: Callable[[Any], object]) -> None:
+        """As ``FileSet.write``."""
+        self.manifest.files[name] = write_listed(self.path, name, write)
+
+
+def write_levels(
+    files: FileSet | _WrittenFiles,
+    graph: HeteroGraph,
+    assignment: Assignment,
+    levels: Sequence[int],
+    orders: Mapping[str, np.ndarray],
+    **options: Any,
+) -> None:
+    """Make the levels of a partition and write the nodes' parts, by type in partition order.
+
+    Args:
+        orders: Original position of each partition-order id, by node type.
+        options: Of ``nested``.
+    """
+    found, quality = nested(graph, levels, assignment.homogeneous(), assignment.num_parts, **options)
+    tensors = {}
+    for ntype, start in graph.node_offsets.items():
+        tensors[ntype] = np.ascontiguousarray(found[start : start + graph.num_nodes[ntype]][orders[ntype]])
+    name = f"levels-{'-'.join(map(str, levels))}.dgl"  # of other levels another: the manifest decides which counts
+    files.write(name, partial(write_tensors, tensors=tensors))
+    files.manifest.made["levels"] = {"file": name, "of": [level.to_dict() for level in quality]}
+
+
 def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
     pending = pending_partition(options.out, overwrite=options.overwrite)
     with progress_shown(options.progress), pending as folder:
         graph = _read(source, options)
         writer.check_names(graph, writer.TAKEN_NAMES)
         folder.check_space(writer.estimated_bytes(graph))
+        if options.levels is not None:
+            checked_levels(options.levels, options.total_parts, graph.total_nodes)
         graph, assignment = parts_of_trainers(graph, options)
         num_edges = {type_name(etype): len(src) for etype, (src, _) in graph.edges.items()}
         # duplicates that are kept change nothing, and a streaming build does not count them
@@ -98,6 +172,11 @@ def _build(source: Any, options: BuildOptions) -> PartitionedGraph:
         manifest = PartitionManifest(f"{graph.name}.json", options.edge_owner, options.halo, options.num_hops, facts)
         files = FileSet(folder, manifest)
         made = relabel(graph, assignment, options.edge_owner, num_threads=options.num_threads)
+        if options.levels is not None:
+            orders = {ntype: order for ntype, order in made.kinds["node"][1].items()}
+            weights = (options.method_options or {}).get("relation_weights")
+            nesting = {"seed": options.seed, "num_threads": options.num_threads, "relation_weights": weights}
+            write_levels(files, graph, assignment, options.levels, orders, **nesting)
         if not options.allow_empty:
             writer.check_no_empty_features(made)
         builder = PartBuilder(made, halo=options.halo, num_hops=options.num_hops, num_threads=options.num_threads)

@@ -67,7 +67,8 @@ _LAYOUT: Rows = {
     "--hops": dict(help="in-edges of how many steps away are kept; default: 1", dest="num_hops", **_NUMBER),
 }
 _METHODS: Rows = {
-    "--parts": dict(help="number of parts", dest="num_parts", required=True, **_NUMBER),
+    "--parts": dict(help="number of parts; default: the first of --levels", dest="num_parts", **_NUMBER),
+    "--levels": dict(help="numbers of parts of a nested partition, such as 8,64,512", metavar="A,B"),
     "--method": dict(help="how nodes are assigned; default: auto, which says why"),
     "--set": dict(help="an option of the method; may be repeated", dest="method_options", **_PAIRS),
     "--balance": dict(
@@ -209,6 +210,7 @@ def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dic
     texts: dict[str, Callable[[Any], Any]] = {
         "balance": lambda text: tuple(listed(text)),
         "graph_formats": lambda text: tuple(listed(text)),
+        "levels": _levels,
         "tolerance": _tolerance,
         "method_options": partial(_options, flag="--set"),
         "reader_options": partial(_options, flag="--read"),
@@ -216,6 +218,14 @@ def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dic
     given = {name: getattr(args, name, None) for name in inspect.signature(function).parameters}
     given["progress"] = _progress(args)
     return {name: texts[name](value) if name in texts else value for name, value in given.items() if value is not None}
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    """``8,64,512``."""
+    try:
+        return tuple(int(word) for word in listed(text))
+    except ValueError:
+        raise ConfigError(f"--levels {text!r}: write numbers of parts, such as 8,64,512") from None
 
 
 def _tolerance(text: str) -> float | dict[str, float]:
@@ -256,6 +266,12 @@ def _say_built(made: PartitionedGraph) -> None:
     why = f" ({method['why']})" if method["why"] else ""
     print(f"{made.path}: {made.num_nodes():,} nodes and {made.num_edges():,} edges in {made.num_parts} parts")
     print(f"method: {method['method']}{why}, seed {method['seed']}")
+    for level in method.get("levels", {}).get("of", ()):
+        print(
+            "level of {num_parts:,} parts: cut {cut:.1%}, largest {largest:.2f} of the mean, {empty} empty".format(
+                **level
+            )
+        )
     timings = made.path / TIMINGS
     if timings.exists():
         took = read_json(timings)

@@ -37,7 +37,10 @@ class BuildOptions:
 
     Attributes:
         out: Folder of the partition; it appears when the partition is complete.
-        num_parts: Parts to make; taken from ``assignment`` when that is given.
+        num_parts: Parts to make; taken from ``assignment`` when that is given, else from the first of ``levels``.
+        levels: Numbers of parts of a nested partition, rising, such as 8, 64, 512, see
+            ``PartitionedGraph.levels``. Each is a multiple of ``num_parts`` or divides it, so that a node's parts live
+            with its part.
         method: A name in ``partition.methods``; ``"auto"`` picks one and says why.
         name: The graph's name in DGL; default: the graph's own.
         assignment: Use this instead of a method; the options of methods are then refused, and a seed other than 0.
@@ -71,6 +74,7 @@ class BuildOptions:
     out: str | Path
     num_parts: int | None = None
     method: str = "auto"
+    levels: Sequence[int] | None = None
     name: str | None = None
     assignment: Assignment | None = None
     balance: Sequence[str] | None = None
@@ -105,10 +109,16 @@ class BuildOptions:
         refuse_arguments("reader_options", self.reader_options, {**READ_ARGUMENTS, "name": "--name"})
         if self.edge_owner not in get_args(EdgeOwner):
             raise unknown_name("edge owner", self.edge_owner, get_args(EdgeOwner))
+        if self.num_parts is None and self.assignment is None and self.levels:
+            object.__setattr__(self, "num_parts", self.levels[0])
         if self.num_parts is None and self.assignment is None:
             raise ConfigError("num_parts is missing; give the number of parts or an assignment")
         if self.assignment is not None:
             self._check_assigned(self.assignment)
+        if self.levels is not None and self.total_parts > 0:
+            from partition.nesting import MANY, checked_levels
+
+            checked_levels(self.levels, self.total_parts, MANY)
         if self.memory is None:
             return
         refused = {  # needs the whole graph in memory
@@ -119,6 +129,7 @@ class BuildOptions:
             f"graph_formats={self.graph_formats!r}": self.graph_formats is not None,
             "graphbolt=True": self.graphbolt,
             "allow_empty=True": self.allow_empty,
+            f"levels={self.levels!r}": self.levels is not None,
         }
         for option, given in refused.items():
             if given:

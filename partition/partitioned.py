@@ -184,6 +184,28 @@ class PartitionedGraph:
         return ids[inverse(order)] if ids.dtype.kind == "U" or not np.array_equal(ids, order) else None
 
     @property
+    def level_sizes(self) -> tuple[int, ...]:
+        """Numbers of parts by level of a nested partition, coarsest first; none where it has no levels."""
+        made = {} if self.manifest is None else self.manifest.made.get("levels", {})
+        return tuple(int(level["num_parts"]) for level in made.get("of", ()))
+
+    def levels(self, ntype: str | None = None) -> np.ndarray:
+        """The part of each node of a type at each level, (N, L), int64, by partition-order id; coarsest level first.
+
+        A part of a level lies in one part of every coarser level. ``level_sizes`` says how many a level has.
+
+        Raises:
+            ConfigError: the partition has no levels, or the type is unknown.
+        """
+        if not self.level_sizes:
+            raise ConfigError(
+                f"{self.path} has no levels; build it with levels=[8, 64, 512], or partition.refine(path, [8, 64, 512])"
+            )
+        assert self.manifest is not None
+        name = self.ntypes[self.node_type_id(ntype)]
+        return read_tensors(self.path / self.manifest.made["levels"]["file"])[name].astype(np.int64)
+
+    @property
     def symmetric(self) -> bool:
         """Whether the reverse of each edge is among the edges, see ``HeteroGraph``."""
         return self.manifest is not None and self.manifest.made.get("symmetric") is True

@@ -90,7 +90,7 @@ def test_convert(built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     [
         ([], "the following arguments are required: COMMAND"),
         (["bild"], "(did you mean 'build'?)"),
-        (["build", "EDGES", "--out", "OUT"], "required: --parts"),
+        (["build", "EDGES", "--out", "OUT"], "num_parts is missing"),
         (["build", "EDGES", "--parts", "two", "--out", "OUT"], "invalid int value: 'two'"),
         (["build", "EDGES", "--parts", "0", "--out", "OUT"], "num_parts is 0; it must lie in 1 .. 20"),
         (["build", "EDGES", "--parts", "99", "--out", "OUT"], "num_parts is 99; it must lie in 1 .. 20"),
