@@ -184,9 +184,10 @@ def summary(metrics: dict[str, Any]) -> str:
     if rate is not None:
         unit = rate.removesuffix("_per_second")  # tokens of walks, edges of LINE
         loss = f"loss {train['loss']:.4f}, " if train.get("loss") is not None else ""
+        first = f"first rate {train['first_lr']:g}, " if train.get("first_lr") else ""
         lines.append(
             f"{train[unit]:,} {unit} in {train['seconds']:.1f} s ({train[rate]:,} {unit}/s), "
-            f"{loss}peak memory {train['peak_memory_mib']:,} MiB"
+            f"{loss}{first}peak memory {train['peak_memory_mib']:,} MiB"
         )
     if line := REPEATS.get(train.get("repeats")):
         lines.append(line.format(**train))

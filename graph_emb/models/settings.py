@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from graph_emb.core.settings import Count, Number, Settings
 
@@ -100,7 +100,10 @@ class ModelSettings(Settings):
 
     rule: Annotated[RuleName, At("train.rule")] = Field(default="sgd", description="update rule of the tables")
     lr: Annotated[Number | None, At("train.lr")] = Field(
-        default=None, gt=0, le=1e3, description="learning rate; null: the rule's own"
+        default=None,
+        gt=0,
+        le=1e3,
+        description="learning rate; auto or null: the rule's own, of sgd on walks by their number",
     )
     betas: Annotated[tuple[Beta, Beta] | None, At("train.betas")] = Field(
         default=None, description="decay of the moments of the adam and lamb kinds; null: 0.9, 0.999"
@@ -152,6 +155,11 @@ class ModelSettings(Settings):
     compat: Annotated[CompatName | None, At("train.compat")] = Field(
         default=None, description="whose convention of duplicates, clock and eps the rule follows; null: torch"
     )
+
+    @field_validator("lr", mode="before")
+    @classmethod
+    def _auto_is_none(cls, value: Any) -> Any:
+        return None if value == "auto" else value
 
     @property
     def first_lr(self) -> float:

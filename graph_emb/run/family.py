@@ -15,7 +15,7 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.core.imports import resolve
 from graph_emb.formats.embedding_files import Embeddings
-from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramTraining
+from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramConfig, SkipGramTraining
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.inputs import absolute_paths
 from graph_emb.run.parallel import Trainers
@@ -65,13 +65,15 @@ class Family(ABC):
     Args:
         config: The run's configuration.
     Attributes:
-        config: The same with values filled in that follow from others, and absolute paths; the run folder keeps it.
+        config: The same with values filled in that follow from others, after ``train`` also from the data, and absolute
+            paths; the run folder keeps it.
         model: Its model's settings.
     """
 
     def __init__(self, config: RunConfig) -> None:
         model = config.model
-        filled: dict[str, Any] = {"lr": model.first_lr}
+        later = isinstance(model, SkipGramConfig) and model.rate_follows_walks  # when the walks are known
+        filled: dict[str, Any] = {} if later else {"lr": model.first_lr}
         if isinstance(model, SkipGramTraining):
             filled["lr_decay"] = "linear" if model.decays else "none"
         if isinstance(model, PlainWalkConfig) and model.warm_start is not None:

@@ -288,7 +288,9 @@ class _Run:
             folder.check_space(sum(numbers * (TEXT_BYTES if name == "word2vec" else 4) for name in formats))
         with held_interrupts(self.ranks is not None) as pressed:  # the other ranks take part until the rows are here
             trained = self._timed("train", lambda: self._train(folder))
+            self.config = self.family.config  # with what follows from the data
             if folder is not None:
+                folder.write_text(CONFIG, config_text(self.config))
                 self._timed("save", lambda: save_tables(trained.tables, folder.path, self.config.output.formats))
         if pressed():
             trained = replace(trained, interrupted=True)

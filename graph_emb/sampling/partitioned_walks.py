@@ -109,6 +109,11 @@ class PartitionedWalkSampler:
         """The rank that owns each node."""
         return self.graph.layout
 
+    def num_arcs(self) -> int:
+        """Arcs of the whole graph, an undirected edge twice; every rank must call it."""
+        own = np.array([len(self.graph.indices)], np.float64)
+        return int(own[0] if self.group is None else self.group.sum(torch.from_numpy(own), "number of arcs")[0])
+
     def degrees(self) -> np.ndarray:
         """Summed weights of the arcs at each node, shape (N,), float64; every rank must call it."""
         return gathered_degrees(self.graph, self.group)

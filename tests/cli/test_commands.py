@@ -77,7 +77,7 @@ def test_citations_are_ranked_among_the_wrong_targets_of_their_source(
 def test_the_written_configuration_repeats_the_run(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
     train(cli, cliques, "seed=5")
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
-    assert config["train"]["lr"] == 0.025  # the rule's own rate, filled in
+    assert 0.025 <= config["train"]["lr"] <= 0.1  # by the number of walks, filled in
     assert cli("train", "--config", "run/config.yaml", "--out", "again").code == 0
     assert cli("train", "--config", "run/config.yaml", "--out", "other", "seed=6").code == 0
     first, again, other = (load_embeddings(tmp_path / name).weights for name in ("run", "again", "other"))

@@ -93,8 +93,8 @@ class SkipGramConfig(SkipGramTraining):
             0 keeps all.
         tables: 2, a row as token and another as context; 1, one row for both.
         dtype: How rows are stored; the arithmetic is float32. SGD trains those of 16 bits by an optimizer.
-        rule, lr, betas, eps, momentum, weight_decay, compat: The optimizer's; ``lr`` None takes the rule's in
-            ``DEFAULT_LR``, another None the optimizer's own default.
+        rule, lr, betas, eps, momentum, weight_decay, compat: The optimizer's; ``lr`` None takes, for SGD in
+            place, ``rate_of_walks``, else the rule's in ``DEFAULT_LR``; another None the optimizer's own default.
         lr_decay: ``linear`` to zero over the whole training, or ``none``; None: linear for sgd, none otherwise.
         epochs: Passes over the sampler's walks, each with walks of its own.
         block: T, tokens of a walk that are updated together and share negatives.
@@ -113,6 +113,11 @@ class SkipGramConfig(SkipGramTraining):
     """
 
     hidden: ClassVar[tuple[str, ...]] = ("contexts", "typed_negatives")
+
+    @property
+    def rate_follows_walks(self) -> bool:
+        """Whether the first rate is ``rates.rate_of_walks``: of SGD in place where none is given."""
+        return self.lr is None and self.in_place
 
     window: Count = Field(default=10, ge=1, le=10_000, description="largest distance of a context in a walk")
     window_weighting: Literal["linear", "uniform"] = Field(
@@ -168,6 +173,11 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
         """node2vec's return and in-out parameters; 1 and 1 follow the edge weights alone."""
         return 1.0, 1.0
 
+    @property
+    def rate_follows_walks(self) -> bool:
+        """As ``SkipGramConfig``, but for rows that begin with those of a file: they want the low rate throughout."""
+        return super().rate_follows_walks and self.warm_start is None
+
     @model_validator(mode="after")
     def _partial_has_an_effect(self) -> PlainWalkConfig:
         if self.warm_start_partial and self.warm_start is None:
@@ -214,6 +224,7 @@ class Metapath2VecConfig(WalkConfig):
         "evaluate.predictor",
         *(f"dataset.{field}" for field in (*PLAIN_FILES, "download")),
     )
+    rate_follows_walks: ClassVar[bool] = False  # arcs of several types, of which a path takes some
     metapath: str | None = Field(
         default=None, min_length=1, description="node types joined by '-', relations in brackets; null: the data set's"
     )

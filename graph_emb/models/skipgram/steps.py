@@ -34,8 +34,10 @@ from torch import Tensor
 from graph_emb.models.skipgram import kernels as skipgram_kernels
 from graph_emb.models.skipgram.config import STEP_WALKS, SkipGramConfig
 from graph_emb.models.skipgram.model import SkipGram, cut_blocks, distance_ramp, num_blocks
+from graph_emb.models.skipgram.rates import rate_of_walks
 from graph_emb.optimizer import SparseOptimizer
 from graph_emb.sampling.negatives import NegativeKinds, NegativeSampler
+from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.transport.base import Reach, Transport
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -67,10 +69,19 @@ class LinearDecay:
                 group["lr"] = self.at(done)
 
 
-def learning_rate(config: SkipGramConfig, optimizer: SparseOptimizer | None, total_walks: int) -> LinearDecay:
-    """The schedule of the recipe's rule, or of a given optimizer, whose rate falls only if ``lr_decay`` is linear."""
+def learning_rate(
+    config: SkipGramConfig, optimizer: SparseOptimizer | None, sampler: PartitionedWalkSampler
+) -> LinearDecay:
+    """The schedule of the recipe's rule, or of a given optimizer, whose rate falls only if ``lr_decay`` is linear.
+
+    Every rank calls it.
+    """
+    total_walks = config.epochs * sampler.num_walks_per_epoch
     if optimizer is None:
-        return LinearDecay(config.first_lr, total_walks if config.decays else None)
+        first = config.first_lr
+        if config.rate_follows_walks:
+            first = rate_of_walks(total_walks * sampler.walk_length, sampler.num_arcs())
+        return LinearDecay(first, total_walks if config.decays else None)
     return LinearDecay(optimizer.param_groups[0]["lr"], total_walks if config.lr_decay == "linear" else None)
 
 

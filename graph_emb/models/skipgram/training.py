@@ -56,11 +56,13 @@ class SkipGramResult:
         model: The tables.
         history: Lines in the order of time; the last one is that of the end.
         interrupted: Whether Ctrl-C ended the training; the trained rows are kept.
+        first_lr: The learning rate at the start.
     """
 
     model: SkipGram
     history: list[SkipGramProgress] = field(default_factory=list)
     interrupted: bool = False
+    first_lr: float = 0.0
 
     @property
     def embedding(self) -> DistEmbedding:
@@ -134,7 +136,7 @@ def train_skipgram(
     config = model.config
     negatives, keep = _negatives(sampler, config, seed)
     total_walks = config.epochs * sampler.num_walks_per_epoch
-    decay = learning_rate(config, optimizer, total_walks)
+    decay = learning_rate(config, optimizer, sampler)
     first, interrupted = model.embedding.transport.rank == 0 or isinstance(sampler, WalkSampler), False
     import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS; a limit reaches only libraries that are loaded
 
@@ -186,7 +188,7 @@ def train_skipgram(
             log.write(epoch)
         if checkpoints is not None:
             checkpoints.finish()
-    return SkipGramResult(model, log.history, interrupted)
+    return SkipGramResult(model, log.history, interrupted, decay.first)
 
 
 def choose_steps(

@@ -121,6 +121,8 @@ class WalkFamily(PlainFamily):
             node_ids = ranks.group.gather_objects(told, "the ids of the nodes")[0]
         first = first_rows(model, config.seed, node_ids)
         tables, result = fit_skipgram(config, sampler, job, None if share is None else share.policy, init_func=first)
+        self.model = model.model_copy(update={"lr": result.first_lr})
+        self.config = config.model_copy(update={"model": self.model})
         rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
             return Trained({}, result.interrupted)
@@ -255,6 +257,7 @@ def training_metrics(result: SkipGramResult) -> dict[str, Any]:
     seconds = last.seconds if last else 0.0
     return {
         **(last.as_dict() if last else {}),
+        "first_lr": result.first_lr,
         "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
         "parameters": result.model.num_parameters,
     }
