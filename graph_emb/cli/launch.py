@@ -8,14 +8,14 @@ from pathlib import Path
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.terminal import say
-from graph_emb.run.launch.command import PACKAGE, index_of, machines_of, others_started
-from graph_emb.run.launch.plan import Machines, check_processes, read_hosts
+from graph_emb.run.launch.command import PACKAGE, index_of, machines_of, others_started, restarts_of
+from graph_emb.run.launch.plan import Machines, Restarts, check_processes, read_hosts
 from graph_emb.run.launch.watch import log_folder
 
 
 def run(args: argparse.Namespace) -> int:
     """Start this machine's trainers, and by ssh the other machines, and wait for the end."""
-    from graph_emb.run.launch.job import run_host
+    from graph_emb.run.launch.restarts import run_healing
 
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
         others_started(args, machines, own_words, ["--", *words]) as lost,
         log_folder(Path(args.logs), machines.ranks.start) as logs,
     ):
-        run_host(
+        run_healing(
             command,
-            machines.hosts,
-            machines.index,
+            machines,
+            restarts_of(args) or Restarts(),
+            lambda _: command,
             logs=logs.path,
-            port=machines.port,
             threads=args.threads,
             oversubscribe=args.oversubscribe,
             partition=args.partition,

@@ -8,7 +8,16 @@ from typing import Any
 
 from graph_emb.core.errors import ConfigError, nearest
 from graph_emb.core.terminal import Parser, listed
-from graph_emb.run.launch.flags import HOST_INDEX, HOSTS, JOB_FLAGS, OVERSUBSCRIBE, Flags, add_flags, add_placing
+from graph_emb.run.launch.flags import (
+    HOST_INDEX,
+    HOSTS,
+    JOB_FLAGS,
+    OVERSUBSCRIBE,
+    Flags,
+    add_flags,
+    add_placing,
+    add_restarts,
+)
 from partition.cli import COMMANDS as partition_commands
 from partition.cli import add_arguments as add_partition_arguments
 
@@ -149,6 +158,7 @@ def _train(parser: Parser) -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
     parser.add_argument("--seeds", metavar="A,B", help="0,1,2 or 0-9: a run for each below --out, then mean and std")
     add_placing(parser)
+    add_restarts(parser)
     add_flags(parser, TRAIN_FLAGS)
 
 
@@ -162,6 +172,7 @@ def _ship(parser: Parser) -> None:
 
 def _launch(parser: Parser) -> None:
     add_placing(parser)
+    add_restarts(parser)
     parser.add_argument("--trainers", metavar="N", type=int, default=1, help="of each machine; default: %(default)s")
     parser.add_argument("--servers", metavar="N", type=int, default=0, help="of each machine, for kvstore mode")
     parser.add_argument("--partition", metavar="DIR", help="the servers hold its graph, for a script with DistGraph")

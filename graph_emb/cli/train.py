@@ -16,9 +16,18 @@ from graph_emb.core.errors import ConfigError
 from graph_emb.core.imports import paused_collection
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import INTERRUPTED, say, show_progress
-from graph_emb.run.launch.command import PACKAGE, Start, layers_of, machines_of, others_started, starts_job, with_job
+from graph_emb.run.launch.command import (
+    PACKAGE,
+    Start,
+    layers_of,
+    machines_of,
+    others_started,
+    restarts_of,
+    starts_job,
+    with_job,
+)
 from graph_emb.run.launch.flags import PLACING, without
-from graph_emb.run.launch.plan import Machines
+from graph_emb.run.launch.plan import Machines, Restarts
 
 READINGS = ("optimistic", "pessimistic")
 """Of ties, besides the value to report, which the table of several seeds shows."""
@@ -43,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         )
     config = _following(config_of(args))
     machines = _machines(args, config)
+    _restarts(args, config)
     if not args.hosts:
         return _run(args, config)
     with others_started(args, machines, args.argv) as lost:
@@ -127,12 +137,32 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
     """Run this same command as the trainers of this machine and wait for them; their output stays beside the run."""
     start = _start(args, config)
     words = [*without(args.argv, PLACING), *start.counts(config)]
-    return start.run([sys.executable, *PACKAGE, *words], config, out.expanduser(), overwrite=args.overwrite)
+    python = [sys.executable, *PACKAGE]
+
+    def again(machines: Machines) -> list[str]:
+        trainers = sum(host.trainers for host in machines.hosts)
+        resumed = [words[0], "--resume", *without(words[1:], {"--resume": 0})]
+        return [*python, *resumed, *start.counts(config), f"parallel.trainers={trainers}"]
+
+    return start.run([*python, *words], config, out.expanduser(), overwrite=args.overwrite, again=again)
 
 
 def _start(args: argparse.Namespace, config: RunConfig) -> Start:
     lost = args.lost if args.hosts else None
-    return Start(_machines(args, config), bool(args.hosts), show_progress(args), lost)
+    return Start(_machines(args, config), bool(args.hosts), show_progress(args), lost, _restarts(args, config))
+
+
+def _restarts(args: argparse.Namespace, config: RunConfig) -> Restarts | None:
+    restarts = restarts_of(args)
+    if restarts is None:
+        return None
+    if config.parallel.mode == "local":
+        raise ConfigError("--restarts is about several processes; give --trainers or --hosts, or leave it out")
+    if restarts.most and config.checkpoint.every is None:
+        raise ConfigError(
+            f"--restarts {restarts.most} goes on from the last checkpoint, and none is saved; give --checkpoint-every"
+        )
+    return restarts
 
 
 def config_of(args: argparse.Namespace) -> RunConfig:

@@ -17,7 +17,7 @@ from graph_emb.run.launch import job
 from graph_emb.run.launch.command import machines_of
 from graph_emb.run.launch.watch import ProcessFailure
 
-PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False}
+PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False, "restarts": None, "restart_wait": None}
 
 
 @pytest.mark.parametrize("had_logs", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -28,6 +30,7 @@ QUICK = [
     ("collective", "trainer 0", "SIGSTOP"),
     ("kvstore", "server 0", "SIGSTOP"),
 ]
+QUICK_HEALED = ("collective", "trainer 1", "SIGKILL")
 ROLES = {"collective": ["launcher", "trainer 0", "trainer 1"]}
 ROLES["kvstore"] = [*ROLES["collective"], "server 0"]
 CASES = [(mode, role, sign) for mode, roles in ROLES.items() for role in roles for sign in ("SIGKILL", "SIGSTOP")]
@@ -36,12 +39,12 @@ CASES = [(mode, role, sign) for mode, roles in ROLES.items() for role in roles f
 class Job:
     """``graph-emb train`` with two trainers, which train until they are ended; all it may leave lies in a folder."""
 
-    def __init__(self, folder: Path, mode: str) -> None:
+    def __init__(self, folder: Path, mode: str, *words: str) -> None:
         self.folder, self._mode = folder, mode
-        (folder / "tmp").mkdir()
+        (folder / "tmp").mkdir(parents=True)
         (folder / "ring.csv").write_text("".join(f"{node},{(node + 1) % 40}\n" for node in range(40)))
         self.errors = folder / "errors"
-        self.launcher = self._start("train.epochs=1000000")
+        self.launcher = self._start(*(words or ["train.epochs=1000000"]))
         self.processes: dict[str, psutil.Process] = {}
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
@@ -142,3 +145,31 @@ def test_the_job_ends_and_names_the_process(job: Job, role: str, sign: str) -> N
     elif not (job.folder / "run").exists():
         job.again()
     assert job.left() == []
+
+
+HEALING = ["train.epochs=500", "--checkpoint-every", "100", "--restarts", "1"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "role", "sign"), [case for case in CASES if case[1] != "launcher"] if ALL else [QUICK_HEALED]
+)
+def test_a_job_heals_and_ends_as_one_that_was_never_hit(tmp_path: Path, mode: str, role: str, sign: str) -> None:
+    hit, spared = Job(tmp_path / "hit", mode, *HEALING), Job(tmp_path / "spared", mode, *HEALING)
+    try:
+        hit.wait_until_it_trains()
+        until(lambda: any(hit.folder.glob("run-checkpoints/*/manifest.json")), 300, hit)
+        hit.processes[role].send_signal(signal.Signals[sign])
+        assert hit.launcher.wait(LIMIT + 300) == 0, hit.said()
+        assert spared.launcher.wait(LIMIT + 300) == 0, spared.said()
+        assert f"{role} (process" in hit.said()
+        assert "restart 1 of 1 from the last checkpoint" in hit.said()
+        assert "restart" not in spared.said()
+        lines = [(job.folder / "run" / "metrics.jsonl").read_text().splitlines() for job in (hit, spared)]
+        assert [json.loads(one[-1])["tokens"] for one in lines] == [json.loads(lines[1][-1])["tokens"]] * 2
+        if mode == "collective":  # servers apply pushes as they come
+            rows = [np.load(job.folder / "run" / "embeddings.npy") for job in (hit, spared)]
+            np.testing.assert_array_equal(rows[0], rows[1])
+        until(hit.clean, LIMIT, hit)
+    finally:
+        hit.end()
+        spared.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from graph_emb.config import RunConfig, fields_of, parse_override, place_key
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.terminal import BAD_INPUT, WATCHED
 from graph_emb.run.launch.flags import Flags, without
-from graph_emb.run.launch.plan import LOOPBACK, Host, Machines, check_processes, own_index, read_hosts
+from graph_emb.run.launch.plan import LOOPBACK, Host, Machines, Restarts, check_processes, own_index, read_hosts
 from graph_emb.transport.job import job_section
 
 if TYPE_CHECKING:  # it imports torch
@@ -120,6 +121,23 @@ def machines_of(
     return Machines(hosts, index, port)
 
 
+def restarts_of(args: argparse.Namespace) -> Restarts | None:
+    """The restarts that a command line asks for; None: it asks for none.
+
+    Raises:
+        ConfigError: numbers that are none.
+    """
+    if args.restarts is None:
+        if args.restart_wait is not None:
+            raise ConfigError("--restart-wait is about the machines of a restart; give --restarts, or leave it out")
+        return None
+    if args.restarts < 0 or not 0 < (args.restart_wait or 1.0) < math.inf:
+        raise ConfigError(
+            f"--restarts {args.restarts}, --restart-wait {args.restart_wait}: give a number of at least 0, and seconds"
+        )
+    return Restarts(args.restarts) if args.restart_wait is None else Restarts(args.restarts, args.restart_wait)
+
+
 def index_of(args: argparse.Namespace, hosts: Sequence[Host]) -> int:
     """The place of this machine among the hosts."""
     index = args.host_index if args.host_index is not None else own_index(hosts)
@@ -164,23 +182,34 @@ class Start:
         hosts_named: Whether a hosts file names them.
         watched: Whether trainers show progress.
         lost: Tells of a machine whose ssh ended early.
+        restarts: How often a failed job starts again; None: never.
     """
 
     machines: Machines
     hosts_named: bool
     watched: bool = False
     lost: Lost | None = None
+    restarts: Restarts | None = None
 
     def counts(self, config: RunConfig) -> list[str]:
         """Overrides that say to a trainer, which gets no hosts file, what that file says."""
         names = ("mode", "trainers", "servers") if self.hosts_named else ()
         return [f"parallel.{name}={getattr(config.parallel, name)}" for name in names]
 
-    def run(self, command: Sequence[str], config: RunConfig, place: Path, *, overwrite: bool) -> int:
+    def run(
+        self,
+        command: Sequence[str],
+        config: RunConfig,
+        place: Path,
+        *,
+        overwrite: bool,
+        again: Callable[[Machines], Sequence[str]] | None = None,
+    ) -> int:
         """Run a command as the trainers of this machine and wait for them; their output stays beside the run.
 
         Args:
             command: What each trainer runs.
+            again: The command of a restart, by the machines that came; None: ``command``.
             config: What the command trains.
             place: The run folder.
             overwrite: Whether a run that is there may be replaced.
@@ -190,8 +219,8 @@ class Start:
             ConfigError: a taken place, too many processes, or a machine that is about to run something else.
             ProcessFailure: a process failed; all were ended.
         """
-        from graph_emb.run.launch.job import run_host
         from graph_emb.run.launch.meeting import MachinesDifferError
+        from graph_emb.run.launch.restarts import run_healing
         from graph_emb.run.launch.watch import ProcessFailure, log_folder
 
         machines = self.machines
@@ -199,12 +228,12 @@ class Start:
             _check(config, place, overwrite, machines.own)
         with log_folder(place.with_name(f"{place.name}-logs"), machines.ranks.start) as logs:
             try:
-                run_host(
+                run_healing(
                     command,
-                    machines.hosts,
-                    machines.index,
+                    machines,
+                    self.restarts or Restarts(),
+                    again or (lambda _: command),
                     logs=logs.path,
-                    port=machines.port,
                     threads=config.train.threads,
                     environment={WATCHED: "1"} if self.watched else {},
                     oversubscribe=config.parallel.oversubscribe,

@@ -9,7 +9,8 @@ from typing import Any
 OVERSUBSCRIBE = "take more trainers than four times a machine's cores"
 HOSTS = "a line for each machine: address [trainers [servers]]"
 HOST_INDEX = "this machine's line; default: found by address"
-PLACING = {"--hosts": 1, "--host-index": 1, "--port": 1, "--ssh": 0}
+RESTARTS = {"--restarts": 1, "--restart-wait": 1}
+PLACING = {"--hosts": 1, "--host-index": 1, "--port": 1, "--ssh": 0, **RESTARTS}
 """Flags that say where the processes of a job run, and how many words follow each."""
 
 Flags = Mapping[str, tuple[str, Any, str | None, str]]
@@ -44,6 +45,13 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host-index", metavar="I", type=int, help=HOST_INDEX)
     parser.add_argument("--port", type=int, help="of the first machine, open to the others; one machine: a free one")
     parser.add_argument("--ssh", action="store_true", help="start the other machines too, in this folder, by ssh")
+
+
+def add_restarts(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``RESTARTS``."""
+    parser.add_argument("--restarts", metavar="N", type=int, help="start a failed job again, N times; default: 0")
+    wait = "seconds for the machines of a restart to come; it goes on with those that do; default: 60"
+    parser.add_argument("--restart-wait", metavar="S", type=float, help=wait)
 
 
 def without(words: Sequence[str], flags: Mapping[str, int]) -> list[str]:

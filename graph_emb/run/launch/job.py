@@ -18,12 +18,15 @@ from graph_emb.core.left_behind import left_in_shared_memory
 from graph_emb.core.storage import replace_text
 from graph_emb.core.terminal import postponed_interrupts
 from graph_emb.run.launch import plan, watch
-from graph_emb.run.launch.meeting import Facts, Lost, met, never
+from graph_emb.run.launch.meeting import TOGETHER, Facts, Lost, met, never
 from graph_emb.run.launch.plan import LOOPBACK, Host, Machines
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token
 
 log = logging.getLogger("graph_emb.launch")
 
+Again = Callable[[Machines, int], Sequence[str]]
+RESTART = "TORCHELASTIC_RESTART_COUNT"
+"""How often the job was started again, as torchrun says it to its processes."""
 PORT = 29_417
 """Where the first machine's launcher listens when several machines take part and no port is given."""
 
@@ -59,6 +62,9 @@ def run_host(
     partition: str | Path | None = None,
     facts: Facts = dict,
     lost: Lost = never,
+    within: float = TOGETHER,
+    restart: int = 0,
+    again: Again | None = None,
 ) -> None:
     """Run this machine's share of a job and return when all machines have ended theirs.
 
@@ -75,7 +81,8 @@ def run_host(
         environment: Further variables of every trainer.
         oversubscribe: Take more than four trainers or servers for each core.
         partition: Folder of a partition whose graph the servers hold, a part a machine, for DGL's ``DistGraph``.
-        facts, lost: As in ``met``.
+        facts, lost, within, restart: As in ``met``.
+        again: The command of a restart, by the machines that came and its number.
     Raises:
         ConfigError: the port cannot be had, several machines have no token in common, or a machine differs from the
             first one, has too many processes, or another number of parts.
@@ -96,8 +103,11 @@ def run_host(
 
     cores = os.cpu_count() or 1
     per_trainer = threads or max(1, cores // hosts[index].trainers)
-    with met(machines, own_facts, lost) as meeting:
-        variables = {**(environment or {}), TOKEN_VARIABLE: meeting.token}
+    with met(machines, own_facts, lost, within, restart) as meeting:
+        if meeting.restart and again is not None:
+            machines = machines.only(meeting.present)
+            hosts, index, command = machines.hosts, machines.index, again(machines, meeting.restart)
+        variables = {**(environment or {}), TOKEN_VARIABLE: meeting.token, RESTART: str(meeting.restart)}
         processes = []
         if hosts[index].servers:
             for path in left_in_shared_memory(remove=True):
@@ -108,7 +118,11 @@ def run_host(
             serving = {**variables, **_modules_of(command)}
             processes = plan.servers(hosts, index, hosts_file, logs, per_server, serving, part_config)
         processes += plan.trainers(command, hosts, index, meeting.port, logs, per_trainer, variables)
-        watch.run(processes, stop=meeting.failure)
+        try:
+            watch.run(processes, stop=meeting.failure)
+        except watch.ProcessFailure as failure:
+            failure.final = failure.final or meeting.final
+            raise
 
 
 def _part_config(folder: str | Path, hosts: Sequence[Host]) -> Path:

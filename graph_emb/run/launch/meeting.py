@@ -26,7 +26,8 @@ from graph_emb.run.launch.plan import Machines
 from graph_emb.run.machine import versions
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token, token_or_environment, token_proof
 
-TOGETHER = timedelta(seconds=300)
+TOGETHER = 300.0
+"""Seconds until a machine that has not come is an error."""
 LAST_WORD = timedelta(seconds=15)
 LISTEN, SILENCE, TELL = 0.2, 15.0, 5.0
 """Seconds between two looks at the store, until its silence is an error, and for a last message to it."""
@@ -49,7 +50,9 @@ def never() -> str | None:
 
 
 @contextmanager
-def met(machines: Machines, facts: Facts, lost: Lost = never) -> Iterator[Meeting]:
+def met(
+    machines: Machines, facts: Facts, lost: Lost = never, within: float = TOGETHER, restart: int = 0
+) -> Iterator[Meeting]:
     """The meeting of a job from the moment on at which all machines are about to run the same.
 
     Args:
@@ -57,6 +60,9 @@ def met(machines: Machines, facts: Facts, lost: Lost = never) -> Iterator[Meetin
         facts: Asked for what has to be equal, by name, and for ``TOLD``. Versions and the hosts are added. What it
             raises is told to all machines, each of which ends with it.
         lost: Asked while machines are missing; a text says why one will not come.
+        within: Seconds in which the machines have to come.
+        restart: How often the job was started again. A restart goes on with those that came, the first one among them;
+            the others are not ``Meeting.present``.
     Raises:
         ConfigError: no port or no token in common; or, a MachinesDifferError and the same on all machines, one differs
             from the first or cannot take part.
@@ -72,7 +78,7 @@ def met(machines: Machines, facts: Facts, lost: Lost = never) -> Iterator[Meetin
         if alone:
             raise
         own = {ERROR: one_line(error, "use fewer processes")}
-    meeting = Meeting(machines, token)
+    meeting = Meeting(machines, token, within, restart)
     try:
         meeting.agree(own, lost)
     except MachinesDifferError:
@@ -84,7 +90,7 @@ def met(machines: Machines, facts: Facts, lost: Lost = never) -> Iterator[Meetin
     try:
         yield meeting
     except BaseException as error:
-        meeting.leave(failed=str(error) or type(error).__name__)
+        meeting.leave(failed=str(error) or type(error).__name__, final=getattr(error, "final", True))
         raise
     meeting.leave()
 
@@ -113,22 +119,29 @@ class Meeting:
     Args:
         machines: All of them and this one's place.
         token: The job's; what the machines say of themselves is signed with it.
+        within, restart: As in ``met``.
     Attributes:
         port: Where the store listens, on the first machine's address alone.
         told: The ``TOLD`` of the first machine, once they agree.
+        present, restart: The places of the machines that take part, and how often the job was started again, once they
+            agree; the first one says it.
+        final: Whether the failure of another machine would happen again.
     Raises:
         PeerError: the port cannot be had, or no launcher came to the first machine in time.
     """
 
-    def __init__(self, machines: Machines, token: str) -> None:
+    def __init__(self, machines: Machines, token: str, within: float = TOGETHER, restart: int = 0) -> None:
         self._machines, self.token, self.told = machines, token, ""
+        self._within, self.restart = within, restart
+        self.present, self.final = list(range(len(machines.hosts))), False
         self._store: Any
-        self._name, self._store = _store(machines)
+        self._name, self._store = _store(machines, within)
         self.port = self._store.port
         self._others = [number for number in range(len(machines.hosts)) if number != machines.index]
         self._reason: str | None = None
         self._heard = time.monotonic()
         self._own: str | None = None
+        self._chosen: str | None = None  # who takes part, as the first machine says it
         self._facts: dict[int, str] = {}
         self._over = threading.Event()
         self._listening = threading.Thread(target=self._listen, daemon=True)
@@ -145,23 +158,36 @@ class Meeting:
             {name: value if isinstance(value, str) else repr(value) for name, value in facts.items()}
         )
         self._await(lost)
-        found = {number: self._read(number, text) for number, text in sorted(self._facts.items())}
+        found = {number: self._read(number, self._facts[number]) for number in self.present}
         _compare(found, [host.address for host in self._machines.hosts])
         self.told = found[0].get(TOLD, "")
 
     def _await(self, lost: Lost) -> None:
-        deadline = time.monotonic() + TOGETHER.total_seconds()
-        while len(self._facts) < len(self._machines.hosts):
-            reason = self.failure() or lost()
-            if time.monotonic() > deadline:
+        """Wait for the machines, of a restart those that come in time; the first one says who they are."""
+        own, deadline = self._machines.index, time.monotonic() + self._within
+        while self._chosen is None:
+            reason = self.failure() or (None if self.restart else lost())
+            late, complete = time.monotonic() > deadline, len(self._facts) == len(self._machines.hosts)
+            if own == 0 and (complete or (late and self.restart and own in self._facts)):
+                self._chosen = json.dumps([sorted(self._facts), self.restart])
+                break
+            if late and not complete and not (self.restart and time.monotonic() < deadline + SILENCE):
                 absent = [host.address for n, host in enumerate(self._machines.hosts) if n not in self._facts]
-                reason = (
+                reason = reason or (
                     f"host {', '.join(absent)} did not come to {self._machines.hosts[0].address}:{self.port} within "
-                    f"{TOGETHER.total_seconds():g} s; start the same command there, and see that the port is open"
+                    f"{self._within:g} s; start the same command there, and see that the port is open"
                 )
             if reason:
                 raise PeerError(reason)
             time.sleep(LISTEN / 4)
+        self.present, self.restart = json.loads(self._chosen)
+        while not set(self.present) <= self._facts.keys():  # heard before the last of them
+            if reason := self.failure():
+                raise PeerError(reason)
+            time.sleep(LISTEN / 4)
+        if own not in self.present:
+            raise PeerError("the others have gone on without this machine, which came too late")
+        self._others = [number for number in self.present if number != own]
 
     def _read(self, number: int, text: str) -> dict[str, str]:
         """What a machine says of itself."""
@@ -184,7 +210,7 @@ class Meeting:
 
     def _listen(self) -> None:
         store, hosts, own = self._store, self._machines.hosts, self._machines.index
-        said = first_left = False
+        said = first_left = chosen = False
         while not self._over.wait(LISTEN):
             try:
                 if self._own is not None and not said:
@@ -193,10 +219,16 @@ class Meeting:
                 for number in range(len(hosts)):
                     if number not in self._facts and store.check([f"facts/{number}"]):
                         self._facts[number] = store.get(f"facts/{number}").decode()
+                if own == 0 and self._chosen is not None and not chosen:
+                    store.set("present", self._chosen)
+                    chosen = True
+                elif own and self._chosen is None and store.check(["present"]):
+                    self._chosen = store.get("present").decode()
                 first_left = first_left or store.check(["left/0"])
                 failed = [number for number in self._others if store.check([f"failed/{number}"])]
                 if failed:
                     text = store.get(f"failed/{failed[0]}").decode()
+                    self.final = store.check([f"final/{failed[0]}"])
                     self._reason = f"host {hosts[failed[0]].address}: {text}"
                     return
             except RuntimeError:
@@ -205,13 +237,13 @@ class Meeting:
                     return
             self._heard = time.monotonic()
 
-    def leave(self, failed: str | None = None) -> None:
+    def leave(self, failed: str | None = None, final: bool = True) -> None:
         """Tell the others. The first machine holds the store until they have heard, for LAST_WORD at most."""
         self._over.set()
         if not self._others:
             self._store = None
             return
-        telling = threading.Thread(target=self._tell, args=(failed,), daemon=True)
+        telling = threading.Thread(target=self._tell, args=(failed, final), daemon=True)
         telling.start()
         telling.join(LAST_WORD.total_seconds() if self._machines.index == 0 else TELL)
         self._listening.join(TELL)
@@ -219,9 +251,13 @@ class Meeting:
         if self._machines.index:
             _over.add(self._name)
 
-    def _tell(self, failed: str | None) -> None:
+    def _tell(self, failed: str | None, final: bool) -> None:
         store = self._store
         with contextlib.suppress(RuntimeError):  # the store is gone, or a launcher never answers: none is left to tell
+            if self._machines.index == 0 and self._chosen is not None:  # the listener may not have come to it
+                store.set("present", self._chosen)
+            if failed is not None and final:
+                store.set(f"final/{self._machines.index}", "")
             if failed is not None:
                 store.set(f"failed/{self._machines.index}", failed)
             store.set(f"left/{self._machines.index}", "")
@@ -229,11 +265,11 @@ class Meeting:
                 store.wait([f"left/{number}" for number in self._others], LAST_WORD)
 
 
-def _store(machines: Machines) -> tuple[str, Any]:
+def _store(machines: Machines, within: float) -> tuple[str, Any]:
     """The name of a job and its store, whose server is the first machine's launcher."""
     from torch.distributed import TCPStore
 
-    address, port = machines.hosts[0].address, machines.port
+    address, port, patience = machines.hosts[0].address, machines.port, timedelta(seconds=within)
     if machines.index == 0:
         try:
             server = socket.create_server((address, port), backlog=1024)
@@ -242,15 +278,15 @@ def _store(machines: Machines) -> tuple[str, Any]:
         port = server.getsockname()[1]
         listening = server.detach()
         store = TCPStore(
-            address, port, is_master=True, wait_for_workers=False, timeout=TOGETHER, master_listen_fd=listening
+            address, port, is_master=True, wait_for_workers=False, timeout=patience, master_listen_fd=listening
         )
         store.set(_JOB, name := secrets.token_hex(16))
         return name, store
-    deadline = time.monotonic() + TOGETHER.total_seconds()
+    deadline = time.monotonic() + within
     while True:
-        said = f"nothing but a job that has ended for {TOGETHER.total_seconds():g} s"
+        said = f"nothing but a job that has ended for {within:g} s"
         try:
-            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=TOGETHER)
+            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=patience)
             name = store.get(_JOB).decode()
             if name not in _over:
                 return name, store

@@ -184,12 +184,29 @@ class Machines:
         first = sum(host.trainers for host in self.hosts[: self.index])
         return range(first, first + self.own.trainers)
 
+    def only(self, places: Sequence[int]) -> Machines:
+        """The machines at these places, this one among them."""
+        return Machines([self.hosts[place] for place in places], list(places).index(self.index), self.port)
+
     def parts(self, num_parts: int) -> list[int]:
         """The parts of a partition that this machine's trainers take; see ``graph_emb.transport.lockstep.layout``."""
         world = sum(host.trainers for host in self.hosts)
         if world < num_parts:
             return [part for part in range(num_parts) if part * world // num_parts in self.ranks]
         return sorted({rank * num_parts // world for rank in self.ranks})
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """How often a failed job starts again.
+
+    Attributes:
+        most: Restarts of the whole job; 0: a failure ends it.
+        wait: Seconds in which the machines of a restart have to come; it goes on with those that do.
+    """
+
+    most: int = 0
+    wait: float = 60.0
 
 
 def read_hosts(path: str | Path, trainers: int | None, servers: int, total: int | None = None) -> list[Host]:

@@ -21,7 +21,7 @@ import psutil
 
 from graph_emb.core.errors import PeerError
 from graph_emb.core.left_behind import shared_names_of
-from graph_emb.core.terminal import INTERRUPTED, postponed_interrupts, raising
+from graph_emb.core.terminal import BAD_INPUT, INTERRUPTED, postponed_interrupts, raising
 from graph_emb.run.launch.plan import Process
 
 GRACE = 10.0
@@ -39,12 +39,14 @@ class ProcessFailure(PeerError):
     Attributes:
         exit_code: Its exit code; 128 + the signal where one killed or stopped it.
         process: Its name, such as ``"trainer 1"``; empty where another machine failed.
+        final: Whether the same would happen again: its input was refused, here or on the other machine.
     """
 
     def __init__(self, message: str, exit_code: int, process: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.process = process
+        self.final = exit_code == BAD_INPUT
 
 
 class _Terminated(KeyboardInterrupt):

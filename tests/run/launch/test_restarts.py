@@ -1,0 +1,124 @@
+"""Jobs that heal. Two machines are this one, under other addresses."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from graph_emb.core.errors import PeerError
+from graph_emb.run.launch.meeting import met
+from graph_emb.run.launch.plan import LOOPBACK, Host, Machines, Restarts
+from graph_emb.run.launch.restarts import run_healing
+from graph_emb.run.launch.watch import ProcessFailure
+from graph_emb.transport.guard import new_token
+from graph_emb.transport.kvstore.layout import free_ports
+
+HOSTS = [Host("127.0.0.1", 1), Host("127.0.0.2", 2)]
+FAILS = """
+import os, pathlib, signal, sys, time
+rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+pathlib.Path(sys.argv[1], f"{restart}-{rank}").write_text(f"{os.environ['WORLD_SIZE']} {sys.argv[2:]}")
+if restart in ("0", "1"):
+    if rank == "1":
+        os.kill(os.getpid(), signal.SIGKILL) if sys.argv[2] != "refuses" else sys.exit(2)
+    time.sleep(1000)  # the others wait for it
+"""
+
+
+@pytest.fixture(autouse=True)
+def _common_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPH_EMB_TOKEN", new_token())
+
+
+def heal(tmp_path: Path, most: int, word: str, machines: Machines | None = None) -> None:
+    command = [sys.executable, "-c", FAILS, str(tmp_path), word]
+    machines = machines or Machines([Host(LOOPBACK, 2)])
+    logs = tmp_path / f"logs-{machines.index}"
+    run_healing(
+        command, machines, Restarts(most, 60.0), lambda _: [*command, "resumed"], logs=logs, threads=1
+    )  # fmt: skip
+
+
+def test_a_job_starts_again_with_the_other_command_until_it_ends_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heal(tmp_path, 3, "first")
+    assert (tmp_path / "0-1").read_text() == "2 ['first']"
+    for rank in range(2):
+        assert (tmp_path / f"2-{rank}").read_text() == "2 ['first', 'resumed']"
+    assert not (tmp_path / "3-0").exists()
+    said = capsys.readouterr().err
+    assert "trainer 1 (process" in said
+    assert "restart 2 of 3 from the last checkpoint" in said
+    assert (tmp_path / "logs-0" / "restart-2" / "trainer-0.log").exists()
+
+
+def test_the_last_failure_ends_the_job(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailure, match=r"trainer 1 .* was killed by SIGKILL"):
+        heal(tmp_path, 1, "first")
+    assert (tmp_path / "1-1").exists()
+    assert not (tmp_path / "2-1").exists()
+
+
+def test_an_input_that_was_refused_starts_nothing_again(tmp_path: Path) -> None:
+    with pytest.raises(ProcessFailure, match="ended with exit code 2"):
+        heal(tmp_path, 3, "refuses")
+    assert not (tmp_path / "1-1").exists()
+
+
+def on_two_hosts(tmp_path: Path, word: str) -> list[BaseException | None]:
+    port, ended = free_ports(1), [None, None]  # type: ignore[var-annotated]
+
+    def launch(index: int) -> None:
+        try:
+            heal(tmp_path, 2, word, Machines(HOSTS, index, port))
+        except BaseException as error:
+            ended[index] = error  # type: ignore[call-overload]
+
+    threads = [threading.Thread(target=launch, args=(index,), daemon=True) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    return ended
+
+
+def test_two_machines_meet_again(tmp_path: Path) -> None:
+    assert on_two_hosts(tmp_path, "first") == [None, None]
+    assert (tmp_path / "2-0").read_text() == (tmp_path / "2-2").read_text() == "3 ['first', 'resumed']"
+
+
+def test_a_machine_hears_that_the_other_one_refuses_for_good(tmp_path: Path) -> None:
+    first, second = on_two_hosts(tmp_path, "refuses")
+    assert "host 127.0.0.2: trainer 1" in str(first)
+    assert "ended with exit code 2" in str(second)
+    assert not list(tmp_path.glob("1-*"))
+
+
+def test_a_restart_goes_on_without_a_machine_that_does_not_come() -> None:
+    with met(Machines(HOSTS, 0, free_ports(1)), dict, within=1.0, restart=1) as meeting:
+        assert (meeting.present, meeting.restart) == ([0], 1)
+    assert Machines(HOSTS, 1).only([1]).ranks == range(2)
+    with (
+        pytest.raises(PeerError, match=r"host 127\.0\.0\.2 did not come"),
+        met(Machines(HOSTS, 0, free_ports(1)), dict, within=1.0),
+    ):
+        pass
+
+
+def test_a_replacement_learns_that_the_job_is_a_restart() -> None:
+    port, heard = free_ports(1), {}
+
+    def launch(index: int, restart: int) -> None:
+        with met(Machines(HOSTS, index, port), dict, within=60.0, restart=restart) as meeting:
+            heard[index] = (meeting.present, meeting.restart)
+
+    first = threading.Thread(target=launch, args=(0, 2), daemon=True)
+    first.start()
+    launch(1, 0)
+    first.join(60)
+    assert heard == {0: ([0, 1], 2), 1: ([0, 1], 2)}
