@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graph_emb.checkpoint.export import export_checkpoint
     from graph_emb.checkpoint.loading import load_checkpoint
     from graph_emb.checkpoint.saving import save_checkpoint
+    from graph_emb.composed import ComposedEmbedding
     from graph_emb.embedding import DistEmbedding, lookup
     from graph_emb.estimators import (
         LINE,
@@ -74,6 +75,7 @@ _HOMES = {
     "graph_emb.checkpoint.export": ("export_checkpoint",),
     "graph_emb.checkpoint.loading": ("load_checkpoint",),
     "graph_emb.checkpoint.saving": ("save_checkpoint",),
+    "graph_emb.composed": ("ComposedEmbedding",),
     "graph_emb.embedding": ("DistEmbedding", "lookup"),
     "graph_emb.estimators": (
         "ComplEx",
@@ -133,6 +135,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "CompatError",
     "ComplEx",
+    "ComposedEmbedding",
     "ConfigError",
     "DataError",
     "DeepWalk",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, unknown_name
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.apply import Merge, check_gradient, check_merge
@@ -398,7 +399,8 @@ def clip_grad_norm_(
         [0.3, 0.4]
     """
     check_merge(merge)
-    given = [parameters] if isinstance(parameters, (DistEmbedding, Tensor)) else list(parameters)
+    one = isinstance(parameters, (DistEmbedding, ComposedEmbedding, Tensor))
+    given = expanded([parameters] if one else parameters)
     tables = [one for one in given if isinstance(one, DistEmbedding)]
     dense = [one for one in given if isinstance(one, Tensor)]
     if len(tables) + len(dense) < len(given):

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
 
@@ -26,7 +27,9 @@ def groups_of(params: Any) -> list[dict[str, Any]]:
         own = group.pop("params", None)
         if isinstance(own, (DistEmbedding, Tensor)):
             own = [own]
-        tables = list(own) if isinstance(own, Iterable) else []  # a generator can be looked through only once
+        if isinstance(own, ComposedEmbedding):
+            own = own.tables
+        tables = expanded(own) if isinstance(own, Iterable) else []  # a generator can be looked through only once
         if not tables or not all(isinstance(table, DistEmbedding) for table in tables):
             raise ConfigError(f"params holds {entry!r:.80}; sparse optimizers train DistEmbedding tables only")
         found.append({"params": tables, **group})

@@ -23,6 +23,7 @@ LAYERS = [
         "open_tables",
         "gradient_trace",
         "dgl_names",
+        "composed",
         "embedding",
         "growing_embedding",
         "node_embedding",

@@ -30,6 +30,7 @@ from graph_emb.checkpoint.row_files import (
 )
 from graph_emb.checkpoint.saving import common_transport, wait_for_running
 from graph_emb.checkpoint.snapshot import DenseObjects, Restorer, state_dtypes, trained_by
+from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, unknown_name
 from graph_emb.core.json_codec import decode
 from graph_emb.embedding import DistEmbedding
@@ -59,7 +60,7 @@ class LoadedCheckpoint:
 def load_checkpoint(
     path: str | Path,
     *,
-    tables: Sequence[DistEmbedding],
+    tables: Sequence[DistEmbedding | ComposedEmbedding],
     optimizers: Sequence[SparseOptimizer] = (),
     model: nn.Module | None = None,
     torch_optimizers: Sequence[optim.Optimizer] = (),
@@ -105,6 +106,7 @@ def load_checkpoint(
         ("table 'node': 3 rows of weight",)
     """
     wait_for_running()
+    tables = expanded(tables)
     transport = common_transport(tables)
     transport.flush()
     transport.barrier()

@@ -14,6 +14,7 @@ from torch import nn, optim
 
 from graph_emb.checkpoint.manifest import Best, Retention, pending_checkpoint
 from graph_emb.checkpoint.snapshot import DenseObjects, Snapshot, finish, part_file, take, write_part
+from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
@@ -141,7 +142,7 @@ _running: PendingCheckpoint | None = None
 def save_checkpoint(
     path: str | Path,
     *,
-    tables: Sequence[DistEmbedding],
+    tables: Sequence[DistEmbedding | ComposedEmbedding],
     optimizers: Sequence[SparseOptimizer] = (),
     step: int = 0,
     model: nn.Module | None = None,
@@ -197,6 +198,7 @@ def save_checkpoint(
     """
     global _running
     place = Path(os.path.abspath(Path(path).expanduser()))
+    tables = expanded(tables)
     transport = common_transport(tables)
     wait_for_running()
     transport.flush()

@@ -352,3 +352,25 @@ def initializer_for(
     """``as_initializer`` of a table with this shape, name and original ids."""
     made = as_initializer(init_func)
     return made.for_table(num_rows, dim, table, original_ids) if isinstance(made, TableInitializer) else made
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """First values of one of several tables whose rows are summed: those of other ids, times a factor.
+
+    Args:
+        base: What gives the values; a function of ids.
+        factor: 1 / sqrt(number of rows in a sum) keeps the norm of the sum that of one row.
+        stream: Number of the table among them: tables of one seed begin with other values.
+    """
+
+    base: Initializer
+    factor: float
+    stream: int = 0
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        self.fill_at_(weight, np.arange(first_id, first_id + len(weight), dtype=np.int64))
+
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        _fill_at_(self.base, weight, ids + (self.stream << 40))
+        weight.mul_(self.factor)

@@ -1,0 +1,341 @@
+"""``ComposedEmbedding``: rows that are sums of few shared rows, those of a node's parts and of its hashes.
+
+    row of a node = row of its part at level 1 + ... + row of its part at level L        position
+                  + weight_1 * row of bucket_1(node) + ... + weight_h * row of bucket_h(node)     hash
+
+Position-based hash embeddings: Kalantzi and Karypis, arXiv 2109.00101; hash embeddings: Svenstrup et al., NeurIPS 2017;
+quotient and remainder: Shi et al., KDD 2020. Each level is an ordinary table, and so are the buckets and the weights:
+modes, rules, checkpoints and merge order are theirs.
+Legend: N nodes, L levels, h hashes, D width, B asked ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.core.compiled import GOLDEN, mix64
+from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
+from graph_emb.embedding import DistEmbedding, lookup
+from graph_emb.graph.original_ids import OriginalIds, as_original_ids
+from graph_emb.graph.partition_book import Ids, as_ids, check_ids
+from graph_emb.open_tables import next_name
+from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
+from graph_emb.transport import runtime
+
+KINDS = ("position-hash", "position", "hash", "quotient-remainder", "full")
+ROWS_AT_ONCE = 1 << 16
+
+
+class ComposedEmbedding:
+    """A table of N rows that keeps far fewer: each is a sum of rows that nodes share.
+
+    ``emb(ids)`` returns rows that autograd follows, as of a ``DistEmbedding``; a sparse optimizer takes it in the place
+    of one and trains ``emb.tables``. Nothing of N x D is ever made.
+
+    Args:
+        levels: The part of each node at each level, (N, L) integers, coarsest first: ``parts.levels()`` of a nested
+            partition, or any. For kinds without levels N alone does.
+        embedding_dim: D.
+        kind: ``"position"``: rows of the parts; ``"hash"``: weighted rows of hashes; ``"position-hash"``: both;
+            ``"quotient-remainder"``: the rows of id // num_buckets and id % num_buckets; ``"full"``: a row for each
+            node, the table to compare with.
+        num_hashes: h.
+        num_buckets: Rows that the hashes share.
+        name: Of the table, and the stem of its tables' names; None counts, as of ``DistEmbedding``.
+        init_func: An initializer whose values depend on ids, as for ``DistEmbedding``; None: ``Uniform(seed=seed)``.
+            First values are divided by sqrt(L + h), so that sums have the norm of one row.
+        part_policy: Who owns which node: of the hashes' weights, which are the nodes' own, and of ``"full"``.
+        level_sizes: Rows of each level; None: the largest part of each and one more.
+        scope: ``"all"``: a node hashes into all buckets; ``"part"``: into those of its part of the coarsest level.
+        seed: Of the hashes, and of first values where ``init_func`` is None.
+        dtype, device, original_ids: As of ``DistEmbedding``. Hashes are of original ids, whatever the partition.
+    Attributes:
+        tables: The tables that are trained.
+    Raises:
+        ConfigError: an unknown kind, levels that are negative or not nested, or numbers below 1.
+        ShapeError: levels are no integers of two dimensions.
+        PartitionError: levels and policy are of different numbers of nodes.
+    Example:
+        >>> emb = ge.ComposedEmbedding(torch.tensor([[0, 0], [0, 1], [1, 2]]), 4, kind="position")
+        >>> opt = ge.SparseSGD([emb], lr=0.1)
+        >>> rows = emb(torch.tensor([0, 2]))
+        >>> rows.shape, emb.num_parameters  # two parts and three parts, of four numbers each
+        (torch.Size([2, 4]), 20)
+        >>> rows.sum().backward()
+        >>> opt.step()
+    """
+
+    def __init__(
+        self,
+        levels: Tensor | np.ndarray | int,
+        embedding_dim: int,
+        kind: str = "position-hash",
+        *,
+        num_hashes: int = 2,
+        num_buckets: int = 4096,
+        name: str | None = None,
+        init_func: Any = None,
+        part_policy: Any = None,
+        level_sizes: Sequence[int] | None = None,
+        scope: str = "all",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        original_ids: OriginalIds | Tensor | np.ndarray | None = None,
+    ) -> None:
+        if kind not in KINDS:
+            raise unknown_name("kind of a composed table", kind, KINDS)
+        if scope not in ("all", "part"):
+            raise unknown_name("scope of the hashes", scope, ("all", "part"))
+        self._name = name = next_name(runtime.current()) if name is None else name
+        self.kind, self._dim, self._seed, self._scope = kind, embedding_dim, seed, scope
+        placed, hashed = kind.startswith("position"), kind.endswith("hash")
+        for what, number in (("num_hashes", num_hashes), ("num_buckets", num_buckets)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ConfigError(f"table {name!r}: {what} is {number!r}; it must be an integer of at least 1")
+        self.num_hashes, self.num_buckets = (num_hashes if hashed else 0), num_buckets
+        if isinstance(levels, int):
+            if placed or scope == "part":
+                raise ConfigError(f"table {name!r}: kind {kind!r} needs the levels of a partition, not {levels} nodes")
+            levels = np.empty((levels, 0), np.int64)
+        self._levels = _checked_levels(name, levels)
+        if not placed and scope == "all":
+            self._levels = self._levels[:, :0]
+        self._num_rows = len(self._levels)
+        rows = getattr(getattr(part_policy, "book", None), "num_rows", self._num_rows)
+        if rows != self._num_rows:
+            raise PartitionError(
+                f"table {name!r}: levels of {self._num_rows} nodes, part_policy of {rows}; are they of one graph?"
+            )
+        sizes = _sizes_of(name, self._levels, level_sizes) if self._levels.shape[1] else ()
+        if scope == "part" and num_buckets < sizes[0]:
+            raise ConfigError(f"table {name!r}: {num_buckets} buckets for {sizes[0]} parts; give each at least one")
+        self._buckets_of_part = num_buckets // sizes[0] if scope == "part" else num_buckets
+        found = as_original_ids(original_ids, part_policy, self._num_rows, name)
+        hashes = hashed or kind == "quotient-remainder"
+        self._original = found.of(0, self._num_rows) if found is not None and hashes else None
+        base: Any = as_initializer(Uniform(seed=seed) if init_func is None else init_func)
+        if not hasattr(base, "fill_at_") or isinstance(base, FromArray):
+            raise ConfigError(
+                f"table {name!r}: init_func {init_func!r:.60} has a row for each node; shared rows need values that "
+                "depend on ids, such as ge.initializers.Uniform"
+            )
+        one_row: dict[str, Any] = {"dtype": dtype, "device": device}
+        if kind == "full":
+            own = {"part_policy": part_policy, "original_ids": original_ids}
+            self._positions = [DistEmbedding(self._num_rows, embedding_dim, f"{name}.full", base, **own, **one_row)]
+            self._columns = [None]
+        elif kind == "quotient-remainder":
+            counts = (-(-self._num_rows // num_buckets), min(num_buckets, self._num_rows))
+            parts = (f"{name}.quotient", f"{name}.remainder")
+            self._positions = [
+                DistEmbedding(count, embedding_dim, part, Scaled(base, 2**-0.5, place), **one_row)
+                for place, (part, count) in enumerate(zip(parts, counts, strict=True))
+            ]
+        else:
+            factor = (len(sizes) * placed + self.num_hashes) ** -0.5
+            digest = _digest(self._levels, found) if placed else ""
+            self._positions = [
+                DistEmbedding(
+                    size, embedding_dim, f"{name}.{digest}.level{place}", Scaled(base, factor, place), **one_row
+                )
+                for place, size in enumerate(sizes if placed else ())
+            ]
+        self.tables = list(self._positions)
+        self._buckets = self._weights = None
+        if hashed:
+            init = Scaled(base, factor, len(sizes) + 1)
+            self._buckets = DistEmbedding(num_buckets, embedding_dim, f"{name}.buckets", init, **one_row)
+            own = {"part_policy": part_policy, "original_ids": original_ids}
+            self._weights = DistEmbedding(self._num_rows, num_hashes, f"{name}.weights", Zeros(), **own, **one_row)
+            self.tables += [self._buckets, self._weights]
+
+    def __call__(self, idx: Ids, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> Tensor:
+        """Rows of ids in request order, shape ``idx.shape + (D,)``; arguments and errors as of ``DistEmbedding``."""
+        ids = check_ids(as_ids(idx), self._num_rows, self._name)
+        flat = ids.flatten()
+        asked: list[tuple[DistEmbedding, Ids]] = list(zip(self._positions, self._places(flat), strict=True))
+        if self._weights is not None:
+            asked.append((self._weights, flat))
+        pulled = lookup(asked, device, dtype)
+        total: Tensor | None = None
+        if self._weights is not None:
+            assert self._buckets is not None
+            # a node's weights begin at 1; the table keeps how far they are from it
+            weights = 1 + pulled.pop()
+            total = self._buckets.bag(
+                self.buckets_of(flat), mode="sum", per_sample_weights=weights.to(self.dtype), device=device, dtype=dtype
+            )
+        for rows in pulled:
+            total = rows if total is None else total + rows
+        assert total is not None
+        return total.view(*ids.shape, self._dim)
+
+    forward = __call__
+
+    def _places(self, ids: Tensor) -> list[Tensor]:
+        """The row of each position table that each id takes, (B,) each."""
+        if self.kind == "full":
+            return [ids]
+        if self.kind == "quotient-remainder":
+            own = torch.from_numpy(self._keys(ids))
+            return [own // self.num_buckets, own % self.num_buckets]
+        chosen = self._levels[ids.numpy()]
+        return [torch.from_numpy(np.ascontiguousarray(chosen[:, place])) for place in range(len(self._positions))]
+
+    def _keys(self, ids: Tensor) -> np.ndarray:
+        """Original ids, (B,), int64."""
+        return ids.numpy() if self._original is None else self._original[ids.numpy()]
+
+    def buckets_of(self, ids: Tensor) -> Tensor:
+        """The bucket of each hash of each id, (B, h), int64: a function of seed, original id and, by scope, part."""
+        keys = self._keys(ids).astype(np.uint64)[:, None] * np.uint64(GOLDEN)
+        streams = np.arange(1, self.num_hashes + 1, dtype=np.uint64)[None, :]
+        start = mix64(np.full(1, self._seed % 2**64, np.uint64) + np.uint64(GOLDEN))
+        bits = mix64(mix64(keys ^ start) + streams * np.uint64(GOLDEN))
+        found = (bits % np.uint64(self._buckets_of_part)).astype(np.int64)
+        if self._scope == "part":
+            found += self._levels[ids.numpy(), :1].astype(np.int64) * self._buckets_of_part
+        return torch.from_numpy(found)
+
+    def prefetch(self, idx: Ids) -> None:
+        """Start to fetch what the next call of the same ids will ask for; see ``DistEmbedding.prefetch``."""
+        flat = check_ids(as_ids(idx), self._num_rows, self._name).flatten()
+        for table, places in zip(self._positions, self._places(flat), strict=True):
+            table.prefetch(places)
+        if self._weights is not None:
+            self._weights.prefetch(flat)
+
+    @torch.no_grad()
+    def blocks(self, rows: int = ROWS_AT_ONCE) -> Iterator[Tensor]:
+        """All rows in order, at most ``rows`` at a time, (B, D): for export. In collective mode every rank calls it."""
+        for start in range(0, self._num_rows, rows):
+            yield self(torch.arange(start, min(start + rows, self._num_rows)))
+
+    @property
+    def weight(self) -> ComposedRows:
+        """Rows by id outside autograd: ``emb.weight[ids]``. They are sums, so they cannot be assigned."""
+        return ComposedRows(self)
+
+    def reset_trace(self) -> None:
+        """As ``DistEmbedding.reset_trace``, of all tables."""
+        for table in self.tables:
+            table.reset_trace()
+
+    def clear_gradients(self) -> None:
+        """As ``DistEmbedding.clear_gradients``, of all tables."""
+        for table in self.tables:
+            table.clear_gradients()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def num_embeddings(self) -> int:
+        """N."""
+        return self._num_rows
+
+    @property
+    def embedding_dim(self) -> int:
+        """D."""
+        return self._dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tables[0].dtype
+
+    @property
+    def transport(self) -> Any:
+        """As ``DistEmbedding.transport``."""
+        return self.tables[0].transport
+
+    @property
+    def num_parameters(self) -> int:
+        """Learnt numbers, all tables together; a full table has N * D."""
+        return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
+
+    def __repr__(self) -> str:
+        of = f"{self._name!r}, {self._num_rows}, {self._dim}, kind={self.kind!r}"
+        return (
+            f"ComposedEmbedding({of}, {self.num_parameters / max(1, self._num_rows * self._dim):.2%} of a full table)"
+        )
+
+
+class ComposedRows:
+    """The rows of a composed table by id, as they are now.
+
+    Attributes:
+        shape: (N, D).
+    """
+
+    def __init__(self, table: ComposedEmbedding) -> None:
+        self._table, self.shape = table, (table.num_embeddings, table.embedding_dim)
+
+    @torch.no_grad()
+    def __getitem__(self, key: Ids | slice | int) -> Tensor:
+        """Rows of ids, of a slice, or of one id, which has shape (D,)."""
+        if isinstance(key, slice):
+            return self._table(torch.arange(*key.indices(len(self))))
+        if isinstance(key, int):
+            return self._table(torch.tensor(key))
+        return self._table(key)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise ConfigError(
+            f"table {self._table.name!r}: rows are sums of shared rows and cannot be assigned; write its tables "
+            f"({', '.join(table.name for table in self._table.tables)})"
+        )
+
+    def __len__(self) -> int:
+        return self._table.num_embeddings
+
+
+def _checked_levels(name: str, levels: Tensor | np.ndarray) -> np.ndarray:
+    """Levels as (N, L) integers of 32 bits where these hold them."""
+    found = levels.cpu().numpy() if isinstance(levels, Tensor) else np.asarray(levels)
+    if found.ndim != 2 or found.dtype.kind not in "iu" or not len(found):
+        raise ShapeError(
+            f"table {name!r}: levels have shape {found.shape} of {found.dtype}; give integers (nodes, levels)"
+        )
+    if found.size and found.min() < 0:
+        raise ConfigError(f"table {name!r}: levels have the part {found.min()}; parts are numbered from 0")
+    for place in range(1, found.shape[1]):
+        coarser = np.full(int(found[:, place].max()) + 1, -1, np.int64)
+        coarser[found[:, place]] = found[:, place - 1]  # of several the last
+        wrong = np.flatnonzero(coarser[found[:, place]] != found[:, place - 1])
+        if len(wrong):
+            part = int(found[wrong[0], place])
+            raise ConfigError(
+                f"table {name!r}: levels are not nested: part {part} of level {place} lies in several parts of level "
+                f"{place - 1}; order the columns from coarse to fine"
+            )
+    return found.astype(np.int32 if not found.size or found.max() < 2**31 else np.int64)
+
+
+def _sizes_of(name: str, levels: np.ndarray, given: Sequence[int] | None) -> tuple[int, ...]:
+    used = tuple(int(most) + 1 for most in levels.max(axis=0))
+    if given is None:
+        return used
+    if len(given) != len(used) or any(size < most for size, most in zip(given, used, strict=True)):
+        raise ConfigError(f"table {name!r}: level_sizes {tuple(given)} for levels that use {used} parts")
+    return tuple(int(size) for size in given)
+
+
+def _digest(levels: np.ndarray, original: OriginalIds | None) -> str:
+    """A name of what the levels say of each original id, whatever the order: tables of another partition differ."""
+    ids = np.arange(len(levels), dtype=np.int64) if original is None else original.of(0, len(levels))
+    keys = mix64(ids.astype(np.uint64) * np.uint64(GOLDEN) + np.uint64(1))
+    for column in levels.T:
+        keys = mix64(keys ^ (column.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN))
+    return f"{int(keys.sum(dtype=np.uint64)):016x}"[:8]
+
+
+def expanded(tables: Any) -> list[Any]:
+    """Tables with those of composed ones in their places."""
+    return [own for one in tables for own in (one.tables if isinstance(one, ComposedEmbedding) else [one])]

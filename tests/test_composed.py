@@ -1,0 +1,205 @@
+"""Composed tables: sums of shared rows, equal to a dense reference for every rule, in any layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graph_emb as ge
+from graph_emb.composed import KINDS
+from graph_emb.core.errors import ConfigError, DataError, PartitionError, ShapeError
+from graph_emb.optimizer import OPTIMIZERS
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
+N, D = 24, 3
+FINE = np.arange(N) // 3  # eight parts of three nodes, two of them in each of four, ...
+LEVELS = np.stack([FINE // 4, FINE // 2, FINE], axis=1)
+
+
+def made(kind: str = "position-hash", **options: Any) -> ge.ComposedEmbedding:
+    options = {"num_buckets": 5, "name": "node", "seed": 3, "dtype": torch.float64, **options}
+    return ge.ComposedEmbedding(LEVELS, D, kind, **options)
+
+
+def dense_rows(emb: ge.ComposedEmbedding, tables: list[Tensor], ids: Tensor) -> Tensor:
+    """The formula by plain indexing; ``tables`` are whole and in the order of ``emb.tables``."""
+    if emb.kind == "full":
+        return tables[0][ids]
+    if emb.kind == "quotient-remainder":
+        return tables[0][ids // emb.num_buckets] + tables[1][ids % emb.num_buckets]
+    total: Any = 0
+    if emb.kind.startswith("position"):
+        for place in range(LEVELS.shape[1]):
+            total = total + tables[place][torch.from_numpy(LEVELS[ids, place])]
+    if emb.kind.endswith("hash"):
+        buckets, weights = tables[-2][emb.buckets_of(ids)], 1 + tables[-1][ids]
+        total = total + (weights[:, :, None] * buckets).sum(dim=1)
+    return total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rule", OPTIMIZERS)
+def test_training_is_that_of_a_dense_reference(kind: str, rule: str) -> None:
+    emb = made(kind)
+    opt = OPTIMIZERS[rule]([emb], lr=0.1)
+    own = []
+    for place, table in enumerate(emb.tables):
+        first = ge.initializers.FromArray(table.weight[:])
+        own.append(ge.DistEmbedding(*table.weight.shape, f"own{place}", first, dtype=torch.float64))
+    own_opt = OPTIMIZERS[rule](own, lr=0.1)
+    gen = torch.Generator().manual_seed(0)
+    for step in range(6):
+        ids = torch.randint(0, 8 + 3 * step, (10,), generator=gen)  # nodes enter late
+        wanted = torch.randn(10, D, generator=gen, dtype=torch.float64)
+        ((emb(ids) - wanted) ** 2).sum().backward()
+        opt.step()
+        leaves = [table.weight[:].requires_grad_() for table in own]
+        ((dense_rows(emb, leaves, ids) - wanted) ** 2).sum().backward()
+        for table, leaf in zip(own, leaves, strict=True):
+            touched = leaf.grad.abs().sum(dim=1).nonzero().flatten()
+            own_opt.update(touched, leaf.grad[touched], table)
+    for table, other in zip(emb.tables, own, strict=True):
+        torch.testing.assert_close(table.weight[:], other.weight[:], rtol=1e-9, atol=1e-11)
+    assert len(own) == {"full": 1, "hash": 2, "quotient-remainder": 2, "position": 3, "position-hash": 5}[kind]
+    torch.testing.assert_close(emb.weight[:], dense_rows(emb, [table.weight[:] for table in own], torch.arange(N)))
+
+
+def test_first_rows_have_the_norm_of_one_row_and_depend_on_the_seed() -> None:
+    levels = np.stack([np.arange(2000) // 500, np.arange(2000) // 100], axis=1)
+    rows = [ge.ComposedEmbedding(levels, 64, num_buckets=300, name=f"t{seed}", seed=seed).weight[:] for seed in (1, 2)]
+    one = ge.DistEmbedding(2000, 64, "one", ge.initializers.Uniform(seed=1)).weight[:]
+    assert rows[0].square().sum(dim=1).mean() == pytest.approx(float(one.square().sum(dim=1).mean()), rel=0.15)
+    assert not torch.equal(*rows)
+
+
+def test_hashes_are_of_original_ids_and_of_the_part_where_asked() -> None:
+    order = np.random.default_rng(0).permutation(N)
+    plain = made().buckets_of(torch.from_numpy(order))
+    moved = ge.ComposedEmbedding(LEVELS[order], D, num_buckets=5, seed=3, name="moved", original_ids=order)
+    torch.testing.assert_close(moved.buckets_of(torch.arange(N)), plain)
+    within = made(num_buckets=40, scope="part", name="within").buckets_of(torch.arange(N))
+    assert (within // 20 == torch.from_numpy(LEVELS[:, :1])).all()
+    assert len(within.unique()) > 10
+
+
+def test_rows_are_read_in_blocks_and_never_assigned() -> None:
+    emb = made()
+    torch.testing.assert_close(torch.cat(list(emb.blocks(7))), emb.weight[:])
+    assert emb.weight[4].shape == (D,)
+    assert len(emb.weight) == N
+    with pytest.raises(ConfigError, match="rows are sums of shared rows and cannot be assigned"):
+        emb.weight[0] = 1.0
+    assert emb.num_parameters == (2 + 4 + 8 + 5) * D + 2 * N
+
+
+def test_clipping_counts_every_table() -> None:
+    emb, other = made("position"), made("position", name="other")
+    emb(torch.arange(N)).sum().backward()
+    norm = ge.clip_grad_norm_(emb, 1.0)
+    # each of D columns: 2 parts of 12 nodes, 4 of 6, 8 of 3
+    assert float(norm) == pytest.approx((D * (2 * 144 + 4 * 36 + 8 * 9)) ** 0.5)
+    assert not other.tables[0].touched
+
+
+def trained(rank: int, world_size: int, kind: str) -> tuple[Tensor, list[Tensor]]:
+    emb = made(kind)
+    opt = ge.SparseAdagrad([emb], lr=0.1)
+    for step in range(4):
+        gen = torch.Generator().manual_seed(step)
+        ids = torch.randint(0, N, (2, 6), generator=gen)
+        mine = ids[rank] if world_size > 1 else ids.flatten()
+        emb.prefetch(mine)
+        (emb(mine) * 0.5).square().sum().backward()
+        opt.step()
+        opt.transport.flush()
+        opt.transport.barrier()
+    rows, tables = emb.weight[:], [table.weight[:] for table in emb.tables]
+    opt.transport.barrier()
+    return rows, tables
+
+
+def in_ranks(kind: str) -> tuple[Tensor, list[Tensor]]:
+    ge.init("collective")
+    try:
+        transport = ge.DistEmbedding(1, 1).transport
+        return trained(transport.rank, transport.world_size, kind)
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("kind", ["position-hash", "quotient-remainder"])
+def test_two_ranks_train_what_one_process_trains_bit_for_bit(ranks: Ranks, kind: str) -> None:
+    alone = trained(0, 1, kind)
+    for rows, tables in ranks.run(in_ranks, 2, kind):
+        for one, other in zip(tables, alone[1], strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(rows, alone[0])
+
+
+def saved_in_ranks(folder: str, place: str, save: bool) -> Tensor:
+    ge.init("collective")
+    try:
+        emb = made(part_policy=None if save else ge.RangeBook([0, 5, N]))
+        opt = ge.SparseAdam([emb], lr=0.1)
+        if save:
+            emb(torch.arange(N)).square().sum().backward()
+            opt.step()
+            ge.save_checkpoint(f"{folder}/{place}", tables=[emb], optimizers=[opt])
+        else:
+            ge.load_checkpoint(f"{folder}/{place}", tables=[emb], optimizers=[opt])
+        return emb.weight[:]
+    finally:
+        ge.shutdown()
+
+
+@pytest.mark.dist
+def test_a_checkpoint_moves_between_one_process_and_several(ranks: Ranks, tmp_path: Path) -> None:
+    many = {size: ranks.run(saved_in_ranks, size, str(tmp_path), f"{size}", True)[0] for size in (2, 4)}
+    for size, rows in many.items():
+        emb = made()
+        opt = ge.SparseAdam([emb], lr=0.1)
+        ge.load_checkpoint(tmp_path / f"{size}", tables=[emb], optimizers=[opt])
+        assert torch.equal(emb.weight[:], rows)
+        ge.save_checkpoint(tmp_path / f"of-{size}", tables=[emb], optimizers=[opt])
+        assert all(
+            torch.equal(found, rows) for found in ranks.run(saved_in_ranks, 2, str(tmp_path), f"of-{size}", False)
+        )
+        del emb, opt
+
+
+def test_a_checkpoint_of_another_partition_is_refused(tmp_path: Path) -> None:
+    ge.save_checkpoint(tmp_path / "1", tables=[made()])
+    other = ge.ComposedEmbedding(LEVELS[::-1].copy(), D, num_buckets=5, name="node", seed=3, dtype=torch.float64)
+    with pytest.raises((ConfigError, DataError), match="level0"):
+        ge.load_checkpoint(tmp_path / "1", tables=[other])
+
+
+@pytest.mark.parametrize(
+    ("levels", "options", "error", "message"),
+    [
+        (LEVELS * 1.0, {}, ShapeError, "levels have shape .* of float64; give integers"),
+        (LEVELS[:, 0], {}, ShapeError, r"levels have shape \(24,\)"),
+        (LEVELS - 1, {}, ConfigError, "levels have the part -1"),
+        (LEVELS[:, ::-1], {}, ConfigError, "not nested: part 0 of level 1 lies in several parts of level 0"),
+        (LEVELS, {"num_buckets": 0}, ConfigError, "num_buckets is 0"),
+        (LEVELS, {"num_hashes": 0}, ConfigError, "num_hashes is 0"),
+        (LEVELS, {"kind": "hashed"}, ConfigError, "unknown kind of a composed table 'hashed'"),
+        (LEVELS, {"scope": "some"}, ConfigError, "unknown scope of the hashes 'some'"),
+        (LEVELS, {"scope": "part", "num_buckets": 1}, ConfigError, "1 buckets for 2 parts"),
+        (LEVELS, {"level_sizes": (2, 4, 7)}, ConfigError, r"level_sizes \(2, 4, 7\)"),
+        (24, {}, ConfigError, "needs the levels of a partition"),
+        (LEVELS, {"init_func": ge.initializers.FromArray(torch.ones(N, D))}, ConfigError, "has a row for each node"),
+        (LEVELS, {"part_policy": ge.RangeBook([0, 25])}, PartitionError, "25"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(levels: Any, options: dict[str, Any], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        ge.ComposedEmbedding(levels, D, **options)
