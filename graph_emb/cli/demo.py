@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from graph_emb.cli.train import summary
 from graph_emb.config import config_from, parse_override
 from graph_emb.core.terminal import INTERRUPTED, say, show_progress
+from graph_emb.evaluate.projection import project
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def write_pictures(result: PipelineResult, folder: Path) -> None:
     assert result.embeddings is not None
     labels = result.dataset.labels
     assert labels is not None
-    points = project(result.embeddings.weights, result.config.seed)
+    points = project(result.embeddings.weights, "tsne", result.config.seed)
     names = list(labels.class_names or map(str, range(labels.num_classes)))
     title = f"DeepWalk on {len(points):,} digits; colours show the classes, unseen in training"
     draw_map(folder / MAP, points, labels.to_single(), names, title)
@@ -95,30 +96,6 @@ def markdown(evaluation: dict[str, Any]) -> str:
 
 MAX_CLASSES = 20
 BACKGROUND, INK = "#ffffff", "#22252b"
-
-
-def project(weights: NDArray[np.floating], seed: int = 0) -> NDArray[np.float64]:
-    """Two coordinates for each row by t-SNE (van der Maaten and Hinton 2008) on unit vectors, from a PCA start.
-
-    Args:
-        weights: Shape (N, D), finite, N at least 2.
-        seed: Fixes the layout.
-    Returns:
-        Shape (N, 2).
-    """
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
-
-    lengths = np.linalg.norm(weights, axis=1, keepdims=True)
-    unit = weights / np.maximum(lengths, np.finfo(np.float32).tiny)
-    perplexity = min(30.0, (len(unit) - 1) / 3)
-    tsne = TSNE(perplexity=perplexity, init="pca", random_state=seed, max_iter=600)
-    # One thread: 3 s of work for 2,000 rows, and OpenMP threads that spin on busy cores made it twenty times that
-    with threadpool_limits(1):
-        if min(unit.shape) > 50:  # the paper's own first step
-            unit = PCA(50, random_state=seed).fit_transform(unit)
-        return tsne.fit_transform(unit)
 
 
 def draw_map(

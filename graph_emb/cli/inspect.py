@@ -31,6 +31,7 @@ from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.views import describe
 from graph_emb.run.machine import versions
 from graph_emb.run.run_folder import is_run, read_metrics
+from graph_emb.run.scores import scores_of
 
 
 def inspect(args: argparse.Namespace) -> int:
@@ -229,23 +230,15 @@ def _installation() -> dict[str, Any]:
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    """Facts of metrics.json; the tables of its evaluations are for ``graph-emb eval``."""
+    """Facts of metrics.json, and its scores by short names."""
     metrics = read_metrics(folder)
     chosen = ("status", "model", "dataset", "train", "seconds", "files")
     facts = {"run": str(folder), **{key: metrics[key] for key in chosen if key in metrics}}
-    links = metrics.get("evaluation", {}).get("link_prediction")
-    if links:
-        facts["link prediction"] = {
-            f"{part} {name}": round(value["value"], 4)
-            for part, scores in links["parts"].items()
-            for name, value in scores["metrics"].items()
-        }
-    classes = metrics.get("evaluation", {}).get("node_classification")
-    if classes:
-        facts["node classification"] = {
-            f"micro-F1 at {row['ratio']:.0%}": round(row["micro_mean"], 4) for row in classes["ratios"]
-        }
-    return {**facts, "versions": metrics.get("versions")}
+    evaluation = metrics.get("evaluation", {})
+    scores = {name: round(value, 4) for name, value in scores_of(evaluation).items()}
+    if "error" in evaluation:
+        scores = {"not evaluated": evaluation["error"]}
+    return {**facts, **({"score": scores} if scores else {}), "versions": metrics.get("versions")}
 
 
 def _embeddings(source: str, loaded: Embeddings) -> dict[str, Any]:

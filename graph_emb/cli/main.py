@@ -17,6 +17,8 @@ COMMANDS = {
     "eval node-class": "graph_emb.cli.evaluate:run",
     "eval link": "graph_emb.cli.evaluate:run",
     "neighbors": "graph_emb.cli.evaluate:neighbors",
+    "report": "graph_emb.cli.report:report",
+    "compare": "graph_emb.cli.report:compare",
     "export": "graph_emb.cli.inspect:export",
     "checkpoint inspect": "graph_emb.cli.inspect:inspect",
     "info": "graph_emb.cli.inspect:info",

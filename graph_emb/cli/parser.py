@@ -98,6 +98,8 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
     _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
     _neighbors(leaf(commands, "neighbors", "print the nearest rows of some nodes", "neighbors"))
+    _report(leaf(commands, "report", "write the page of a run, report.html, again", "report"))
+    _compare(leaf(commands, "compare", "put runs side by side: scores, costs, differing settings", "compare"))
     _launch(leaf(commands, "launch", "start a job on one or many machines and watch it", "launch", usage=LAUNCH_USAGE))
     _export(leaf(commands, "export", "write embeddings by original id", "export"))
     saved = commands.add_parser("checkpoint", help="look into checkpoints", description="Look into checkpoints.")
@@ -168,6 +170,19 @@ def _ship(parser: Parser) -> None:
     parser.add_argument("--host-index", metavar="I", type=int, help=HOST_INDEX)
     parser.add_argument("--trainers", metavar="N", type=int, help="of the job, over all machines, as train takes it")
     parser.add_argument("--to", metavar="DIR", help="the folder on each machine; default: where DIR is here")
+
+
+def _report(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+    drawn = "pca, tsne or umap (pip install umap-learn); default: tsne for up to 1,000 labelled rows, else pca"
+    parser.add_argument("--map", metavar="NAME", help=drawn)
+    parser.add_argument("--root", metavar="DIR", help=ROOT)
+
+
+def _compare(parser: Parser) -> None:
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, two at least")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the curves of all")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers and settings there as well")
 
 
 def _launch(parser: Parser) -> None:

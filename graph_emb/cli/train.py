@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,6 @@ from graph_emb.run.launch.command import (
 from graph_emb.run.launch.flags import PLACING, without
 from graph_emb.run.launch.plan import Machines, Restarts
 
-READINGS = ("optimistic", "pessimistic")
-"""Of ties, besides the value to report, which the table of several seeds shows."""
 REPEATS = {
     "same threads": "the same seed gives the same bits with --threads {threads} only",
     "never": "the same seed gives other bits each time: rows are changed without an order (sgd: see --threads 1)",
@@ -84,8 +82,11 @@ def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
         return launch(config, out, args)
     with paused_collection():  # after the configuration: torch takes a second
         from graph_emb.run.pipeline import run as run_pipeline
+        from graph_emb.run.report.page import REPORT
 
-    result = run_pipeline(config, out=out, overwrite=args.overwrite, resume=args.resume, progress=show_progress(args))
+    command = shlex.join(["graph-emb", *args.argv])
+    options = {"overwrite": args.overwrite, "resume": args.resume, "progress": show_progress(args)}
+    result = run_pipeline(config, out=out, command=command, **options)
     if result.dataset is None:  # a rank that only helped
         return 0
     print(summary(result.metrics))
@@ -95,6 +96,8 @@ def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
         say(args, f"graph-emb: interrupted; what was trained is in {result.folder}")
         return INTERRUPTED
     say(args, f"\nrun folder: {result.folder}")
+    if result.folder is not None and (result.folder / REPORT).is_file():
+        say(args, f"its page: {result.folder / REPORT}")
     return 0
 
 
@@ -258,6 +261,7 @@ def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
 
     from graph_emb.run.evaluation import each_seed, summary  # here: it imports torch
     from graph_emb.run.run_folder import read_metrics
+    from graph_emb.run.scores import scores_of
 
     def one(seed: int) -> int:
         say(args, f"\n== seed {seed}")
@@ -282,7 +286,7 @@ def run_seeds(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     for seed, code in each_seed(seeds, one, kept):
         if code != 0:
             return code
-        found.append(dict(measured(read_metrics(out / f"seed-{seed}")["evaluation"])))
+        found.append(scores_of(read_metrics(out / f"seed-{seed}")["evaluation"]))
     common = [name for name in found[0] if all(name in one for one in found)]
     rows = {name: [one[name] for one in found] for name in common}
     numbers = {name: summary(values) for name, values in rows.items()}
@@ -306,14 +310,3 @@ def is_finished(folder: Path, config: RunConfig) -> bool:
         return False
     done = metrics["status"] == FINISHED and "error" not in metrics["evaluation"]
     return done and there == family_of(config).config
-
-
-def measured(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, float]]:
-    """Every fraction among nested values with its dotted path; counts and other readings of ties are left out."""
-    if isinstance(values, float):
-        yield ".".join(path), values
-        return
-    items = enumerate(values) if isinstance(values, list) else values.items() if isinstance(values, dict) else ()
-    for name, value in items:
-        if name not in READINGS:
-            yield from measured(value, (*path, str(name)))

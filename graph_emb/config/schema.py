@@ -241,6 +241,10 @@ class OutputSection(Settings):
     context: Literal["none", "add", "concat"] = Field(
         default="none", description="what becomes of the context rows; none: token rows only"
     )
+    report: Literal["auto", "pca", "tsne", "umap", "none"] = Field(
+        default="auto",
+        description="map of report.html; auto: tsne for up to 1,000 labelled rows, else pca; none: no page",
+    )
 
     @field_validator("formats", mode="after")
     @classmethod

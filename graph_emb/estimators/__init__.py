@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.estimators.base import GraphEstimator, read_run
+from graph_emb.estimators.base import GraphEstimator
 from graph_emb.estimators.networks import NetworkEstimator
 from graph_emb.estimators.nodes import NodeEstimator, PathEstimator
 from graph_emb.estimators.triples import TripleEstimator
+from graph_emb.run.run_folder import read_run
 
 DeepWalk = NodeEstimator.of("DeepWalk", "deepwalk", __name__)
 Node2Vec = NodeEstimator.of("Node2Vec", "node2vec", __name__)

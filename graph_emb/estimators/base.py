@@ -18,10 +18,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 from typing_extensions import Self
 
-from graph_emb.config import MODELS, RunConfig, config_from, config_text, read_config_file
+from graph_emb.config import MODELS, RunConfig, config_text
 from graph_emb.core.errors import ConfigError, LackingError, ModeError, unknown_name
 from graph_emb.evaluate.nearest import NearestNeighbors
-from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings, places_of
+from graph_emb.formats.embedding_files import Embeddings, align, places_of
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import is_frame, is_networkx
@@ -29,7 +29,7 @@ from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.settings import ModelSettings, paths_of
 from graph_emb.run.family import family_of
 from graph_emb.run.pipeline import PipelineResult, pipeline, save_tables
-from graph_emb.run.run_folder import CONFIG, RunFolder, is_run, read_metrics, table_names
+from graph_emb.run.run_folder import CONFIG, RunFolder, read_run
 
 OF_RUNS = ("seed", "train.threads", "train.device", "output.context")
 """Fields of a run, by path, that change rows and are no settings of a model."""
@@ -230,21 +230,6 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
         if reset:
             self.__dict__.pop("n_features_in_", None)
         return graph
-
-
-def read_run(folder: str | Path) -> tuple[RunConfig, dict[str, Any], dict[str, Embeddings]]:
-    """Configuration, metrics and tables of a run folder, the main table first.
-
-    Raises:
-        ConfigError: the folder is no run.
-        DataError: damaged files.
-    """
-    place = Path(folder).expanduser()
-    if not is_run(place):
-        raise ConfigError(f"{place} is no run folder: it has no {CONFIG} or no metrics.json; give the --out of a run")
-    config, metrics = config_from(read_config_file(place / CONFIG)), read_metrics(place)
-    tables = {name: load_embeddings(place / name if at else place) for at, name in enumerate(table_names(place))}
-    return config, metrics, tables
 
 
 def is_matrix(source: Any) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.evaluate.by_degree import JudgedNodes
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.evaluate.ranks import as_embeddings, mean_and_std
 from graph_emb.graph.labels import Labels
@@ -43,6 +44,7 @@ class NodeClassification:
         num_nodes: Labelled nodes.
         num_classes: C.
         micro, macro: Shape (R, shuffles), in [0, 1].
+        judged: What was found of each labelled node at the middle ratio, over the shuffles.
     """
 
     ratios: tuple[float, ...]
@@ -51,6 +53,7 @@ class NodeClassification:
     num_classes: int
     micro: NDArray[np.float64]
     macro: NDArray[np.float64]
+    judged: JudgedNodes | None = None
 
     @property
     def table(self) -> list[RatioScores]:
@@ -126,6 +129,7 @@ def node_classification(
     features = matrix[nodes].astype(np.float64)
     targets = labels.subset(nodes).to_matrix().toarray()
     micro, macro = np.empty((len(cuts), shuffles)), np.empty((len(cuts), shuffles))
+    right, asked = np.zeros(len(nodes), np.int64), np.zeros(len(nodes), np.int64)
     with tqdm(total=micro.size, desc="node classification", unit="split", disable=not progress) as bar:
         for shuffle in range(shuffles):
             order = np.random.default_rng([seed, shuffle]).permutation(len(nodes))
@@ -134,8 +138,12 @@ def node_classification(
                 model = fit_one_vs_rest(features[train], targets[train], threads=threads)
                 predicted = top_k(model.decide(features[test]), targets[test].sum(axis=1))
                 micro[place, shuffle], macro[place, shuffle] = f1(targets[test], predicted)
+                if place == len(cuts) // 2:
+                    right[test] += (targets[test] & predicted).sum(axis=1)
+                    asked[test] += targets[test].sum(axis=1)
                 bar.update()
-    return NodeClassification(tuple(ratios), cuts, len(nodes), labels.num_classes, micro, macro)
+    judged = JudgedNodes(nodes, right, asked)
+    return NodeClassification(tuple(ratios), cuts, len(nodes), labels.num_classes, micro, macro, judged)
 
 
 def top_k(scores: NDArray[np.float64], counts: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.evaluate.by_degree import JudgedNodes
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.evaluate.node_classification import labelled_nodes
 from graph_emb.evaluate.ranks import accuracy, as_embeddings, mean_and_std, task_aucs
@@ -138,6 +139,7 @@ class SplitAccuracy:
         accuracy: ``accuracy["test"]`` holds S values in [0, 1].
         epochs: S epochs chosen by the validation accuracy; None for logreg.
         num_parameters: Of the classifier, the embeddings not included; OGB counts both.
+        judged: Which test nodes logreg got right; None for mlp.
     """
 
     classifier: str
@@ -145,6 +147,7 @@ class SplitAccuracy:
     accuracy: dict[str, tuple[float, ...]]
     epochs: tuple[int, ...] | None
     num_parameters: int
+    judged: JudgedNodes | None = field(default=None, compare=False)
 
     def mean(self, part: str) -> float:
         """Mean over seeds."""
@@ -234,7 +237,9 @@ def split_accuracy(
         found = {name: model.decide(matrix[part].astype(np.float64)).argmax(axis=1) for name, part in nodes.items()}
         right = {name: float((own == classes[nodes[name]]).mean()) for name, own in found.items()}
         shares: dict[str, tuple[float, ...]] = {name: (share,) for name, share in right.items()}
-        return SplitAccuracy(classifier, (None,), shares, None, model.num_parameters)
+        test = nodes["test"]
+        judged = JudgedNodes(test, (found["test"] == classes[test]).astype(np.int64), np.ones(len(test), np.int64))
+        return SplitAccuracy(classifier, (None,), shares, None, model.num_parameters, judged)
     chosen = (0,) if seeds is None else tuple(seeds)
     if not chosen:
         raise ConfigError("seeds is empty; give at least one")

@@ -30,6 +30,13 @@ def peak_memory_mib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 2**20
 
 
+def memory_mib() -> int:
+    """Memory that the process holds now, MiB."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss // 2**20)
+
+
 STATE_SHARE = {
     **dict.fromkeys(("sgd", "row_adagrad"), 0.0),
     **dict.fromkeys(("adagrad", "row_adam", "row_lamb", "lars"), 1.0),

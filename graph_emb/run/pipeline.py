@@ -14,15 +14,19 @@ from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
 from graph_emb.core.storage import xxh64_of
-from graph_emb.core.terminal import held_interrupts
+from graph_emb.core.terminal import held_interrupts, note
 from graph_emb.core.threads import thread_count
+from graph_emb.evaluate.by_degree import with_degrees
+from graph_emb.evaluate.projection import METHODS, check_method
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
 from graph_emb.graph.readers.source import is_object_of
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import following, in_memory, lacks_explained
-from graph_emb.run.machine import peak_memory_mib, versions
+from graph_emb.run.machine import memory_mib, peak_memory_mib, versions
+from graph_emb.run.report.facts import RunFacts, labels_of
+from graph_emb.run.report.page import REPORT, write_report
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
 from graph_emb.transport import runtime
 from graph_emb.transport.job import job_section
@@ -136,6 +140,7 @@ def run(
     resume: bool = False,
     progress: bool = False,
     add_files: AddFiles | None = None,
+    command: str | None = None,
 ) -> PipelineResult:
     """Do what a configuration says. Arguments and errors as ``pipeline``.
 
@@ -143,8 +148,11 @@ def run(
 
     Args:
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
+        command: The command line, for metrics.json and the report.
     """
     config = following(config)
+    if out is not None and config.output.report in METHODS:
+        check_method(config.output.report)
     checkpoints = _checkpoints(config, out, overwrite, resume)
     ranks = parallel.start(config)
     try:
@@ -160,7 +168,7 @@ def run(
         if out is None:
             return started.train(None)
         with RunFolder(out, overwrite=overwrite) as folder:
-            return started.train(folder, add_files)
+            return started.train(folder, add_files, command)
     finally:
         if ranks is not None:
             ranks.close()
@@ -279,7 +287,9 @@ class _Run:
         with lacks_explained(self.config.dataset, trainers=ranks is not None):
             self.dataset = self._timed("load", self.family.load)
 
-    def train(self, folder: RunFolder | None, add_files: AddFiles | None = None) -> PipelineResult:
+    def train(
+        self, folder: RunFolder | None, add_files: AddFiles | None = None, command: str | None = None
+    ) -> PipelineResult:
         """Train, save, evaluate, publish."""
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
@@ -301,11 +311,15 @@ class _Run:
             "tables": list(trained.tables),
             "train": trained.metrics,
             "versions": versions(),
+            **({} if command is None else {"command": command}),
         }
         failure = None
         if self.config.evaluate.enabled and not trained.interrupted:
             failure = self._timed("evaluate", lambda: self._judge(trained))
-        metrics["evaluation"] = {finding.name: finding.scores.as_dict() for finding in self.findings}
+        graph = getattr(self.dataset, "graph", None)
+        metrics["evaluation"] = {
+            finding.name: with_degrees(finding.scores, finding.scores.as_dict(), graph) for finding in self.findings
+        }
         metrics["seconds"] = {part: round(seconds, 3) for part, seconds in self.seconds.items()}
         if isinstance(failure, KeyboardInterrupt):
             metrics["status"] = INTERRUPTED
@@ -317,13 +331,28 @@ class _Run:
         if folder is not None:
             if add_files is not None and metrics["status"] == FINISHED and failure is None:
                 add_files(result, folder.path)
+            if self.config.output.report != "none":
+                self._timed("report", lambda: self._report(folder.path, result))
+                metrics["seconds"]["report"] = round(self.seconds["report"], 3)
             result = replace(result, folder=folder.publish_run(metrics))
         if failure is not None and not isinstance(failure, KeyboardInterrupt):
             kept = "" if result.folder is None else f"; the embeddings are in {result.folder}"
             raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure
         return result
 
+    def _report(self, folder: Path, result: PipelineResult) -> None:
+        """Write the page; a page that cannot be made is no reason to lose what was trained."""
+        labels = labels_of(self.dataset, result.tables)
+        facts = RunFacts(folder.name, self.config, result.metrics, self.history, result.tables, labels)
+        method = self.config.output.report
+        try:
+            write_report(folder, facts, None if method == "auto" else method)
+        except (GraphEmbError, MemoryError, KeyboardInterrupt) as error:
+            note(f"no {REPORT}: {str(error) or type(error).__name__}")
+
     def _train(self, folder: RunFolder | None) -> Trained:
+        before, start = 0.0, time.perf_counter()
+
         def write(line: dict[str, Any]) -> None:
             self.history.append(line)
             if folder is not None:
@@ -331,7 +360,12 @@ class _Run:
 
         checkpoints = self.checkpoints(write)
 
+        if self.history:  # the lines of a run that goes on
+            before = self.history[-1].get("elapsed", 0.0)
+
         def log(line: dict[str, Any]) -> None:
+            elapsed = round(before + time.perf_counter() - start, 3)
+            line = {**line, "elapsed": elapsed, "memory_mib": memory_mib()}
             write(line)
             if checkpoints is not None:
                 checkpoints.record(line)

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from graph_emb.config import RunConfig, config_from, read_config_file
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.hidden import MARK
 from graph_emb.core.storage import OutputFile, PendingFolder, foreign_file, plain, replace_json, replace_text
+from graph_emb.formats.embedding_files import Embeddings, load_embeddings
 
 CONFIG, METRICS, LOG = "config.yaml", "metrics.json", "metrics.jsonl"
 
@@ -107,3 +109,18 @@ def table_names(folder: Path) -> list[str]:
         return list(metrics["tables"])
     inner = sorted({name.partition("/")[0] for name in metrics["files"] if "/" in name})
     return ["entity" if "relation" in inner else "node", *inner]  # runs of earlier versions do not say it
+
+
+def read_run(folder: str | Path) -> tuple[RunConfig, dict[str, Any], dict[str, Embeddings]]:
+    """Configuration, metrics and tables of a run folder, the main table first.
+
+    Raises:
+        ConfigError: the folder is no run.
+        DataError: damaged files.
+    """
+    place = Path(folder).expanduser()
+    if not is_run(place):
+        raise ConfigError(f"{place} is no run folder: it has no {CONFIG} or no metrics.json; give the --out of a run")
+    config, metrics = config_from(read_config_file(place / CONFIG)), read_metrics(place)
+    tables = {name: load_embeddings(place / name if at else place) for at, name in enumerate(table_names(place))}
+    return config, metrics, tables

@@ -117,7 +117,9 @@ def test_matrix_factorisation_is_that_of_the_library(root: Path) -> None:
     assert ran_result.embeddings is not None
     np.testing.assert_array_equal(ran_result.embeddings.weights, table.weight[torch.arange(40)].detach())
     found = result_of(ran_result)
-    assert found.history == [evaluation.as_dict() for evaluation in direct.history] == ran_result.history
+    assert found.history == [evaluation.as_dict() for evaluation in direct.history]
+    clock = ("elapsed", "memory_mib")
+    assert found.history == [{k: v for k, v in line.items() if k not in clock} for line in ran_result.history]
     assert found.parameters == {"embedding": 40 * 4, "link predictor": direct.predictor.num_parameters}
 
 
