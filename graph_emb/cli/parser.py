@@ -25,6 +25,7 @@ MODELS_HELP = "deepwalk, node2vec, line, mf, metapath2vec, transe, distmult, com
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
 OF_RUN = "default: what the run was trained on"
+RAW = argparse.RawDescriptionHelpFormatter
 LAUNCH_USAGE = "graph-emb launch [--hosts FILE] [options] -- (train MODEL ... | SCRIPT.py ...)"
 DATASET = (
     "a known data set or a path: edge list (csv, tsv, txt, gz, parquet), npz, mat, DGL or networkx file, folder of "
@@ -46,6 +47,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """
     parser, leaves = build_parser()
     _refuse_unknown_flags(argv, leaves)
+    if argv[:1] == ["train"] and {"-h", "--help"} & set(argv):
+        leaves["train"].epilog = _epilog_of(argv[1:])
     args, rest = parser.parse_known_args(argv)
     overrides = [word for word in rest if "=" in word and args.command == "train"]
     unexpected = [word for word in rest if word not in overrides]
@@ -56,6 +59,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if args.command == "train" and args.model and "=" in args.model:
         args.overrides, args.model = [args.model, *overrides], None  # train --config FILE key=value
     return args
+
+
+def _epilog_of(words: list[str]) -> str:
+    """The end of the help of ``train``: the settings of the model that the line names."""
+    model = next((word for word in words if word in re.findall(r"\w+", MODELS_HELP)), None)
+    if model is None:
+        return f"{OVERRIDES};\ngraph-emb train MODEL --help lists those of a model"
+    from graph_emb.config.reference import help_of  # half a second: other helps do without
+
+    return help_of(model)
 
 
 def _refuse_unknown_flags(argv: list[str], leaves: dict[str | None, Parser]) -> None:
@@ -92,7 +105,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
 
     _demo(leaf(commands, "demo", "train and judge DeepWalk on scikit-learn's digits, in under a minute", "demo"))
     usage = "graph-emb train [MODEL] --dataset NAME [--out DIR] [options] [key=value ...]"
-    _train(leaf(commands, "train", "train embeddings of a graph", "train", usage=usage, epilog=OVERRIDES))
+    _train(leaf(commands, "train", "train embeddings of a graph", "train", usage=usage, formatter_class=RAW))
     judge = commands.add_parser("eval", help="judge embeddings", description="Judge embeddings.")
     kinds = judge.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))

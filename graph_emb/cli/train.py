@@ -6,7 +6,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,13 +176,21 @@ def config_of(args: argparse.Namespace) -> RunConfig:
     if args.model is not None:
         layers.append(place_key("model.name", args.model))
     layers += layers_of(args, TRAIN_FLAGS)
-    layers.extend(parse_override(text) for text in args.overrides)
+    model = next((name for layer in reversed(layers) if (name := model_of(layer)) is not None), None)
+    layers.extend(parse_override(text, model) for text in args.overrides)
     layers = with_job(layers, args.hosts)
     if not any("dataset" in layer for layer in layers):
         raise ConfigError("no data set: give --dataset NAME, a path, or --config FILE")
     if not any("model" in layer for layer in layers):
         raise ConfigError(f"no model: write graph-emb train NAME, or --config FILE; names: {', '.join(MODELS)}")
     return config_from(*layers)
+
+
+def model_of(layer: Mapping[str, Any]) -> str | None:
+    """The model that a layer of a configuration names."""
+    section = layer.get("model")
+    name = section.get("name") if isinstance(section, Mapping) else section
+    return name if isinstance(name, str) else None
 
 
 def _recipe(args: argparse.Namespace) -> dict[str, Any]:

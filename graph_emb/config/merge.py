@@ -128,9 +128,11 @@ def read_config_file(path: str | Path) -> Nested:
     return content
 
 
-def parse_override(text: str) -> Nested:
+def parse_override(text: str, model: str | None = None) -> Nested:
     """The nested mapping that ``key=value`` stands for, such as ``train.lr=0.05``; the value is read as YAML.
 
+    Args:
+        model: Whose settings are suggested in place of an unknown key; None: those of all models.
     Raises:
         ConfigError: there is no '=', the key is unknown, or the value is not YAML.
     """
@@ -141,16 +143,17 @@ def parse_override(text: str) -> Nested:
         parsed = parse_yaml(value)
     except ConfigError as error:
         raise ConfigError(f"{key}: {value[:60]!r} is not a YAML value ({error})") from None
-    return place_key(key.strip(), parsed)
+    return place_key(key.strip(), parsed, model=model)
 
 
-def place_key(key: str, value: Any, known: Collection[str] | None = None) -> Nested:
+def place_key(key: str, value: Any, known: Collection[str] | None = None, model: str | None = None) -> Nested:
     """A value under its dotted path; a field that only one section has may be named without its section.
 
     A section's own field goes before those of the networks inside a section: ``epochs`` is ``train.epochs``.
 
     Args:
         known: Dotted paths of all fields; None: those of a run's configuration.
+        model: As for ``parse_override``.
     Raises:
         ConfigError: the key is unknown.
     """
@@ -162,7 +165,7 @@ def place_key(key: str, value: Any, known: Collection[str] | None = None) -> Nes
     elif key in known:
         paths = [key]
     if not paths:
-        raise _unknown_key(key, value, known)
+        raise _unknown_key(key, value, known if model is None else _paths_with(model))
     if len(paths) > 1:
         raise ConfigError(f"{key} = {value!r}: which one of {', '.join(sorted(paths))}?")
     nested: Any = value
@@ -238,7 +241,17 @@ def _no_such_field(path: str, value: Any, chosen: str | None) -> str:
     if path in known:  # a field of another model
         others = [name for name, settings in MODELS.items() if path in paths_of(settings).values()]
         return f"{path} = {short(value)}: {chosen} has no such field; {', '.join(others)} has"
-    return str(_unknown_key(path, value, known))
+    return str(_unknown_key(path, value, _paths_with(chosen)))
+
+
+def _paths_with(model: str | None) -> set[str]:
+    """Dotted paths of the fields that mean something to a model; of an unknown one those of all."""
+    known = _known_paths(RunConfig)
+    if model not in MODELS:
+        return known
+    of_models = {path for settings in MODELS.values() for path in paths_of(settings).values()}
+    own = {*paths_of(MODELS[model]).values()}
+    return {path for path in known - (of_models - own) if path not in MODELS[model].without}
 
 
 def _unknown_key(key: str, value: Any, known: Collection[str]) -> ConfigError:

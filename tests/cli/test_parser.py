@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graph_emb.cli.parser import MODELS_HELP, parse
-from graph_emb.config import MODELS
+from graph_emb.config import MODELS, parse_override
 from graph_emb.core.errors import ConfigError
 
 
@@ -57,3 +57,21 @@ def test_a_wrong_line_is_refused_with_the_nearest_word(line: str, message: str) 
 
 def test_the_help_names_every_model() -> None:
     assert set(MODELS_HELP.replace(" or ", ", ").split(", ")) == set(MODELS)
+
+
+def test_the_help_of_a_model_lists_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, has in ((["train", "transe", "--help"], True), (["train", "--help"], False)):
+        with pytest.raises(SystemExit):
+            parse(words)
+        text = capsys.readouterr().out
+        assert ("  model.margin=" in text) is has
+        assert "model.walk_length=" not in text
+
+
+def test_the_nearest_key_is_one_of_the_chosen_model() -> None:
+    with pytest.raises(ConfigError, match=r"known: [a-z, ]*train$"):
+        parse_override("windw=3", "transe")
+    with pytest.raises(ConfigError, match=r"did you mean 'model\.window'"):
+        parse_override("windw=3", "deepwalk")
+    with pytest.raises(ConfigError, match=r"did you mean 'model\.window'"):
+        parse_override("windw=3")
