@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         SparseSGD,
         clip_grad_norm_,
     )
+    from graph_emb.run.estimate import estimate
     from graph_emb.run.pipeline import pipeline
     from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
     from graph_emb.transport.runtime import in_step, init, shutdown
@@ -111,6 +112,7 @@ _HOMES = {
         "SparseSGD",
         "clip_grad_norm_",
     ),
+    "graph_emb.run.estimate": ("estimate",),
     "graph_emb.run.pipeline": ("pipeline",),
     "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
     "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
@@ -177,6 +179,7 @@ __all__ = [
     "__version__",
     "clip_grad_norm_",
     "compat",
+    "estimate",
     "export_checkpoint",
     "growing",
     "import_dgl_state",

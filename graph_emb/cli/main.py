@@ -13,6 +13,7 @@ from partition.cli import COMMANDS as partition_commands
 COMMANDS = {
     "demo": "graph_emb.cli.demo:run",
     "train": "graph_emb.cli.train:run",
+    "estimate": "graph_emb.cli.train:estimate",
     "launch": "graph_emb.cli.launch:run",
     "eval node-class": "graph_emb.cli.evaluate:run",
     "eval link": "graph_emb.cli.evaluate:run",

@@ -39,6 +39,10 @@ TEST_EDGES = "edges (or triples) kept out of training to judge links: rows sourc
 TRUST_PICKLE = "read a pickled graph, which can run any code"
 
 
+TRAINS = ("train", "estimate")
+"""Commands that take a whole configuration."""
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
     """The parsed command line; ``command`` names the subcommand and ``overrides`` holds every key=value.
 
@@ -50,13 +54,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if argv[:1] == ["train"] and {"-h", "--help"} & set(argv):
         leaves["train"].epilog = _epilog_of(argv[1:])
     args, rest = parser.parse_known_args(argv)
-    overrides = [word for word in rest if "=" in word and args.command == "train"]
+    overrides = [word for word in rest if "=" in word and args.command in TRAINS]
     unexpected = [word for word in rest if word not in overrides]
     if unexpected:
         hint = "; key=value belongs to graph-emb train" if "=" in unexpected[0] else ""
         raise ConfigError(f"unexpected argument {unexpected[0]!r}{hint}; see {leaves[args.command].prog} --help")
     args.overrides = overrides
-    if args.command == "train" and args.model and "=" in args.model:
+    if args.command in TRAINS and args.model and "=" in args.model:
         args.overrides, args.model = [args.model, *overrides], None  # train --config FILE key=value
     return args
 
@@ -106,6 +110,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _demo(leaf(commands, "demo", "train and judge DeepWalk on scikit-learn's digits, in under a minute", "demo"))
     usage = "graph-emb train [MODEL] --dataset NAME [--out DIR] [options] [key=value ...]"
     _train(leaf(commands, "train", "train embeddings of a graph", "train", usage=usage, formatter_class=RAW))
+    _estimate(leaf(commands, "estimate", "measure a few seconds of a training: memory, disk, time", "estimate"))
     judge = commands.add_parser("eval", help="judge embeddings", description="Judge embeddings.")
     kinds = judge.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
@@ -175,6 +180,15 @@ def _train(parser: Parser) -> None:
     add_placing(parser)
     add_restarts(parser)
     add_flags(parser, TRAIN_FLAGS)
+
+
+def _estimate(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
+    parser.add_argument("--config", metavar="FILE", help="YAML, such as the config.yaml of an earlier run")
+    parser.add_argument("--seconds", metavar="S", type=float, help="of training to measure; default: 8")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there as well")
+    add_flags(parser, TRAIN_FLAGS)
+    parser.set_defaults(recipe=None, hosts=None)
 
 
 def _ship(parser: Parser) -> None:

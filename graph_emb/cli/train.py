@@ -76,6 +76,18 @@ def _following(config: RunConfig) -> RunConfig:
     return following(config)
 
 
+def estimate(args: argparse.Namespace) -> int:
+    """Train a few seconds, print what the whole would take; --json writes it."""
+    from graph_emb.run.estimate import PROBE_S, estimate_of
+
+    say(args, "graph-emb: measuring a few seconds of this training; nothing of it is kept")
+    found = estimate_of(_following(config_of(args)), PROBE_S if args.seconds is None else args.seconds)
+    if args.json is not None:
+        replace_json(args.json, found.as_dict())
+    print(found)
+    return 0
+
+
 def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
     """Train with one seed, in this process or in those that it starts."""
     if starts_job(config):

@@ -66,5 +66,12 @@ def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0, w
     if needed > free:
         raise ConfigError(
             f"model.dim = {model.dim}{said}: {num_rows} nodes need {needed / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB of memory is free; lower model.dim or model.tables, or take a rule with less state"
+            f"{free / 2**30:.1f} GiB of memory is free; {_fitting(model.dim, free / needed)}"
         )
+
+
+def _fitting(dim: int, share: float) -> str:
+    """The next step where this share of what tables need is free."""
+    fits = int(dim * share * 0.9) // 8 * 8  # a tenth for the graph and the process
+    step = f"model.dim={fits} would fit, or " if fits else "lower model.dim or model.tables, or "
+    return f"{step}take a rule with less state"

@@ -17,7 +17,7 @@ from graph_emb.run.scores import scores_of
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class SideBySide:
     """Runs side by side; each row holds a value of each run, None where a run has none.
 
     Attributes:
@@ -84,7 +84,7 @@ class Comparison:
         return list(found.values())
 
 
-def compare(runs: Sequence[RunFacts], names: Sequence[str] | None = None) -> Comparison:
+def compare(runs: Sequence[RunFacts], names: Sequence[str] | None = None) -> SideBySide:
     """Put runs side by side.
 
     Args:
@@ -100,7 +100,7 @@ def compare(runs: Sequence[RunFacts], names: Sequence[str] | None = None) -> Com
     settings = [fields_of(run.config) for run in runs]
     paths = dict.fromkeys(path for own in settings for path in own if path != "dataset.root")
     differing = {path: [own.get(path) for own in settings] for path in paths}
-    return Comparison(
+    return SideBySide(
         tuple(names),
         {name: [own.get(name) for own in scores] for name in dict.fromkeys(name for own in scores for name in own)},
         {name: row for name, row in _costs(runs).items() if any(value is not None for value in row)},

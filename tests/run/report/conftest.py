@@ -8,7 +8,7 @@ import pytest
 
 from graph_emb.run.pipeline import PipelineResult, pipeline
 
-NASTY = "<b>0"
+NASTY = "<em>0"
 """Id of a node that a page must not take for markup."""
 
 

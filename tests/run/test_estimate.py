@@ -1,0 +1,83 @@
+"""What a run takes, from a few seconds of it; how shares and times follow from the lines of each model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import graph_emb as ge
+from graph_emb.config import RunConfig, config_from
+from graph_emb.core.errors import ConfigError
+from graph_emb.run.estimate import estimate_of, extrapolated, progress_of
+from graph_emb.run.machine import check_memory
+
+
+def config(name: str, **sections: object) -> RunConfig:
+    return config_from({"model": name, "dataset": "graph.csv"}, sections)
+
+
+def test_time_is_that_before_the_first_point_and_the_pace_after_it() -> None:
+    assert extrapolated([(10.0, 0.1), (12.0, 0.2), (14.0, 0.3)]) == (pytest.approx(28.0), 0.3)
+    assert extrapolated([(5.0, 0.25)]) == (20.0, 0.25)
+    assert extrapolated([(5.0, 0.25), (5.0, 0.25)]) == (20.0, 0.25)
+    assert math.isnan(extrapolated([])[0])
+    assert math.isnan(extrapolated([(1.0, 0.0)])[0])
+
+
+def test_the_share_is_counted_where_something_is_counted() -> None:
+    lines = [{"epoch": 0, "walks": 100, "lr": 0.02, "elapsed": 2.0}]
+    walks = config("deepwalk", model={"name": "deepwalk", "num_walks": 5}, train={"epochs": 2})
+    assert progress_of(walks, lines, {"nodes": 40}) == [(2.0, 0.25)]
+    triples = config("transe", train={"epochs": 4})
+    assert progress_of(triples, [{"epoch": 1, "triples": 30, "elapsed": 3.0}], {"triples": 30}) == [(3.0, 0.25)]
+    networks = config("sage", train={"epochs": 10})
+    assert progress_of(networks, [{"epoch": 5, "loss": 1.0, "elapsed": 4.0}], {"nodes": 3}) == [(4.0, 0.5)]
+
+
+def test_the_share_follows_from_a_rate_that_falls_and_line_trains_two_orders() -> None:
+    lines = [
+        {"order": "first", "epoch": 0, "lr": 0.0125, "elapsed": 1.0},
+        {"order": "first", "epoch": 0, "lr": 0.0, "elapsed": 2.0},
+        {"order": "second", "epoch": 0, "lr": 0.0125, "elapsed": 3.0},
+    ]
+    line = config("line", train={"lr": 0.025})
+    assert progress_of(line, lines, None) == [(1.0, 0.25), (2.0, 0.5), (3.0, 0.75)]
+    assert progress_of(config("metapath2vec", train={"lr": 0.025}), lines[:1], None) == [(1.0, 0.5)]
+
+
+def test_a_probe_gives_the_memory_of_the_run_and_keeps_nothing(tmp_path: Path) -> None:
+    edges = tmp_path / "ring.csv"
+    edges.write_text("".join(f"{n},{(n + step) % 200}\n" for n in range(200) for step in (1, 2)))
+    sizes = {"dim": 16, "num_walks": 2, "walk_length": 10, "threads": 1, "rule": "adam"}
+    found = ge.estimate("deepwalk", str(edges), seconds=0.1, **sizes)
+    ran = ge.pipeline("deepwalk", edges, out=tmp_path / "run", evaluate=False, **sizes)
+    assert found.parameters == ran.metrics["train"]["parameters"] == 2 * 200 * 16
+    assert found.table_mib == pytest.approx(2 * 200 * 16 * 4 / 2**20)
+    assert found.state_mib == pytest.approx(2 * found.table_mib)  # of Adam
+    assert found.disk_mib == pytest.approx(200 * 16 * 4 / 2**20, rel=0.02)
+    assert found.memory_mib > 100
+    assert found.train_seconds > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ring.csv", "run"]
+    assert "peak memory" in str(found)
+
+
+def test_what_a_run_would_refuse_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file"):
+        ge.estimate("deepwalk", str(tmp_path / "none.csv"))
+    with pytest.raises(ConfigError, match="name or path, not a graph"):
+        estimate_of(config_from({"model": "deepwalk", "dataset": {"name": "in memory: x", "digest": "1"}}))
+    with pytest.raises(ConfigError, match="seconds=0 of a probe"):
+        ge.estimate("deepwalk", "digits", seconds=0)
+
+
+def test_tables_that_do_not_fit_are_told_the_width_that_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = type("Memory", (), {"available": 1000 * 128 * 8})()
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    model = config("deepwalk", model={"name": "deepwalk", "dim": 256}).model
+    with pytest.raises(ConfigError, match=r"model\.dim=72 would fit, or take a rule with less state"):
+        check_memory(1000, 2, model)  # 12 bytes a number: two tables and the copy that is saved
+    check_memory(1000, 2, model.replace(dim=72))
+    with pytest.raises(ConfigError, match=r"lower model\.dim"):
+        check_memory(1_000_000, 2, model)
