@@ -193,7 +193,7 @@ class LinkTraining(ItemTraining):
     def _chunk(self, rows: Tensor, row_grads: Tensor, chunk: Tensor, sign: Tensor, count: float) -> float:
         with torch.autocast(rows.device.type, self._precision, enabled=self._precision is not torch.float32):
             logits = self._predictor(rows, chunk, row_grads)
-        loss = -F.logsigmoid(sign * logits.float()).sum()
+        loss = -F.logsigmoid(sign * logits.to(rows.dtype)).sum()
         (loss / count).backward()
         return loss.item()
 

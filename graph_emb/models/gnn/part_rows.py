@@ -60,7 +60,7 @@ class PartRows:
         found = []
         for batch in self._sampled(self._target, whole=True):
             rows = self._inputs.gather(batch.inputs, tables, are_rows=True)
-            found.append(network(batch.blocks, rows)[self._target].float().cpu())
+            found.append(network(batch.blocks, rows)[self._target].to("cpu", torch.get_default_dtype()))
         return torch.cat(found)
 
     def _by_layer(self, network: LayeredNetwork, tables: Mapping[str, DistEmbedding] | None) -> Tensor:
@@ -74,7 +74,7 @@ class PartRows:
                         rows = self._inputs.gather(batch.inputs, tables, are_rows=True)
                     else:
                         rows = {t: self._table(number - 1, t)(ids, self._device) for t, ids in batch.inputs.items()}
-                    out = network.one_layer(number, batch.blocks[0], rows)[ntype].float().cpu()
+                    out = network.one_layer(number, batch.blocks[0], rows)[ntype].to("cpu", torch.get_default_dtype())
                     if number == last:
                         found.append(out)
                     else:

@@ -149,7 +149,7 @@ class Trainer:
         found = self.own_rows()
         if self._own is None:
             return found
-        out = torch.zeros(self._own.num_nodes[self.target], found.shape[1])
+        out = torch.zeros(self._own.num_nodes[self.target], found.shape[1], dtype=found.dtype)
         out[self._own.names[self.target]] = found
         return self._own.group.sum(out, "rows of the evaluation")  # all but one of the summands are 0
 
@@ -166,7 +166,7 @@ class Trainer:
             assert self._part_rows is not None
             out = self._part_rows.compute(module, tables)
         else:
-            out = self._computed(module, self._whole, tables).float().cpu()
+            out = self._computed(module, self._whole, tables).to("cpu", torch.get_default_dtype())
         module.train()
         return out
 
@@ -277,7 +277,8 @@ class WeightAverage(nn.Module):
                 for start in range(0, mine.num_rows, CHUNK_ROWS):
                     stop = min(start + CHUNK_ROWS, mine.num_rows)
                     old, goal = (share.read(WEIGHT, start, stop) for share in (mine, theirs))
-                    rows = torch.lerp(old.float(), goal.float(), factor)
+                    dtype = torch.get_default_dtype()
+                    rows = torch.lerp(old.to(dtype), goal.to(dtype), factor)
                     mine.write(WEIGHT, torch.arange(start, stop), rows.to(old.dtype))
         transport.barrier()
 
@@ -362,13 +363,13 @@ class InputRows:
         return DistEmbedding(*shape, name, first, policy, dtype=dtype, device=self._device)
 
     def make_frozen(self, ntype: str, width: int) -> DistEmbedding:
-        """A table of zeros, float32, that no optimizer changes, with the partition of a node type."""
+        """A table of zeros of torch's default dtype that no optimizer changes, with the partition of a node type."""
         number, policy = self._num_nodes[ntype], self._policies.get(ntype)
-        return DistEmbedding(number, width, init_func=None, part_policy=policy)
+        return DistEmbedding(number, width, init_func=None, part_policy=policy, dtype=torch.get_default_dtype())
 
     def make_averages(self) -> dict[str, DistEmbedding]:
-        """A table of zeros, float32, for each table, with the same partition; "_average" is appended to its name."""
-        return {ntype: self._table(ntype, None, torch.float32, "_average") for ntype in self.tables}
+        """Zeros of torch's default dtype for each table, with its partition, and its name with "_average" behind it."""
+        return {ntype: self._table(ntype, None, torch.get_default_dtype(), "_average") for ntype in self.tables}
 
     @property
     def num_parameters(self) -> int:
@@ -394,7 +395,7 @@ class InputRows:
                     found[ntype] = self._frozen[ntype](ids[ntype], device=self._device)
             elif ntype in tables:
                 rows = ids[ntype] if are_rows else self.rows_of(ntype, ids[ntype])
-                found[ntype] = tables[ntype](rows, device=self._device, dtype=torch.float32)
+                found[ntype] = tables[ntype](rows, device=self._device, dtype=torch.get_default_dtype())
             else:
                 found[ntype] = self.features[ntype].index_select(0, ids[ntype]).to(self._device)
         return found
@@ -448,4 +449,4 @@ def _matrix(ntype: str, features: Any, num_nodes: int) -> Any:
             f"features of {ntype!r} have shape {tuple(matrix.shape)} and dtype {matrix.dtype}; "
             f"expected floating ({num_nodes}, width)"
         )
-    return matrix.float()
+    return matrix.to(torch.get_default_dtype())

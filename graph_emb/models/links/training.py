@@ -117,16 +117,17 @@ class FrozenRows:
     """Pretrained embeddings, not trained further.
 
     Args:
-        embeddings: Shape (N, D), float32.
+        embeddings: Shape (N, D), of torch's default dtype, float32 unless it was set.
         num_parameters: Parameters of the model that made them; None: one for each number (one table).
     Raises:
-        ShapeError: embeddings is no float32 matrix.
+        ShapeError: embeddings is no matrix of that dtype.
     """
 
     def __init__(self, embeddings: Tensor, num_parameters: int | None = None) -> None:
-        if embeddings.dim() != 2 or embeddings.dtype != torch.float32:
+        if embeddings.dim() != 2 or embeddings.dtype != torch.get_default_dtype():
             raise ShapeError(
-                f"embeddings have shape {tuple(embeddings.shape)} and dtype {embeddings.dtype}; give float32 (N, D)"
+                f"embeddings have shape {tuple(embeddings.shape)} and dtype {embeddings.dtype}; "
+                f"give {torch.get_default_dtype()} (N, D)"
             )
         self.embeddings = embeddings.detach()
         self.dim = embeddings.shape[1]
