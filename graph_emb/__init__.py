@@ -15,6 +15,7 @@ from graph_emb.core.errors import (
     PartitionError,
     PeerError,
     ShapeError,
+    StorageError,
 )
 from graph_emb.core.imports import resolve
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from graph_emb.run.estimate import estimate
     from graph_emb.run.pipeline import pipeline
     from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
+    from graph_emb.table.placement import File
     from graph_emb.transport.runtime import in_step, init, shutdown
 
 __version__ = "0.1.0"
@@ -115,6 +117,7 @@ _HOMES = {
     "graph_emb.run.estimate": ("estimate",),
     "graph_emb.run.pipeline": ("pipeline",),
     "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
+    "graph_emb.table.placement": ("File",),
     "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
@@ -143,6 +146,7 @@ __all__ = [
     "DeepWalk",
     "DistEmbedding",
     "DistMult",
+    "File",
     "GraphEmbError",
     "GraphSAGE",
     "HashPolicy",
@@ -174,6 +178,7 @@ __all__ = [
     "SparseRowAdam",
     "SparseRowLAMB",
     "SparseSGD",
+    "StorageError",
     "TransE",
     "Unused",
     "__version__",

@@ -24,8 +24,11 @@ from graph_emb.quantized import QuantizedEmbedding
 from graph_emb.table.bags import CaptureBags, checked_bags
 from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import initializer_for
+from graph_emb.table.placement import HOST, as_placement
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import FLOAT_DTYPES, TableSpec, checked_shape
+from graph_emb.table.tier.cache import CacheStats
+from graph_emb.table.tier.shard import TieredShard
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Named, Traffic, Transport
 from graph_emb.weight import Weight, state_by_name
@@ -72,6 +75,8 @@ class DistEmbedding(PendingGradients):
         original_ids: The original id of each row, (num_embeddings,) distinct integers or an ``OriginalIds``: what first
             values and checkpoints are keyed by. None: those of the policy where it is one of ``partition``; any other
             policy's ids (DGL's too) are taken as original.
+        placement: ``"host"``, memory; or ``graph_emb.File(folder, memory="4GiB")``: a file, of which each owner of rows
+            holds as many bytes, state included. No result depends on it.
     Raises:
         ConfigError: a bad shape, dtype or name, or one in which a live table of the name differs.
         PartitionError: the policy or original_ids do not cover num_embeddings ids.
@@ -106,6 +111,7 @@ class DistEmbedding(PendingGradients):
         device: torch.device | str = "cpu",
         original_ids: OriginalIds | Tensor | np.ndarray | None = None,
         bounds: Literal["raise", "drop"] = "raise",
+        placement: Any = HOST,
     ) -> None:
         if bounds not in ("raise", "drop"):
             raise unknown_name("bounds", bounds, ("raise", "drop"))
@@ -129,6 +135,7 @@ class DistEmbedding(PendingGradients):
             device=torch.device(device),
             original_ids=ids,
             growth=growth,
+            placement=as_placement(placement, self._name),
         )
         for other in objects:
             if self._drops != other._drops:
@@ -302,6 +309,17 @@ class DistEmbedding(PendingGradients):
         """
         with self._transport.joint(f"reset of table {self._name!r}"):
             self._transport.reset(self._name, self._checked(ids).flatten())
+
+    def cache_stats(self) -> CacheStats:
+        """Hits, misses and transfers of the rows of this process, where they lie in a file.
+
+        Raises:
+            ConfigError: they lie in memory.
+        """
+        shard = self.shard
+        if not isinstance(shard, TieredShard):
+            raise ConfigError(f"table {self._name!r} lies in memory and has no cache; see placement= of DistEmbedding")
+        return shard.cache_stats()
 
     @property
     def traffic(self) -> Traffic:

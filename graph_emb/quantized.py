@@ -52,7 +52,7 @@ class QuantizedEmbedding:
         self._scales = f"{self.name}.scale"
         made = ((self.name, spec.dim, torch.int8), (self._scales, 1, torch.float32))
         for table, dim, dtype in made:
-            transport.create(replace(spec, name=table, dim=dim, dtype=dtype, initializer=Zeros()))
+            transport.create(replace(spec, name=table, dim=dim, dtype=dtype, initializer=Zeros(), placement=None))
             weakref.finalize(self, transport.destroy, table)
         transport.flush()
         transport.barrier()

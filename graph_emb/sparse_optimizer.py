@@ -410,17 +410,21 @@ class SparseOptimizer(DGLNames):
             if set(found) != set(own):
                 raise ConfigError(f"table {name!r}: saved state is {sorted(found)}, the rule keeps {sorted(own)}")
             for key, value in found.items():
-                if tuple(value.shape) != tuple(own[key].shape) or value.dtype != own[key].dtype:
+                shape = table.shard.state_specs[key].shape(table.shard.num_rows, table.embedding_dim)
+                if tuple(value.shape) != shape or value.dtype != own[key].dtype:
                     raise ConfigError(
                         f"table {name!r}: saved {key} has shape {tuple(value.shape)} of {value.dtype}, "
-                        f"the table needs {tuple(own[key].shape)} of {own[key].dtype}"
+                        f"the table needs {shape} of {own[key].dtype}"
                     )
         self.transport.flush()  # steps on their way would change what is copied in
         self.set_groups(fresh)
         for name, table in self._tables.items():
             table.shard.settle()
             for key, target in table.shard.state.items():
-                target.copy_(state[name][key])
+                if table.shard.in_memory or table.shard.state_specs[key].kind == "table":
+                    target.copy_(state[name][key])
+                else:
+                    table.shard.write_column(key, torch.arange(table.shard.num_rows), state[name][key])
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 

@@ -33,7 +33,7 @@ from graph_emb.graph.original_ids import ArrayIds, OriginalIds
 from graph_emb.table.growing_shard import COUNTS, GrowingShard
 from graph_emb.table.shard import DECAY
 from graph_emb.table.spec import StateSpec
-from graph_emb.transport.base import LiveRows, ShardRows, TableRows
+from graph_emb.transport.base import LiveRows, TableRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -260,7 +260,7 @@ class TableShare:
         return replace(self, rows=[CopiedRows(rows, columns) for rows in self.rows])
 
 
-class CopiedRows(ShardRows):
+class CopiedRows:
     """A copy of rows; see ``graph_emb.transport.base.TableRows``."""
 
     def __init__(self, rows: TableRows, columns: Sequence[str]) -> None:
@@ -277,11 +277,14 @@ class CopiedRows(ShardRows):
             for start, stop in row_pieces(rows.num_rows, row_bytes):
                 self._held[column][start:stop] = rows.read(column, start, stop)
 
-    def _column(self, column: str) -> Tensor:
-        return self._held[column]
+    def read(self, column: str, start: int, stop: int) -> Tensor:
+        return self._held[column][start:stop]
 
-    def _reads_otherwise(self, column: str) -> bool:
-        return False
+    def write(self, column: str, rows: Tensor, values: Tensor) -> None:
+        self._held[column].index_copy_(0, rows, values)
+
+    def memory(self, column: str) -> Tensor | None:
+        return self._held[column]
 
 
 def folder_of(table: str) -> str:

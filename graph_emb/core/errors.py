@@ -45,6 +45,10 @@ class PeerError(GraphEmbError, RuntimeError):
     """Another process of the job died, hangs or does something else than this one."""
 
 
+class StorageError(GraphEmbError, OSError):
+    """The file in which a table's rows lie cannot be read or written: names table, file and offset."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """An error for a name that is not known, with the nearest known one as the next step."""
     options = sorted(known)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from typing_extensions import Self
 
@@ -121,3 +121,13 @@ def parse_interval(every: int | str) -> tuple[int | None, float | None]:
     if found is None or float(found[1]) == 0 or (not found[2] and "." in found[1]):
         raise ConfigError(f"interval {every!r}: write a number of steps (500) or a time (90s, 10m, 2h), above zero")
     return (None, float(found[1]) * _SECONDS[found[2]]) if found[2] else (int(found[1]), None)
+
+
+def memory_bytes(memory: str | int) -> int:
+    """Of ``"2GB"``, ``"800MiB"`` or a number of bytes; a ConfigError for anything else."""
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(memory, strict=isinstance(memory, bool)))
+    except ValidationError:
+        raise ConfigError(
+            f"memory {memory!r}: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB"
+        ) from None

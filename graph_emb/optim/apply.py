@@ -66,11 +66,10 @@ def apply_update(
     shard, rows, grads = shard.begin_update(rows, grads, places)
     if shard.frozen is not None:
         rows, grads = shard.without_frozen(rows, grads)
-    if kernels.run(rule, shard, rows, grads, how == "mean", distinct):
-        return
-    if isinstance(grads, BagGradients):
-        grads = grads.rows()
-    apply_reference(rule, shard, rows, grads, how, prepared=prepared)
+    for stored, at, part in shard.updating(rows, grads):
+        if not kernels.run(rule, stored, at, part, how == "mean", distinct):
+            of_rows = part.rows() if isinstance(part, BagGradients) else part
+            apply_reference(rule, stored, at, of_rows, how, prepared=prepared)
 
 
 def apply_reference(

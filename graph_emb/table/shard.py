@@ -5,7 +5,7 @@ Legend: R stored rows, B asked rows, D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,7 @@ class EmbeddingShard:
         frozen: Which rows no optimizer may change, (num_rows,) bool; None: none, and no update looks for them.
         own: [low, high) of the rows that this process writes; None: all.
         grows: Whether rows are made as ids come (``graph_emb.table.growing_shard``).
+        in_memory: Whether weight and state have all rows; where not, methods alone reach them.
     """
 
     state_specs: dict[str, StateSpec]
@@ -57,6 +58,7 @@ class EmbeddingShard:
     frozen: Tensor | None = None
     own: tuple[int, int] | None = None
     grows = False
+    in_memory: bool = True
     _original_ids: np.ndarray | None = None
 
     def __init__(self, spec: TableSpec, first_id: int, num_rows: int, weight: Tensor | None = None) -> None:
@@ -97,7 +99,7 @@ class EmbeddingShard:
         ``out`` is contiguous memory for it; None takes new.
         """
         weight, num = self.weight, len(rows if place is None else place)
-        if self.lazy:
+        if self.lazy or not self.in_memory:
             weight, rows = self.read(rows), torch.arange(len(rows), device=rows.device)
         return RowCopy(weight, rows, weight.new_empty((num, self.spec.dim)) if out is None else out, others, place)
 
@@ -138,6 +140,33 @@ class EmbeddingShard:
         if self.lazy and name == WEIGHT:
             return self.read(torch.arange(start, stop, device=found.device))
         return torch.zeros_like(found) if name == DECAYED else found
+
+    def memory(self, name: str) -> Tensor | None:
+        """All of ``column`` where it lies on the CPU as a checkpoint has it, contiguous; None elsewhere."""
+        if self.lazy and name in (WEIGHT, DECAYED):
+            return None
+        found = self.weight if name == WEIGHT else self.state[name]
+        return found if found.device.type == "cpu" and found.is_contiguous() else None
+
+    def write_column(self, name: str, rows: Tensor, values: Tensor) -> None:
+        """Overwrite distinct rows (B,) of the weight or a piece of state, as they are stored; both on any device."""
+        target = self.weight if name == WEIGHT else self.state[name]
+        target.index_copy_(0, rows.to(target.device), values.to(target.device, target.dtype))
+
+    def state_rows(self, name: str, rows: Tensor) -> Tensor:
+        """Copies of rows (B,) of a piece of state, (B, D) or (B,), in the order asked; rows on any device."""
+        state = self.state[name]
+        return state.index_select(0, rows.to(state.device))
+
+    def updating(self, rows: Tensor, grads: Any) -> Iterator[tuple[EmbeddingShard, Tensor, Any]]:
+        """The turns of an update: a shard in memory, positions in it, and their gradients; all repeats of a row in one.
+
+        Between turns the clocks of the table are those of before the update.
+        """
+        yield self, rows, grads
+
+    def prefetch(self, rows: Tensor) -> None:
+        """Note that rows (B,) will be read soon; rows in memory are here already."""
 
     def original_ids(self, rows: Tensor) -> np.ndarray:
         """The original ids of ``own`` rows, shape (B,), int64; the first call reads those of all."""
@@ -180,9 +209,10 @@ class EmbeddingShard:
             ids = rows.cpu().numpy() + self.first_id
             fill_rows_at_(self.spec.initializer, values, ids, self.original_ids(rows), self.spec.original_ids)
             self.write(rows.to(self.weight.device), values)
-        for name, tensor in self.state.items():
-            if self.state_specs[name].kind != "table":
-                tensor.index_fill_(0, rows.to(tensor.device), self.state_specs[name].initial)
+        for name, spec in self.state_specs.items():
+            if spec.kind != "table":
+                shape = spec.shape(len(rows), self.spec.dim)
+                self.write_column(name, rows, torch.full(shape, spec.initial, dtype=self.state[name].dtype))
         self.wrote(rows)
 
     def begin_update(
@@ -236,11 +266,6 @@ class EmbeddingShard:
             for name, tensor in self.state.items()
         }
 
-    def state_rows(self, name: str, rows: Tensor) -> Tensor:
-        """Copies of rows (B,) of a piece of state, (B, D) or (B,), where it lies; rows on any device."""
-        state = self.state[name]
-        return state.index_select(0, rows.to(state.device))
-
     def write_state(self, rows: Tensor, values: Mapping[str, Tensor]) -> None:
         """Overwrite the state of distinct rows with what ``read_state`` returns: names of this shard's, same shapes."""
         for name, value in values.items():
@@ -255,10 +280,9 @@ class EmbeddingShard:
 
         Rows stay as they are read: they are stored with the decay that they lack before that of ``DECAYED`` is lost.
         """
-        target = self.state[name]
         if name == DECAYED:
             self.settle(rows)
-        target.index_copy_(0, rows.to(target.device), values.to(target.device, target.dtype))
+        self.write_column(name, rows, values)
 
     def num_bytes(self) -> int:
         """Bytes of weight and state."""
@@ -377,6 +401,7 @@ class RowCopy(NamedTuple):
         out: Contiguous memory for the result, (B, D), of the dtype and device of weight.
         others: Shape (M, D), of the dtype and device of weight; None: none, and all of rows in their order.
         place: Beside others, shape (B,), int64, each inside [0, M + N).
+        done: Whether out has the result already.
     """
 
     weight: Tensor
@@ -384,6 +409,7 @@ class RowCopy(NamedTuple):
     out: Tensor
     others: Tensor | None = None
     place: Tensor | None = None
+    done: bool = False
 
     def by_torch(self) -> None:
         """The copy by torch's own operations, on any device."""
@@ -434,9 +460,10 @@ def copy_rows(copies: Sequence[RowCopy]) -> list[Tensor]:
 
     Tables on the CPU take a compiled loop where the rows are many: about 0.7 of ``index_select``'s time.
     """
-    many = sum(len(one.out) for one in copies) >= SERIAL_ROWS
+    waiting = [one for one in copies if not one.done]
+    many = sum(len(one.out) for one in waiting) >= SERIAL_ROWS
     held, jobs, starts = [], [], [0]
-    for one in copies:
+    for one in waiting:
         if not many or one.weight.device.type != "cpu" or not one.weight.is_contiguous():
             one.by_torch()
             continue

@@ -16,6 +16,7 @@ from graph_emb.graph.original_ids import OriginalIds, SameIds
 from graph_emb.graph.partition_book import Ids, PartitionBook, check_ids
 from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import Initializer, fill_rows_
+from graph_emb.table.placement import Placement
 
 CPU = torch.device("cpu")
 FLOAT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -75,6 +76,7 @@ class TableSpec:
         device: Where the rows lie.
         original_ids: The original id of each row; None: the table's ids are original.
         growth: How the table grows, whose ids are any and whose num_rows is its max_rows; None: it has all its rows.
+        placement: Where its owners keep the rows; None: in memory.
     """
 
     name: str
@@ -86,11 +88,14 @@ class TableSpec:
     device: torch.device = CPU
     original_ids: OriginalIds | None = None
     growth: Growth | None = None
+    placement: Placement | None = None
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or "\0" in self.name:
             raise ConfigError(f"table name {self.name!r} must be non-empty and without '/'")
         checked_shape(self.name, self.num_rows, self.dim, self.dtype, (*FLOAT_DTYPES, torch.int8))
+        if self.growth is not None and self.placement is not None:
+            raise ConfigError(f"table {self.name!r} grows, and grows in memory: leave out placement={self.placement}")
 
     def check_same(self, other: TableSpec, *, policy: bool, first: bool) -> None:
         """Refuse to open this live table by a spec that differs from its own.
@@ -107,6 +112,8 @@ class TableSpec:
             "device": (self.device, other.device),
             "growth": (self.growth, other.growth),
         }
+        if other.placement is not None:
+            pairs["placement"] = self.placement, other.placement
         if policy:
             pairs["part_policy"] = self.book, other.book
             if self.num_rows == other.num_rows:

@@ -23,7 +23,7 @@ from graph_emb.optim.apply import Merge, merge
 from graph_emb.optim.rule import SparseRule
 from graph_emb.table.bags import BagGradients, Bags
 from graph_emb.table.growing_shard import GrowingShard
-from graph_emb.table.shard import DECAYED, WEIGHT, EmbeddingShard
+from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
 
 T = TypeVar("T")
@@ -157,27 +157,14 @@ class ShardRows:
         self.first_id, self.num_rows = shard.first_id, shard.num_rows
         self._shard = shard
 
-    def _column(self, column: str) -> Tensor:
-        return self._shard.weight if column == WEIGHT else self._shard.state[column]
-
     def read(self, column: str, start: int, stop: int) -> Tensor:
-        if self._reads_otherwise(column):
-            return self._shard.column(column, start, stop).cpu()
-        return self._column(column)[start:stop].cpu()
-
-    def _reads_otherwise(self, column: str) -> bool:
-        """Whether a checkpoint has other numbers than the memory (``EmbeddingShard.column``)."""
-        return self._shard.lazy and column in (WEIGHT, DECAYED)
+        return self._shard.column(column, start, stop).cpu()
 
     def write(self, column: str, rows: Tensor, values: Tensor) -> None:
-        target = self._column(column)
-        target.index_copy_(0, rows.to(target.device), values.to(target.device))
+        self._shard.write_column(column, rows, values)
 
     def memory(self, column: str) -> Tensor | None:
-        target = self._column(column)
-        if self._reads_otherwise(column):
-            return None
-        return target if target.device.type == "cpu" and target.is_contiguous() else None
+        return self._shard.memory(column)
 
 
 class LiveRows:

@@ -22,6 +22,7 @@ from graph_emb.optim.rule import SparseRule
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.shard import EmbeddingShard, copy_rows, gather, narrower
 from graph_emb.table.spec import TableSpec, accumulation_dtype
+from graph_emb.table.tier.shard import shard_for
 from graph_emb.transport import columns, lockstep
 from graph_emb.transport.base import (
     LiveRows,
@@ -202,7 +203,7 @@ class CollectiveTransport(Prefetching):
         places = self.layout(spec.book, spec.name)
         low, high = places.owned(self.rank)
         rows = lockstep.shared_rows(self.group, spec) if self._hogwild else None
-        shard = EmbeddingShard(spec, low, high - low, None if rows is None else rows[low:high])
+        shard = shard_for(spec, low, high - low, None if rows is None else rows[low:high])
         self._created += 1
         self._tables[spec.name] = RankTable(spec, places, shard, lockstep.identity(spec, self._created, places), rows)
         if self._hogwild:

@@ -17,6 +17,7 @@ from graph_emb.table.bags import Bags
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.shard import EmbeddingShard, copy_rows
 from graph_emb.table.spec import TableSpec
+from graph_emb.table.tier.shard import shard_for
 from graph_emb.transport.base import LiveRows, LiveTables, Push, Reach, ShardRows, TableRows, Transport
 
 Handler = TypeVar("Handler")
@@ -48,7 +49,7 @@ class LocalTransport(Transport):
 
     def create(self, spec: TableSpec) -> None:
         self._tables.check_free(spec.name)
-        self._tables[spec.name] = GrowingShard(spec) if spec.growth else EmbeddingShard(spec, 0, spec.num_rows)
+        self._tables[spec.name] = GrowingShard(spec) if spec.growth else shard_for(spec, 0, spec.num_rows)
 
     def attach(self, table: str, rule: SparseRule) -> None:
         self._tables[table].allocate_state(rule.state_specs())
@@ -57,6 +58,9 @@ class LocalTransport(Transport):
         if table in self._tables:
             self._tables[table].settle()  # nobody knows afterwards what rows lack
             self._tables[table].free_state()
+
+    def prefetch(self, table: str, ids: Tensor) -> None:
+        self._tables[table].prefetch(ids)
 
     def pull(self, table: str, ids: Tensor) -> Tensor:
         shard = self._tables[table]
@@ -83,7 +87,7 @@ class LocalTransport(Transport):
 
     def pull_sums(self, table: str, bags: Bags) -> Tensor:
         shard = self._tables[table]
-        if shard.weight.device.type != "cpu" or shard.lazy or shard.grows:
+        if shard.weight.device.type != "cpu" or shard.lazy or shard.grows or not shard.in_memory:
             return super().pull_sums(table, bags)
         self._count(table, *bags.counts())
         return bags.sums(shard.weight, bags.ids)
@@ -189,7 +193,8 @@ class StandaloneTransport(LocalTransport):
         self._register(self._pull_handlers, table, func)
 
     def _register(self, handlers: dict[str, Handler], table: str, func: Handler | None) -> None:
-        self.shard(table)
+        if not self.shard(table).in_memory and func is not None:
+            raise ModeError(f"table {table!r}: its rows lie in a file, and a handler needs all of them in memory")
         if func is None:
             handlers.pop(table, None)
         else:

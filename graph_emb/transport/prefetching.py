@@ -53,6 +53,7 @@ class Prefetching(GrowingTables):
         self._count(table, route, len(ids))
         rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
         early = Prefetch(ids.clone(), route, rows)
+        found.shard.prefetch(route.ids[len(route.ids) - route.counts[self.rank] :] - found.shard.first_id)
         if self.world_size > 1:
             asks, wanted, early.asked = self._ask(lockstep.PREFETCH, found, route)
             early.asks, early.wanted = asks, wanted

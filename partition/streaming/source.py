@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import size_text
+from graph_emb.core.settings import memory_bytes
 from graph_emb.core.storage import check_space
 from graph_emb.core.terminal import Advance
 from graph_emb.graph.datasets import OWN_FILES, available, find_dataset
@@ -49,16 +49,6 @@ LEAST_WORK_BYTES = 32 * MIB
 MAX_BLOCK_ROWS = 1 << 20
 RECORD_BYTES = 24
 """Of an edge in a temporary file, at most, without its weight."""
-
-
-def memory_bytes(memory: str | int) -> int:
-    """Of ``"2GB"``, ``"800MiB"`` or a number of bytes; a ConfigError for anything else."""
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(memory, strict=isinstance(memory, bool)))
-    except ValidationError:
-        raise ConfigError(
-            f"memory {memory!r}: write bytes, or a number with KB, MB, GB, TB, KiB, MiB, GiB or TiB"
-        ) from None
 
 
 @dataclass(frozen=True)

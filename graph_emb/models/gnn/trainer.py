@@ -25,8 +25,8 @@ from graph_emb.sampling.blocks import Batch, whole_graph
 from graph_emb.sampling.neighbors import NeighborSampling
 from graph_emb.sampling.partitioned_neighbors import OwnEdges, PartitionedNeighborSampling
 from graph_emb.table.initializers import Normal, XavierUniform
+from graph_emb.table.shard import WEIGHT
 from graph_emb.transport import runtime
-from graph_emb.transport.base import WEIGHT
 from graph_emb.transport.lockstep import layout
 from graph_emb.transport.process_group import DataParallel, ProcessGroup
 

@@ -78,6 +78,11 @@ class KVStoreTransport(Transport):
             )
         if spec.device.type != "cpu":
             raise ConfigError(f"table {spec.name!r}: device {spec.device}; servers keep rows in host memory, use 'cpu'")
+        if spec.placement is not None:
+            raise ConfigError(
+                f"table {spec.name!r}: placement={spec.placement}; trainers of kvstore mode read the rows of their "
+                "machine in shared memory, use placement='host', or the collective mode"
+            )
         book = server_book(spec.book, self._hosts, spec.name)
         key = (spec.name, self._made.get(spec.name, 0))
         self._collect_garbage()

@@ -22,8 +22,8 @@ from graph_emb.core.left_behind import shared_name
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim.apply import Merge, apply_update
 from graph_emb.optim.rule import SparseRule
+from graph_emb.table.shard import WEIGHT
 from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
-from graph_emb.transport.base import WEIGHT
 from graph_emb.transport.kvstore import shared
 from graph_emb.transport.kvstore.rpc import SERVICE, Answer, Call, describe, rpc
 from graph_emb.transport.kvstore.shared import Place, at

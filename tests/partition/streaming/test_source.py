@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.settings import memory_bytes
 from partition.streaming.shared_stages import Workers, Workplace
 from partition.streaming.source import (
     LEAST_WORK_BYTES,
@@ -19,7 +20,6 @@ from partition.streaming.source import (
     EdgeSource,
     Plan,
     Scan,
-    memory_bytes,
 )
 from tests.partition.streaming.edge_files import MEMORY, write_parquet
 

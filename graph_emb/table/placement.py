@@ -1,0 +1,84 @@
+"""Placements: where a table's rows lie, and how much memory they may take there. Plain data, no behaviour of its own.
+
+A placement never changes a result: the same instructions meet the same numbers, wherever those lie in between.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from graph_emb.core.errors import ConfigError, unknown_name
+from graph_emb.core.settings import memory_bytes
+
+Policy = Literal["lru", "lfu", "lookahead"]
+POLICIES: tuple[str, ...] = get_args(Policy)
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Rows in a lower tier of which ``memory`` holds a part: the base of ``File`` and ``DeviceCache``."""
+
+    def _check(self, memory: int | str, policy: str) -> None:
+        object.__setattr__(self, "memory", memory_bytes(memory))
+        if self.memory_bytes < 1:
+            raise ConfigError(f"memory={memory!r} must be at least 1 byte")
+        if policy not in POLICIES:
+            raise unknown_name("policy", policy, POLICIES)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The budget of this process, bytes, optimizer state included."""
+        return int(self.memory)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class File(Cached):
+    """Rows and state in a file, of which each process that owns rows holds at most ``memory`` bytes.
+
+    The file is scratch: it belongs to one run and goes with the table; what is to last goes into a checkpoint.
+
+    Args:
+        folder: Where the file lies: a fast local disk with room for the table and its state.
+        memory: Of each process for this table, such as ``"4GiB"``: pages of rows with their state, the map of pages,
+            and state of one value a row, which stays in memory.
+        policy: Which page leaves: ``"lru"`` (CLOCK), ``"lfu"`` (counts that decay), ``"lookahead"`` (the one whose next
+            use in the announced batches is farthest).
+        leftover: What becomes of the table's file of a run that did not end: ``"refuse"`` raises and names the
+            checkpoint to load, ``"remove"`` deletes it.
+    """
+
+    folder: str | os.PathLike[str]
+    memory: int | str
+    policy: Policy = "lru"
+    leftover: Literal["refuse", "remove"] = "refuse"
+
+    def __post_init__(self) -> None:
+        self._check(self.memory, self.policy)
+        if self.leftover not in ("refuse", "remove"):
+            raise unknown_name("leftover", self.leftover, ("refuse", "remove"))
+        object.__setattr__(self, "folder", os.fspath(self.folder))
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return Path(self.folder).expanduser()
+
+
+Placement = File
+HOST = "host"
+
+
+def as_placement(placement: Any, table: str) -> Placement | None:
+    """What a ``placement`` argument stands for: None is memory of the host (or of ``device=``).
+
+    Raises:
+        ConfigError: neither a known word nor a placement.
+    """
+    if placement == HOST:
+        return None
+    if isinstance(placement, Cached):
+        return placement  # type: ignore[return-value]
+    raise ConfigError(f"table {table!r}: placement={placement!r}; pass {HOST!r} or graph_emb.File(folder, memory=...)")

@@ -1,0 +1,326 @@
+"""A cache of pages: frames in front of a file, first values of pages that were never written, transfers on their way.
+
+Everything that reads or changes a row goes through the frames, or looks into them first: whatever was prefetched or
+is being written, a reader meets the newest value.
+
+Legend: B rows of a call, N pages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import StorageError
+from graph_emb.table.tier.frames import Frames
+from graph_emb.table.tier.reader import PageReader, Transfer
+
+NEVER, STORED, ON_ITS_WAY = 0, 1, 2
+"""Of a page in the file: it holds first values and was not written; it is there; it is being written."""
+SCAN_BYTES = 8 << 20
+"""Of pages that a reader holds at a time which does not enter the cache."""
+
+
+@dataclass
+class CacheStats:
+    """What a cache of pages did since its table was made.
+
+    Attributes:
+        calls: Reads and updates that went through the frames.
+        requested: Rows of them, repeats counted; ``hit_rows`` of them lay in memory.
+        distinct: Pages of them, each once a call: hits + misses.
+        evictions: Pages that left; ``dirty_writes`` of them were written.
+        bytes_read, bytes_written: From and to the file.
+        seconds_waited: That calls stood still for transfers.
+        prefetched: Pages that were brought for an announced batch; ``prefetched_unused`` of them left unused.
+        scanned: Pages that scans read past the cache.
+    """
+
+    calls: int = 0
+    requested: int = 0
+    hit_rows: int = 0
+    distinct: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    dirty_writes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds_waited: float = 0.0
+    prefetched: int = 0
+    prefetched_unused: int = 0
+    scanned: int = 0
+
+    @property
+    def hit_share(self) -> float:
+        """The share of requested rows that lay in memory."""
+        return self.hit_rows / self.requested if self.requested else 1.0
+
+
+class PageCache:
+    """The frames of a table over a file.
+
+    Args:
+        frames: The residency map.
+        reader: Of the file.
+        columns: The arrays of the frames, in the order of a page's sections; rows of frame f from ``f * rows`` on.
+        first_values: Writes the first values of rows, (B,) int64 ascending, into such arrays, one row each.
+        num_rows: Of the table; the last page may have room for more.
+    """
+
+    def __init__(
+        self,
+        frames: Frames,
+        reader: PageReader,
+        columns: Sequence[Tensor],
+        first_values: Callable[[np.ndarray, Sequence[Tensor | None]], None],
+        num_rows: int,
+    ) -> None:
+        self.frames, self.reader, self.columns = frames, reader, list(columns)
+        self.num_rows, self._rows = num_rows, 1 << frames.shift
+        self._first_values = first_values
+        self.in_file = np.zeros(len(frames.frame_of), np.uint8)
+        self._jobs: dict[int, tuple[Transfer, np.ndarray]] = {}  # with the pages that a write is for
+        self._number = 0
+        self._failure: StorageError | None = None
+        self._stats = CacheStats()
+
+    @property
+    def stats(self) -> CacheStats:
+        """A copy of the counts."""
+        reader = self.reader
+        return replace(self._stats, bytes_read=reader.bytes_read, bytes_written=reader.bytes_written)
+
+    def check(self) -> None:
+        """Raise the error of an earlier transfer: after it nobody knows which rows the file has."""
+        if self._failure is not None:
+            raise self._failure
+
+    # Calls that enter the cache
+
+    def chunks(self, rows: np.ndarray, *, write: bool) -> Iterator[tuple[np.ndarray | None, np.ndarray]]:
+        """Bring rows into memory, in as many turns as they need.
+
+        Args:
+            rows: Shape (B,), int64, repeats allowed.
+            write: Whether they are about to change.
+        Returns:
+            For each turn the positions of its rows among B, ascending, or None for all, and their places among the
+            frames' rows, valid until the next turn. A row's repeats come in one turn; no rows come in one turn too.
+        """
+        if self.frames.fits(rows):
+            yield None, self._resident(rows, write)
+            return
+        pages = rows >> self.frames.shift
+        order = np.argsort(pages, kind="stable")
+        starts = np.flatnonzero(np.diff(pages[order], prepend=-1))[:: self.frames.capacity]
+        for low, high in zip(starts, [*starts[1:], len(order)], strict=True):
+            chosen = np.sort(order[low:high])
+            yield chosen, self._resident(rows[chosen], write)
+
+    def _resident(self, rows: np.ndarray, write: bool) -> np.ndarray:
+        self.check()
+        frames, stats = self.frames, self._stats
+        touched = frames.touch(rows, write)
+        missing = touched.missing
+        try:
+            self._wait(touched.job)
+            if len(missing):
+                self._make_room(frames.excess(len(missing)))
+                self._bring(missing, write=write)
+                frames.fill_places(rows, touched.places)
+        except BaseException:
+            frames.forget(missing)
+            raise
+        stats.calls += 1
+        stats.requested += len(rows)
+        stats.hit_rows += touched.hit_rows
+        stats.hits += touched.hits
+        stats.misses += len(missing)
+        stats.distinct += touched.hits + len(missing)
+        return touched.places
+
+    def arrived(self, rows: np.ndarray) -> None:
+        """Note that an announced batch is asked for."""
+        if self.frames.announced:
+            self.frames.arrived(rows)
+
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Start to bring the pages of a batch to come, as far as they do not push out what is needed sooner."""
+        self.check()
+        frames = self.frames
+        number, pages = frames.announce(rows)
+        wanted = pages[(frames.frame_of[pages] < 0) & (self.in_file[pages] != NEVER)]
+        room = frames.capacity // 2 - int(np.count_nonzero(frames.pinned))
+        wanted = wanted[: max(0, room)]
+        if not len(wanted):
+            return
+        chosen = frames.victims(frames.excess(len(wanted)), later_than=number)
+        self._evict(chosen)
+        wanted = wanted[: frames.capacity - frames.resident]
+        if len(wanted):
+            self._bring(wanted, write=False, ahead=True)
+            self._stats.prefetched += len(wanted)
+
+    def _make_room(self, num: int) -> None:
+        if num:
+            self._evict(self.frames.victims(num))
+
+    def _evict(self, chosen: np.ndarray) -> None:
+        """Let the pages of frames go; dirty ones are on their way to the file when it returns."""
+        if not len(chosen):
+            return
+        frames, stats = self.frames, self._stats
+        for job in np.unique(frames.loading[chosen]).tolist():  # a prefetch must not arrive in another page's frame
+            self._wait(job)
+        stats.prefetched_unused += int(np.count_nonzero(frames.pinned[chosen]))
+        dirty = chosen[frames.dirty[chosen]]
+        job = self._write(dirty)
+        frames.remove(chosen, job)
+        stats.evictions += len(chosen)
+        stats.dirty_writes += len(dirty)
+
+    def _write(self, frames: np.ndarray) -> int:
+        """Start to write the pages of frames; the job's number."""
+        if not len(frames):
+            return 0
+        pages = self.frames.page_of[frames]
+        for _ in np.flatnonzero(self.in_file[pages] == ON_ITS_WAY)[:1]:
+            self._wait_for_writes()
+        self._number += 1
+        self._jobs[self._number] = self.reader.write(pages, frames, self.columns), pages
+        self.in_file[pages] = ON_ITS_WAY
+        return self._number
+
+    def _bring(self, pages: np.ndarray, *, write: bool, ahead: bool = False) -> None:
+        """Fill frames with pages that are not in memory; those of a call are there when it returns."""
+        frames = self.frames
+        targets = frames.take(len(pages))
+        for job in np.unique(frames.writing[targets]).tolist():
+            self._wait(job)
+        if (self.in_file[pages] == ON_ITS_WAY).any():
+            self._wait_for_writes()
+        frames.insert(pages, targets, write=write, pin=ahead)
+        stored = self.in_file[pages] == STORED
+        if stored.any():
+            self._number += 1
+            self._jobs[self._number] = self.reader.read(pages[stored], targets[stored], self.columns), pages[:0]
+            frames.loading[targets[stored]] = self._number
+        job = self._number if stored.any() else 0
+        if not stored.all():
+            self._begin(pages[~stored], targets[~stored])
+        if not ahead:
+            self._wait(job)
+
+    def _begin(self, pages: np.ndarray, targets: np.ndarray) -> None:
+        """First values for pages that were never written."""
+        order = np.argsort(pages)
+        pages, targets = pages[order], targets[order]
+        span = np.arange(self._rows)
+        ids, slots = ((some[:, None] << self.frames.shift | span).ravel() for some in (pages, targets))
+        inside = ids < self.num_rows
+        ids, places = ids[inside], torch.from_numpy(slots[inside])
+        made = [column.new_empty((len(ids), *column.shape[1:])) for column in self.columns]
+        self._first_values(ids, made)
+        for column, values in zip(self.columns, made, strict=True):
+            column.index_copy_(0, places.to(column.device), values)
+
+    def _wait(self, job: int) -> None:
+        """Return when a job has ended."""
+        if job == 0 or job not in self._jobs:
+            return
+        transfer, pages = self._jobs[job]
+        began = time.perf_counter()
+        try:
+            transfer.wait()
+        except StorageError as error:
+            self._failure = error
+            raise
+        finally:
+            self._stats.seconds_waited += time.perf_counter() - began
+        del self._jobs[job]
+        self.in_file[pages] = STORED
+
+    def _wait_for_writes(self) -> None:
+        for job, (_, pages) in list(self._jobs.items()):
+            if len(pages):
+                self._wait(job)
+
+    # Calls that pass the cache by
+
+    def peek(self, rows: np.ndarray, section: int, out: Tensor) -> None:
+        """Copy one column of rows, (B,), into out, the newest values, without a trace in the cache.
+
+        Args:
+            section: The column's place among the sections of a page.
+            out: Shape (B, ...), of the column's dtype.
+        """
+        self.check()
+        if not len(rows):
+            return
+        shift, most = self.frames.shift, max(1, SCAN_BYTES // self.reader.file.layout.page_bytes)
+        pages = rows >> shift
+        order = None if bool((pages[1:] >= pages[:-1]).all()) else np.argsort(pages, kind="stable")
+        ordered = pages if order is None else pages[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))[::most]
+        for low, high in zip(starts, [*starts[1:], len(rows)], strict=True):
+            chosen = slice(low, high) if order is None else order[low:high]
+            out[chosen] = self._looked_up(rows[chosen], section).to(out.device)
+
+    def _looked_up(self, rows: np.ndarray, section: int) -> Tensor:
+        """One column of rows of few pages, ascending by page."""
+        frames, column = self.frames, self.columns[section]
+        pages, inverse = np.unique(rows >> frames.shift, return_inverse=True)
+        held = frames.frame_of[pages]
+        for job in np.unique(frames.loading[held[held >= 0]]).tolist():
+            self._wait(job)
+        if (self.in_file[pages] == ON_ITS_WAY).any():
+            self._wait_for_writes()
+        scratch = column.new_empty((len(pages) * self._rows, *column.shape[1:]))
+        own, mask = np.arange(len(pages)), self._rows - 1
+        stored = (held < 0) & (self.in_file[pages] == STORED)
+        if stored.any():
+            into: list[Tensor | None] = [None] * len(self.columns)
+            into[section] = scratch
+            began = time.perf_counter()
+            self.reader.read(pages[stored], own[stored], into).wait()
+            self._stats.seconds_waited += time.perf_counter() - began
+            self._stats.scanned += int(stored.sum())
+        for k in np.flatnonzero((held < 0) & ~stored).tolist():
+            ids = np.arange(pages[k] << frames.shift, min((pages[k] + 1) << frames.shift, self.num_rows))
+            made: list[Tensor | None] = [None] * len(self.columns)
+            made[section] = scratch[k << frames.shift : (k << frames.shift) + len(ids)]
+            self._first_values(ids, made)
+        places = torch.from_numpy((inverse << frames.shift) | (rows & mask))
+        found = scratch[places]
+        here = np.flatnonzero(held[inverse] >= 0)
+        if len(here):
+            at = (held[inverse[here]].astype(np.int64) << frames.shift) | (rows[here] & mask)
+            found[torch.from_numpy(here)] = column[torch.from_numpy(at)]
+        return found
+
+    def flush(self) -> None:
+        """Write every dirty page; they stay in memory, clean."""
+        self.check()
+        frames = self.frames
+        dirty = np.flatnonzero(frames.dirty)
+        for job in np.unique(frames.loading[dirty]).tolist():
+            self._wait(job)
+        job = self._write(dirty)
+        frames.dirty[dirty] = False
+        self._wait(job)
+        self._wait_for_writes()
+
+    def changed_pages(self) -> np.ndarray:
+        """The pages that have other values than their first ones, or may have, ascending."""
+        frames = self.frames
+        return np.union1d(np.flatnonzero(self.in_file), frames.page_of[frames.dirty])
+
+    def close(self) -> None:
+        """Wait for what is on its way, and delete the file."""
+        self.reader.close()

@@ -1,0 +1,370 @@
+"""A shard whose rows lie in a file: an ordinary shard of the frames' rows behind a map from rows to places.
+
+The rule, the fused kernels, the order of merging and the transports do not know. Per-element state moves with its row
+in one page; state of one value a row, clocks and the frozen mask lie in memory for all rows, and are copied to the
+frames' rows and back around an update.
+
+Legend: R rows, B asked rows, D width.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.hidden import size_text
+from graph_emb.table.bags import BagGradients
+from graph_emb.table.initializers import FromFunction, OwnerInitializer, fill_rows_at_
+from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, allocate, copy_rows, gather
+from graph_emb.table.spec import StateSpec, TableSpec
+from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, PageCache
+from graph_emb.table.tier.frames import Frames
+from graph_emb.table.tier.pages import PageFile, PageLayout
+from graph_emb.table.tier.reader import PageReader
+
+PAGE_BYTES = 5
+"""Of a page in the map: its frame, and whether the file has it."""
+FRAME_BYTES = 64
+"""Of a frame in the map, at most, its share of the sketch included."""
+MOST_SPARE = 4096
+"""Frames whose last page is being written, at most."""
+
+
+def shard_for(spec: TableSpec, first_id: int, num_rows: int, weight: Tensor | None = None) -> EmbeddingShard:
+    """The rows [first_id, first_id + num_rows) of a table where its placement wants them.
+
+    Args:
+        weight: Memory that others see too; None takes own memory.
+    Raises:
+        ConfigError: there is no room for them, or memory that others see cannot be of a file.
+    """
+    if spec.placement is None:
+        return EmbeddingShard(spec, first_id, num_rows, weight)
+    if weight is not None:
+        raise ConfigError(f"table {spec.name!r}: hogwild=True shares rows in memory; placement={spec.placement} cannot")
+    return TieredShard(spec, first_id, num_rows)
+
+
+class _FrameShard(EmbeddingShard):
+    """The rows of all frames, (F * k, D), and their state: what kernels work on."""
+
+    def __init__(self, spec: TableSpec, weight: Tensor, outer: weakref.ref[TieredShard]) -> None:
+        self.spec, self.first_id, self.weight, self._outer = spec, 0, weight, outer
+        super().free_state()
+
+    def original_ids(self, rows: Tensor) -> np.ndarray:
+        """The original ids of the rows that lie at places (B,)."""
+        outer = self._outer()
+        assert outer is not None
+        return outer.original_ids(torch.from_numpy(outer.rows_at(rows.cpu().numpy())))
+
+
+class TieredShard(EmbeddingShard):
+    """A shard of which memory holds a part: see ``EmbeddingShard`` for the contract of its methods.
+
+    ``weight`` and state of one value an element have no rows here (``in_memory`` is False): methods alone reach them.
+    An optimizer that comes or goes changes the layout of pages; rows that differ from their first values move then.
+
+    Raises:
+        ConfigError: the placement's memory does not hold a page, the disk has no room, or the first values are no
+            function of the id.
+        StorageError: a file cannot be read or written; every later call raises it too.
+    """
+
+    in_memory = False
+
+    def __init__(self, spec: TableSpec, first_id: int, num_rows: int) -> None:
+        assert spec.placement is not None
+        if spec.device.type != "cpu":
+            raise ConfigError(f"table {spec.name!r}: rows in a file are read to the CPU, not to device {spec.device}")
+        if isinstance(spec.initializer, (FromFunction, OwnerInitializer)):
+            raise ConfigError(
+                f"table {spec.name!r}: init_func must give the values of any ids where rows lie in a file; pass an "
+                "object such as graph_emb.initializers.Uniform(seed=0), or load a checkpoint into the table"
+            )
+        self.spec, self.first_id, self._num_rows = spec, first_id, num_rows
+        self.weight = torch.empty((0, spec.dim), dtype=spec.dtype)
+        self._cache: PageCache | None = None
+        self._past = CacheStats()
+        self._set_state({}, {})
+        self._open({})
+
+    @property
+    def num_rows(self) -> int:
+        return self._num_rows
+
+    def _set_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
+        self.state_specs, self.state, self.attached = dict(specs), dict(state), bool(specs)
+
+    # The file and its frames
+
+    def _open(self, specs: Mapping[str, StateSpec]) -> None:
+        """Lay out pages for the weight and the state of specs, and move the rows that changed."""
+        spec, placement = self.spec, self.spec.placement
+        assert placement is not None
+        elements = {name: one for name, one in specs.items() if one.kind == "element"}
+        per_row = {name: one.dtype_beside(spec.dtype) for name, one in specs.items() if one.kind == "row"}
+        dtypes = [spec.dtype, *(one.dtype_beside(spec.dtype) for one in elements.values())]
+        layout = PageLayout.of([spec.dim * dtype.itemsize for dtype in dtypes])
+        num_pages = max(1, layout.num_pages(self._num_rows))
+        extra = sum(dtype.itemsize for dtype in per_row.values())
+        num_frames = self._num_frames(layout, num_pages, extra)
+        spare = min(num_frames // 16, MOST_SPARE) if num_frames < num_pages else 0
+        frames = Frames(num_pages, num_frames - spare, num_frames, layout.shift, placement.policy)
+        shape, device = (num_frames << layout.shift, spec.dim), spec.device
+        columns = [allocate(shape, dtype, device, spec.name) for dtype in dtypes]
+        if self._cache is not None and not len(self._cache.changed_pages()):  # its room on the disk comes first
+            self._leave(self._cache)
+            self._cache = None
+        remove = placement.leftover == "remove"
+        file = PageFile(placement.path, spec.name, self.first_id, layout, num_pages, remove)
+        reader = PageReader(file)
+        initial = [one.initial for one in elements.values()]
+        cache = PageCache(frames, reader, columns, self._first_values(initial), self._num_rows)
+        closing = weakref.finalize(self, reader.close)
+        inner = _FrameShard(spec, columns[0], weakref.ref(self))
+        inner.state_specs, inner.attached = dict(specs), bool(specs)
+        inner.state = {name: self.state[name] for name, one in specs.items() if one.kind == "table"}
+        inner.state |= {name: torch.empty(shape[0], dtype=dtype) for name, dtype in per_row.items()}
+        inner.state |= dict(zip(elements, columns[1:], strict=True))
+        self._sections = {WEIGHT: 0, **{name: k for k, name in enumerate(elements, 1)}}
+        self._row_columns = list(per_row)
+        old, self._cache, self._inner = self._cache, cache, inner
+        if old is not None:
+            self._move(old)
+            self._leave(old)
+        self._closing = closing
+
+    def _leave(self, old: PageCache) -> None:
+        """Close an earlier file."""
+        self._past = _sum(self._past, old.stats)
+        self._closing()
+
+    def _num_frames(self, layout: PageLayout, num_pages: int, row_bytes: int) -> int:
+        """How many pages the budget holds beside the map and the state of one value a row."""
+        assert self.spec.placement is not None
+        budget = self.spec.placement.memory_bytes
+        fixed = num_pages * PAGE_BYTES + self._num_rows * row_bytes
+        each = sum(layout.sections) + (row_bytes << layout.shift) + FRAME_BYTES
+        if (num := (budget - fixed) // each) < 1:
+            raise ConfigError(
+                f"table {self.spec.name!r}: memory={size_text(budget)} is below the least, {fixed + each} bytes: "
+                f"{fixed} for the map of {num_pages} pages and the state of one value a row, {each} for a page"
+            )
+        return min(num, num_pages)
+
+    def _first_values(self, initial: Sequence[float]) -> Any:
+        spec, first_id, named = self.spec, self.first_id, weakref.WeakMethod(self.original_ids)
+
+        def fill(rows: np.ndarray, columns: Sequence[Tensor | None]) -> None:
+            weight, *state = columns
+            if weight is not None:
+                original = named()
+                assert original is not None
+                names = original(torch.from_numpy(rows))
+                fill_rows_at_(spec.initializer, weight, rows + first_id, names, spec.original_ids)
+            for column, value in zip(state, initial, strict=True):
+                if column is not None:
+                    column.fill_(value)
+
+        return fill
+
+    def _move(self, old: PageCache) -> None:
+        """Take over the weights of pages that changed in an earlier layout."""
+        pages, rows = old.changed_pages(), 1 << old.frames.shift
+        for some in np.array_split(pages, max(1, len(pages) * rows * self.spec.row_bytes // SCAN_BYTES)):
+            ids = (some[:, None] * rows + np.arange(rows)).ravel()
+            ids = ids[ids < self._num_rows]
+            values = self.weight.new_empty((len(ids), self.spec.dim))
+            old.peek(ids, 0, values)
+            self._put(WEIGHT, ids, values)
+
+    @property
+    def _pages(self) -> PageCache:
+        assert self._cache is not None
+        return self._cache
+
+    def cache_stats(self) -> CacheStats:
+        """What the cache did since the table was made."""
+        return _sum(self._past, self._pages.stats)
+
+    def flush(self) -> None:
+        """Write every page that the file lacks; a second call writes nothing."""
+        self._pages.flush()
+
+    def prefetch(self, rows: Tensor) -> None:
+        """Note that rows (B,) will be read soon, in this order of calls, and start to bring them."""
+        self._pages.prefetch(rows.cpu().numpy())
+
+    def rows_at(self, places: np.ndarray) -> np.ndarray:
+        """The rows that lie at places of the frames, (B,)."""
+        frames = self._pages.frames
+        return (frames.page_of[places >> frames.shift] << frames.shift) | (places & ((1 << frames.shift) - 1))
+
+    # Rows
+
+    def read(self, rows: Tensor, decay: float | None = None) -> Tensor:
+        found = torch.empty((len(rows), self.spec.dim), dtype=self.spec.dtype)
+        self._get(rows, found)
+        return self._decay_(found, rows, decay) if self.lazy else found
+
+    def read_into(self, rows: Tensor, out: Tensor) -> None:
+        rows = rows.cpu()
+        self._get(rows, out)
+        if self.lazy:
+            self._decay_(out, rows)
+
+    def _get(self, rows: Tensor, out: Tensor) -> None:
+        """Stored weights of rows; a scan, and a batch that memory does not hold, leave the cache as it is."""
+        keys, cache = rows.numpy(), self._pages
+        cache.arrived(keys)
+        if _is_scan(keys, cache.frames.shift) or not cache.frames.fits(keys):
+            cache.peek(keys, 0, out)
+            return
+        for _, places in cache.chunks(keys, write=False):
+            gather(self._inner.weight, torch.from_numpy(places), out)
+
+    def copy_of(
+        self, rows: Tensor, others: Tensor | None = None, place: Tensor | None = None, out: Tensor | None = None
+    ) -> RowCopy:
+        """As ``EmbeddingShard.copy_of``; the copy is made at once, before another call moves the rows."""
+        keys, cache = rows.numpy(), self._pages
+        if self.lazy or _is_scan(keys, cache.frames.shift) or not cache.frames.fits(keys):
+            return super().copy_of(rows, others, place, out)  # from a copy of the rows
+        cache.arrived(keys)
+        ((_, places),) = cache.chunks(keys, write=False)
+        copy = self._inner.copy_of(torch.from_numpy(places), others, place, out)
+        copy_rows([copy])
+        return copy._replace(done=True)
+
+    def _put(self, column: str, rows: np.ndarray, values: Tensor) -> None:
+        """Overwrite a column of pages at distinct rows."""
+        target = self._inner.weight if column == WEIGHT else self._inner.state[column]
+        for chosen, places in self._pages.chunks(rows, write=True):
+            some = values if chosen is None else values[torch.from_numpy(chosen)]
+            target.index_copy_(0, torch.from_numpy(places), some.to(target.dtype))
+
+    def write(self, rows: Tensor, values: Tensor) -> None:
+        self._put(WEIGHT, rows.cpu().numpy(), values.cpu())
+        self.wrote(rows)
+
+    def updating(
+        self, rows: Tensor, grads: Tensor | BagGradients
+    ) -> Iterator[tuple[EmbeddingShard, Tensor, Tensor | BagGradients]]:
+        """As ``EmbeddingShard.updating``, in as many turns as memory needs; clocks go on once."""
+        inner, keys = self._inner, rows.cpu().numpy()
+        clocks = {name: self.state[name].clone() for name, one in self.state_specs.items() if one.kind == "table"}
+        for turn, (chosen, places) in enumerate(self._pages.chunks(keys, write=True)):
+            for name, value in clocks.items() if turn else ():
+                self.state[name].copy_(value)
+            at, own, part = torch.from_numpy(places), rows, grads
+            if chosen is not None:
+                picked = torch.from_numpy(chosen)
+                own, part = rows[picked], grads[picked]
+            elif isinstance(grads, BagGradients) and grads.groups is not None:
+                _, first, following = grads.groups
+                part = replace(grads, groups=(places[first], first, following))
+            for name in self._row_columns:
+                inner.state[name][at] = self.state[name][own]
+            yield inner, at, part
+            for name in self._row_columns:
+                self.state[name][own] = inner.state[name][at]
+
+    # State
+
+    def allocate_state(self, specs: Iterable[StateSpec]) -> None:
+        if self.attached:
+            raise ModeError(f"table {self.spec.name!r} is trained by another optimizer; close() that one first")
+        wanted = {spec.name: spec for spec in specs}
+        fresh: dict[str, Tensor] = {}
+        for name, spec in wanted.items():
+            dtype = spec.dtype_beside(self.spec.dtype)
+            shape = spec.shape(0 if spec.kind == "element" else self._num_rows, self.spec.dim)
+            fresh[name] = torch.from_numpy(np.zeros(1)).new_zeros(shape, dtype=dtype)
+            if spec.initial:
+                fresh[name].fill_(spec.initial)
+        before = self.state_specs, self.state
+        self._set_state(wanted, fresh)
+        self.attached = True
+        try:
+            if wanted:
+                self._open(wanted)
+        except BaseException:
+            self._set_state(*before)
+            if self._cache is None:
+                self._open({})
+            raise
+
+    def hold_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
+        """Refused: state of rows in a file is made by ``allocate_state``."""
+        raise ModeError(f"table {self.spec.name!r}: its rows lie in a file, and its state is made by an optimizer")
+
+    def free_state(self) -> None:
+        had = bool(self.state_specs)
+        self._set_state({}, {})
+        if had:
+            self._open({})
+
+    def state_rows(self, name: str, rows: Tensor) -> Tensor:
+        if name not in self._sections:
+            return super().state_rows(name, rows)
+        out = self.state[name].new_empty((len(rows), self.spec.dim))
+        self._pages.peek(rows.cpu().numpy(), self._sections[name], out)
+        return out
+
+    def column(self, name: str, start: int, stop: int) -> Tensor:
+        rows = torch.arange(start, stop)
+        if name == WEIGHT:
+            found = self.weight.new_empty((len(rows), self.spec.dim))
+            self._pages.peek(rows.numpy(), 0, found)
+            return self._decay_(found, rows) if self.lazy else found
+        return self.state_rows(name, rows) if name in self._sections else super().column(name, start, stop)
+
+    def memory(self, name: str) -> Tensor | None:
+        return None
+
+    def write_column(self, name: str, rows: Tensor, values: Tensor) -> None:
+        if name in self._sections:
+            self._put(name, rows.cpu().numpy(), values.cpu())
+        else:
+            super().write_column(name, rows, values)
+
+    def read_state(self, rows: Tensor) -> dict[str, Tensor]:
+        return {
+            name: self.state[name].clone() if spec.kind == "table" else self.state_rows(name, rows)
+            for name, spec in self.state_specs.items()
+        }
+
+    def write_state(self, rows: Tensor, values: Mapping[str, Tensor]) -> None:
+        for name, value in values.items():
+            if self.state_specs[name].kind == "table":
+                self.state[name].copy_(value)
+            else:
+                self.write_column(name, rows, value)
+
+    def saved_state(self) -> dict[str, Tensor]:
+        """As ``EmbeddingShard.saved_state``: copies in memory, of all rows."""
+        whole = {name: self.column(name, 0, self._num_rows) for name in self._sections if name != WEIGHT}
+        return {**super().saved_state(), **whole}
+
+    def num_bytes(self) -> int:
+        tensors = [tensor for name, tensor in self.state.items() if name not in self._sections]
+        in_pages = self._num_rows * sum(self._pages.reader.file.layout.sections) >> self._pages.frames.shift
+        return in_pages + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _is_scan(rows: np.ndarray, shift: int) -> bool:
+    """Whether rows are a run of ids over more than two pages: a reader of the table, not a batch."""
+    num = len(rows)
+    return num > 2 << shift and int(rows[-1]) - int(rows[0]) == num - 1 and bool((np.diff(rows) == 1).all())
+
+
+def _sum(first: CacheStats, second: CacheStats) -> CacheStats:
+    return CacheStats(**{name: value + getattr(second, name) for name, value in vars(first).items()})
