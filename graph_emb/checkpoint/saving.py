@@ -225,6 +225,8 @@ def save_checkpoint(
         agree(transport, lambda: None if folder is None else finish(snapshot, folder), what)
     finally:
         _close(folder)
+    for table in tables:
+        table.shard.saved_to(str(place))
     return place
 
 

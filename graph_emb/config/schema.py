@@ -5,12 +5,13 @@ Every field changes a result or a file.
 
 from __future__ import annotations
 
+from tempfile import gettempdir
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.settings import Count, Number, Settings, parse_interval, short
+from graph_emb.core.settings import Count, Number, Settings, memory_bytes, parse_interval, short
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.models.gnn.config import GNN_MODELS, RGCNConfig, SAGEConfig
 from graph_emb.models.kge.config import (
@@ -30,6 +31,7 @@ from graph_emb.models.skipgram.config import (
     Node2VecConfig,
     SkipGramTraining,
 )
+from graph_emb.table.placement import HOST, File
 
 MAX_SEED = 2**63 - 1
 
@@ -128,6 +130,36 @@ class TrainSection(Settings):
     )
     log_interval: Number = Field(default=1.0, gt=0, le=86_400, description="seconds between lines of metrics.jsonl")
     device: str = Field(default="cpu", min_length=1, description="of graph networks, such as cuda:0")
+    memory: str | None = Field(
+        default=None, description="of a process for the entities and their state, such as 2GiB; null: all; rest: a file"
+    )
+    scratch: str | None = Field(default=None, description="folder of that file; null: the one for temporary files")
+    policy: Literal["lru", "lfu", "lookahead"] = Field(default="lookahead", description="which rows leave memory")
+
+    @field_validator("memory", mode="after")
+    @classmethod
+    def _is_a_size(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                memory_bytes(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _files_have_a_budget(self) -> TrainSection:
+        unused = sorted({"scratch", "policy"} & (self.model_fields_set - _fields_at_default(self)))
+        if self.memory is None and unused:
+            raise ValueError(
+                f"{unused[0]} has no effect while all rows are in memory; set train.memory or leave it out"
+            )
+        return self
+
+    def placement(self) -> Any:
+        """Of the tables that are larger than memory."""
+        if self.memory is None:
+            return HOST
+        return File(self.scratch or gettempdir(), self.memory, self.policy, leftover="remove")
 
 
 EARLIER_DEFAULTS = {"evaluate.scorer": "dot"}
@@ -312,6 +344,17 @@ class RunConfig(Settings):
                 raise ValueError(
                     f"{path} = {short(getattr(section, field))} has no effect on {self.model.name}; leave it out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _rows_may_lie_in_a_file(self) -> RunConfig:
+        if self.train.memory is not None and self.model.family != "kge":
+            raise ValueError(
+                f"train.memory = {self.train.memory!r} is for models of triples, {self.model.name} needs its rows in "
+                "memory; leave it out"
+            )
+        if self.train.memory is not None and self.parallel.mode == "kvstore":
+            raise ValueError("train.memory: trainers of mode=kvstore share rows in memory; set mode=collective")
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import io
+import math
+import os
 import pickle
 import struct
 import zipfile
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -460,6 +463,16 @@ def _as_float32(rows: Any) -> NDArray[np.float32]:
     return narrow
 
 
+def _room(table: DistEmbedding) -> Tensor:
+    """Memory for all rows, float32; of a table in a file, a file without a name that is mapped there."""
+    shape, placement = (table.num_embeddings, table.embedding_dim), table.spec.placement
+    if placement is None:
+        return torch.empty(shape)
+    with TemporaryFile(dir=placement.path) as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, 4 * math.prod(shape)))  # a full disk is an error here, not SIGBUS
+        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=shape))
+
+
 @torch.no_grad()
 def all_rows(table: DistEmbedding, wanted: bool) -> Tensor | None:
     """The rows of a table in the order of its ids, on the rank that wants them; every rank calls it, the others answer.
@@ -467,7 +480,7 @@ def all_rows(table: DistEmbedding, wanted: bool) -> Tensor | None:
     Returns:
         Shape (num_embeddings, embedding_dim), float32; None where they are not wanted.
     """
-    out = torch.empty(table.num_embeddings, table.embedding_dim) if wanted else None
+    out = _room(table) if wanted else None
     for low in range(0, table.num_embeddings, CHUNK_ROWS):
         high = min(low + CHUNK_ROWS, table.num_embeddings)
         rows = table(torch.arange(low, high if wanted else low))

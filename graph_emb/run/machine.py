@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import platform
 import resource
+import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.hidden import size_text
+from graph_emb.table.placement import File
 
 PACKAGES = ("graph_emb", "torch", "dgl", "numpy", "numba", "scikit-learn", "ogb")
 
@@ -43,6 +46,30 @@ STATE_SHARE = {
     **dict.fromkeys(("adam", "adamw", "lamb"), 2.0),
 }
 """Optimizer state of each rule as a share of the tables."""
+
+
+def file_plan(num_rows: int, model: Any, placement: File) -> str:
+    """What a table in a file will take, in a line.
+
+    Raises:
+        ConfigError: the disk has no room for it, and for the rows that are gathered for validation and saving.
+    """
+    row, state = (4 if name in (None, "float32") else 2 for name in (model.dtype, model.state_dtype))
+    table = int(num_rows * model.dim * (row + state * STATE_SHARE[model.rule]))
+    gathered = num_rows * model.dim * 4 * (2 if model.valid_every else 1)
+    placement.path.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(placement.path).free
+    if table + gathered > free:
+        raise ConfigError(
+            f"train.memory: {placement.path} has {size_text(free)} free; rows and state of {num_rows} entities take "
+            f"{size_text(table)}, the rows that are gathered at the end {size_text(gathered)}; set train.scratch"
+        )
+    share = min(1.0, placement.memory_bytes / table)
+    return (
+        f"plan: {num_rows:,} entities with their state, {size_text(table)}, in a file in {placement.path}; "
+        f"{size_text(placement.memory_bytes)} of memory hold {share:.0%}; policy {placement.policy}; "
+        f"at most {size_text(table + gathered)} of disk"
+    )
 
 
 def check_memory(num_rows: int, tables: int, model: Any, *, averages: int = 0, width: float | None = None) -> None:

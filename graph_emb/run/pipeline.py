@@ -205,7 +205,10 @@ def _checkpoints(config: RunConfig, out: str | Path | None, overwrite: bool, res
 
 
 FREE_SECTIONS = ("parallel", "checkpoint", "evaluate", "output")
-FREE_FIELDS = {"dataset": ("root", "download"), "train": ("threads", "log_interval", "device")}
+FREE_FIELDS = {
+    "dataset": ("root", "download"),
+    "train": ("threads", "log_interval", "device", "memory", "scratch", "policy"),
+}
 """Fields that may change when a run goes on: trainers, output, evaluation, and where the data lies."""
 
 

@@ -165,6 +165,9 @@ class EmbeddingShard:
         """
         yield self, rows, grads
 
+    def saved_to(self, checkpoint: str) -> None:
+        """Note where the rows were saved last."""
+
     def prefetch(self, rows: Tensor) -> None:
         """Note that rows (B,) will be read soon; rows in memory are here already."""
 

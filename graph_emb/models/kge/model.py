@@ -14,11 +14,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
+from graph_emb.core.errors import ConfigError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import KGEScorer, scorer_of
 from graph_emb.sampling.known_triples import HEAD, TAIL
+from graph_emb.table.placement import HOST
 
 SEEDS = 2**63
 """Initializers take seeds below it; a model takes two, one after the other."""
@@ -62,20 +64,20 @@ class TripleBatch:
 class KGEModel:
     """A scorer with its tables of entities and relations.
 
-        Args:
-            num_entities, num_relations: Rows of each table.
-            config: The recipe.
-            seed: Of the initial values.
-            part_policy: Partition of the entities; relations are split into even ranges.
-            names: Names of the entity and relation tables; an empty one is chosen by the table.
+    Args:
+        num_entities, num_relations: Rows of each table.
+        config: The recipe.
+        seed: Of the initial values.
+        part_policy: Partition of the entities; relations are split into even ranges.
+        names: Names of the entity and relation tables; an empty one is chosen by the table.
+        placement: Of the entities, as in ``DistEmbedding``; relations are few and lie in memory.
 
-        Example:
-            >>> from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
-    from graph_emb.models.kge.config import KGEConfig, TripleSettings
-            >>> from graph_emb.models.kge.model import KGEModel
-            >>> model = KGEModel(14, 3, KGEConfig(model="rotate", dim=8))
-            >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE has D / 2 phases a relation
-            (torch.Size([14, 8]), torch.Size([3, 4]))
+    Example:
+        >>> from graph_emb.models.kge.config import KGEConfig, TripleSettings
+        >>> from graph_emb.models.kge.model import KGEModel
+        >>> model = KGEModel(14, 3, KGEConfig(model="rotate", dim=8))
+        >>> model.entity.weight[:].shape, model.relation.weight[:].shape  # RotatE has D / 2 phases a relation
+        (torch.Size([14, 8]), torch.Size([3, 4]))
     """
 
     def __init__(
@@ -87,14 +89,26 @@ class KGEModel:
         seed: int = 0,
         part_policy: Any = None,
         names: tuple[str, str] = ("", ""),
+        placement: Any = HOST,
     ) -> None:
         self.config = config
+        if config.against_all and placement != HOST:
+            raise ConfigError(
+                f"{config.name}: a step against all entities reads them all, which cannot lie in a file; leave out "
+                "train.memory, or draw negatives"
+            )
         self.scorer = scorer_of(config)
         self.drop = Dropout(config.dropout, seed) if config.dropout else None
         entity_first, relation_first = self.scorer.initializers(2 * seed % SEEDS)
         dtype = config.table_dtype
         self.entity = DistEmbedding(
-            num_entities, self.scorer.dim, names[0] or None, entity_first, part_policy, dtype=dtype
+            num_entities,
+            self.scorer.dim,
+            names[0] or None,
+            entity_first,
+            part_policy,
+            dtype=dtype,
+            placement=placement,
         )
         self.relation = DistEmbedding(
             num_relations, self.scorer.relation_dim, names[1] or None, relation_first, dtype=dtype
@@ -111,6 +125,10 @@ class KGEModel:
         """Numbers in all rows."""
         return sum(table.num_embeddings * table.embedding_dim for table in self.tables)
 
+    def entities_of(self, batch: TripleBatch) -> Tensor:
+        """The rows of the entity table that ``loss`` asks for, in its order."""
+        return torch.from_numpy(self.rows[batch.entities()])
+
     def loss(self, batch: TripleBatch | QueryBatch) -> Tensor:
         """The batch's share of the step's weighted mean loss, penalties included; a scalar.
 
@@ -120,7 +138,7 @@ class KGEModel:
             return self._loss_over_all(batch)
         assert isinstance(batch, TripleBatch)
         triples = torch.from_numpy(batch.triples).view(-1, 3)
-        rows = self.entity(torch.from_numpy(self.rows[batch.entities()]), dtype=torch.float32)
+        rows = self.entity(self.entities_of(batch), dtype=torch.float32)
         relation = self.relation(triples[:, 1], dtype=torch.float32)
         return triple_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.sampling.known_triples import EntityParts, KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
 from graph_emb.sampling.walk_kernels import thread_count
+from graph_emb.table.placement import HOST
 
 BEST_FILE = "best.safetensors"
+BATCHES_AHEAD = 4
 VOTE_STEPS = 32
 """Steps between two votes of several ranks on Ctrl-C."""
 
@@ -93,6 +96,7 @@ def train_kge(
     own: OwnTriples | None = None,
     known: Sequence[KnownAnswers] | None = None,
     num_threads: int | None = None,
+    placement: Any = HOST,
     progress: bool = False,
     on_epoch: Callable[[KGEProgress], None] | None = None,
     checkpoints: PeriodicCheckpoints | None = None,
@@ -114,6 +118,7 @@ def train_kge(
         known: By side the answers that validation leaves out, on the first rank; None: those of the graph's triples.
         num_threads: Of torch and of the kernels; None: ``torch.get_num_threads()``. Results differ by no more than
             rounding in matrix products.
+        placement: Of the entities' table, as in ``DistEmbedding``. One in a file hears of the next batches' entities.
         progress: Show a bar on the first rank.
         on_epoch: Called with each line of the history, on the first rank.
         checkpoints: Saves the training at intervals, and resumes it.
@@ -133,7 +138,8 @@ def train_kge(
     """
     config = config or KGEConfig()
     names = ("", "") if checkpoints is None else ("entity", "relation")
-    model = KGEModel(graph.num_entities, graph.num_relations, config, seed=seed, part_policy=part_policy, names=names)
+    given: Any = {"seed": seed, "part_policy": part_policy, "names": names, "placement": placement}
+    model = KGEModel(graph.num_entities, graph.num_relations, config, **given)
     training = _KGETraining(graph, model, seed, checkpoints, own, known)
     transport = model.entity.transport
     steps = config.epochs * training.batches.steps_per_epoch
@@ -277,7 +283,7 @@ class _KGETraining:
         """
         epoch, first = divmod(self.step, self.batches.steps_per_epoch)
         begin, together = time.perf_counter(), self.transport.lockstep or self.transport.world_size == 1
-        for step, batch in self.batches.epoch(epoch, first):
+        for step, batch in self._announced(self.batches.epoch(epoch, first)):
             self._set_rate(epoch * self.batches.steps_per_epoch + step)
             loss = self.model.loss(batch)
             loss.backward()
@@ -303,6 +309,19 @@ class _KGETraining:
         bar.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
+
+    def _announced(self, batches: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """Batches, whose entities a table in a file hears of ``BATCHES_AHEAD`` batches before."""
+        if self.model.entity.spec.placement is None or self.transport.world_size > 1:
+            yield from batches
+            return
+        ahead: deque[tuple[int, Any]] = deque()
+        for one in batches:
+            self.model.entity.prefetch(self.model.entities_of(one[1]))
+            ahead.append(one)
+            if len(ahead) > BATCHES_AHEAD:
+                yield ahead.popleft()
+        yield from ahead
 
     def result(self, interrupted: bool = False) -> KGEResult:
         """The best rows, or the last ones where nothing was validated."""
@@ -379,4 +398,8 @@ class _KGETraining:
         self.transport.barrier()
         entities, relations = (all_rows(table, self.transport.rank == 0) for table in self.model.tables)
         self.transport.barrier()
-        return None if entities is None or relations is None else (entities[self.model.rows], relations)
+        if entities is None or relations is None:
+            return None
+        rows = self.model.rows
+        in_order = bool((np.diff(rows) == 1).all())  # no second copy of a table that is larger than memory
+        return entities if in_order else entities[rows], relations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.checkpoint.export import save_ids
+from graph_emb.embedding import DistEmbedding
 from graph_emb.evaluate.triple_ranks import check_candidates, rank_part
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.graph.partition_book import RangeBook
@@ -25,10 +27,11 @@ from graph_emb.run import own_parts
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import REMOVED, own_partition, read_dataset, test_triples, with_held_out_triples
-from graph_emb.run.machine import check_memory
+from graph_emb.run.machine import check_memory, file_plan
 from graph_emb.run.parallel import Trainers, policies_for, policy_of
 from graph_emb.sampling.known_triples import KnownAnswers
 from graph_emb.sampling.partitioned_triples import OwnTriples
+from graph_emb.table.placement import HOST
 from partition import PartitionedGraph
 from partition.partitioned import PartPolicy
 
@@ -45,6 +48,8 @@ class KGEFamily(Family):
     """A trainer's triples; on the first, where all read their own parts, what else answers the held-out ones."""
     _given: Mapping[str, np.ndarray] = {}
     """On the first of them, the held-out triples of ``dataset.test_edges``, which leave the training triples."""
+    _plan = ""
+    """What a table in a file will take, in a line."""
     _typed: HeteroGraph | None = None
     """The entities with the types and ids that the data set gives them, where it has several types."""
 
@@ -66,7 +71,10 @@ class KGEFamily(Family):
             graph = replace(graph, parts={**graph.parts, **self._given})
         check_candidates(graph, JUDGED, self.model.candidates)
         tables = 2 if self.model.valid_every and "valid" in graph.parts else 1  # a copy keeps the best rows
-        check_memory(graph.num_entities, tables, self.model)
+        if (placement := self.config.train.placement()) == HOST:
+            check_memory(graph.num_entities, tables, self.model)
+        else:
+            self._plan = file_plan(graph.num_entities, self.model, placement)
         return graph
 
     def describe(self, dataset: KnowledgeGraph) -> dict[str, Any]:
@@ -89,6 +97,8 @@ class KGEFamily(Family):
         if job.checkpoints is not None and dataset is not None:
             save_ids(job.checkpoints.folder, ENTITY, entity_ids(graph))
             save_ids(job.checkpoints.folder, RELATION, relation_ids(graph))
+        if self._plan and job.progress:
+            print(self._plan, file=sys.stderr)
         result = train_kge(
             graph,
             self.model,
@@ -97,6 +107,7 @@ class KGEFamily(Family):
             own=self._own,
             known=self._known,
             num_threads=self.config.train.threads,
+            placement=self.config.train.placement(),
             progress=job.progress,
             on_epoch=lambda entry: job.log(entry.as_dict()),
             checkpoints=job.checkpoints,
@@ -160,7 +171,15 @@ class KGEFamily(Family):
             "best_valid_mrr": max(validated, default=None),
             "triples_per_second": round(last.triples / last.seconds) if last and last.seconds else None,
             "parameters": result.model.num_parameters,
+            **self._cache(result.model.entity),
         }
+
+    def _cache(self, table: DistEmbedding) -> dict[str, Any]:
+        """Hits and transfers of entities in a file."""
+        if table.spec.placement is None:
+            return {}
+        stats = table.cache_stats()
+        return {"cache": {**asdict(stats), "hit_share": round(stats.hit_share, 6)}}
 
 
 def described(graph: KnowledgeGraph, counts: Mapping[str, int]) -> dict[str, Any]:

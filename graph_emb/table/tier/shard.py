@@ -92,7 +92,7 @@ class TieredShard(EmbeddingShard):
         self.spec, self.first_id, self._num_rows = spec, first_id, num_rows
         self.weight = torch.empty((0, spec.dim), dtype=spec.dtype)
         self._cache: PageCache | None = None
-        self._past = CacheStats()
+        self._past, self._saved = CacheStats(), ""
         self._set_state({}, {})
         self._open({})
 
@@ -126,6 +126,7 @@ class TieredShard(EmbeddingShard):
         remove = placement.leftover == "remove"
         file = PageFile(placement.path, spec.name, self.first_id, layout, num_pages, remove)
         reader = PageReader(file)
+        file.note(self._saved or None)
         initial = [one.initial for one in elements.values()]
         cache = PageCache(frames, reader, columns, self._first_values(initial), self._num_rows)
         closing = weakref.finalize(self, reader.close)
@@ -198,6 +199,11 @@ class TieredShard(EmbeddingShard):
     def flush(self) -> None:
         """Write every page that the file lacks; a second call writes nothing."""
         self._pages.flush()
+
+    def saved_to(self, checkpoint: str) -> None:
+        """Note in the file which checkpoint stands for it, if the run does not end."""
+        self._saved = checkpoint
+        self._pages.reader.file.note(checkpoint)
 
     def prefetch(self, rows: Tensor) -> None:
         """Note that rows (B,) will be read soon, in this order of calls, and start to bring them."""
@@ -321,6 +327,8 @@ class TieredShard(EmbeddingShard):
 
     def column(self, name: str, start: int, stop: int) -> Tensor:
         rows = torch.arange(start, stop)
+        if start == 0 and name == WEIGHT:  # the begin of a checkpoint
+            self._pages.reader.file.check_own()
         if name == WEIGHT:
             found = self.weight.new_empty((len(rows), self.spec.dim))
             self._pages.peek(rows.numpy(), 0, found)
