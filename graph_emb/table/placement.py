@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.core.settings import memory_bytes
 
 Policy = Literal["lru", "lfu", "lookahead"]
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -22,6 +21,8 @@ class Cached:
     """Rows in a lower tier of which ``memory`` holds a part: the base of ``File`` and ``DeviceCache``."""
 
     def _check(self, memory: int | str, policy: str) -> None:
+        from graph_emb.core.settings import memory_bytes  # here: a launcher starts without pydantic
+
         object.__setattr__(self, "memory", memory_bytes(memory))
         if self.memory_bytes < 1:
             raise ConfigError(f"memory={memory!r} must be at least 1 byte")
