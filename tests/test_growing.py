@@ -105,6 +105,14 @@ def test_a_candidates_gradient_in_the_middle_changes_exactly_the_others() -> Non
     assert emb.ids().tolist() == [1, 3]
 
 
+def test_a_candidate_is_counted_anew_after_more_than_candidate_steps_without_a_use() -> None:
+    emb = table("growing", 1, torch.float32, admission=ge.SeenAtLeast(2, candidate_steps=3))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    for ids in ([1, 2], [5], [5], [1], [2]):  # 1 waits for three steps, 2 for four
+        opt.update(ids, torch.ones(len(ids), 1), emb)
+    assert emb.ids().tolist() == [1, 5]
+
+
 def test_an_evicted_id_that_comes_back_begins_anew() -> None:
     emb = table("growing", 2, torch.float32, eviction=ge.Unused(1))
     opt = ge.SparseAdagrad([emb], lr=0.5)
