@@ -83,6 +83,7 @@ def rank_main(args: argparse.Namespace, rank: int, size: int, port: int, folder:
         dim=args.dim,
         window=args.window,
         exchange_walks=args.exchange_walks,
+        remote_negatives=args.remote_negatives,
         negative_scope=args.negatives,
         negative_pool=args.negative_pool,
     )
@@ -181,6 +182,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--window", type=int, default=10)
     parser.add_argument("--exchange-walks", type=int, help="walks of a rank between two exchanges")
+    parser.add_argument("--remote-negatives", type=int, help="of a block's, those of other ranks' nodes")
     parser.add_argument("--negative-pool", type=int, default=0, help="negatives that a rank shares between exchanges")
     parser.add_argument("--negatives", default="global", choices=["global", "local"])
     parser.add_argument("--hogwild", action="store_true", help="ranks train the same rows in place, without copies")

@@ -29,10 +29,12 @@ class NegativeKinds:
     Attributes:
         places: The kind of each place of a walk, shape (L,), int8.
         drawn: The kind of each negative of a block, shape (K,), int8; every kind has at least one.
+        weights: How much each negative counts, shape (K,), mean 1 within a kind; None: all the same.
     """
 
     places: np.ndarray
     drawn: np.ndarray
+    weights: np.ndarray | None = None
 
     @classmethod
     def one(cls, walk_length: int, shared: int) -> NegativeKinds:
@@ -40,8 +42,9 @@ class NegativeKinds:
         return cls(np.zeros(walk_length, np.int8), np.zeros(shared, np.int8))
 
     def shares(self, num_negatives: float) -> np.ndarray:
-        """The weight of a negative of each kind, such that ``num_negatives`` count per context; (G,), float32."""
-        return (num_negatives / np.bincount(self.drawn)).astype(np.float32)
+        """The weight of each negative of a block, such that ``num_negatives`` count per context; (K,), float32."""
+        even = (num_negatives / np.bincount(self.drawn))[self.drawn]
+        return (even if self.weights is None else even * self.weights).astype(np.float32)
 
 
 class NegativeSampler:
@@ -139,6 +142,61 @@ class NegativeSampler:
         key = stream_key(self.seed, epoch, 3)
         fill_negatives(self.accept, self.other, len(self.accept), key, np.array([number]), self.low, out)
         return out[0]
+
+
+class NearNegativeSampler(NegativeSampler):
+    """Most negatives of a block from this rank's nodes, few from the others', weighted so that no node is favoured.
+
+    Of a block's K negatives the first K - F are drawn among nodes [low, high) and count q K / (K - F) each, where q is
+    the probability of those nodes together; the last F are other nodes and count (1 - q) K / F: stratified sampling
+    with importance weights. The expected step is that of one process, and the rows of others that a block needs are F
+    instead of (1 - q) K.
+
+    Args:
+        negatives: Draws among all nodes; ``fits`` accepts it.
+        owned: The range [low, high) of this rank's nodes.
+        shared: K.
+        far: F, at least 1 and below K.
+    """
+
+    def __init__(self, negatives: NegativeSampler, owned: tuple[int, int], shared: int, far: int) -> None:
+        low, high = owned
+        outside = negatives.probabilities.copy()
+        near, inside = shared - far, outside[low:high].copy()
+        share = float(inside.sum())
+        outside[low:high] = 0.0
+        self._near = NegativeSampler(inside, 1.0, seed=int(stream_key(negatives.seed, 7, 0)), low=low)
+        self._far = NegativeSampler(outside, 1.0, seed=int(stream_key(negatives.seed, 7, 1)))
+        self.seed, self.low, self.power = negatives.seed, 0, negatives.power
+        self.probabilities = negatives.probabilities
+        self._counts = (near, far)
+        self._weights = np.repeat([share * shared / near, (1.0 - share) * shared / far], self._counts)
+
+    @staticmethod
+    def fits(negatives: NegativeSampler, owned: tuple[int, int]) -> bool:
+        """Whether negatives are of one type and drawn among all nodes, inside and outside of the range."""
+        if type(negatives) is not NegativeSampler or len(negatives.probabilities) <= owned[1] - owned[0]:
+            return False
+        inside = float(negatives.probabilities[owned[0] : owned[1]].sum())
+        return 1e-6 < inside < 1.0 - 1e-6
+
+    def kinds(self, walk_length: int, shared: int) -> NegativeKinds:
+        """See ``NegativeSampler.kinds``."""
+        assert shared == len(self._weights)
+        one = NegativeKinds.one(walk_length, shared)
+        return NegativeKinds(one.places, one.drawn, self._weights)
+
+    def sample_for(
+        self, index: np.ndarray, per_walk: int, *, epoch: int = 0, pool: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Negatives of walks by their index in the epoch, shape (B, S * K), int32."""
+        assert pool is None  # a pool is drawn among all
+        blocks = per_walk // len(self._weights)
+        parts = [
+            sampler.sample_for(index, blocks * count, epoch=epoch).reshape(len(index), blocks, count)
+            for sampler, count in zip((self._near, self._far), self._counts, strict=True)
+        ]
+        return np.concatenate(parts, axis=2).reshape(len(index), per_walk)
 
 
 class TypedNegativeSampler(NegativeSampler):

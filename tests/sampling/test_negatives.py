@@ -13,6 +13,7 @@ from graph_emb import ConfigError, DataError, PartitionError, ShapeError
 from graph_emb.graph.csr import Graph, frozen
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.sampling.negatives import (
+    NearNegativeSampler,
     NegativeSampler,
     NonEdges,
     TypedNegativeSampler,
@@ -156,6 +157,29 @@ def test_ranks_together_know_the_degrees_of_all_nodes(ranks: Ranks, directed: bo
     np.testing.assert_allclose(np.concatenate([own for _, own, _ in found]), expected, rtol=1e-15)
 
 
+def test_negatives_that_are_mostly_near_count_each_node_as_draws_among_all() -> None:
+    degrees = np.array([1.0, 2, 0, 5, 1, 7, 7, 3])
+    negatives = NegativeSampler(degrees, 0.75, seed=4)
+    near = NearNegativeSampler(negatives, (1, 5), shared=8, far=2)
+    drawn = near.sample_for(np.arange(20_000), 16)
+    places = drawn.reshape(-1, 8)
+    assert ((places[:, :6] >= 1) & (places[:, :6] < 5)).all()
+    assert ((places[:, 6:] < 1) | (places[:, 6:] >= 5)).all()
+    shares = near.kinds(6, 8).shares(5.0)
+    assert shares.sum() == pytest.approx(5.0)
+    counted = np.bincount(places.ravel(), np.broadcast_to(shares, places.shape).ravel(), minlength=8) / len(places)
+    np.testing.assert_allclose(counted, 5.0 * negatives.probabilities, rtol=0.02)
+    np.testing.assert_array_equal(near.sample_for(np.array([7, 3]), 16), drawn[[7, 3]])
+
+
+@pytest.mark.parametrize("owned", [(0, 8), (0, 0), (2, 3)])
+def test_a_rank_that_owns_all_or_nothing_that_is_drawn_draws_among_all(owned: tuple[int, int]) -> None:
+    negatives = NegativeSampler([1.0, 2, 0, 5, 1, 7, 7, 3], seed=4)
+    assert not NearNegativeSampler.fits(negatives, owned)
+    assert NearNegativeSampler.fits(negatives, (1, 3))
+    assert not NearNegativeSampler.fits(typed_sampler(), (1, 3))
+
+
 KINDS = np.array([0, 0, 0, 1, 1, 2, 2], np.int8)
 TYPED_DEGREES = np.array([1.0, 2, 3, 5, 1, 7, 7])
 PATH = np.array([0, 1, 0], np.int8)[:-1]
@@ -181,7 +205,7 @@ def test_types_take_turns_and_each_is_drawn_by_its_own_degrees() -> None:
 
 def test_a_context_has_the_same_weight_of_negatives_whatever_its_type() -> None:
     kinds = typed_sampler().kinds(6, 5)
-    np.testing.assert_allclose(kinds.shares(4.0)[kinds.drawn], [4 / 3, 2, 4 / 3, 2, 4 / 3])
+    np.testing.assert_allclose(kinds.shares(4.0), [4 / 3, 2, 4 / 3, 2, 4 / 3])
 
 
 def test_a_draw_depends_on_the_walk_alone() -> None:

@@ -48,7 +48,13 @@ class SkipGramTraining(ModelSettings):
         default=None,
         ge=1,
         le=1 << 24,
-        description="sgd, and kvstore: walks of each trainer between two exchanges; null: a 400th of its own",
+        description="sgd, and kvstore: walks of each trainer between two exchanges; null: by graph and training",
+    )
+    remote_negatives: Annotated[Count | None, At("parallel.remote_negatives")] = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="sgd: of shared_negatives, how many are of other ranks, weighted; null: as in one process",
     )
     negative_pool: Annotated[Count, At("parallel.negative_pool")] = Field(
         default=0, ge=0, le=1 << 31, description="sgd: nodes that serve as negatives until the next exchange; 0: all"
@@ -63,6 +69,18 @@ class SkipGramTraining(ModelSettings):
     def in_place(self) -> bool:
         """Whether rows are changed in place by the compiled kernel, without an optimizer."""
         return self.rule == "sgd" and self.path == "auto" and self.dtype == "float32"
+
+    @model_validator(mode="after")
+    def _remote_negatives_are_some_of_all(self) -> SkipGramTraining:
+        if self.remote_negatives and self.remote_negatives >= self.shared_negatives:
+            raise ValueError(
+                f"remote_negatives is {self.remote_negatives} of {self.shared_negatives} shared_negatives; leave some "
+                "to the rank's own nodes, or leave it out"
+            )
+        if self.remote_negatives and (self.negative_pool or self.negative_scope == "local"):
+            other = "negative_pool" if self.negative_pool else "negative_scope 'local'"
+            raise ValueError(f"remote_negatives has no effect with {other}; leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _numbers_need_an_optimizer(self) -> SkipGramTraining:
@@ -101,9 +119,14 @@ class SkipGramConfig(SkipGramTraining):
         batch_size: Walks of one step of an optimizer, of each rank; None: ``STEP_WALKS``. SGD in place steps after
             every block instead.
         exchange_walks: Where several ranks train by SGD in place: walks of each rank between two exchanges of rows;
-            None: a 400th of its walks in the whole training, at most 16,384 (in kvstore mode 262,144 tokens). More
-            let the ranks wait less and learn less from each other (``ExchangeSteps`` has numbers). In Hogwild, and in
-            kvstore mode whatever the rule, trainers exchange nothing then but wait for each other as often.
+            None: a 400th of its walks in the whole training, or as many as have a token for each node of the graph
+            between them, whichever is more, at most 16,384 (in kvstore mode 262,144 tokens). More let the ranks wait
+            less and learn less from each other (``ExchangeSteps`` has numbers). In Hogwild, and in kvstore mode
+            whatever the rule, trainers exchange nothing then but wait for each other as often.
+        remote_negatives: There, in collective mode: how many of a block's ``shared_negatives`` are nodes of other
+            ranks, whose rows travel; the rest are the rank's own, and all are weighted so that the expected step is
+            that of one process (``NearNegativeSampler``). Few of them count much each: steps are bounded, and vary
+            more, which costs quality at high rates. None: as one process draws them. No effect on typed negatives.
         negative_pool: There, a rank's draws that its walks share as negatives until the next exchange, each used
             several times: without bias, and fewer rows travel, but the negatives vary less. 0: no pool.
         path: ``auto`` trains SGD in place by a compiled kernel, on float32 rows in this process's reach and on copies
@@ -255,7 +278,8 @@ class LineConfig(SkipGramTraining, EdgePolicy):
         order: ``both``: each trained at D / 2, side by side.
         num_negatives: k; of the ``shared_negatives`` of an edge, which its ends share, each counts
             ``num_negatives / shared_negatives`` times.
-        batch_size, path, exchange_walks, negative_pool: As in ``SkipGramConfig``, a walk being an edge.
+        batch_size, path, exchange_walks, remote_negatives, negative_pool: As in ``SkipGramConfig``, a walk being an
+            edge.
     """
 
     name: Literal["line"] = "line"

@@ -109,10 +109,10 @@ def shorten_steps(steps, ids, partners, most):
 
 
 @njit(**FAST)
-def block_loss(chances, ramp, middle, kinds, drawn_kinds, shares):
+def block_loss(chances, ramp, middle, kinds, drawn_kinds, num_kinds, shares):
     """Loss and weight of the positive pairs of a block whose sigmoids are ``chances``, as ``step_factors`` reads it."""
     num_contexts = len(kinds)
-    masses = np.empty(len(shares), f4)
+    masses = np.empty(num_kinds, f4)
     loss, pairs = 0.0, 0.0
     for i in range(chances.shape[0]):
         masses[:] = f4(0.0)
@@ -121,40 +121,39 @@ def block_loss(chances, ramp, middle, kinds, drawn_kinds, shares):
             masses[kinds[j]] += weight
             loss -= weight * np.log(max(chances[i, j], TINY))
         for n in range(len(drawn_kinds)):
-            kind = drawn_kinds[n]
-            loss -= shares[kind] * masses[kind] * np.log(max(f4(1.0) - chances[i, num_contexts + n], TINY))
+            weight = shares[n] * masses[drawn_kinds[n]]
+            loss -= weight * np.log(max(f4(1.0) - chances[i, num_contexts + n], TINY))
         pairs += masses.sum()
     return loss, pairs
 
 
 @njit(**FAST)
-def step_factors(chances, ramp, middle, kinds, drawn_kinds, shares, lr):
+def step_factors(chances, ramp, middle, kinds, drawn_kinds, num_kinds, shares, lr):
     """Turn sigmoids (T, M + K) into lr times the factors of the rows in the step.
 
-    ramp[middle - i + j] is the weight of context j of token i, 0 outside the window and for the token itself. A
-    negative of kind g counts shares[g] times the summed weight of the token's contexts of that kind; context j is of
-    kind kinds[j], negative n of kind drawn_kinds[n].
+    ramp[middle - i + j] is the weight of context j of token i, 0 outside the window and for the token itself. Negative
+    n counts shares[n] times the summed weight of the token's contexts of its kind; context j is of kind kinds[j],
+    negative n of kind drawn_kinds[n].
     """
     num_contexts = len(kinds)
-    masses = np.empty(len(shares), f4)
+    masses = np.empty(num_kinds, f4)
     for i in range(chances.shape[0]):
         weights = ramp[middle - i : middle - i + num_contexts]
         row = chances[i]
-        if len(shares) == 1:  # the usual case, in loops that are vectorised
+        if num_kinds == 1:  # the usual case, in loops that are vectorised
             mass = f4(0.0)
             for j in range(num_contexts):
                 mass += weights[j]
                 row[j] = lr * weights[j] * (f4(1.0) - row[j])
-            scale = -lr * shares[0] * mass
-            for j in range(num_contexts, len(row)):
-                row[j] *= scale
+            for n in range(len(shares)):
+                row[num_contexts + n] *= -lr * shares[n] * mass
             continue
         masses[:] = f4(0.0)
         for j in range(num_contexts):
             masses[kinds[j]] += weights[j]
             row[j] = lr * weights[j] * (f4(1.0) - row[j])
         for n in range(len(drawn_kinds)):
-            row[num_contexts + n] *= -lr * shares[drawn_kinds[n]] * masses[drawn_kinds[n]]
+            row[num_contexts + n] *= -lr * shares[n] * masses[drawn_kinds[n]]
 
 
 @njit(**FAST)
@@ -185,8 +184,8 @@ def train_walks(
     Nodes past the end of a table are rows of its ``far`` table, which change in place; it is empty where all are here.
     No step may change a score by more than about ``most`` (see ``shorten_steps``); infinity leaves them all alone.
     Both sides may be one table. Place i of every walk is of kind kinds[i] and negative n of a block of kind
-    drawn_kinds[n]; ``step_factors`` says what kinds and shares do. Walk b is number index[b] of its epoch, and steps
-    with lr plus lr_slope times the walks of the epoch since the first one here.
+    drawn_kinds[n]; ``step_factors`` says what kinds and the shares (K,) do. Walk b is number index[b] of its epoch,
+    and steps with lr plus lr_slope times the walks of the epoch since the first one here.
 
     Returns:
         Loss and weight of the positive pairs, each summed over one in ``LOSS_EVERY`` walks.
@@ -199,7 +198,7 @@ def train_walks(
     outputs, output_steps = np.empty((longest, width), f4), np.empty((longest, width), f4)
     products = np.empty(block * longest, f4)
     ids = np.empty(longest, np.int32)
-    middle = len(ramp) // 2
+    middle, num_kinds = len(ramp) // 2, max(drawn_kinds) + 1
     loss, pairs = 0.0, 0.0
     for b in range(num_walks):
         # The length of the walk; one node alone has no pair.
@@ -228,9 +227,9 @@ def train_walks(
             # Loss of a sample; then the factor of each pair in the step: its weight times the residual.
             shift = middle + left - begin
             if index[b] % LOSS_EVERY == 0:
-                more = block_loss(chances, ramp, shift, kinds[left:right], drawn_kinds, shares)
+                more = block_loss(chances, ramp, shift, kinds[left:right], drawn_kinds, num_kinds, shares)
                 loss, pairs = loss + more[0], pairs + more[1]
-            step_factors(chances, ramp, shift, kinds[left:right], drawn_kinds, shares, rate)
+            step_factors(chances, ramp, shift, kinds[left:right], drawn_kinds, num_kinds, shares, rate)
             # Gradients of both sides from the rows as gathered, clipped and scattered.
             np.dot(chances, outputs[:count], row_steps[:size])
             np.dot(chances.T, rows[:size], output_steps[:count])

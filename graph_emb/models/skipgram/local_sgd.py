@@ -23,11 +23,14 @@ from graph_emb.models.skipgram.steps import (
     trainable_in_place,
 )
 from graph_emb.optimizer import SparseSGD
-from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.sampling.negatives import NearNegativeSampler, NegativeSampler
 from graph_emb.transport.local_sgd_rows import LocalSGDRows
 
 EXCHANGES = 400
-"""Exchanges of a whole training by default."""
+"""Exchanges of a whole training by default, at most."""
+TOKENS_OF_A_NODE = 1.0
+"""Tokens for each node of the graph that all ranks train between two exchanges by default, at least: so few changes of
+a row do no harm when they are added up late."""
 MOST_WALKS = 1 << 14
 """Walks of a rank between two exchanges, at most, by default where own rows are not copied."""
 MOST_TOKENS = 1 << 18
@@ -37,7 +40,19 @@ MOST_TOKENS = 1 << 18
 def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int) -> int:
     """Walks between two exchanges, over all ranks that walk together."""
     most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
-    return ranks * (model.config.exchange_walks or min(most, -(-total_walks // (ranks * EXCHANGES))))
+    of_training = -(-total_walks // (ranks * EXCHANGES))
+    of_graph = int(TOKENS_OF_A_NODE * model.num_nodes) // (ranks * walk_length)
+    return ranks * (model.config.exchange_walks or min(most, max(of_training, of_graph)))
+
+
+def near_negatives(model: SkipGram, negatives: NegativeSampler) -> NegativeSampler:
+    """The source of negatives where other ranks' rows travel: mostly own nodes where the recipe says so."""
+    config, transport = model.config, model.embedding.transport
+    reach = transport.in_reach(model.embedding.name)
+    owned = (reach.first_id, reach.first_id + len(reach.weight))
+    if config.remote_negatives is None or not transport.lockstep or not NearNegativeSampler.fits(negatives, owned):
+        return negatives
+    return NearNegativeSampler(negatives, owned, config.shared_negatives, config.remote_negatives)
 
 
 class LockstepCopies:
@@ -129,7 +144,8 @@ class ExchangeSteps:
         wait: Callable[[], None] | None = None,
     ) -> None:
         self._model, self._decay, self._pool, self._threads = model, decay, pool, threads
-        self._kernel, self._negatives = Kernel(model.config, negatives), negatives
+        self._negatives = near_negatives(model, negatives)
+        self._kernel = Kernel(model.config, self._negatives)
         self._copies = LockstepCopies(model) if model.embedding.transport.lockstep else PushedCopies(model, wait)
         self.size = size
         self._places = np.full(model.num_nodes, -1, np.int32)

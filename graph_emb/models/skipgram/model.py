@@ -192,10 +192,11 @@ def cut_blocks(
     shifts = torch.arange(size + 2 * window) - window
     weights = ramp[middle + shifts[None, :] - torch.arange(size)[:, None]]
     weights = weights * (tokens >= 0)[:, :, None] * (contexts >= 0)[:, None, :]
-    shares = torch.from_numpy(kinds.shares(config.num_negatives))
-    masses = torch.stack([(weights * (context_kinds == kind)[:, None, :]).sum(dim=2) for kind in range(len(shares))])
-    drawn_kinds = torch.from_numpy(kinds.drawn.astype(np.int64))
-    negative_weights = masses.permute(1, 2, 0)[:, :, drawn_kinds] * shares[drawn_kinds]
+    shares, drawn_kinds = torch.from_numpy(kinds.shares(config.num_negatives)), torch.from_numpy(kinds.drawn).long()
+    masses = torch.stack(
+        [(weights * (context_kinds == kind)[:, None, :]).sum(dim=2) for kind in range(int(drawn_kinds.max()) + 1)]
+    )
+    negative_weights = masses.permute(1, 2, 0)[:, :, drawn_kinds] * shares
     return WalkBlocks(tokens, contexts, drawn, weights, negative_weights)
 
 

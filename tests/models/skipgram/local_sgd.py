@@ -10,7 +10,7 @@ import torch
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram.steps import MOST_CHANGE, Kernel, LinearDecay
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
-from graph_emb.sampling.negatives import NegativeSampler
+from graph_emb.sampling.negatives import NearNegativeSampler, NegativeSampler
 from graph_emb.sampling.walks import WalkSampler
 
 NODES = 40
@@ -39,13 +39,19 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
     graph = graph_of_groups()
     assert config.exchange_walks
     negatives = NegativeSampler(WalkSampler(graph).degrees(), seed=0)
-    kernel = Kernel(config, negatives)
+    kernels = [Kernel(config, negatives)] * world_size
     tables = [
         torch.randn(NODES, 6, generator=torch.Generator().manual_seed(k)).numpy() * 0.3 for k in range(config.tables)
     ]
     places = [low * world_size // (len(bounds) - 1) for low in range(len(bounds) - 1)]
     (walks,) = WalkSampler(graph, **WALKS).batches(10_000)
-    owner = np.array(places)[np.searchsorted(bounds[1:-1], walks[:, 0], side="right")]
+    part_of = np.searchsorted(bounds[1:-1], np.arange(NODES), side="right")
+    owner_of, owner = np.array(places)[part_of], np.array(places)[part_of[walks[:, 0]]]
+    if config.remote_negatives:
+        owned = [np.flatnonzero(owner_of == rank) for rank in range(world_size)]
+        options = (config.shared_negatives, config.remote_negatives)
+        near = [NearNegativeSampler(negatives, (int(own[0]), int(own[-1]) + 1), *options) for own in owned]
+        kernels = [Kernel(config, sampler) for sampler in near]
     decay = LinearDecay(config.first_lr, len(walks))
     step = config.exchange_walks * world_size
     for low in range(0, len(walks), step):
@@ -56,8 +62,10 @@ def exchanged(config: SkipGramConfig, bounds: list[int], world_size: int) -> lis
                 copies = [table.copy() for table in tables]
                 pair = (copies[0], copies[-1])
                 pool = negatives.pool(config.negative_pool, low + rank) if config.negative_pool else None
-                drawn = kernel.draw(walks[index], 0, index, pool)
-                kernel.run(walks[index], drawn, pair, pair, decay.at(int(index[0])), decay.slope, MOST_CHANGE, index)
+                drawn = kernels[rank].draw(walks[index], 0, index, pool)
+                kernels[rank].run(
+                    walks[index], drawn, pair, pair, decay.at(int(index[0])), decay.slope, MOST_CHANGE, index
+                )
                 for change, copy, table in zip(changes, copies, tables, strict=True):
                     change += copy - table
         tables = [table + change for table, change in zip(tables, changes, strict=True)]

@@ -10,6 +10,7 @@ import io
 import os
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.models.skipgram import training as skipgram
 from graph_emb.models.skipgram.kernels import number_rows
+from graph_emb.models.skipgram.local_sgd import MOST_WALKS, walks_together
 from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig, SkipGramProgress, train_skipgram
 from graph_emb.sampling.negatives import NegativeSampler
 from graph_emb.sampling.part_graph import PartGraph
@@ -78,13 +80,19 @@ def in_one_process(config: dict[str, Any]) -> list[torch.Tensor]:
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    ("world_size", "bounds", "tables", "pool"),
-    [(2, [0, 25, 40], 2, 0), (3, BOUNDS, 1, 0), (3, [0, 10, 25, 40], 2, 0), (2, BOUNDS, 2, 7)],
+    ("world_size", "bounds", "tables", "options"),
+    [
+        (2, [0, 25, 40], 2, {}),
+        (3, BOUNDS, 1, {}),
+        (3, [0, 10, 25, 40], 2, {"remote_negatives": 2, "shared_negatives": 5}),
+        (2, [0, 25, 40], 1, {"remote_negatives": 1}),
+        (2, BOUNDS, 2, {"negative_pool": 7}),
+    ],
 )
 def test_sgd_adds_up_what_each_rank_has_learnt(
-    ranks: Ranks, world_size: int, bounds: list[int], tables: int, pool: int
+    ranks: Ranks, world_size: int, bounds: list[int], tables: int, options: dict[str, int]
 ) -> None:
-    config = {**SMALL, "exchange_walks": 30, "tables": tables, "negative_pool": pool}
+    config = {**SMALL, "exchange_walks": 30, "tables": tables, **options}
     found = ranks.run(trained_on_a_rank, world_size, config, bounds, {})
     expected = exchanged(SkipGramConfig(**config), bounds, world_size)
     exchanges = -(-160 // (30 * world_size))
@@ -206,6 +214,26 @@ def interrupted_on_a_rank(presses: int) -> tuple[bool, int, bool]:
     finally:
         skipgram.TOKENS_PER_ROUND = 1 << 20
         ge.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("options", "num_nodes", "total_walks", "expected"),
+    [
+        ({}, 10, 80_000, 200),  # a 400th of the training
+        ({}, 4_000, 8_000, 200),  # a token for each node
+        ({}, 10**9, 10**9, 2 * MOST_WALKS),
+        ({"exchange_walks": 7}, 4_000, 80_000, 14),
+    ],
+)
+def test_the_interval_follows_the_graph_and_the_training(
+    options: dict[str, int], num_nodes: int, total_walks: int, expected: int
+) -> None:
+    model: Any = SimpleNamespace(
+        num_nodes=num_nodes,
+        config=SkipGramConfig(**options),
+        embedding=SimpleNamespace(transport=SimpleNamespace(lockstep=True)),
+    )
+    assert walks_together(model, 2, 20, total_walks) == expected
 
 
 @pytest.mark.dist
