@@ -1,11 +1,9 @@
-"""The commands that look, copy and clean up: ``checkpoint inspect``, ``export``, ``info``, ``doctor`` and others."""
+"""The commands that look, copy and clean up: ``checkpoint inspect``, ``export``, ``info`` and others."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from graph_emb.checkpoint.manifest import NAME
 from graph_emb.checkpoint.periodic import newest
 from graph_emb.checkpoint.reader import Checkpoint
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.left_behind import SHARED_MEMORY, left_in
 from graph_emb.core.storage import json_text, replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.core.yaml_text import parse_yaml
@@ -160,29 +157,12 @@ def info(args: argparse.Namespace) -> int:
     """Describe this installation, a data set, a run, or embeddings."""
     if args.target is None and args.root is not None:
         raise ConfigError(f"--root {args.root} means nothing without the name of a data set")
-    _print_facts(_installation() if args.target is None else _described(args.target, args.root, args.trust_pickle))
+    print_facts(installation() if args.target is None else _described(args.target, args.root, args.trust_pickle))
     return 0
 
 
-def doctor(args: argparse.Namespace) -> int:
-    """Describe this installation, and list or remove what killed processes left in folders and in shared memory."""
-    for name in args.folders:
-        if not Path(name).is_dir():
-            raise ConfigError(f"doctor: {name} is no folder")
-    _print_facts(_installation())
-    folders = [Path(name) for name in args.folders or (".", "runs", tempfile.gettempdir())]
-    found = False
-    for path in left_in(folders, remove=args.clean):
-        found = True
-        print("removed" if args.clean else "left by a killed process:", path)
-    if not found:
-        print(f"no killed process left anything in {', '.join(map(str, folders))} or {SHARED_MEMORY}")
-    elif not args.clean:
-        print(f"graph-emb doctor --clean {shlex.join(args.folders)}".rstrip(), "removes it")
-    return 0
-
-
-def _print_facts(facts: dict[str, Any]) -> None:
+def print_facts(facts: dict[str, Any]) -> None:
+    """Print facts, a line for each and for each of a mapping."""
     rows: list[list[str]] = []
     for key, value in facts.items():
         for inner, item in value.items() if isinstance(value, dict) else [("", value)]:
@@ -216,7 +196,8 @@ def _parts(place: Path) -> dict[str, Any]:
     }
 
 
-def _installation() -> dict[str, Any]:
+def installation() -> dict[str, Any]:
+    """Versions, cores, memory and data sets."""
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {

@@ -23,7 +23,7 @@ COMMANDS = {
     "export": "graph_emb.cli.inspect:export",
     "checkpoint inspect": "graph_emb.cli.inspect:inspect",
     "info": "graph_emb.cli.inspect:info",
-    "doctor": "graph_emb.cli.inspect:doctor",
+    "doctor": "graph_emb.cli.doctor:run",
     "ogb report": "graph_emb.cli.inspect:ogb_report",
     "partition ship": "graph_emb.cli.launch:ship",
     **{f"partition {name}": "partition.cli:run" for name in partition_commands},

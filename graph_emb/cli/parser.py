@@ -284,6 +284,7 @@ def _doctor(parser: Parser) -> None:
     looked = "look there and in the folders directly in it; default: the working folder, runs and $TMPDIR"
     parser.add_argument("folders", metavar="DIR", nargs="*", help=looked)
     parser.add_argument("--clean", action="store_true", help="remove what killed processes left, and nothing else")
+    parser.add_argument("--jobs", action="store_true", help="try a job of two trainers in each mode, too")
 
 
 def _ogb_report(parser: Parser) -> None:
