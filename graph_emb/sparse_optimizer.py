@@ -437,7 +437,7 @@ class SparseOptimizer(DGLNames):
         mine = self.header()
         for key in ("rule", "options"):
             if saved[key] != mine[key]:
-                raise ConfigError(f"{where} has {key} {saved[key]}, this optimizer {mine[key]}; make them equal")
+                raise ConfigError(f"{where} has {key} {saved[key]!r}, this optimizer {mine[key]!r}; make them equal")
         tables, own = ([group["tables"] for group in one["param_groups"]] for one in (saved, mine))
         if tables != own:
             raise ConfigError(f"{where} is for tables {tables}, this optimizer trains {own}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -62,6 +63,10 @@ def end_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
+_TORCHS_ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate \d+ bytes")
+"""In the RuntimeError that torch (2.13, c10/core/impl/alloc_cpu.cpp) raises in place of a MemoryError."""
+
+
 def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog: str, when_out_of_memory: str) -> int:
     """Run a command line and turn every failure into an exit code and one line.
 
@@ -105,6 +110,11 @@ def exit_code(run: Callable[[list[str]], int], argv: Sequence[str] | None, prog:
             print(f"{prog}: error: {one_line(error, when_out_of_memory)}", file=sys.stderr)
             return BAD_INPUT
         except (KeyboardInterrupt, Exception) as error:
+            allocation = _TORCHS_ALLOCATION.search(str(error)) if isinstance(error, RuntimeError) else None
+            if allocation is not None and not debug:
+                told = one_line(MemoryError(allocation.group()), when_out_of_memory)
+                print(f"{prog}: error: {told}", file=sys.stderr)
+                return BAD_INPUT
             # an import turns Ctrl-C into an ImportError or a SystemError
             if isinstance(error, KeyboardInterrupt) or (noted and not debug):
                 print(f"{prog}: interrupted", file=sys.stderr)

@@ -162,7 +162,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda m: m["tables"]["word"].update(num_rows=10, files=[first_file(m)] * 2),
         r"00000-00000.safetensors repeats an id",
     ),
-    "rule": (lambda m: m["optimizers"][0].update(rule="Adagrad"), r"has rule Adagrad, this optimizer Adam"),
+    "rule": (lambda m: m["optimizers"][0].update(rule="Adag\nrad"), r"has rule 'Adag\\nrad', this optimizer 'Adam'"),
     "numbers": (
         lambda m: m["optimizers"][0]["groups"][0]["numbers"].update(betas=None),
         r"manifest.json: betas=None must be two numbers",

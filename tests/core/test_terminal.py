@@ -7,9 +7,10 @@ import gzip
 from pathlib import Path
 
 import pytest
+import torch
 
 from graph_emb.core import terminal
-from graph_emb.core.terminal import one_line
+from graph_emb.core.terminal import exit_code, one_line
 from graph_emb.graph.readers import read_graph
 
 
@@ -69,6 +70,21 @@ def test_the_text_of_a_gzipped_file_is_known_from_its_end(tmp_path: Path) -> Non
     assert terminal.text_bytes(tmp_path / "g.csv.gz") == len(text)
     (tmp_path / "tiny.gz").write_bytes(b"ab")
     assert terminal.text_bytes(tmp_path / "tiny.gz") == 2
+
+
+def test_memory_that_ends_in_torch_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Torch raises a RuntimeError, which was a traceback."""
+
+    def run(words: list[str]) -> int:
+        return len(torch.empty(1 << 60, dtype=torch.uint8))
+
+    assert exit_code(run, [], "graph-emb", "use less") == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"graph-emb: error: out of memory (can't allocate memory: you tried to allocate {1 << 60} bytes); use less\n"
+    )
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        exit_code(run, ["--debug"], "graph-emb", "")
 
 
 def test_memory_that_ends_is_one_line() -> None:
