@@ -6,9 +6,14 @@ depends on its stream and its number alone. Its functions take and return ``np.u
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
+import os
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,10 @@ from graph_emb.core.terminal import note
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The distance between the states of a stream: 2^64 divided by the golden ratio, odd."""
 UNIT = 2.0**-53
+PATIENCE = 60.0
+"""Seconds that a process waits for another one to compile what it needs, too, before it does so itself."""
+AT_MOST = 5.0
+"""Seconds that reading or writing a cache takes; longer, and the process that holds it was stopped."""
 _IMPORT = re.compile(r"^\s*from ([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
@@ -59,9 +68,76 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         if options.get("cache") and hasattr(made, "_cache"):  # without NUMBA_DISABLE_JIT
             index = made._cache._cache_file
             index._source_stamp = index._source_stamp, text_stamp(Path(function.__code__.co_filename))
+            _SharedCache(made)
         return made
 
     return decorate
+
+
+class _SharedCache:
+    """numba's cache of one function on disk, among processes that compile at the same time.
+
+    numba (0.68, caching.py) writes the index of a function before the machine code and locks neither: a process may
+    find the code of another signature or of an earlier version under a name that another process has just given away,
+    and loses names that were written since it read the index. Here one process at a time writes into a folder, nobody
+    reads meanwhile, and those that need the same code at the same time wait for the first one to compile it.
+    """
+
+    def __init__(self, dispatcher: Any) -> None:
+        index = dispatcher._cache._cache_file
+        self._folder, self._name = index._cache_path, index._index_name
+        self._load, self._save, self._compile = index.load, index.save, dispatcher.compile
+        self._turns = threading.local()
+        index.load, index.save, dispatcher.compile = self.load, self.save, self.compile
+
+    def load(self, key: Any) -> Any:
+        """The code under a key; None makes this process compile it, in its turn."""
+        found, turn = self._read(key), getattr(self._turns, "mine", None)
+        if found is None and turn is not None:
+            file = Path(self._folder, f"{self._name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.lock")
+            turn.enter_context(_locked(file, fcntl.LOCK_EX, PATIENCE))
+            turn.callback(file.unlink, missing_ok=True)  # those that wait for it find the code in the cache
+            found = self._read(key)
+        return found
+
+    def save(self, key: Any, data: Any) -> None:
+        """As numba's."""
+        with _locked(Path(self._folder), fcntl.LOCK_EX, AT_MOST):
+            self._save(key, data)
+
+    def compile(self, signature: Any) -> Any:
+        """numba's ``compile``, which loads, or compiles and saves; then this process's turn is over."""
+        with contextlib.ExitStack() as turn:
+            before = getattr(self._turns, "mine", None)
+            self._turns.mine = turn
+            try:
+                return self._compile(signature)
+            finally:
+                self._turns.mine = before
+
+    def _read(self, key: Any) -> Any:
+        with _locked(Path(self._folder), fcntl.LOCK_SH, AT_MOST):
+            return self._load(key)
+
+
+@contextlib.contextmanager
+def _locked(place: Path, how: int, seconds: float) -> Iterator[None]:
+    """Hold a folder, or a file that is made for it; go on without after so long, as the holder may be stopped.
+
+    A place that cannot be opened, or a file system without locks, is passed over.
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            file = os.open(place, os.O_RDONLY | os.O_CLOEXEC | (0 if place.is_dir() else os.O_CREAT), 0o666)
+            held.callback(os.close, file)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                try:
+                    fcntl.flock(file, how | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.01)
+        yield
 
 
 @cache

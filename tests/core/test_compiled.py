@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numba import njit
 
 import graph_emb
+from graph_emb.core import compiled
 from graph_emb.core.compiled import GOLDEN, UNIT, mix64, unit, unit_draw
 
 # The first outputs of the authors' generator, started at 0.
@@ -100,3 +105,69 @@ def test_the_first_compile_on_a_machine_says_so_once_and_a_cached_start_says_not
     for file in tmp_path.rglob("*.nb?"):
         file.unlink()
     assert told(False) == ""
+
+
+KERNEL = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from numba.core import event
+from graph_emb.core.compiled import njit
+
+@njit(cache=True)
+def total(values):
+    s = values[0] * 0
+    for k in range(len(values)):
+        s += values[k] * values[k]
+    return s
+
+if __name__ == "__main__":
+    place, rank, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")
+    with event.install_recorder("numba:compile") as compiled:
+        (place / f"ready {rank}").touch()
+        while len(list(place.glob("ready *"))) < int(sys.argv[4]):
+            time.sleep(0.001)
+        sums = [int(total(np.arange(5, dtype=name))) for name in names]
+    print(len(compiled.buffer) // 2, *sums)
+"""
+
+
+def together(folder: Path, *types: str) -> list[list[int]]:
+    """How many signatures each process compiled, and its sums; all begin at the same moment."""
+    place = Path(tempfile.mkdtemp(dir=folder))
+    words = [sys.executable, str(folder / "kernel.py"), str(place)]
+    path = {**os.environ, "PYTHONPATH": str(Path(graph_emb.__file__).parents[1])}
+    running = [
+        subprocess.Popen([*words, str(rank), names, str(len(types))], stdout=subprocess.PIPE, text=True, env=path)
+        for rank, names in enumerate(types)
+    ]
+    said = [process.communicate(timeout=300)[0].split() for process in running]
+    assert [process.returncode for process in running] == [0] * len(types)
+    return [[int(number) for number in one] for one in said]
+
+
+def test_processes_that_start_at_once_compile_each_kernel_once_and_lose_none(tmp_path: Path) -> None:
+    """Each compiled for itself, and the files of numba's cache were written by all without a lock."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    first = together(tmp_path, "int64", "int64")
+    assert [one[1:] for one in first] == [[30], [30]]
+    assert sum(one[0] for one in first) == 1
+    assert sum(one[0] for one in together(tmp_path, "int32,float32,uint8", "float64,int16,uint16")) == 6
+    assert together(tmp_path, "int64,int32,float32,uint8,float64,int16,uint16") == [[0, *[30] * 7]]
+    assert not list((tmp_path / "__pycache__").glob("*.lock"))
+
+
+def test_a_process_that_was_stopped_while_it_compiled_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "PATIENCE", 0.1)
+    monkeypatch.setattr(compiled, "AT_MOST", 0.1)
+    (tmp_path / "stopped.py").write_text(KERNEL)
+    kernel = runpy.run_path(str(tmp_path / "stopped.py"))["total"]
+    cache = Path(kernel._cache._cache_file._cache_path)
+    cache.mkdir(exist_ok=True)
+    held = os.open(cache, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as a stopped process would
+    assert kernel(np.arange(5)) == 30
+    os.close(held)
+    assert list(cache.glob("*.nbi"))
