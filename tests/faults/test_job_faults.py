@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+import partition
 from graph_emb.core.left_behind import SHARED_MEMORY, left_in
 
 pytestmark = pytest.mark.dist
@@ -36,13 +37,17 @@ ROLES["kvstore"] = [*ROLES["collective"], "server 0"]
 CASES = [(mode, role, sign) for mode, roles in ROLES.items() for role in roles for sign in ("SIGKILL", "SIGSTOP")]
 
 
+def write_ring(file: Path) -> None:
+    file.write_text("".join(f"{node},{(node + 1) % 40}\n" for node in range(40)))
+
+
 class Job:
     """``graph-emb train`` with two trainers, which train until they are ended; all it may leave lies in a folder."""
 
     def __init__(self, folder: Path, mode: str, *words: str) -> None:
         self.folder, self._mode = folder, mode
         (folder / "tmp").mkdir(parents=True)
-        (folder / "ring.csv").write_text("".join(f"{node},{(node + 1) % 40}\n" for node in range(40)))
+        write_ring(folder / "ring.csv")
         self.errors = folder / "errors"
         self.launcher = self._start(*(words or ["train.epochs=1000000"]))
         self.processes: dict[str, psutil.Process] = {}
@@ -111,6 +116,14 @@ def until(condition: Callable[[], bool], seconds: float, job: Job) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it never happened; {job.said()}"
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In a fresh clone the first trainer compiles while it cuts the graph, and the other one waits TIMEOUT at most."""
+    place = tmp_path_factory.mktemp("compiled")
+    write_ring(place / "ring.csv")
+    partition.build(place / "ring.csv", num_parts=2, out=place / "parts", progress=False)
 
 
 @pytest.fixture
