@@ -14,6 +14,20 @@ from graph_emb.transport.runtime import init, shutdown
 from tests.ranks import Ranks
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+LONGEST = [
+    "models/gnn/test_distributed", "run/test_own_parts", "models/skipgram/test_blogcatalog", "transport/test_job",
+    "run/test_parallel", "run/launch/test_many_hosts", "checkpoint/test_saving", "transport/kvstore/test_dgl",
+    "partition/test_dist_graph", "models/kge/test_training", "checkpoint/test_export", "run/families/test_line",
+    "checkpoint/test_pairs", "cli/test_recipe", "partition/test_killed", "models/gnn/test_objectives",
+    "run/launch/test_job", "faults/test_job_faults", "fuzz/test_fuzz", "run/test_resume",
+]  # fmt: skip
+"""Files that take a minute or more. Workers take whole files: one that begins last is waited for by all."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files (``--no-loadscope-reorder`` keeps the order; xdist's own is the number of tests)."""
+    place = {CHECKOUT / "tests" / f"{name}.py": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+from tests.conftest import CHECKOUT, LONGEST
 
 
 @pytest.mark.parametrize("target", ["test-dgl2", "bench"])
@@ -18,3 +17,7 @@ def test_a_target_runs_files_that_exist(target: str) -> None:
     ]
     assert named
     assert [name for name in named if not (CHECKOUT / name).is_file()] == []
+
+
+def test_the_files_that_begin_first_exist() -> None:
+    assert [name for name in LONGEST if not (CHECKOUT / "tests" / f"{name}.py").is_file()] == []
