@@ -5,6 +5,7 @@ Legend: R stored rows, B asked rows, D width.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -302,12 +303,16 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, t
     """Uninitialised memory of a table, or an error that names the table and the bytes it asked for.
 
     On the CPU numpy allocates, because it asks the kernel for huge pages: random rows of a
-    table of gigabytes then cost fewer misses of the address cache than in torch's own memory.
+    table of gigabytes then cost fewer misses of the address cache than in torch's own memory. It begins at a cache
+    line, at a page where it is as long, so that a row meets no more lines than it fills.
     """
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     try:
         if device.type == "cpu" and num_bytes:  # torch cannot view an empty buffer as another dtype
-            return torch.from_numpy(np.empty(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+            unit = mmap.PAGESIZE if num_bytes >= mmap.PAGESIZE else LINE
+            block = np.empty(num_bytes + unit, dtype=np.uint8)
+            start = -block.ctypes.data % unit
+            return torch.from_numpy(block[start : start + num_bytes]).view(dtype).view(shape)
         return torch.empty(shape, dtype=dtype, device=device)
     except (MemoryError, RuntimeError) as error:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from contextlib import nullcontext
 from typing import Any
 
@@ -79,6 +80,20 @@ def test_state_is_never_shared_silently() -> None:
 
 def test_memory_is_weight_plus_state() -> None:
     assert shard().num_bytes() == 4 * 3 * 4 + 4 * 3 * 4 + 4 * 8 + 8
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (33, 33), (4096, 128)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16])
+def test_memory_begins_at_a_line_and_large_memory_at_a_page(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """np.empty gives address + 16 for large blocks: rows of 512 bytes met nine lines of 64 instead of eight."""
+    taken = [allocate(shape, dtype, torch.device("cpu"), "t") for _ in range(4)]
+    for memory in taken:
+        assert memory.shape == shape
+        assert memory.dtype is dtype
+        assert memory.data_ptr() % (mmap.PAGESIZE if memory.nbytes >= mmap.PAGESIZE else 64) == 0
+        memory.fill_(1)
+    taken[0].fill_(2)
+    assert all(memory.eq(1).all() for memory in taken[1:])
 
 
 def test_a_table_beyond_memory_names_itself_and_its_bytes() -> None:
