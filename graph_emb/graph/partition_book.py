@@ -226,7 +226,7 @@ def num_distinct(ids: Tensor) -> int:
 
 @njit(cache=True, nogil=True)
 def _num_distinct(ids: np.ndarray) -> int:
-    """The hash table of ``group``, without chains."""
+    """By a hash table of at least twice as many slots."""
     bits = 4
     while (1 << bits) < 2 * len(ids):
         bits += 1

@@ -90,10 +90,15 @@ def test_an_unknown_merge_names_the_nearest() -> None:
         merge(IDS, GRADS, "meen")  # type: ignore[arg-type]
 
 
-def test_group_chains_occurrences_in_order_even_when_hashes_collide() -> None:
-    rows = torch.randint(0, 50, (400,), generator=torch.Generator().manual_seed(0)) * 2**40
+@pytest.mark.parametrize("most", [1, 50, 2**11, 2**23, 2**62])
+@pytest.mark.parametrize("num", [0, 1, 7, 400])
+def test_groups_ascend_and_chain_occurrences_in_order(most: int, num: int) -> None:
+    gen = torch.Generator().manual_seed(num)
+    known = torch.randint(0, most, (max(1, num // 3),), generator=gen)
+    rows = known[torch.randint(0, len(known), (num,), generator=gen)]
     distinct, first, following = group(rows.numpy())
-    assert sorted(distinct.tolist()) == sorted(set(rows.tolist()))
+    assert distinct.tolist() == sorted(set(rows.tolist()))
+    assert len(following) == num
     for row, start in zip(distinct.tolist(), first.tolist(), strict=True):
         chain = []
         while start >= 0:
