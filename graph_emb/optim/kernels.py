@@ -19,12 +19,12 @@ from torch import Tensor
 
 from graph_emb.core.compiled import group, njit
 from graph_emb.core.threads import threads_for
-from graph_emb.optim.rounding import close, memory_of, opened, row_chance, widened
+from graph_emb.optim.rounding import close, memory_of, number_at, opened, put_number, row_chance, row_of, widened
 from graph_emb.optim.row_options import FAST, begin, end
 from graph_emb.optim.rule import BOUNDS, ROW_COUNT, ROW_STEP, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.bags import BagGradients
-from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, prefetch
+from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, prefetch, prefetch_to_read
 from graph_emb.table.spec import accumulation_dtype
 
 NOTHING = np.float32(0.0)
@@ -58,6 +58,17 @@ def _added(grads, i, out, more):
             out[d] = (out[d] if more else NOTHING) + grads[i, d]
 
     return own
+
+
+def _ask_for(grads, i):
+    """Ask for the memory of the gradient of occurrence i."""
+
+
+@overload(_ask_for, inline="always")
+def _asked(grads, i):
+    if isinstance(grads, types.BaseTuple):
+        return lambda grads, i: None  # a bag's is that of the ids beside it
+    return lambda grads, i: prefetch_to_read(grads, i)
 
 
 @njit(forceinline=True, fastmath=FAST, error_model="numpy")
@@ -119,15 +130,32 @@ def _fused(function: Callable[..., None]) -> Callable[..., None]:
     return njit(parallel=True, fastmath=FAST, cache=True, nogil=True, error_model="numpy")(function)
 
 
+def _formula(function: Callable[..., None]) -> Callable[..., None]:
+    return njit(forceinline=True, fastmath=FAST, error_model="numpy")(function)
+
+
 # numba compiles a form for each type of the arguments and drops the branches that are for the others: None (no state,
 # no trust ratio), and state per element (two dimensions) or per row (one). State of 16 bits is rounded by ``chance``,
-# with a seed for each, so that their errors have nothing in common.
+# with a seed for each, so that their errors have nothing in common. A rule ``alone``, without options and chance, takes
+# rows of 16 bits where they lie: they are widened and rounded on the way through the registers, since passes of their
+# own over a copy cost more than the memory of the next row hides.
+
+
+@_formula
+def _sgd_row(row, kept, g, lr, momentum):
+    if kept is None:
+        for d in range(g.shape[0]):
+            put_number(row, d, number_at(row, d) - lr * g[d])
+    else:
+        for d in range(g.shape[0]):
+            b = momentum * kept[d] + g[d]
+            kept[d] = b
+            put_number(row, d, number_at(row, d) - lr * b)
 
 
 @_fused
-def _sgd(
-    weight, buffer, distinct, first, following, grads, mean, parts, options, each, by_chance, chance, lr, momentum
-):
+def _sgd(weight, buffer, distinct, first, following, grads, mean, parts, alone, options, each, by_chance, chance,
+         lr, momentum):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     for part in prange(parts):
@@ -140,43 +168,42 @@ def _sgd(
                 prefetch(weight, distinct[k + AHEAD])
                 if buffer is not None:
                     prefetch(buffer, distinct[k + AHEAD])
+                _ask_for(grads, first[k + AHEAD])
             r = distinct[k]
-            row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            begin(row, g, options, each, k, old)
-            if buffer is None:
-                for d in range(width):
-                    row[d] -= lr * g[d]
+            kept = None if buffer is None else opened(buffer, r, wide, wide_bits)
+            if alone is None:
+                row = opened(weight, r, held, bits)
+                begin(row, g, options, each, k, old)
+                _sgd_row(row, kept, g, lr, momentum)
+                end(row, options, each, k, old)
+                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
             else:
-                kept = opened(buffer, r, wide, wide_bits)
-                for d in range(width):
-                    b = momentum * kept[d] + g[d]
-                    kept[d] = b
-                    row[d] -= lr * b
+                _sgd_row(row_of(weight, r), kept, g, lr, momentum)
+            if buffer is not None:
                 close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
-            end(row, options, each, k, old)
-            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
+
+
+@_formula
+def _lars_row(row, kept, g, lr, momentum, eta, decay):
+    of_row, of_gradient = np.float32(0.0), np.float32(0.0)
+    for d in range(g.shape[0]):
+        of_row += number_at(row, d) * number_at(row, d)
+        of_gradient += g[d] * g[d]
+    norm = np.sqrt(of_row)
+    divisor = np.sqrt(of_gradient) + decay * norm
+    scale = lr
+    if eta * norm > 0.0 and divisor > 0.0:
+        scale = lr * (eta * norm / divisor)
+    for d in range(g.shape[0]):
+        b = momentum * kept[d] + scale * (g[d] + decay * number_at(row, d))
+        kept[d] = b
+        put_number(row, d, number_at(row, d) - b)
 
 
 @_fused
-def _lars(
-    weight,
-    buffer,
-    distinct,
-    first,
-    following,
-    grads,
-    mean,
-    parts,
-    options,
-    each,
-    by_chance,
-    chance,
-    lr,
-    momentum,
-    eta,
-    decay,
-):
+def _lars(weight, buffer, distinct, first, following, grads, mean, parts, alone, options, each, by_chance, chance,
+          lr, momentum, eta, decay):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     for part in prange(parts):
@@ -188,64 +215,66 @@ def _lars(
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(buffer, distinct[k + AHEAD])
+                _ask_for(grads, first[k + AHEAD])
             r = distinct[k]
-            row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            begin(row, g, options, each, k, old)
-            of_row, of_gradient = np.float32(0.0), np.float32(0.0)
-            for d in range(width):
-                of_row += row[d] * row[d]
-                of_gradient += g[d] * g[d]
-            norm = np.sqrt(of_row)
-            divisor = np.sqrt(of_gradient) + decay * norm
-            scale = lr
-            if eta * norm > 0.0 and divisor > 0.0:
-                scale = lr * (eta * norm / divisor)
             kept = opened(buffer, r, wide, wide_bits)
-            for d in range(width):
-                b = momentum * kept[d] + scale * (g[d] + decay * row[d])
-                kept[d] = b
-                row[d] -= b
+            if alone is None:
+                row = opened(weight, r, held, bits)
+                begin(row, g, options, each, k, old)
+                _lars_row(row, kept, g, lr, momentum, eta, decay)
+                end(row, options, each, k, old)
+                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
+            else:
+                _lars_row(row_of(weight, r), kept, g, lr, momentum, eta, decay)
             close(buffer, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
-            end(row, options, each, k, old)
-            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
+
+
+@_formula
+def _adagrad_row(row, sums, g, by_row, lr, eps):
+    if by_row is None:
+        for d in range(g.shape[0]):
+            s = sums[d] + g[d] * g[d]
+            sums[d] = s
+            put_number(row, d, number_at(row, d) - lr * g[d] / (np.sqrt(s) + eps))
+    else:
+        square = np.float32(0.0)
+        for d in range(g.shape[0]):
+            square += g[d] * g[d]
+        s = sums[0] + square / np.float32(g.shape[0])
+        sums[0] = s
+        scale = lr / (np.sqrt(s) + eps)
+        for d in range(g.shape[0]):
+            put_number(row, d, number_at(row, d) - scale * g[d])
 
 
 @_fused
-def _adagrad(weight, total, distinct, first, following, grads, mean, parts, options, each, by_chance, chance, lr, eps):
+def _adagrad(weight, total, by_row, distinct, first, following, grads, mean, parts, alone, options, each, by_chance,
+             chance, lr, eps):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     for part in prange(parts):
         low, high = share(part, parts, len(distinct))
         g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
-        bits, wide = held.view(np.uint32), np.empty(width if total.ndim == 2 else 1, np.float32)
+        bits, wide = held.view(np.uint32), np.empty(width if by_row is None else 1, np.float32)
         wide_bits = wide.view(np.uint32)
         for k in range(low, high):
             if k + AHEAD < high:
                 prefetch(weight, distinct[k + AHEAD])
                 prefetch(total, distinct[k + AHEAD])
+                _ask_for(grads, first[k + AHEAD])
             r = distinct[k]
-            row = opened(weight, r, held, bits)
             merged(grads, first[k], following, mean, g)
-            begin(row, g, options, each, k, old)
             sums = opened(total, r, wide, wide_bits)
-            if total.ndim == 2:
-                for d in range(width):
-                    s = sums[d] + g[d] * g[d]
-                    sums[d] = s
-                    row[d] -= lr * g[d] / (np.sqrt(s) + eps)
+            if alone is None:
+                row = opened(weight, r, held, bits)
+                begin(row, g, options, each, k, old)
+                _adagrad_row(row, sums, g, by_row, lr, eps)
+                end(row, options, each, k, old)
+                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
             else:
-                square = np.float32(0.0)
-                for d in range(width):
-                    square += g[d] * g[d]
-                s = sums[0] + square / np.float32(width)
-                sums[0] = s
-                scale = lr / (np.sqrt(s) + eps)
-                for d in range(width):
-                    row[d] -= scale * g[d]
+                _adagrad_row(row_of(weight, r), sums, g, by_row, lr, eps)
             close(total, r, wide_bits, True, row_chance(ids, seed + np.uint64(1), at, k))
-            end(row, options, each, k, old)
-            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
 
 
 @njit(inline="always")
@@ -257,9 +286,50 @@ def _corrections(step, beta1, beta2, eps, raw):
     return np.float32(1.0 / c1), np.float32(1.0 / root2), np.float32(e)
 
 
+@_formula
+def _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay):
+    width = g.shape[0]
+    if by_row is None:
+        for d in range(width):
+            m = b1 * first_of[d] + a1 * g[d]
+            v = b2 * second_of[d] + a2 * g[d] * g[d]
+            first_of[d] = m
+            second_of[d] = v
+            if decay is not None:
+                g[d] = (m * i1) / (np.sqrt(v) * i2 + e) + decay * number_at(row, d)
+            else:
+                put_number(row, d, number_at(row, d) - lr * (m * i1) / (np.sqrt(v) * i2 + e))
+    else:
+        square = np.float32(0.0)
+        for d in range(width):
+            square += g[d] * g[d]
+        v = b2 * second_of[0] + a2 * (square / np.float32(width))
+        second_of[0] = v
+        scale = i1 / (np.sqrt(v) * i2 + e)
+        if decay is None:
+            scale = lr * i1 / (np.sqrt(v) * i2 + e)
+        for d in range(width):
+            m = b1 * first_of[d] + a1 * g[d]
+            first_of[d] = m
+            if decay is not None:
+                g[d] = scale * m + decay * number_at(row, d)
+            else:
+                put_number(row, d, number_at(row, d) - scale * m)
+    if decay is not None:  # LAMB: g is the direction now
+        of_row, of_step = np.float32(0.0), np.float32(0.0)
+        for d in range(width):
+            of_row += number_at(row, d) * number_at(row, d)
+            of_step += g[d] * g[d]
+        ratio = lr
+        if of_row > 0.0 and of_step > 0.0:
+            ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
+        for d in range(width):
+            put_number(row, d, number_at(row, d) - ratio * g[d])
+
+
 @_fused
-def _adam(weight, first_moment, second_moment, step, distinct, first, following, grads, mean, parts, options,
-          each, by_chance, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
+def _adam(weight, first_moment, second_moment, by_row, step, distinct, first, following, grads, mean, parts, alone,
+          options, each, by_chance, chance, lr, beta1, beta2, eps, row_clock, raw, decay):  # fmt: skip
     width = weight.shape[1]
     ids, seed, at = chance
     b1, b2 = np.float32(beta1), np.float32(beta2)
@@ -268,7 +338,7 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
         low, high = share(part, parts, len(distinct))
         g, held, old = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
         bits, wide1 = held.view(np.uint32), np.empty(width, np.float32)
-        wide2 = np.empty(width if second_moment.ndim == 2 else 1, np.float32)
+        wide2 = np.empty(width if by_row is None else 1, np.float32)
         bits1, bits2 = wide1.view(np.uint32), wide2.view(np.uint32)
         i1, i2, e = _corrections(step[0] if not row_clock else 1, beta1, beta2, eps, raw)
         for k in range(low, high):
@@ -278,54 +348,24 @@ def _adam(weight, first_moment, second_moment, step, distinct, first, following,
                 prefetch(second_moment, distinct[k + AHEAD])
                 if row_clock:
                     prefetch(step, distinct[k + AHEAD])
+                _ask_for(grads, first[k + AHEAD])
             r = distinct[k]
-            row = opened(weight, r, held, bits)
             if row_clock:
                 step[r] += 1
                 i1, i2, e = _corrections(step[r], beta1, beta2, eps, raw)
             merged(grads, first[k], following, mean, g)
-            begin(row, g, options, each, k, old)
             first_of, second_of = opened(first_moment, r, wide1, bits1), opened(second_moment, r, wide2, bits2)
-            if second_moment.ndim == 2:
-                for d in range(width):
-                    m = b1 * first_of[d] + a1 * g[d]
-                    v = b2 * second_of[d] + a2 * g[d] * g[d]
-                    first_of[d] = m
-                    second_of[d] = v
-                    if decay is not None:
-                        g[d] = (m * i1) / (np.sqrt(v) * i2 + e) + decay * row[d]
-                    else:
-                        row[d] = row[d] - lr * (m * i1) / (np.sqrt(v) * i2 + e)
+            if alone is None:
+                wide_row = opened(weight, r, held, bits)
+                begin(wide_row, g, options, each, k, old)
+                _adam_row(wide_row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay)
+                end(wide_row, options, each, k, old)
+                close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
             else:
-                square = np.float32(0.0)
-                for d in range(width):
-                    square += g[d] * g[d]
-                v = b2 * second_of[0] + a2 * (square / np.float32(width))
-                second_of[0] = v
-                scale = i1 / (np.sqrt(v) * i2 + e)
-                if decay is None:
-                    scale = lr * i1 / (np.sqrt(v) * i2 + e)
-                for d in range(width):
-                    m = b1 * first_of[d] + a1 * g[d]
-                    first_of[d] = m
-                    if decay is not None:
-                        g[d] = scale * m + decay * row[d]
-                    else:
-                        row[d] = row[d] - scale * m
-            if decay is not None:  # LAMB: g is the direction now
-                of_row, of_step = np.float32(0.0), np.float32(0.0)
-                for d in range(width):
-                    of_row += row[d] * row[d]
-                    of_step += g[d] * g[d]
-                ratio = lr
-                if of_row > 0.0 and of_step > 0.0:
-                    ratio = lr * (np.sqrt(of_row) / np.sqrt(of_step))
-                for d in range(width):
-                    row[d] -= ratio * g[d]
+                row = row_of(weight, r)
+                _adam_row(row, first_of, second_of, g, by_row, lr, b1, b2, a1, a2, i1, i2, e, decay)
             close(first_moment, r, bits1, True, row_chance(ids, seed + np.uint64(1), at, k))
             close(second_moment, r, bits2, True, row_chance(ids, seed + np.uint64(2), at, k))
-            end(row, options, each, k, old)
-            close(weight, r, bits, by_chance, row_chance(ids, seed, at, k))
 
 
 f32 = np.float32
@@ -342,7 +382,7 @@ def _run_lars(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch
 
 
 def _run_adagrad(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch: tuple) -> None:
-    _adagrad(weight, state["sum"], *batch, f32(rule.rate(state)), f32(rule.eps))
+    _adagrad(weight, state["sum"], _by_row(state["sum"]), *batch, f32(rule.rate(state)), f32(rule.eps))
     if rule.lr_decay:
         state["step"] += 1
 
@@ -351,10 +391,16 @@ def _run_adam(rule: Any, weight: np.ndarray, state: dict[str, np.ndarray], batch
     if rule.clock == "global":
         state["step"] += 1
     decay = None if rule.own_decay is None else f32(_own_decay(rule))
+    second = state["exp_avg_sq"]
     _adam(
-        weight, state["exp_avg"], state["exp_avg_sq"], state["step"], *batch, f32(rule.lr), float(rule.beta1),
+        weight, state["exp_avg"], second, _by_row(second), state["step"], *batch, f32(rule.lr), float(rule.beta1),
         float(rule.beta2), float(rule.eps), rule.clock == "row", rule.eps_placement == "raw", decay,
     )  # fmt: skip
+
+
+def _by_row(state: np.ndarray) -> bool | None:
+    """None of state per element, else True, which a kernel tells apart when it is compiled."""
+    return None if state.ndim == 2 else True
 
 
 def _own_decay(rule: Any) -> float:
@@ -366,6 +412,12 @@ def _options(rule: Any, state: dict[str, np.ndarray]) -> tuple[np.float32, ...]:
     """Bounds and decay for ``begin`` and ``end``: clips, CowClip's two numbers, added, factor, max_norm."""
     *clips, max_norm = (OFF if bound is None else bound for bound in (getattr(rule, name) for name in BOUNDS))
     return tuple(map(f32, (*clips, rule.clip_row_least, *rule.decays(state), max_norm)))
+
+
+def _none_at_work(options: tuple[np.float32, ...]) -> bool:
+    """Whether ``begin`` and ``end`` change nothing."""
+    clip, clip_norm, ratio, _, added, factor, max_norm = options
+    return min(clip, clip_norm, ratio, max_norm) == OFF and added == 0.0 and factor == 1.0
 
 
 def _each(rule: Any, state: dict[str, np.ndarray], touched: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -431,6 +483,8 @@ def run(
     if TABLE_STEP in state:
         state[TABLE_STEP] += 1
     options, each = _options(rule, state), _each(rule, state, touched)
+    optional = each is not None or rule.stochastic_rounding or not _none_at_work(options)
+    alone = None if optional or weight.itemsize > 2 else True  # rows of 32 bits are taken where they lie anyway
     with threads_for(len(touched)) as parts:
         batch = (
             touched,
@@ -439,6 +493,7 @@ def run(
             _arrays(grads),
             mean,
             parts,
+            alone,
             options,
             each,
             rule.stochastic_rounding,

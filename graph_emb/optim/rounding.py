@@ -42,6 +42,16 @@ def widened(word: Any) -> Any:
 
 
 @njit(forceinline=True, error_model="numpy")
+def _doubled(word: Any) -> Any:
+    """The float32 of a float16, as int16. No branches."""
+    size = np.uint32((np.uint32(word) & np.uint32(0x7FFF)) << np.uint32(13))
+    raised = np.float32(size.view(np.float32) * np.float32(2.0**112))  # the difference of the exponents' biases
+    bits = np.uint32(raised.view(np.uint32))
+    bits = np.uint32(bits | np.uint32(0x7F800000)) if bits >= np.uint32(0x47800000) else bits  # infinity and NaN
+    return np.uint32(bits | ((np.uint32(word) & np.uint32(0x8000)) << np.uint32(16))).view(np.float32)
+
+
+@njit(forceinline=True, error_model="numpy")
 def _nearest_bfloat(bits: Any) -> Any:
     """The bfloat16, as uint16, nearest to a float32, as uint32; ties to even. No branches: loops are vectors."""
     found = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
@@ -112,15 +122,46 @@ def _half_by_chance(bits: Any, draw: Any) -> Any:
     return _signed(found + np.uint64(away), bits)
 
 
-def _row(weight, r):
+def row_of(weight, r):
     """Row r as a view, of one number where the rows are numbers."""
 
 
-@overload(_row, inline="always")
+@overload(row_of, inline="always")
 def _row_of(weight, r):
     if weight.ndim == 1:
         return lambda weight, r: weight[r : r + 1]
     return lambda weight, r: weight[r]
+
+
+def number_at(row, d):
+    """Number d of a row, as float32 where the row has 16 bits."""
+
+
+@overload(number_at, inline="always")
+def _number_at(row, d):
+    if row.dtype == types.uint16:
+        return lambda row, d: widened(row[d])
+    if row.dtype == types.int16:
+        return lambda row, d: _doubled(row[d])
+    return lambda row, d: row[d]
+
+
+def put_number(row, d, number):
+    """Write number d of a row, rounded to the nearest where the row has 16 bits."""
+
+
+@overload(put_number, inline="always")
+def _put_number(row, d, number):
+    if row.dtype == types.uint16:
+        return lambda row, d, number: _put_bits(row, d, _nearest_bfloat(np.float32(number).view(np.uint32)))
+    if row.dtype == types.int16:
+        return lambda row, d, number: _put_bits(row, d, _nearest_half(np.float32(number).view(np.uint32)))
+    return lambda row, d, number: _put_bits(row, d, number)
+
+
+@njit(forceinline=True, error_model="numpy")
+def _put_bits(row: Any, d: int, number: Any) -> None:
+    row[d] = number
 
 
 def opened(weight, r, held, bits):
@@ -133,30 +174,16 @@ def opened(weight, r, held, bits):
 
 @overload(opened, inline="always")
 def _opened(weight, r, held, bits):
-    if weight.dtype == types.uint16:
+    if weight.dtype not in (types.uint16, types.int16):
+        return lambda weight, r, held, bits: row_of(weight, r)
 
-        def shifted(weight, r, held, bits):
-            row = _row(weight, r)
-            for d in range(held.shape[0]):
-                bits[d] = np.uint32(row[d]) << np.uint32(16)
-            return held
+    def wide(weight, r, held, bits):
+        row = row_of(weight, r)
+        for d in range(held.shape[0]):
+            held[d] = number_at(row, d)
+        return held
 
-        return shifted
-    if weight.dtype == types.int16:
-
-        def doubled(weight, r, held, bits):
-            for d in range(held.shape[0]):
-                bits[d] = (np.uint32(weight[r, d]) & np.uint32(0x7FFF)) << np.uint32(13)
-            for d in range(held.shape[0]):
-                held[d] *= np.float32(2.0**112)  # the difference of the exponents' biases; right below 2^-14 too
-            for d in range(held.shape[0]):
-                if bits[d] >= np.uint32(0x47800000):  # infinity and NaN
-                    bits[d] |= np.uint32(0x7F800000)
-                bits[d] |= (np.uint32(weight[r, d]) & np.uint32(0x8000)) << np.uint32(16)
-            return held
-
-        return doubled
-    return lambda weight, r, held, bits: _row(weight, r)
+    return wide
 
 
 @njit(forceinline=True, error_model="numpy")
@@ -176,7 +203,7 @@ def _closed(weight, r, bits, by_chance, key):
     half = weight.dtype == types.int16
 
     def narrowed(weight, r, bits, by_chance, key):
-        row = _row(weight, r)
+        row = row_of(weight, r)
         if by_chance:
             for d in range(bits.shape[0]):
                 key += GOLDEN
