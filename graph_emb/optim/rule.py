@@ -249,9 +249,10 @@ class Rule(ABC):
         """Whether untouched rows decay."""
         return self.weight_decay_mode == "lazy"
 
-    def step_decay(self, state: Mapping[str, Any]) -> float:
+    def step_decay(self, state: Mapping[str, Any]) -> Any:
         """What a step adds to the table's sum of ``"lazy"`` decay."""
-        return -math.log1p(-self.rate(state) * self.weight_decay)
+        share = self.rate(state) * self.weight_decay
+        return -torch.log1p(-share) if isinstance(share, Tensor) else -math.log1p(-share)
 
     def own_specs(self) -> tuple[StateSpec, ...]:
         """The state of the rule's own formula."""
@@ -261,11 +262,11 @@ class Rule(ABC):
         """The columns that are summed over the duplicates of an id: the gradients, shape (B, D)."""
         return grads
 
-    def rate(self, state: Mapping[str, Any]) -> float:
-        """The learning rate of this step."""
+    def rate(self, state: Mapping[str, Any]) -> Any:
+        """The learning rate of this step: a number, or a tensor () where it follows a clock on a device."""
         return self.lr
 
-    def decays(self, state: Mapping[str, Any]) -> tuple[float, float]:
+    def decays(self, state: Mapping[str, Any]) -> tuple[float, Any]:
         """What weight decay adds of a row to its gradient, and the factor by which it shrinks the row."""
         if not self.weight_decay or self.lazy or self.weight_decay_mode == self.own_decay:
             return 0.0, 1.0
@@ -289,7 +290,7 @@ class Rule(ABC):
             own = at_most(own, (self.clip_row_ratio * row_norm(weight)).clamp(min=self.clip_row_least))
         if added:
             own = own + added * weight
-        if factor != 1.0:
+        if isinstance(factor, Tensor) or factor != 1.0:
             weight = weight * factor
         moved, moments = self.move(weight, torch.cat([own, prepared], dim=1) if prepared.shape[1] else own, state)
         if TABLE_STEP in state:
@@ -342,5 +343,5 @@ def mean_square(grad: Tensor) -> Tensor:
 
 
 def bias_correction(beta: float, step: Tensor, like: Tensor) -> Tensor:
-    """1 - beta ** step in float64, then in the dtype of ``like``; shape of step."""
-    return (1.0 - torch.pow(torch.tensor(beta, dtype=torch.float64), step.double().cpu())).to(like)
+    """1 - beta ** step in float64, where step lies, then in the dtype of ``like``; shape of step."""
+    return (1.0 - torch.pow(beta, step.double())).to(like)

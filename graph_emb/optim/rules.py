@@ -61,9 +61,13 @@ class Adagrad(Rule):
         total = StateSpec("sum", self.sum_kind, initial=self.initial_accumulator_value)
         return (total, StateSpec("step", "table", dtype=torch.int64)) if self.lr_decay else (total,)
 
-    def rate(self, state: Mapping[str, Any]) -> float:
+    def rate(self, state: Mapping[str, Any]) -> Any:
         """``lr / (1 + n * lr_decay)`` after n steps of the table."""
-        return self.lr / (1.0 + int(state["step"][0]) * self.lr_decay) if self.lr_decay else self.lr
+        if not self.lr_decay:
+            return self.lr
+        step = state["step"][0]
+        on_a_device = isinstance(step, Tensor) and step.device.type != "cpu"
+        return self.lr / (1.0 + (step.double() if on_a_device else int(step)) * self.lr_decay)
 
     def later(self, total: Tensor, state: State) -> State:
         """The state after a step."""

@@ -16,6 +16,7 @@ from graph_emb.graph.partition_book import RangeBook
 from graph_emb.optim import kernels
 from graph_emb.optim.apply import apply_reference, apply_update
 from graph_emb.optim.rule import BOUNDS
+from graph_emb.optim.rules import Adagrad
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import TableSpec
@@ -164,6 +165,27 @@ def test_update_mutates_nothing_and_returns_its_declared_state(name: str) -> Non
     assert new_weight.shape == weight.shape
     assert all(new_state[key].shape == state[key].shape for key in state)
     assert not torch.equal(new_weight, weight)
+
+
+DECAYING = {
+    f"adagrad {mode} lr_decay": Adagrad(0.1, lr_decay=0.1, weight_decay=0.1, weight_decay_mode=mode)  # type: ignore[arg-type]
+    for mode in ("l2", "decoupled", "lazy")
+}
+
+
+@pytest.mark.parametrize("rule", [*(rule for rule, _ in CASES.values()), *DECAYING.values()])
+def test_no_step_of_a_rule_waits_for_a_device(rule: Any) -> None:
+    """Adam's clock went to the host. Tensors of the meta device have no numbers: reading one raises."""
+    state = {
+        spec.name: torch.empty(spec.shape(4, 3), dtype=spec.dtype_beside(torch.float32), device="meta")
+        for spec in rule.state_specs()
+    }
+    rows = torch.empty(4, 3, device="meta")
+    weight, after = rule.update(rows, rule.prepare(rows), state)
+    assert (weight.device.type, weight.shape, weight.dtype) == ("meta", rows.shape, rows.dtype)
+    assert {name: (t.shape, t.dtype) for name, t in after.items()} == {
+        name: (t.shape, t.dtype) for name, t in state.items()
+    }
 
 
 @pytest.mark.parametrize("name", CASES)
