@@ -105,6 +105,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("optim/rounding.py", "flipped) < rest", "flipped) <= rest + rest"),
     ("optim/rounding.py", "np.uint32(0x7FFF) +", "np.uint32(0x8000) +"),
     ("core/compiled.py", "following[order[i - 1]] = order[i]", "following[order[i]] = order[i - 1]"),
+    ("core/compiled.py", "following[last[k]] = i", "following[i] = last[k]"),
     ("core/compiled.py", "(keys[i] >> (p * width)) & mask", "keys[i] & mask"),
     ("table/shard.py", "block[start : start + num_bytes]", "block[:num_bytes]"),
     ("optim/kernels.py", "(part + 1) * num // parts", "(part + 1) * num // parts - 1"),

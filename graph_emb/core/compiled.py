@@ -218,18 +218,36 @@ def numbered(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct[:found], places
 
 
+@njit(cache=True, nogil=True)
+def _chained(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``group`` by a hash table, of any ids."""
+    distinct, places = numbered(rows)
+    first = np.full(len(distinct), -1, np.int64)
+    last = np.empty(len(distinct), np.int64)
+    following = np.full(len(rows), -1, np.int64)
+    for i in range(len(rows)):
+        k = places[i]
+        if first[k] < 0:
+            first[k] = i
+        else:
+            following[last[k]] = i
+        last[k] = i
+    return distinct, first, following
+
+
 DIGIT = 11
 """Bits of a digit of ``group``'s sort: counts of all digits stay in the first cache."""
 
 
 @njit(cache=True, nogil=True)
 def group(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct rows, ascending, and for each the chain of its occurrences.
+    """Distinct rows, and for each the chain of its occurrences.
 
-    A radix sort from the lowest digit up, which takes no longer than a hash table; memory is then met in its order.
+    Positions, of at most 33 bits, ascend, so that memory is met in its order: a radix sort from the lowest digit up,
+    which takes no longer than a hash table. Other ids come in the order of first occurrence.
 
     Args:
-        rows: Shape (B,), int64, none below 0.
+        rows: Shape (B,), int64.
     Returns:
         distinct (R,), first (R,) and following (B,): the next occurrence of the same row, or -1.
     """
@@ -241,6 +259,8 @@ def group(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     bits = 0
     while together >> bits > 0:
         bits += 1
+    if together < 0 or bits > 3 * DIGIT:
+        return _chained(rows)
     passes = max(1, (bits + DIGIT - 1) // DIGIT)
     width = (bits + passes - 1) // passes
     mask = (1 << width) - 1
