@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
     from graph_emb.table.placement import File
     from graph_emb.transport.runtime import in_step, init, shutdown
+    from graph_emb.tuning.search import tune
 
 __version__ = "0.1.0"
 
@@ -118,6 +119,7 @@ _HOMES = {
     "graph_emb.run.pipeline": ("pipeline",),
     "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
     "graph_emb.table.placement": ("File",),
+    "graph_emb.tuning.search": ("tune",),
     "graph_emb.transport.runtime": ("in_step", "init", "shutdown"),
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
@@ -200,4 +202,5 @@ __all__ = [
     "read_graph",
     "save_checkpoint",
     "shutdown",
+    "tune",
 ]

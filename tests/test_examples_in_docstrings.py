@@ -22,7 +22,7 @@ from graph_emb.models.gnn.networks import RGCN, SAGE
 from graph_emb.models.gnn.own_network import train_network
 from graph_emb.models.gnn.train import train_rgcn, train_sage
 from graph_emb.models.kge.model import KGEModel
-from graph_emb.models.kge.scorers import ComplEx, DistMult, RotatE, SimplE, TransE
+from graph_emb.models.kge.scorers import ComplEx, DistMult, Reciprocal, RotatE, SimplE, TransE
 from graph_emb.models.kge.training import train_kge
 from graph_emb.models.links.training import LinkPredictor, train_link_predictor
 from graph_emb.models.skipgram.line import train_line
@@ -63,6 +63,7 @@ MODELS = [
     train_network,
     LinkPredictor,
     train_link_predictor,
+    Reciprocal,
 ]
 SAMPLERS = [
     WalkSampler,

@@ -38,7 +38,7 @@ LAYERS = [
     {"models", "evaluate"},
     {"config"},
     {"run"},
-    {"ogb", "estimators"},
+    {"ogb", "estimators", "tuning"},
     {"cli", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

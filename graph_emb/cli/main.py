@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "graph_emb.cli.demo:run",
     "train": "graph_emb.cli.train:run",
     "estimate": "graph_emb.cli.train:estimate",
+    "tune": "graph_emb.cli.tune:run",
     "launch": "graph_emb.cli.launch:run",
     "eval node-class": "graph_emb.cli.evaluate:run",
     "eval link": "graph_emb.cli.evaluate:run",

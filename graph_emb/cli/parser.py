@@ -21,7 +21,9 @@ from graph_emb.run.launch.flags import (
 from partition.cli import COMMANDS as partition_commands
 from partition.cli import add_arguments as add_partition_arguments
 
-MODELS_HELP = "deepwalk, node2vec, line, mf, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
+MODELS_HELP = (
+    "deepwalk, node2vec, line, mf, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
+)
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"
 OF_RUN = "default: what the run was trained on"
@@ -39,7 +41,7 @@ TEST_EDGES = "edges (or triples) kept out of training to judge links: rows sourc
 TRUST_PICKLE = "read a pickled graph, which can run any code"
 
 
-TRAINS = ("train", "estimate")
+TRAINS = ("train", "estimate", "tune")
 """Commands that take a whole configuration."""
 
 
@@ -111,6 +113,8 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     usage = "graph-emb train [MODEL] --dataset NAME [--out DIR] [options] [key=value ...]"
     _train(leaf(commands, "train", "train embeddings of a graph", "train", usage=usage, formatter_class=RAW))
     _estimate(leaf(commands, "estimate", "measure a few seconds of a training: memory, disk, time", "estimate"))
+    search_usage = "graph-emb tune [MODEL] --dataset NAME --trials N [--out DIR] [options] [key=value ...]"
+    _tune(leaf(commands, "tune", "search for settings by validation", "tune", usage=search_usage, epilog=SEARCHED))
     judge = commands.add_parser("eval", help="judge embeddings", description="Judge embeddings.")
     kinds = judge.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
@@ -166,6 +170,43 @@ TRAIN_FLAGS: Flags = {
     "no_eval": ("evaluate.enabled", False, None, "do not evaluate after training"),
 }
 """Flags of ``train`` that set a field."""
+
+
+OF_TUNE = (
+    "dataset",
+    "root",
+    "seed",
+    "dim",
+    "epochs",
+    "rule",
+    "lr",
+    "threads",
+    "download",
+    "labels",
+    "split",
+    "directed",
+)
+TUNE_FLAGS: Flags = {name: TRAIN_FLAGS[name] for name in OF_TUNE}
+"""Those of ``train`` that mean something to a search."""
+SEARCHED = "a setting that is given, by a flag or key=value, is not searched"
+
+
+def _tune(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=MODELS_HELP)
+    parser.add_argument("--config", metavar="FILE", help="YAML, whose settings of the model are not searched")
+    parser.add_argument("--out", metavar="DIR", help="folder of the search; default: searches/<model>-<data set>")
+    parser.add_argument(
+        "--trials", metavar="N", type=int, default=30, help="with those there are; default: %(default)s"
+    )
+    parser.add_argument("--hours", metavar="H", type=float, help="begin no trial later than this")
+    parser.add_argument(
+        "--metric", metavar="NAME", default="valid", help="such as valid.mrr; default: the data's usual"
+    )
+    ranges = "its values in place of the model's: model.window=2,5,10 or train.lr=0.01:0.3:log; may be given again"
+    parser.add_argument("--search", metavar="NAME=RANGE", action="append", default=[], help=ranges)
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="trials at a time, each in its own process")
+    parser.add_argument("--resume", action="store_true", help="go on with the search in --out")
+    add_flags(parser, TUNE_FLAGS)
 
 
 def _train(parser: Parser) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.search import Space
 
 if TYPE_CHECKING:
     import torch
@@ -91,12 +92,14 @@ class ModelSettings(Settings):
         without: Fields of the run's own sections that mean nothing to the model, by path; setting one is an error.
         hidden: Fields that a run cannot set, because its family decides them.
         rates: The learning rate of each rule where ``lr`` is None.
+        search: The range of each field that ``graph-emb tune`` tries where the user sets none; the default is in it.
     """
 
     family: ClassVar[str]
     without: ClassVar[tuple[str, ...]] = ()
     hidden: ClassVar[tuple[str, ...]] = ()
     rates: ClassVar[Mapping[str, float]]
+    search: ClassVar[Space]
 
     rule: Annotated[RuleName, At("train.rule")] = Field(default="sgd", description="update rule of the tables")
     lr: Annotated[Number | None, At("train.lr")] = Field(
@@ -173,6 +176,10 @@ class ModelSettings(Settings):
 
         found: torch.dtype = getattr(torch, self.dtype)
         return found
+
+    def search_space(self) -> Space:
+        """The part of ``search`` that means something beside the other settings."""
+        return self.search
 
     def numbers(self, seed: int | None = None) -> dict[str, Any]:
         """The rule's numbers and options that were chosen, by the optimizer's names; without the learning rate.

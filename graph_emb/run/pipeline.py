@@ -113,14 +113,31 @@ def pipeline(
     Example:
         >>> ge.pipeline(model="deepwalk", dataset="ogbl-ddi", root="../shared/data", out="runs/ddi", seed=0)
     """
+    given = {"model": model, "dataset": dataset, "root": root, "seed": seed, "evaluate": evaluate}
+    return run(config_of(config, given, overrides), out=out, overwrite=overwrite, resume=resume, progress=progress)
+
+
+def config_of(
+    config: RunConfig | Mapping[str, Any] | str | Path | None, given: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> RunConfig:
+    """The configuration that the arguments of ``pipeline`` stand for, which holds a data set in memory.
+
+    Args:
+        config: As there.
+        given: Its named arguments ``model``, ``dataset``, ``root``, ``seed`` and ``evaluate``.
+        overrides: Other fields, or sections.
+    Raises:
+        ConfigError, DataError: as there.
+    """
+    dataset, evaluate = given["dataset"], given["evaluate"]
     switch = "evaluate" if isinstance(evaluate, Mapping) else "evaluate.enabled"
-    given = {"model": model, "dataset": dataset, "root": root, "seed": seed, switch: evaluate}
+    named = {**{name: value for name, value in given.items() if name != "evaluate"}, switch: evaluate}
     held = None
     if isinstance(dataset, str | os.PathLike):  # of a PartitionedGraph its folder
-        given["dataset"] = {"name": os.fspath(dataset), "digest": None}
+        named["dataset"] = {"name": os.fspath(dataset), "digest": None}
     elif dataset is not None and not _is_section(dataset):
-        held, given["dataset"] = in_memory(dataset)
-    named = {key: value for key, value in given.items() if value is not None} | overrides
+        held, named["dataset"] = in_memory(dataset)
+    named = {**{key: value for key, value in named.items() if value is not None}, **overrides}
     layers = [place_key(key, os.fspath(v) if isinstance(v, os.PathLike) else v) for key, v in named.items()]
     layers.insert(0, dict(_sections(config)))
     said: dict[str, Any] = {}
@@ -129,7 +146,7 @@ def pipeline(
     joined = {} if isinstance(runtime.begun(), LocalTransport) else job_section(said)  # local by name stays local
     checked = config_from({"parallel": joined}, *layers)
     checked.dataset.hold(held)
-    return run(checked, out=out, overwrite=overwrite, resume=resume, progress=progress)
+    return checked
 
 
 def run(
@@ -141,6 +158,7 @@ def run(
     progress: bool = False,
     add_files: AddFiles | None = None,
     command: str | None = None,
+    watch: Log | None = None,
 ) -> PipelineResult:
     """Do what a configuration says. Arguments and errors as ``pipeline``.
 
@@ -149,6 +167,7 @@ def run(
     Args:
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
         command: The command line, for metrics.json and the report.
+        watch: Called with each line of the history when it is there; an exception of it ends the run.
     """
     config = following(config)
     if out is not None and config.output.report in METHODS:
@@ -164,7 +183,7 @@ def run(
             return PipelineResult(config, metrics, None, None)
         if out is not None:
             check_place(_place(out), overwrite)
-        started = _Run(config, progress, ranks, checkpoints)  # reads the data first: bad data makes no folder
+        started = _Run(config, progress, ranks, checkpoints, watch)  # reads the data first: bad data makes no folder
         if out is None:
             return started.train(None)
         with RunFolder(out, overwrite=overwrite) as folder:
@@ -279,9 +298,14 @@ class _Run:
     """The state of one run: data, clock, metrics."""
 
     def __init__(
-        self, config: RunConfig, progress: bool, ranks: parallel.Trainers | None, checkpoints: Checkpoints
+        self,
+        config: RunConfig,
+        progress: bool,
+        ranks: parallel.Trainers | None,
+        checkpoints: Checkpoints,
+        watch: Log | None,
     ) -> None:
-        self.progress, self.ranks, self.checkpoints = progress, ranks, checkpoints
+        self.progress, self.ranks, self.checkpoints, self.watch = progress, ranks, checkpoints, watch
         self.family: Family = family_of(config)
         self.config = self.family.config
         self.seconds: dict[str, float] = {}
@@ -372,6 +396,8 @@ class _Run:
             write(line)
             if checkpoints is not None:
                 checkpoints.record(line)
+            if self.watch is not None:
+                self.watch(line)
 
         trained = self.family.train(self.dataset, TrainingJob(self.ranks, log, self.progress, checkpoints))
         threads = thread_count(self.config.train.threads)

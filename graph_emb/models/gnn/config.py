@@ -12,6 +12,7 @@ from graph_emb.core.settings import Count, Number
 from graph_emb.graph.typed import EdgeType
 from graph_emb.models.kge.config import KGEConfig, LossName, TripleSettings
 from graph_emb.models.links.config import MetricName, NegativesName, PrecisionName
+from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import (
     OF_FROZEN_ROWS,
     OF_LABELS,
@@ -43,6 +44,12 @@ class GNNConfig(ModelSettings):
     family: ClassVar[str] = "gnn"
     without: ClassVar[tuple[str, ...]] = tuple(path for path in OF_FROZEN_ROWS if path not in OF_LABELS)
     rates: ClassVar[Mapping[str, float]] = {}  # lr has a value
+    search: ClassVar[Space] = {
+        "hidden_dim": one_of(16, 32, 64, 128, 256),
+        "num_layers": one_of(1, 2, 3),
+        "dropout": Span(0.0, 0.8),
+        "lr": Span(0.001, 0.1, log=True),
+    }
 
     dim: Count = Field(default=64, ge=1, le=65_536, description="width of the learnable inputs")
     hidden_dim: Count = Field(default=64, ge=1, le=65_536, description="width between layers")

@@ -11,6 +11,7 @@ from typing_extensions import Self
 from graph_emb.core.errors import unknown_name
 from graph_emb.core.settings import Count, Number
 from graph_emb.models.schedule import ScheduleName
+from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import (
     OF_FROZEN_ROWS,
     At,
@@ -175,6 +176,10 @@ class KGEConfig(TripleSettings):
         """Whether the loss is over all entities, without negatives."""
         return self.training != "negatives"
 
+    def search_space(self) -> Space:
+        """The part of ``search`` that means something to the kind of training."""
+        return {name: own for name, own in self.search.items() if not (self.against_all and name in OF_NEGATIVES)}
+
     @model_validator(mode="after")
     def _training_fits(self) -> KGEConfig:
         if self.against_all:
@@ -215,6 +220,14 @@ class KGEConfig(TripleSettings):
 class DistanceConfig(KGEConfig):
     """Models whose score is a negative distance: the margin also bounds their first rows."""
 
+    search: ClassVar[Space] = {
+        "margin": Span(1.0, 24.0),
+        "num_negatives": one_of(64, 128, 256, 512),
+        "batch_size": one_of(256, 512, 1024, 2048),
+        "lr": Span(0.0002, 0.05, log=True),
+        "reciprocal": one_of(False, True),
+    }
+
     margin: Number = Field(default=9.0, ge=0, le=1e4, description="gamma of the loss, and of the first rows' range")
 
 
@@ -224,6 +237,16 @@ class ProductConfig(KGEConfig):
     Attributes:
         init_std: Standard deviation of the first rows.
     """
+
+    search: ClassVar[Space] = {
+        "num_negatives": one_of(128, 256, 512, 1024),
+        "batch_size": one_of(512, 1024, 2048),
+        "n3": Span(0.0005, 0.5, log=True),
+        "init_std": Span(0.001, 0.3, log=True),
+        "dropout": Span(0.0, 0.5),
+        "lr": Span(0.01, 0.5, log=True),
+        "reciprocal": one_of(False, True),
+    }
 
     loss: LossName = Field(default="softmax", description="of a triple against its negatives")
     num_negatives: Count = Field(default=512, ge=0, le=1 << 20, description="entities drawn for each chunk")

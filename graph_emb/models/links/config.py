@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.search import Space, Span
 from graph_emb.models.settings import OF_FROZEN_ROWS, At, ModelSettings, RuleName, WeightDecay
 
 NegativesName = Literal["non_edges", "targets", "given"]
@@ -93,6 +94,7 @@ class MatrixFactorizationConfig(ModelSettings):
         "checkpoint.every",
     )
     rates: ClassVar[Mapping[str, float]] = {}  # lr has a value
+    search: ClassVar[Space] = {"std": Span(0.01, 1.0, log=True), "lr": Span(0.001, 0.1, log=True)}
 
     name: Literal["mf"] = "mf"
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of an embedding")

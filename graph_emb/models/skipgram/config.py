@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.settings import Count, Number, Settings
+from graph_emb.models.search import Space, Span, one_of
 from graph_emb.models.settings import PLAIN_FILES, At, DecayName, Epochs, MaybeBatchSize, ModelSettings, WeightDecay
 
 DEFAULT_LR = {
@@ -167,6 +168,15 @@ class WalkConfig(SkipGramConfig):
     """The walks of DeepWalk, node2vec and metapath2vec, and the skip-gram on them."""
 
     family: ClassVar[str] = "walks"
+    search: ClassVar[Space] = {
+        "num_walks": one_of(10, 20, 40),
+        "walk_length": one_of(20, 40, 80, 100),
+        "window": one_of(2, 3, 5, 7, 10, 15),
+        "window_weighting": one_of("linear", "uniform"),
+        "num_negatives": one_of(1.0, 2.0, 5.0, 10.0),
+        "negative_power": one_of(0.0, 0.5, 0.75, 1.0),
+        "lr": Span(0.005, 0.2, log=True),
+    }
 
     num_walks: Count = Field(default=10, ge=1, le=100_000, description="walks from each first node, per epoch")
     walk_length: Count = Field(default=40, ge=2, le=100_000, description="nodes in a walk")
@@ -219,6 +229,12 @@ class Node2VecConfig(PlainWalkConfig):
 
     The default p = q = 0.25 is the paper's choice for BlogCatalog; p = q = 1 is DeepWalk.
     """
+
+    search: ClassVar[Space] = {
+        **WalkConfig.search,
+        "p": one_of(0.25, 0.5, 1.0, 2.0, 4.0),
+        "q": one_of(0.25, 0.5, 1.0, 2.0, 4.0),
+    }
 
     name: Literal["node2vec"] = "node2vec"
     walk_length: Count = Field(default=80, ge=2, le=100_000, description="nodes in a walk")
@@ -286,6 +302,12 @@ class LineConfig(SkipGramTraining, EdgePolicy):
     family: ClassVar[str] = "line"
     without: ClassVar[tuple[str, ...]] = ("train.device", "output.context")
     rates: ClassVar[Mapping[str, float]] = LINE_LR
+    search: ClassVar[Space] = {
+        "draws_per_edge": one_of(50, 100, 200, 400),
+        "num_negatives": one_of(1.0, 2.0, 5.0, 10.0),
+        "negative_power": one_of(0.0, 0.5, 0.75, 1.0),
+        "lr": Span(0.01, 0.4, log=True),
+    }
 
     dim: Count = Field(default=128, ge=1, le=65_536, description="width of an embedding; of both: halves of it")
     order: Literal["first", "second", "both"] = Field(default="both", description="which proximity is learnt")

@@ -1,0 +1,74 @@
+"""Ranges of settings that a search tries; each model declares its own beside its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graph_emb.core.errors import ConfigError
+from graph_emb.core.settings import short
+
+
+@dataclass(frozen=True)
+class Span:
+    """Numbers from low to high, both included; integers where both are.
+
+    Args:
+        low, high: Bounds.
+        log: Whether their logarithms are drawn evenly; then low is above 0.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether its numbers are integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value can be drawn."""
+        kinds = int if self.whole else (int, float)
+        return isinstance(value, kinds) and not isinstance(value, bool) and self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Some values: numbers, words, truth values or None."""
+
+    values: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value can be drawn."""
+        return any(value == own and isinstance(value, bool) == isinstance(own, bool) for own in self.values)
+
+
+Range = Span | OneOf
+Space = Mapping[str, Range]
+
+
+def one_of(*values: Any) -> OneOf:
+    """Some values."""
+    return OneOf(values)
+
+
+def parse_range(text: str) -> tuple[str, Range]:
+    """A setting with the range that ``NAME=V,V,V``, ``NAME=LOW:HIGH`` or ``NAME=LOW:HIGH:log`` gives it.
+
+    Raises:
+        ConfigError: no such text.
+    """
+    from graph_emb.core.yaml_text import parse_yaml
+
+    name, sign, values = (part.strip() for part in text.partition("="))
+    if not sign or not name or not values:
+        raise ConfigError(f"search {text!r}: write NAME=V,V,V or NAME=LOW:HIGH[:log], such as train.lr=0.01:0.3:log")
+    if ":" not in values:
+        return name, OneOf(tuple(parse_yaml(value.strip()) for value in values.split(",")))
+    low, high, *rest = (parse_yaml(value.strip()) for value in values.split(":"))
+    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high))
+    if not numbers or rest not in ([], ["log"]) or not low < high or (rest and low <= 0):
+        raise ConfigError(f"search {short(text)}: {values} is no range; write LOW:HIGH or LOW:HIGH:log, rising")
+    return name, Span(low, high, bool(rest))
