@@ -28,6 +28,7 @@ from graph_emb.models.links.training import LinkPredictor, train_link_predictor
 from graph_emb.models.skipgram.line import train_line
 from graph_emb.models.skipgram.model import SkipGram
 from graph_emb.models.skipgram.training import train_skipgram
+from graph_emb.models.spectral.factorise import spectral_rows
 from graph_emb.sampling.metapath_walks import Metapath
 from graph_emb.sampling.negatives import NegativeSampler, NonEdges
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
@@ -63,6 +64,7 @@ MODELS = [
     train_network,
     LinkPredictor,
     train_link_predictor,
+    spectral_rows,
     Reciprocal,
 ]
 SAMPLERS = [

@@ -22,7 +22,7 @@ from partition.cli import COMMANDS as partition_commands
 from partition.cli import add_arguments as add_partition_arguments
 
 MODELS_HELP = (
-    "deepwalk, node2vec, line, mf, metapath2vec, transe, distmult, complex, rotate, simple, rgcn or sage"
+    "deepwalk, node2vec, line, mf, metapath2vec, transe, distmult, complex, rotate, simple, rgcn, sage, netmf or prone"
 )
 OVERRIDES = "key=value sets any field of the configuration, such as train.lr=0.05 or model.window=5"
 EMBEDDINGS = "a run folder, or a folder or file that graph-emb exported"

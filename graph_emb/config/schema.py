@@ -32,6 +32,7 @@ from graph_emb.models.skipgram.config import (
     SkipGramTraining,
 )
 from graph_emb.table.placement import HOST, File
+from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
 
 MAX_SEED = 2**63 - 1
 
@@ -298,7 +299,9 @@ Model = Annotated[
     | RotatEConfig
     | SimplEConfig
     | RGCNConfig
-    | SAGEConfig,
+    | SAGEConfig
+    | NetMFConfig
+    | ProNEConfig,
     Field(discriminator="name"),
 ]
 MODELS: dict[str, type[ModelSettings]] = {
@@ -309,6 +312,7 @@ MODELS: dict[str, type[ModelSettings]] = {
     "metapath2vec": Metapath2VecConfig,
     **KGE_MODELS,
     **GNN_MODELS,
+    **SPECTRAL_MODELS,
 }
 
 

@@ -18,6 +18,8 @@ from graph_emb.run.run_folder import read_run
 DeepWalk = NodeEstimator.of("DeepWalk", "deepwalk", __name__)
 Node2Vec = NodeEstimator.of("Node2Vec", "node2vec", __name__)
 LINE = NodeEstimator.of("LINE", "line", __name__)
+NetMF = NodeEstimator.of("NetMF", "netmf", __name__)
+ProNE = NodeEstimator.of("ProNE", "prone", __name__)
 Metapath2Vec = PathEstimator.of("Metapath2Vec", "metapath2vec", __name__)
 TransE = TripleEstimator.of("TransE", "transe", __name__)
 DistMult = TripleEstimator.of("DistMult", "distmult", __name__)
@@ -30,7 +32,7 @@ GraphSAGE = NetworkEstimator.of("GraphSAGE", "sage", __name__)
 ESTIMATORS: dict[str, type[GraphEstimator]] = {
     kind.model: kind
     for kind in (
-        *(DeepWalk, Node2Vec, LINE, Metapath2Vec),
+        *(DeepWalk, Node2Vec, LINE, NetMF, ProNE, Metapath2Vec),
         *(TransE, DistMult, ComplEx, RotatE, SimplE),
         *(RGCN, GraphSAGE),
     )

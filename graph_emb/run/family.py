@@ -73,10 +73,10 @@ class Family(ABC):
     def __init__(self, config: RunConfig) -> None:
         model = config.model
         later = isinstance(model, SkipGramConfig) and model.rate_follows_walks  # when the walks are known
-        filled: dict[str, Any] = {} if later else {"lr": model.first_lr}
+        filled: dict[str, Any] = {} if later or "lr" in model.hidden else {"lr": model.first_lr}
         if isinstance(model, SkipGramTraining):
             filled["lr_decay"] = "linear" if model.decays else "none"
-        if isinstance(model, PlainWalkConfig) and model.warm_start is not None:
+        if isinstance(model, PlainWalkConfig) and model.warm_start is not None and not model.spectral_start:
             filled["warm_start"] = str(Path(model.warm_start).expanduser().absolute())
         self.model: Any = model.model_copy(update=filled)
         self.config = config.model_copy(update={"model": self.model, "dataset": absolute_paths(config.dataset)})
@@ -112,6 +112,7 @@ FAMILIES = {
     "kge": "graph_emb.run.families.kge:KGEFamily",
     "line": "graph_emb.run.families.plain:LineFamily",
     "links": "graph_emb.run.families.plain:LinkFamily",
+    "spectral": "graph_emb.run.families.spectral:SpectralFamily",
     "metapath": "graph_emb.run.families.metapath:MetapathFamily",
     "walks": "graph_emb.run.families.plain:WalkFamily",
 }

@@ -39,7 +39,7 @@ WITHOUT_DATA = (
 )
 """Checks of all estimators, which train on nothing: triples and classes of nodes are no matrices of numbers."""
 WALKS = {"num_walks": 1, "walk_length": 5}
-NODES = {"deepwalk": WALKS, "node2vec": WALKS, "line": {"draws_per_edge": 1}}
+NODES = {"deepwalk": WALKS, "node2vec": WALKS, "line": {"draws_per_edge": 1}, "prone": {}, "netmf": {"rank": 3}}
 
 
 @pytest.mark.parametrize("model", NODES)

@@ -78,7 +78,8 @@ def rows_of(model: str, root: Path, **more: Any) -> np.ndarray | None:
 
 def test_every_option_has_a_case_and_every_family_a_run() -> None:
     assert {*CASES, "count_rows"} == {*OF_ROWS, "dtype"}
-    assert {MODELS[name].family for name in RUNS} == {settings.family for settings in MODELS.values()}
+    families = {settings.family for settings in MODELS.values()}
+    assert {MODELS[name].family for name in RUNS} == families - {"spectral"}, "it has no rows that learn"
 
 
 @pytest.mark.parametrize("model", RUNS)

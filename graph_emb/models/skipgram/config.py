@@ -17,6 +17,8 @@ DEFAULT_LR = {
     "row_lamb": 0.01, "lars": 3.0,
 }  # fmt: skip
 """Learning rate of each rule where none is given: word2vec's for SGD, OGB's node2vec examples' for Adam."""
+SPECTRAL_STARTS = ("netmf", "prone")
+"""Models whose rows can be the first ones; a file of such a name is ``./prone``."""
 STEP_WALKS = 128
 """Walks of an optimizer step where no batch size is given."""
 
@@ -195,11 +197,18 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
     """Walks on nodes of one type, whose rows may begin with those of a file."""
 
     warm_start: str | None = Field(
-        default=None, min_length=1, description="file of first rows by the graph's ids: npy, pt, parquet or word2vec"
+        default=None,
+        min_length=1,
+        description="file of first rows by the graph's ids: npy, pt, parquet or word2vec; or prone or netmf: computed",
     )
     warm_start_partial: bool = Field(
         default=False, description="let ids be in one of file and graph only; false: that is an error"
     )
+
+    @property
+    def spectral_start(self) -> bool:
+        """Whether the first rows are computed by a spectral model, which ``warm_start`` names."""
+        return self.warm_start in SPECTRAL_STARTS
 
     @property
     def bias(self) -> tuple[float, float]:
@@ -215,6 +224,8 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
     def _partial_has_an_effect(self) -> PlainWalkConfig:
         if self.warm_start_partial and self.warm_start is None:
             raise ValueError("warm_start_partial has no effect without warm_start; give a file or leave it out")
+        if self.warm_start_partial and self.spectral_start:
+            raise ValueError(f"warm_start_partial has no effect on warm_start={self.warm_start}; leave it out")
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from graph_emb.checkpoint.export import save_ids
 from graph_emb.config import RunConfig
-from graph_emb.core.errors import LackingError
+from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.warm_start import FromFile
@@ -114,20 +115,32 @@ class WalkFamily(PlainFamily):
         if ranks is None:
             assert graph is not None
             share, node_ids, sampler = None, graph.node_ids, WalkSampler(graph, **walks)
+        elif model.spectral_start:
+            raise ConfigError(
+                f"model.warm_start = {model.warm_start!r} needs the whole graph in one process; train it first, and "
+                "give its run folder to several trainers"
+            )
         else:
             share = self._share(ranks, graph)
             sampler = PartitionedWalkSampler(share.graph, ranks.group, **walks)
             told = None if graph is None or model.warm_start is None else graph.node_ids
             node_ids = ranks.group.gather_objects(told, "the ids of the nodes")[0]
-        first = first_rows(model, config.seed, node_ids)
-        tables, result = fit_skipgram(config, sampler, job, None if share is None else share.policy, init_func=first)
+        first = None if model.spectral_start else first_rows(model, config.seed, node_ids)
+        begin, computed = time.perf_counter(), None
+        if model.spectral_start:
+            assert graph is not None
+            computed = torch.from_numpy(computed_rows(model, graph, config.seed))
+        seconds = {} if computed is None else {"warm_start_seconds": time.perf_counter() - begin}
+        policy = None if share is None else share.policy
+        tables, result = fit_skipgram(config, sampler, job, policy, init_func=first, computed=computed)
         self.model = model.model_copy(update={"lr": result.first_lr})
         self.config = config.model_copy(update={"model": self.model})
         rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
             return Trained({}, result.interrupted)
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
-        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, training_metrics(result))
+        metrics = {**training_metrics(result), **seconds}
+        return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
 
 
 class LineFamily(PlainFamily):
@@ -221,13 +234,19 @@ def saved_width(config: RunConfig) -> int:
 
 
 def fit_skipgram(
-    config: RunConfig, sampler: Sampler, job: TrainingJob, policy: Any, init_func: FromFile | None = None
+    config: RunConfig,
+    sampler: Sampler,
+    job: TrainingJob,
+    policy: Any,
+    init_func: FromFile | None = None,
+    computed: torch.Tensor | None = None,
 ) -> tuple[SkipGram, SkipGramResult]:
     """Train tables of all nodes of a sampler's walks.
 
     Args:
         policy: Who owns which row; None: this process all of them.
         init_func: First token rows; None: the model's own.
+        computed: First token rows of all nodes, (N, D), in this process, in place of both.
     """
     model: Any = config.model
     tables = SkipGram(
@@ -238,6 +257,8 @@ def fit_skipgram(
         name=None if job.checkpoints is None else parallel.TABLE,
         init_func=init_func,
     )
+    if computed is not None:
+        tables.embedding.weight[torch.arange(len(computed))] = computed.to(tables.embedding.weight[:1].dtype)
     result = train_skipgram(
         sampler,
         model=tables,
@@ -261,6 +282,15 @@ def training_metrics(result: SkipGramResult) -> dict[str, Any]:
         "tokens_per_second": round(last.tokens / seconds) if last and seconds else None,
         "parameters": result.model.num_parameters,
     }
+
+
+def computed_rows(model: PlainWalkConfig, graph: Graph, seed: int) -> NDArray[np.float32]:
+    """First token rows (N, D) by the spectral model that ``model.warm_start`` names, with its defaults."""
+    from graph_emb.models.spectral.config import SPECTRAL_MODELS
+    from graph_emb.models.spectral.factorise import spectral_rows
+
+    name = str(model.warm_start)
+    return spectral_rows(graph, SPECTRAL_MODELS[name](name=name, dim=model.dim), seed)
 
 
 def first_rows(model: PlainWalkConfig, seed: int, node_ids: NDArray[Any] | None) -> FromFile | None:
