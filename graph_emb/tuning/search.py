@@ -257,7 +257,9 @@ class _Search:
     def first(self) -> dict[str, Any] | None:
         """The settings of trial 0; None where a range does not hold one."""
         model, names = self.base.model, {path: name for name, path in paths_of(type(self.base.model)).items()}
-        values = {path: model.first_lr if names[path] == "lr" else getattr(model, names[path]) for path in self.space}
+        values = {path: getattr(model, names[path]) for path in self.space}
+        if values.get("train.lr", 0) is None and not self.space["train.lr"].holds(None):
+            values["train.lr"] = model.first_lr
         return values if all(self.space[path].holds(value) for path, value in values.items()) else None
 
     def with_settings(self, config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:

@@ -177,7 +177,7 @@ class WalkConfig(SkipGramConfig):
         "window_weighting": one_of("linear", "uniform"),
         "num_negatives": one_of(1.0, 2.0, 5.0, 10.0),
         "negative_power": one_of(0.0, 0.5, 0.75, 1.0),
-        "lr": Span(0.005, 0.2, log=True),
+        "lr": one_of(None, 0.01, 0.025, 0.05, 0.1, 0.2),
     }
 
     num_walks: Count = Field(default=10, ge=1, le=100_000, description="walks from each first node, per epoch")
