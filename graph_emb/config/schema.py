@@ -31,8 +31,8 @@ from graph_emb.models.skipgram.config import (
     Node2VecConfig,
     SkipGramTraining,
 )
-from graph_emb.table.placement import HOST, File
 from graph_emb.models.spectral.config import SPECTRAL_MODELS, NetMFConfig, ProNEConfig
+from graph_emb.table.placement import HOST, File
 
 MAX_SEED = 2**63 - 1
 
