@@ -107,7 +107,7 @@ def test_the_first_compile_on_a_machine_says_so_once_and_a_cached_start_says_not
     assert told(False) == ""
 
 
-KERNEL = """
+TOTAL = """
 import sys, time
 from pathlib import Path
 import numpy as np
@@ -148,7 +148,7 @@ def together(folder: Path, *types: str) -> list[list[int]]:
 
 def test_processes_that_start_at_once_compile_each_kernel_once_and_lose_none(tmp_path: Path) -> None:
     """Each compiled for itself, and the files of numba's cache were written by all without a lock."""
-    (tmp_path / "kernel.py").write_text(KERNEL)
+    (tmp_path / "kernel.py").write_text(TOTAL)
     first = together(tmp_path, "int64", "int64")
     assert [one[1:] for one in first] == [[30], [30]]
     assert sum(one[0] for one in first) == 1
@@ -162,7 +162,7 @@ def test_a_process_that_was_stopped_while_it_compiled_holds_up_no_other(
 ) -> None:
     monkeypatch.setattr(compiled, "PATIENCE", 0.1)
     monkeypatch.setattr(compiled, "AT_MOST", 0.1)
-    (tmp_path / "stopped.py").write_text(KERNEL)
+    (tmp_path / "stopped.py").write_text(TOTAL)
     kernel = runpy.run_path(str(tmp_path / "stopped.py"))["total"]
     cache = Path(kernel._cache._cache_file._cache_path)
     cache.mkdir(exist_ok=True)
