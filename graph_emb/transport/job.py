@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from graph_emb.core.errors import ModeError
 
 HOSTS_VARIABLE = "GRAPH_EMB_HOSTS"
 RANK, WORLD_SIZE = "RANK", "WORLD_SIZE"
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Where torch's gloo listens, by the name of a network interface."""
 WORDS = (RANK, WORLD_SIZE, "MASTER_ADDR", "MASTER_PORT")
 """The variables by which torchrun, our launcher and torch's ``env://`` tell a rank its job."""
 DGL_MODE = "DGL_DIST_MODE"
@@ -177,3 +183,20 @@ def _inherits_rank() -> bool:
     except OSError:  # another system, or the parent is gone
         return False
     return f"{RANK}={os.environ[RANK]}".encode() in variables
+
+
+def interface_to(master: str) -> str | None:
+    """The network interface from which a machine is reached; None where there is no way.
+
+    Left alone, gloo takes the address of this machine's name, which may be another network or 127.0.0.1.
+    """
+    found = None
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((master, 1))  # sends nothing: asks the routing table only
+        own = probe.getsockname()[0]
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(entry.family == socket.AF_INET and entry.address == own for entry in addresses):
+                return name
+            if own.startswith("127.") and any(entry.address == "127.0.0.1" for entry in addresses):
+                found = name
+    return found

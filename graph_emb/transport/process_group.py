@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -336,21 +335,9 @@ class ProcessGroup:
 
 
 def choose_interface(master: str) -> None:
-    """Let gloo listen where the first machine is reached from, on loopback for one machine, and nowhere else.
-
-    Left alone, gloo takes the address of this machine's name, which may be another network or 127.0.0.1.
-    """
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((master, 1))  # sends nothing: asks the routing table only
-        own = probe.getsockname()[0]
-        for name, addresses in psutil.net_if_addrs().items():
-            if any(entry.family == socket.AF_INET and entry.address == own for entry in addresses):
-                os.environ["GLOO_SOCKET_IFNAME"] = name
-                return
-            if own.startswith("127.") and any(entry.address == "127.0.0.1" for entry in addresses):
-                os.environ["GLOO_SOCKET_IFNAME"] = name
+    """Let gloo listen where the first machine is reached from, on loopback for one machine, and nowhere else."""
+    if job.INTERFACE not in os.environ and (found := job.interface_to(master)) is not None:
+        os.environ[job.INTERFACE] = found
 
 
 def _rendezvous(timeout: timedelta) -> tuple[Any, int, int]:

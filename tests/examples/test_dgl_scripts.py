@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,9 +13,11 @@ import pytest
 
 import partition
 from graph_emb.graph.typed import HeteroGraph
+from graph_emb.transport.guard import new_token
 from graph_emb.transport.kvstore.layout import free_ports
 from tests import dgl_servers
 from tests.models.gnn.planted import planted
+from tests.netns import Network, network
 from tests.transport.kvstore.cluster import LIMIT
 
 pytestmark = [pytest.mark.dist, pytest.mark.usefixtures("one_dgl_graph")]
@@ -25,7 +28,7 @@ NUM = 80
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two groups of friends; users and tags. Parts of one machine, with classes and masks."""
+    """Two groups of friends; users and tags. Parts of one machine, and of two under NAME-2, with classes and masks."""
     folder, found = tmp_path_factory.mktemp("parts"), {}
     source = np.repeat(np.arange(NUM), 4)
     target = (source + np.tile([2, 4, 6, 8], NUM)) % NUM  # of the same group
@@ -43,6 +46,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             columns[f"{part}_mask"] = np.isin(np.arange(len(labels)), nodes)
         graph = replace(graph, node_data={ntype: columns})
         found[name] = partition.build(graph, 1, "range", name=name, out=folder / name, report=False).path
+        two = partition.build(graph, 2, "random", name=name, out=folder / f"{name}-2", report=False)
+        found[f"{name}-2"] = two.path
     return found
 
 
@@ -77,6 +82,60 @@ def test_launched_by_dgl(parts: dict[str, Path], tmp_path: Path, job: str) -> No
     more = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)), "OMP_NUM_THREADS": "1"}
     said = dgl_servers.run(JOBS[job], tmp_path, str(config), servers=1, trainers=2, **more)
     judge(said[:2], JOBS[job][2])
+
+
+def on_hosts(net: Network, folder: Path, processes: list[tuple[int, list[str], dict[str, str]]]) -> list[str]:
+    """What each process printed; every one must end with 0.
+
+    Args:
+        processes: The host, arguments of Python, and environment variables of each. DGL's servers share columns with
+            trainers by names in /dev/shm, so a host's processes have one of their own.
+    """
+    shared = "mount -t tmpfs none /dev/shm && exec"
+    started = []
+    for host in range(len(net.hosts)):
+        own = [(command, more) for number, command, more in processes if number == host]
+        lines = []
+        for place, (command, more) in enumerate(own):
+            words = [*(f"{name}={value}" for name, value in more.items()), sys.executable, *command]
+            lines.append(f'env {shlex.join(words)} > {folder}/host-{host}-{place} 2>&1 & pids="$pids $!"')
+        script = "\n".join([*lines, "for pid in $pids; do wait $pid || exit 1; done"])
+        started.append(
+            subprocess.Popen(
+                net.on(host, ["unshare", "--mount", "sh", "-c", f'{shared} sh -c "$1"', "sh", script]), cwd=folder
+            )
+        )
+    try:
+        codes = [process.wait(LIMIT) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    said = [file.read_text(errors="replace") for file in sorted(folder.glob("host-*"))]
+    assert codes == [0, 0], "\n".join(said)
+    return said
+
+
+@pytest.mark.parametrize("job", ["classes", "entities"])
+def test_two_machines_launched_by_us(parts: dict[str, Path], tmp_path: Path, job: str) -> None:
+    name = JOBS[job][2]
+    with network(2) as net:
+        (tmp_path / "hosts.txt").write_text("".join(f"{address} 1\n" for address in net.addresses))
+        words = [
+            "-m",
+            "graph_emb",
+            "launch",
+            "--hosts",
+            str(tmp_path / "hosts.txt"),
+            "--servers",
+            "1",
+            "--threads",
+            "1",
+        ]
+        words += ["--partition", str(parts[f"{name}-2"]), "--logs", str(tmp_path / "logs"), "--", *JOBS[job]]
+        token = {"GRAPH_EMB_TOKEN": new_token()}
+        on_hosts(net, tmp_path, [(host, words, token) for host in range(2)])
+    judge([(tmp_path / "logs" / f"trainer-{rank}.log").read_text() for rank in range(2)], name)
 
 
 def test_a_partition_needs_servers_and_a_part_for_each_machine(

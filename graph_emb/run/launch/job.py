@@ -21,6 +21,7 @@ from graph_emb.run.launch import plan, watch
 from graph_emb.run.launch.meeting import TOGETHER, Facts, Lost, met, never
 from graph_emb.run.launch.plan import LOOPBACK, Host, Machines
 from graph_emb.transport.guard import TOKEN_VARIABLE, new_token
+from graph_emb.transport.job import INTERFACE, interface_to
 
 log = logging.getLogger("graph_emb.launch")
 
@@ -108,6 +109,8 @@ def run_host(
             machines = machines.only(meeting.present)
             hosts, index, command = machines.hosts, machines.index, again(machines, meeting.restart)
         variables = {**(environment or {}), TOKEN_VARIABLE: meeting.token, RESTART: str(meeting.restart)}
+        if len(hosts) > 1 and INTERFACE not in os.environ and (found := interface_to(hosts[0].address)) is not None:
+            variables[INTERFACE] = found  # for groups of a script's own, which listen at this machine's name otherwise
         processes = []
         if hosts[index].servers:
             for path in left_in_shared_memory(remove=True):
