@@ -49,6 +49,17 @@ class File(Cached):
             use in the announced batches is farthest).
         leftover: What becomes of the table's file of a run that did not end: ``"refuse"`` raises and names the
             checkpoint to load, ``"remove"`` deletes it.
+    Example:
+        >>> import tempfile
+        >>> place = ge.File(tempfile.mkdtemp(), memory="16KiB")
+        >>> emb = ge.DistEmbedding(10_000, 8, init_func=ge.initializers.Uniform(seed=0), placement=place)
+        >>> opt = ge.SparseAdagrad([emb], lr=0.1)  # 64 rows with their sums are a page of 4 KiB
+        >>> for ids in ([1, 2, 500], [9_999, 4_000, 1], [7_000, 2, 5_000]):
+        ...     emb(torch.tensor(ids)).sum().backward()
+        ...     opt.step()
+        >>> stats = emb.cache_stats()
+        >>> stats.requested, stats.hits + stats.misses == stats.distinct, stats.dirty_writes > 0
+        (18, True, True)
     """
 
     folder: str | os.PathLike[str]
