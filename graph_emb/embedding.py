@@ -259,7 +259,7 @@ class DistEmbedding(PendingGradients):
         """Start to fetch rows that the next call will ask for, while this process goes on.
 
         In collective mode every rank calls it, and the next call of the table must ask for the same ids. In local mode
-        rows in memory are here already; of a table in a file it may be called for several batches ahead, in their order.
+        rows in memory are here already; of a table in a file call it for several batches ahead, in their order.
 
         Raises:
             PartitionError: an id is out of range.
