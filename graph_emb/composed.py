@@ -21,7 +21,7 @@ from torch import Tensor
 from graph_emb.core.compiled import GOLDEN, mix64
 from graph_emb.core.errors import ConfigError, PartitionError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding, lookup
-from graph_emb.graph.original_ids import OriginalIds, as_original_ids
+from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, as_ids, check_ids
 from graph_emb.open_tables import next_name
 from graph_emb.table.initializers import FromArray, Scaled, Uniform, Zeros, as_initializer
@@ -118,6 +118,7 @@ class ComposedEmbedding:
         self._buckets_of_part = num_buckets // sizes[0] if scope == "part" else num_buckets
         found = as_original_ids(original_ids, part_policy, self._num_rows, name)
         hashes = hashed or kind == "quotient-remainder"
+        self._original_ids = found
         self._original = found.of(0, self._num_rows) if found is not None and hashes else None
         base: Any = as_initializer(Uniform(seed=seed) if init_func is None else init_func)
         if not hasattr(base, "fill_at_") or isinstance(base, FromArray):
@@ -254,6 +255,11 @@ class ComposedEmbedding:
     def transport(self) -> Any:
         """As ``DistEmbedding.transport``."""
         return self.tables[0].transport
+
+    @property
+    def original_ids(self) -> OriginalIds:
+        """As ``DistEmbedding.original_ids``."""
+        return self._original_ids or SameIds(self._num_rows)
 
     @property
     def num_parameters(self) -> int:

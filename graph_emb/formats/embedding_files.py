@@ -24,6 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from graph_emb.composed import ComposedEmbedding
 from graph_emb.core.errors import ConfigError, DataError, Registry, ShapeError
 from graph_emb.core.storage import OutputFile, PendingFiles
 from graph_emb.formats.row_readers import Ids, NpyRows, ParquetRows, RowFile, TextRows, TorchRows
@@ -474,7 +475,7 @@ def _room(table: DistEmbedding) -> Tensor:
 
 
 @torch.no_grad()
-def all_rows(table: DistEmbedding, wanted: bool) -> Tensor | None:
+def all_rows(table: DistEmbedding | ComposedEmbedding, wanted: bool) -> Tensor | None:
     """The rows of a table in the order of its ids, on the rank that wants them; every rank calls it, the others answer.
 
     Returns:

@@ -24,6 +24,7 @@ from graph_emb.models.settings import (
     WeightDecay,
 )
 
+InputsName = Literal["table", "basis", "onehot", "position-hash", "position", "hash", "quotient-remainder"]
 LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
 
 
@@ -73,6 +74,12 @@ class GNNConfig(ModelSettings):
         default=1, ge=1, le=1_000, description="trainings, of seed, seed + 1 ...; rows: the first's"
     )
     features: bool = Field(default=True, description="take the data set's features; false: learn all inputs")
+    inputs: InputsName = Field(default="table", description="a row a node, or one composed of rows that nodes share")
+    levels: tuple[Count, ...] = Field(
+        default=(8, 64, 512), min_length=1, description="of position inputs: parts of the nested partition, rising"
+    )
+    num_hashes: Count = Field(default=2, ge=1, le=64, description="of hash inputs: buckets of a node")
+    num_buckets: Count = Field(default=4096, ge=1, le=1 << 31, description="of hash inputs: rows that nodes share")
     rule: Annotated[RuleName, At("train.rule")] = Field(default="adam", description="update rule of the tables")
     lr: LearningRate = Field(default=0.01, description="of tables and network")
     epochs: Epochs = 50
@@ -86,9 +93,30 @@ class GNNConfig(ModelSettings):
         return self.dim
 
     @property
+    def composed(self) -> bool:
+        """Whether the rows of a node without features are those of a ``ComposedEmbedding``."""
+        return self.inputs not in ("table", "basis", "onehot")
+
+    @property
     def network_lr(self) -> float:
         """The learning rate of the network's Adam."""
         return self.lr if self.dense_lr is None else self.dense_lr
+
+    @model_validator(mode="after")
+    def _composed_rows_fit(self) -> GNNConfig:
+        hashed = self.inputs.endswith("hash")
+        used = {
+            "levels": self.inputs.startswith("position"),
+            "num_hashes": hashed,
+            "num_buckets": hashed or self.inputs == "quotient-remainder",
+        }
+        for name, has_effect in used.items():
+            value = getattr(self, name)
+            if not has_effect and value != GNNConfig.model_fields[name].default:
+                raise ValueError(f"{name} = {value!r} has no effect on inputs = {self.inputs!r}; leave it out")
+        if self.composed and self.ema_decay:
+            raise ValueError(f"ema_decay = {self.ema_decay} averages rows a node; inputs = {self.inputs!r} has none")
+        return self
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> GNNConfig:
@@ -133,8 +161,9 @@ class RGCNConfig(GNNConfig, TripleSettings):
     name: Literal["rgcn"] = "rgcn"
     dim: Count = Field(default=16, ge=1, le=65_536, description="width of the learnable inputs")
     hidden_dim: Count = Field(default=16, ge=1, le=65_536, description="width between layers")
-    inputs: Literal["table", "basis", "onehot"] = Field(
-        default="table", description="learn a row a node; or one a relation: its own (onehot), a mix (basis)"
+    inputs: InputsName = Field(
+        default="table",
+        description="a row a node; one a relation: its own (onehot), a mix (basis); or composed of shared rows",
     )
     num_bases: Count | None = Field(default=None, ge=1, description="matrices that relations mix; null: each its own")
     num_blocks: Count | None = Field(
@@ -162,16 +191,21 @@ class RGCNConfig(GNNConfig, TripleSettings):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ConfigError(f"{name} = {getattr(self, name)!r} has no effect on classes of nodes; leave it out")
 
+    @property
+    def by_relation(self) -> bool:
+        """Whether a node without features has rows for relations instead of one row."""
+        return self.inputs in ("basis", "onehot")
+
     def learned_width(self, ntype: str, etypes: Sequence[EdgeType]) -> int:
         """See ``GNNConfig.learned_width``."""
-        if self.inputs == "table":
+        if not self.by_relation:
             return self.dim
         shares = self.num_bases or 0 if self.inputs == "basis" else sum(etype[0] == ntype for etype in etypes)
         return max(1, shares + self.self_loop) * self.hidden_dim
 
     def check_inputs(self, features: Collection[str]) -> None:
         """Raise a ConfigError where nothing has the width ``dim``; ``features``: the node types that have some."""
-        if self.inputs != "table" and not features and self.dim != type(self).model_fields["dim"].default:
+        if self.by_relation and not features and self.dim != type(self).model_fields["dim"].default:
             raise ConfigError(
                 f"dim = {self.dim} has no effect on inputs={self.inputs!r} where no node type has features; "
                 "set hidden_dim, or leave it out"
@@ -189,7 +223,7 @@ class RGCNConfig(GNNConfig, TripleSettings):
     def _inputs_fit(self) -> RGCNConfig:
         if self.inputs == "basis" and self.num_bases is None:
             raise ValueError("inputs = 'basis' mixes num_bases rows of a node; set num_bases, or inputs = 'onehot'")
-        if self.inputs != "table" and self.num_layers < 2:
+        if self.by_relation and self.num_layers < 2:
             raise ValueError(f"inputs = {self.inputs!r} learns rows of hidden_dim; num_layers = 1 has no such width")
         return self
 
@@ -212,6 +246,9 @@ class SAGEConfig(GNNConfig):
     """Fields of the link predictor, which classes of nodes do without."""
 
     name: Literal["sage"] = "sage"
+    inputs: Literal["table", "position-hash", "position", "hash", "quotient-remainder"] = Field(
+        default="table", description="a row a node, or one composed of rows that nodes share"
+    )
     dim: Count = Field(default=256, ge=1, le=65_536, description="width of the learnable inputs")
     hidden_dim: Count = Field(default=256, ge=1, le=65_536, description="width between layers")
     clip_norm: Number | None = Field(default=1.0, gt=0, le=1e9, description="norm of gradients at most; null: any")

@@ -94,7 +94,7 @@ class RGCN(LayeredNetwork):
         config: RGCNConfig,
         learned: Collection[str] = (),
     ) -> None:
-        by_relation = config.inputs != "table"
+        by_relation = config.by_relation
         names = ("num_bases", "num_blocks", "self_loop", "edge_dropout")
         matrices = {name: getattr(config, name) for name in names}
 

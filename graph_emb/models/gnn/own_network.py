@@ -89,8 +89,9 @@ def train_network(
         graph: As for ``train_rgcn``.
         task: As for ``train_sage``.
         config: ``GNNConfig`` for classes, ``SAGEConfig`` for links; ``dim`` is the width of the tables.
-        options: ``features``, ``policies``, ``group``, ``seed``, ``device``, ``table_prefix``, ``progress``,
-            ``on_evaluation`` and ``checkpoints`` of ``train_rgcn``; ``seed`` does not reach the network's first values.
+        options: ``features``, ``policies``, ``levels``, ``group``, ``seed``, ``device``, ``table_prefix``,
+            ``progress``, ``on_evaluation`` and ``checkpoints`` of ``train_rgcn``; ``seed`` does not reach the network's
+            first values.
     Returns:
         As ``train_rgcn``; of classes ``model`` is the network itself.
     Raises:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
+from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.embedding import DistEmbedding
@@ -48,7 +49,7 @@ class GNNResult(TrainingResult):
     """
 
     model: nn.Module
-    tables: dict[str, DistEmbedding]
+    tables: dict[str, DistEmbedding | ComposedEmbedding]
     interrupted: bool = False
     ranked: tuple[Tensor, Tensor] | None = None
 
@@ -60,6 +61,7 @@ def train_rgcn(
     *,
     features: Mapping[str, Any] | None = None,
     policies: Mapping[str, Any] | None = None,
+    levels: Mapping[str, Any] | None = None,
     group: ProcessGroup | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -86,6 +88,8 @@ def train_rgcn(
         config: The recipe.
         features: By node type, shape (nodes, any width), floating, torch or numpy.
         policies: Partition policies by node type, which say who owns a row and trains on a node; ids stay the graph's.
+        levels: By node type the parts of its nodes at each level of a nested partition, (N, L), in the order of the
+            graph; for ``inputs`` of position.
         group: The trainers; needed in kvstore mode with several, else found.
         seed: Of first rows and weights, batches, samples and dropout.
         device: Where network and, in local mode, tables are.
@@ -137,6 +141,7 @@ def train_rgcn(
         config,
         features=features,
         policies=policies,
+        levels=levels,
         group=group,
         seed=seed,
         device=device,
@@ -154,6 +159,7 @@ def train_sage(
     *,
     features: Mapping[str, Any] | None = None,
     policies: Mapping[str, Any] | None = None,
+    levels: Mapping[str, Any] | None = None,
     group: ProcessGroup | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -170,7 +176,8 @@ def train_sage(
         graph: With both directions of every edge where messages shall go both ways. For links: training edges only.
         task: ``NodeTask`` or ``LinkTask``.
         config: The recipe.
-        features, policies, group, seed, device, table_prefix, progress, on_evaluation, checkpoints: As for R-GCN.
+        features, policies, levels, group, seed, device, table_prefix, progress, on_evaluation, checkpoints: As for
+            R-GCN.
     Raises:
         ConfigError: several node or edge types; otherwise as ``train_rgcn``.
         DataError: a part of the link split is missing, empty, or names unknown nodes.
@@ -210,6 +217,7 @@ def train_sage(
         config,
         features=features,
         policies=policies,
+        levels=levels,
         group=group,
         seed=seed,
         device=device,
@@ -229,6 +237,7 @@ def fit(
     *,
     features: Mapping[str, Any] | None = None,
     policies: Mapping[str, Any] | None = None,
+    levels: Mapping[str, Any] | None = None,
     group: ProcessGroup | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -247,6 +256,7 @@ def fit(
         config,
         features=features,
         policies=policies,
+        levels=levels,
         prefix=table_prefix,
         seed=seed,
         device=device,
@@ -318,7 +328,7 @@ def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module)
     generators = {"batches": trainer.generator, "dropout": torch.default_generator}
     if isinstance(model, nn.ModuleDict) and "predictor" in model:
         generators["predictor"] = cast(LinkPredictor, model["predictor"]).generator
-    tables = list(trainer.inputs.tables.values())
+    tables = expanded(trainer.inputs.tables.values())
     if trainer.average is not None:
         tables += trainer.average.tables.values()
         model = nn.ModuleDict({"last": model, "average": trainer.average})

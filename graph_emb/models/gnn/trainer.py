@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.dgl_format import MappedRows
@@ -124,7 +125,7 @@ class Trainer:
         """A batch on the network's device; of a partitioned graph its inputs are rows of tables."""
         return sampling.sample({self.target: nodes}).to(self.device)
 
-    def _computed(self, network: Any, batch: Batch, tables: Mapping[str, DistEmbedding] | None = None) -> Tensor:
+    def _computed(self, network: Any, batch: Batch, tables: Mapping[str, Any] | None = None) -> Tensor:
         rows = self.inputs.gather(batch.inputs, tables, are_rows=self._whole is None)
         out: Tensor = network(batch.blocks, rows)[self.target]
         return out
@@ -261,9 +262,7 @@ class WeightAverage(nn.Module):
         return found
 
     @staticmethod
-    def _move(
-        networks: list[tuple[nn.Module, nn.Module]], tables: list[tuple[DistEmbedding, DistEmbedding]], factor: float
-    ) -> None:
+    def _move(networks: list[tuple[nn.Module, nn.Module]], tables: list[tuple[Any, Any]], factor: float) -> None:
         """Move the second one of each pair towards the first."""
         for towards, moved in networks:
             for given, own in zip(towards.parameters(), moved.parameters(), strict=True):
@@ -292,6 +291,7 @@ class InputRows:
         features: Shape (N, any width), floating, for some node types; the others get a table. Where ``own`` is given:
             of this rank's nodes, (R, any width), ``MappedRows`` too; they then lie in tables that do not learn.
         policies: Partition policies of node types, see ``DistEmbedding``; ids stay those of the graph.
+        levels: By node type the parts of its nodes, (N, L), in the order of the graph; for composed tables of position.
         prefix: A table is named by its node type with this before it; None: by a fresh number.
         seed: Of the initial values.
         device: Where the network runs; in local mode the tables lie there too.
@@ -313,13 +313,14 @@ class InputRows:
         *,
         features: Mapping[str, Any] | None = None,
         policies: Mapping[str, Any] | None = None,
+        levels: Mapping[str, Any] | None = None,
         prefix: str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
         own: OwnEdges | None = None,
         etypes: Sequence[EdgeType] = (),
     ) -> None:
-        for kind, given in (("features", features), ("policies", policies)):
+        for kind, given in (("features", features), ("policies", policies), ("levels", levels)):
             for ntype in given or {}:
                 if ntype not in num_nodes:
                     raise unknown_name(f"node type of {kind}", ntype, num_nodes)
@@ -333,11 +334,16 @@ class InputRows:
         self.widths = {
             t: self.features[t].shape[1] if t in self.features else config.learned_width(t, etypes) for t in num_nodes
         }
-        self.tables: dict[str, DistEmbedding] = {}
+        if levels and not config.inputs.startswith("position"):
+            raise ConfigError(f"levels have no effect on inputs={config.inputs!r}; leave them out")
+        self.tables: dict[str, DistEmbedding | ComposedEmbedding] = {}
         for (ntype, num), own_seed in zip(num_nodes.items(), seeds, strict=True):
             if ntype not in self.features:
                 first: Any = XavierUniform(num, seed=own_seed) if config.init == "xavier" else Normal(seed=own_seed)
-                self.tables[ntype] = self._table(ntype, first, self._dtype)
+                if config.composed:
+                    self.tables[ntype] = self._composed(ntype, first, config, (levels or {}).get(ntype), own_seed)
+                else:
+                    self.tables[ntype] = self._table(ntype, first, self._dtype)
         self._frozen: dict[str, DistEmbedding] = {}
         for ntype in list(self.features) if own is not None else ():
             assert own is not None
@@ -345,7 +351,7 @@ class InputRows:
             self._write_own(ntype, own)
         self.optimizer = None
         if self.tables:
-            tables = list(self.tables.values())
+            tables = expanded(self.tables.values())
             self.optimizer = OPTIMIZERS[config.rule](tables, lr=config.first_lr, **config.numbers(seed))
 
     def _write_own(self, ntype: str, own: OwnEdges) -> None:
@@ -362,6 +368,30 @@ class InputRows:
         shape = (self._num_nodes[ntype], self.widths[ntype])
         return DistEmbedding(*shape, name, first, policy, dtype=dtype, device=self._device)
 
+    def _composed(self, ntype: str, first: Any, config: GNNConfig, levels: Any, seed: int) -> ComposedEmbedding:
+        number, policy = self._num_nodes[ntype], self._policies.get(ntype)
+        if config.inputs.startswith("position"):
+            if levels is None:
+                raise ConfigError(
+                    f"inputs={config.inputs!r} needs the levels of node type {ntype!r}: pass levels= of "
+                    "partition.nesting.nested, or train on a partition that has some"
+                )
+            original = as_original_ids(None, policy, number, ntype)
+            levels = np.asarray(levels) if original is None else np.asarray(levels)[original.of(0, number)]
+        return ComposedEmbedding(
+            number if levels is None else levels,
+            self.widths[ntype],
+            config.inputs,
+            num_hashes=config.num_hashes,
+            num_buckets=config.num_buckets,
+            name=None if self._prefix is None else f"{self._prefix}{ntype}",
+            init_func=first,
+            part_policy=policy,
+            seed=seed,
+            dtype=self._dtype,
+            device=self._device,
+        )
+
     def make_frozen(self, ntype: str, width: int) -> DistEmbedding:
         """A table of zeros of torch's default dtype that no optimizer changes, with the partition of a node type."""
         number, policy = self._num_nodes[ntype], self._policies.get(ntype)
@@ -374,10 +404,10 @@ class InputRows:
     @property
     def num_parameters(self) -> int:
         """Elements of all tables."""
-        return sum(table.num_embeddings * table.embedding_dim for table in self.tables.values())
+        return sum(table.num_embeddings * table.embedding_dim for table in expanded(self.tables.values()))
 
     def gather(
-        self, ids: Mapping[str, Tensor], tables: Mapping[str, DistEmbedding] | None = None, are_rows: bool = False
+        self, ids: Mapping[str, Tensor], tables: Mapping[str, Any] | None = None, are_rows: bool = False
     ) -> dict[str, Tensor]:
         """Rows of ids (B,) of every node type, shape (B, D); of learnable ones with their gradients recorded.
 
@@ -428,7 +458,7 @@ class InputRows:
         if self.optimizer is None:
             return
         if clip_norm is not None:
-            for table in self.tables.values():
+            for table in expanded(self.tables.values()):
                 grads = [grad for _, grad in table.pending()]
                 squares = torch.tensor([sum(float(grad.square().sum()) for grad in grads)], dtype=torch.float64)
                 if group is not None:

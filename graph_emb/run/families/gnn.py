@@ -41,6 +41,7 @@ from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
+from partition.nesting import nested
 from partition.partitioned import PartPolicy
 
 LINK_METRICS = {
@@ -331,6 +332,7 @@ class GNNFamily(Family):
         options: dict[str, Any] = {
             "features": held.features,
             "policies": held.policies,
+            "levels": self._levels(held),
             "group": None if ranks is None else ranks.group,
             "seed": seed,
             "device": self.config.train.device,
@@ -348,6 +350,28 @@ class GNNFamily(Family):
             return train_rgcn(held.graph, held.task, self.model, **options)
         assert not isinstance(held.task, TripleTask)
         return train_sage(held.graph, held.task, self.model, **options)
+
+    def _levels(self, held: Held) -> dict[str, np.ndarray] | None:
+        """By node type the parts of its nodes in the order of the graph, for inputs of position."""
+        if not self.model.inputs.startswith("position"):
+            return None
+        if self._parts is not None:
+            levels = {}
+            for ntype, name in zip(self._parts.ntypes, held.policies, strict=True):
+                own = self._parts.levels(ntype)
+                levels[name] = np.empty_like(own)
+                levels[name][self._parts.node_map(ntype)] = own
+            return {name: levels[name] for name in levels if name not in held.features}
+        if not isinstance(held.graph, HeteroGraph):
+            raise ConfigError(
+                f"model.inputs = {self.model.inputs!r} of several trainers takes the levels of a partition: give "
+                "one as the data set, made with --levels"
+            )
+        plain = replace(held.graph, node_data={}, edge_data={})
+        found, _ = nested(plain, self.model.levels, seed=self.config.seed, num_threads=self.config.train.threads)
+        starts = plain.node_offsets
+        names = [name for name in starts if name not in held.features]
+        return {name: found[starts[name] : starts[name] + plain.num_nodes[name]] for name in names}
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""
