@@ -464,9 +464,10 @@ def _as_float32(rows: Any) -> NDArray[np.float32]:
     return narrow
 
 
-def _room(table: DistEmbedding) -> Tensor:
+def _room(table: DistEmbedding | ComposedEmbedding) -> Tensor:
     """Memory for all rows, float32; of a table in a file, a file without a name that is mapped there."""
-    shape, placement = (table.num_embeddings, table.embedding_dim), table.spec.placement
+    shape = (table.num_embeddings, table.embedding_dim)
+    placement = None if isinstance(table, ComposedEmbedding) else table.spec.placement
     if placement is None:
         return torch.empty(shape)
     with TemporaryFile(dir=placement.path) as file:
