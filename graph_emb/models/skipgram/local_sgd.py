@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graph_emb.models.skipgram.kernels import number_rows
 from graph_emb.models.skipgram.model import SkipGram
+from graph_emb.models.skipgram.rates import LOWEST
 from graph_emb.models.skipgram.steps import (
     MOST_CHANGE,
     Kernel,
@@ -37,12 +38,16 @@ MOST_TOKENS = 1 << 18
 """Tokens of a trainer between two exchanges, at most, by default where all rows are copied."""
 
 
-def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int) -> int:
-    """Walks between two exchanges, over all ranks that walk together."""
+def walks_together(model: SkipGram, ranks: int, walk_length: int, total_walks: int, rate: float) -> int:
+    """Walks between two exchanges, over all ranks that walk together.
+
+    By default fewer where the first rate is higher than 0.025, in proportion: rows then go as far from each other.
+    """
     most = MOST_WALKS if model.embedding.transport.lockstep else max(1, MOST_TOKENS // walk_length)
     of_training = -(-total_walks // (ranks * EXCHANGES))
     of_graph = int(TOKENS_OF_A_NODE * model.num_nodes) // (ranks * walk_length)
-    return ranks * (model.config.exchange_walks or min(most, max(of_training, of_graph)))
+    drift = min(1.0, LOWEST / rate) if rate > 0 else 1.0
+    return ranks * (model.config.exchange_walks or max(1, int(drift * min(most, max(of_training, of_graph)))))
 
 
 def near_negatives(model: SkipGram, negatives: NegativeSampler) -> NegativeSampler:

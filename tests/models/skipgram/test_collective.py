@@ -217,23 +217,24 @@ def interrupted_on_a_rank(presses: int) -> tuple[bool, int, bool]:
 
 
 @pytest.mark.parametrize(
-    ("options", "num_nodes", "total_walks", "expected"),
+    ("options", "num_nodes", "total_walks", "rate", "expected"),
     [
-        ({}, 10, 80_000, 200),  # a 400th of the training
-        ({}, 4_000, 8_000, 200),  # a token for each node
-        ({}, 10**9, 10**9, 2 * MOST_WALKS),
-        ({"exchange_walks": 7}, 4_000, 80_000, 14),
+        ({}, 10, 80_000, 0.025, 200),  # a 400th of the training
+        ({}, 4_000, 8_000, 0.01, 200),  # a token for each node
+        ({}, 4_000, 8_000, 0.1, 50),
+        ({}, 10**9, 10**9, 0.025, 2 * MOST_WALKS),
+        ({"exchange_walks": 7}, 4_000, 80_000, 0.1, 14),
     ],
 )
 def test_the_interval_follows_the_graph_and_the_training(
-    options: dict[str, int], num_nodes: int, total_walks: int, expected: int
+    options: dict[str, int], num_nodes: int, total_walks: int, rate: float, expected: int
 ) -> None:
     model: Any = SimpleNamespace(
         num_nodes=num_nodes,
         config=SkipGramConfig(**options),
         embedding=SimpleNamespace(transport=SimpleNamespace(lockstep=True)),
     )
-    assert walks_together(model, 2, 20, total_walks) == expected
+    assert walks_together(model, 2, 20, total_walks, rate) == expected
 
 
 @pytest.mark.dist
