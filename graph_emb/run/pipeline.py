@@ -378,7 +378,8 @@ class _Run:
             note(f"no {REPORT}: {str(error) or type(error).__name__}")
 
     def _train(self, folder: RunFolder | None) -> Trained:
-        before, start = 0.0, time.perf_counter()
+        before: float | None = None
+        start = time.perf_counter()
 
         def write(line: dict[str, Any]) -> None:
             self.history.append(line)
@@ -387,10 +388,10 @@ class _Run:
 
         checkpoints = self.checkpoints(write)
 
-        if self.history:  # the lines of a run that goes on
-            before = self.history[-1].get("elapsed", 0.0)
-
         def log(line: dict[str, Any]) -> None:
+            nonlocal before
+            if before is None:  # by now the lines of a run that goes on are here
+                before = self.history[-1].get("elapsed", 0.0) if self.history else 0.0
             elapsed = round(before + time.perf_counter() - start, 3)
             line = {**line, "elapsed": elapsed, "memory_mib": memory_mib()}
             write(line)

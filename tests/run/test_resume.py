@@ -76,6 +76,9 @@ def test_a_stopped_run_gives_the_rows_of_one_that_was_not(tmp_path: Path, option
         for name in ("whole", "run")
     ]
     assert counts[0] == counts[1]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    elapsed = [json.loads(line)["elapsed"] for line in lines]
+    assert elapsed == sorted(elapsed)  # those of the run that goes on come after those of before
 
 
 @pytest.mark.usefixtures("small_batches")
