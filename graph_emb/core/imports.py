@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """No collection of cyclic garbage inside. Importing torch, numba and pandas takes a fifth less time so."""
+    """No collection of cyclic garbage inside. Importing torch, numba and pandas takes less time so."""
     before = gc.isenabled()
     gc.disable()
     try:
