@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.hidden import MARK, remove_folder, remove_left_behind
@@ -46,6 +55,8 @@ class FileEntry(_Strict):
         path = PurePosixPath(name)
         if not name or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
             raise ValueError(f"file name {name!r} leaves the folder")
+        if not name.isprintable():
+            raise ValueError(f"file name {name!r} holds characters that no checkpoint writes")
         return name
 
 
@@ -104,7 +115,12 @@ class TableEntry(_Strict):
     numbers: dict[str, Any] = {}
     state: dict[str, StateEntry] = {}  # by name
     files: list[RowsEntry] = []  # every row is in exactly one file
-    growth: GrowthEntry | None = None  # None of a table of a fixed size
+    growth: GrowthEntry | None = None  # None of a table of a fixed size, whose entry does not name it
+
+    @model_serializer(mode="wrap")
+    def _without_growth(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        return found if self.growth else {name: value for name, value in found.items() if name != "growth"}
 
     @model_validator(mode="after")
     def _complete(self) -> TableEntry:

@@ -37,6 +37,6 @@ def test_compare_prints_and_writes(cli: Cli, cliques: CliqueFiles, tmp_path: Pat
     found = cli("compare", "one", "two", "--json", "both.json", "--html", "both.html")
     assert found.code == 0
     assert "train.lr" in found.out
-    assert json.loads((tmp_path / "both.json").read_text())["settings"] == {"train.lr": [0.025, 0.05]}
+    assert json.loads((tmp_path / "both.json").read_text())["settings"] == {"train.lr": [0.1, 0.05]}
     assert (tmp_path / "both.html").read_text().startswith("<!doctype html>")
     assert "give at least two runs" in cli("compare", "one").err
