@@ -147,11 +147,20 @@ def own_mounts() -> None:
 
 
 def until_it_fits(
-    name: str, place: Path, aside: Path, room: Callable[[int], Any], levels: Iterable[int], rows: int = 4000
+    name: str,
+    place: Path,
+    aside: Path,
+    room: Callable[[int], Any],
+    levels: Iterable[int],
+    rows: int = 4000,
+    first: int | None = None,
 ) -> list[str]:
-    """The errors of a piece of work that gets more room from level to level, until it is done."""
+    """The errors of a piece of work that gets more room from level to level, until it is done.
+
+    It is done once with plenty of room before, on ``first`` rows, to compile and to import.
+    """
+    work(name, place, aside, first or rows).do()
     one, errors = work(name, place, aside, rows), []
-    one.do()  # compiles and imports
     for path in [place / "2", place / "out"]:
         shutil.rmtree(path, ignore_errors=True)
     if isinstance(one, Export):
@@ -190,7 +199,9 @@ def with_few_descriptors(name: str, place: Path, aside: Path) -> list[str]:
 def with_little_memory(name: str, place: Path, aside: Path) -> list[str]:
     """From 16 MB on: Python (3.11) waits for ever for a thread that finds no memory as it starts."""
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)  # arrays that were freed are no room for later ones
-    return until_it_fits(name, place, aside, memory, (16 << k for k in range(8)), rows=200_000)
+    levels = (16 << k for k in range(8))
+    # Few rows at first: what the allocators of libraries keep would be room enough for as many again.
+    return until_it_fits(name, place, aside, memory, levels, rows=1_000_000, first=1000)
 
 
 def _child(pipe: Connection, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
