@@ -6,6 +6,7 @@ Legend: R rows of an owner.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -48,7 +49,7 @@ class SeenAtLeast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eviction:
+class Eviction(ABC):
     """Which rows leave: those of the lowest scores, ties by the lowest id. Frozen rows never do.
 
     A pass is made after every ``every``-th step of the table, and by ``emb.evict()``; the same ids leave for any number
@@ -71,9 +72,9 @@ class Eviction:
         if self.per_pass is not None:
             _check(name, "per_pass", self.per_pass, 1)
 
+    @abstractmethod
     def scores(self, rows: Counted) -> np.ndarray:
         """The score of each live row, (R,), uint64."""
-        raise NotImplementedError
 
     def too_low(self, rows: Counted) -> int | None:
         """The score below which rows leave whatever their number; None: ``surplus`` decides."""

@@ -10,8 +10,8 @@ def rate_of_walks(num_tokens: float, num_arcs: int) -> float:
     """``0.2 * (tokens / arcs) ** -0.6``, within [0.025, 0.1], to three digits.
 
     Tokens over arcs is how often a training passes each arc on average, and so the updates that a row gets for each of
-    its neighbours. Few of them need long steps; from 30 on word2vec's 0.025 is best. Chosen on BlogCatalog and
-    ogbn-arxiv (docs/results.md has the grid).
+    its neighbours. Few of them need long steps; from 30 on word2vec's 0.025 is best. Fitted to a few
+    rates on BlogCatalog and ogbn-arxiv; no other graph was tried.
 
     Args:
         num_tokens: Of all walks of the training, were none to end early.
