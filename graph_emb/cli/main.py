@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -55,6 +57,7 @@ def _run(words: list[str]) -> int:
         build_parser()[0].print_help()
         return 0
     args.quiet = getattr(args, "quiet", False)
+    atexit.register(gc.freeze)  # the end of a process looks for garbage in all of torch: half a second
     with notes_shown(not args.quiet):
         code: int = resolve(COMMANDS[args.command])(args)
     return code

@@ -22,6 +22,7 @@ import numba
 import numpy as np
 from numba.core import event
 
+from graph_emb.core.imports import paused_collection
 from graph_emb.core.terminal import note
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -111,7 +112,8 @@ class _SharedCache:
             before = getattr(self._turns, "mine", None)
             self._turns.mine = turn
             try:
-                return self._compile(signature)
+                with paused_collection():
+                    return self._compile(signature)
             finally:
                 self._turns.mine = before
 

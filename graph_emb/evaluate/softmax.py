@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 from tqdm import tqdm
 
@@ -45,6 +44,8 @@ def fit_softmax(
     Raises:
         ConfigError: threads below 1.
     """
+    from scipy.optimize import minimize  # here: most runs have no split and need none of its fifth of a second
+
     used, targets = np.unique(classes, return_inverse=True)
     mean = features.mean(axis=0, dtype=np.float64)
     rows = torch.from_numpy((features - mean).astype(np.float32))  # with a free bias the optimum is the same

@@ -240,6 +240,20 @@ def test_help_imports_no_heavy_library() -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_a_small_training_imports_no_library_that_it_does_not_need(tmp_path: Path) -> None:
+    (tmp_path / "path.csv").write_text("0,1\n1,2\n2,3\n", encoding="utf-8")
+    # pyarrow's to_numpy imported pandas, a module of the evaluation scipy.optimize: half a second of each start
+    code = (
+        "import gc, sys; from graph_emb.cli.main import main\n"
+        "assert main(['-q', *sys.argv[1:]]) == 0 and gc.isenabled()\n"
+        "heavy = {'dgl', 'ogb', 'sklearn', 'matplotlib', 'pandas', 'networkx', 'scipy.optimize'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr)"
+    )
+    line = ["train", "deepwalk", "--dataset", str(tmp_path / "path.csv"), "--out", str(tmp_path / "run"), "num_walks=1"]
+    done = subprocess.run([sys.executable, "-c", code, *line], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "graph_emb", "trian"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
