@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from graph_emb.cli.train import summary
 from graph_emb.config import config_from, parse_override
-from graph_emb.core.terminal import INTERRUPTED, say, show_progress
+from graph_emb.core.terminal import INTERRUPTED, say
 from graph_emb.evaluate.projection import project
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         config,
         out=args.out or PLACE,
         overwrite=args.overwrite or args.out is None,
-        progress=show_progress(args),
+        progress=not args.quiet,
         add_files=write_pictures,
     )
     assert result.dataset is not None  # one process

@@ -19,7 +19,7 @@ from graph_emb.config import (
 )
 from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
 from graph_emb.core.storage import replace_json
-from graph_emb.core.terminal import listed, show_progress
+from graph_emb.core.terminal import listed
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings, places_of
 from graph_emb.graph import Graph, read_labels
@@ -109,8 +109,8 @@ def _judge_classes(args: argparse.Namespace, embeddings: Embeddings) -> Finding:
                 raise ConfigError(f"--{name} {getattr(args, name)} has no effect with --split; leave one of them out")
         assert dataset.labels is not None  # of the file, or checked above
         split = read_split(args.split, dataset.graph).checked(dataset.labels)
-        return judge_split(weights, dataset.labels, split, progress=show_progress(args))
-    return judge_classes(weights, dataset, section, seed, progress=show_progress(args))
+        return judge_split(weights, dataset.labels, split, progress=not args.quiet)
+    return judge_classes(weights, dataset, section, seed, progress=not args.quiet)
 
 
 def _judge_links(args: argparse.Namespace, embeddings: Embeddings) -> Finding | list[Finding]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from graph_emb.cli.parser import build_parser, parse
 from graph_emb.core.imports import resolve
-from graph_emb.core.terminal import exit_code, notes_shown
+from graph_emb.core.terminal import exit_code, notes_shown, progress_shown
 from partition.cli import COMMANDS as partition_commands
 
 COMMANDS = {
@@ -58,7 +58,7 @@ def _run(words: list[str]) -> int:
         return 0
     args.quiet = getattr(args, "quiet", False)
     atexit.register(gc.freeze)  # the end of a process looks for garbage in all of torch: half a second
-    with notes_shown(not args.quiet):
+    with notes_shown(not args.quiet), progress_shown(not args.quiet):
         code: int = resolve(COMMANDS[args.command])(args)
     return code
 

@@ -14,8 +14,9 @@ from graph_emb.cli.parser import TRAIN_FLAGS
 from graph_emb.config import MODELS, RunConfig, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.imports import paused_collection
+from graph_emb.core.progress import on_terminal
 from graph_emb.core.storage import replace_json
-from graph_emb.core.terminal import INTERRUPTED, say, show_progress
+from graph_emb.core.terminal import INTERRUPTED, say
 from graph_emb.run.launch.command import (
     PACKAGE,
     Start,
@@ -97,7 +98,7 @@ def run_one(args: argparse.Namespace, config: RunConfig, out: Path) -> int:
         from graph_emb.run.report.page import REPORT
 
     command = shlex.join(["graph-emb", *args.argv])
-    options = {"overwrite": args.overwrite, "resume": args.resume, "progress": show_progress(args)}
+    options = {"overwrite": args.overwrite, "resume": args.resume, "progress": not args.quiet}
     result = run_pipeline(config, out=out, command=command, **options)
     if result.dataset is None:  # a rank that only helped
         return 0
@@ -132,7 +133,7 @@ def run_recipe(args: argparse.Namespace, config: RunConfig) -> int:
 
     def train(config: RunConfig, place: Path, replace: bool) -> PipelineResult | None:
         if not starts_job(config):
-            options = {"overwrite": replace, "resume": args.resume, "progress": show_progress(args)}
+            options = {"overwrite": replace, "resume": args.resume, "progress": not args.quiet}
             result = run_pipeline(config, out=place, **options)
             return None if result.dataset is None else result  # a rank that only helped
         own = _with(args, argv=words_of(args.argv, config.seed, out), overwrite=replace)
@@ -164,7 +165,9 @@ def launch(config: RunConfig, out: Path, args: argparse.Namespace) -> int:
 
 def _start(args: argparse.Namespace, config: RunConfig) -> Start:
     lost = args.lost if args.hosts else None
-    return Start(_machines(args, config), bool(args.hosts), show_progress(args), lost, _restarts(args, config))
+    return Start(
+        _machines(args, config), bool(args.hosts), not args.quiet and on_terminal(), lost, _restarts(args, config)
+    )
 
 
 def _restarts(args: argparse.Namespace, config: RunConfig) -> Restarts | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from graph_emb.cli.parser import TUNE_FLAGS
 from graph_emb.cli.train import default_folder
 from graph_emb.config import MODELS, config_from, parse_override, place_key, read_config_file
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.terminal import INTERRUPTED, say, show_progress
+from graph_emb.core.terminal import INTERRUPTED, say
 from graph_emb.run.launch.command import layers_of
 
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         search=ranges_of(args.search),
         jobs=args.jobs,
         resume=args.resume,
-        progress=show_progress(args),
+        progress=not args.quiet,
         on_trial=told,
     )
     print(result)
@@ -54,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
         of_first = "" if first is None or first.value is None else f"; trial 0, the given settings: {first.value:.4f}"
         print(f"\nbest: trial {result.best.number}, {result.metric} {result.best.value:.4f}{of_first}")
         say(args, f"{out}: best.yaml, trials.tsv, search.html, tried.txt (for graph-emb ogb report)")
-        say(args, f"graph-emb train --config {out / 'best.yaml'}")
+        say(args, f"graph-emb train --config {shlex.quote(str(out / 'best.yaml'))}")
     if result.interrupted:
-        say(args, f"graph-emb: interrupted; --resume --out {out} goes on")
+        say(args, f"graph-emb: interrupted; --resume --out {shlex.quote(str(out))} goes on")
         return INTERRUPTED
     return 0

@@ -1,4 +1,4 @@
-"""Both command lines' parser, exit codes, one-line errors, interrupts and progress bars; nothing heavy is imported."""
+"""Both command lines' parser, exit codes, errors of one line, interrupts, reading with a bar; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from graph_emb.core.errors import ConfigError, GraphEmbError, unknown_name
 BAD_INPUT, INTERRUPTED = 2, 130
 SILENT_S = 2.0
 """A read that ends within this many seconds shows nothing."""
-REFRESH_S, REFRESH_LOG_S = 0.5, 10.0
-"""Seconds between two states of a bar, on a terminal and in a file, where each one is a line that stays."""
 _GIGABYTE = 1 << 30
 Advance = Callable[[int], None]
 _shown: list[bool] = []
@@ -133,15 +131,6 @@ def one_line(error: BaseException, when_out_of_memory: str) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-WATCHED = "GRAPH_EMB_WATCHED"
-"""Set by a launcher with a terminal: its first trainer's output goes there."""
-
-
-def show_progress(args: argparse.Namespace) -> bool:
-    """Whether to show bars: on a terminal, or for a launcher that runs on one."""
-    return not args.quiet and (sys.stderr.isatty() or os.environ.get(WATCHED) == "1")
-
-
 def say(args: argparse.Namespace, text: str) -> None:
     """A line for the person at the terminal, kept out of the results on stdout."""
     if not args.quiet:
@@ -171,8 +160,8 @@ def listed(text: str) -> list[str]:
 
 @contextmanager
 def progress_shown(progress: bool | None) -> Iterator[None]:
-    """Bars inside show always (True), never (False), or where standard error is a terminal (None)."""
-    before = _PROGRESS.set(progress)
+    """Bars inside show always (True), never (False), or as outside (None): by default where there is a terminal."""
+    before = _PROGRESS.set(_PROGRESS.get() if progress is None else progress)
     try:
         yield
     finally:
@@ -189,29 +178,22 @@ def reading(what: str, total: int | None, unit: str = "B") -> Iterator[Advance]:
         unit: What is counted; bytes by default.
     """
     import psutil
-    from tqdm import tqdm
 
-    process = psutil.Process()
-    progress, is_terminal = _PROGRESS.get(), sys.stderr.isatty()
-    with tqdm(
-        total=total,
-        desc=what,
-        unit=unit,
-        unit_scale=True,
-        delay=SILENT_S,
-        mininterval=REFRESH_S if is_terminal else REFRESH_LOG_S,
-        miniters=1,
-        leave=False,
-        disable=not (is_terminal if progress is None else progress),
-    ) as bar:
+    from graph_emb.core.progress import bar  # here, as parsing a command line needs no bar
+
+    process, progress = psutil.Process(), _PROGRESS.get()
+    shown = sys.stderr.isatty() if progress is None else progress
+    with bar(
+        total=total, desc=what, unit=unit, unit_scale=True, delay=SILENT_S, miniters=1, leave=False, shown=shown
+    ) as moved:
 
         def advance(units: int) -> None:
-            if bar.total is not None:  # estimates of a gzipped file's text may run over
-                units = min(units, max(int(bar.total - bar.n), 0))
-            if bar.disable:
+            if moved.total is not None:  # estimates of a gzipped file's text may run over
+                units = min(units, max(int(moved.total - moved.n), 0))
+            if moved.disable:
                 return
-            bar.set_postfix_str(f"memory {process.memory_info().rss / _GIGABYTE:.1f} GB", refresh=False)
-            bar.update(units)
+            moved.set_postfix_str(f"memory {process.memory_info().rss / _GIGABYTE:.1f} GB", refresh=False)
+            moved.update(units)
 
         yield advance
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.progress import bar
 from graph_emb.evaluate.by_degree import JudgedNodes
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.evaluate.ranks import as_embeddings, mean_and_std
@@ -130,7 +130,7 @@ def node_classification(
     targets = labels.subset(nodes).to_matrix().toarray()
     micro, macro = np.empty((len(cuts), shuffles)), np.empty((len(cuts), shuffles))
     right, asked = np.zeros(len(nodes), np.int64), np.zeros(len(nodes), np.int64)
-    with tqdm(total=micro.size, desc="node classification", unit="split", disable=not progress) as bar:
+    with bar(total=micro.size, desc="node classification", unit="split", shown=progress) as splits:
         for shuffle in range(shuffles):
             order = np.random.default_rng([seed, shuffle]).permutation(len(nodes))
             for place, cut in enumerate(cuts):
@@ -141,7 +141,7 @@ def node_classification(
                 if place == len(cuts) // 2:
                     right[test] += (targets[test] & predicted).sum(axis=1)
                     asked[test] += targets[test].sum(axis=1)
-                bar.update()
+                splits.update()
     judged = JudgedNodes(nodes, right, asked)
     return NodeClassification(tuple(ratios), cuts, len(nodes), labels.num_classes, micro, macro, judged)
 
@@ -245,7 +245,7 @@ def fit_one_vs_rest(
     fitted = fitted[np.argsort(-counts[fitted], kind="stable")]
     with ThreadPoolExecutor(num_threads(threads, features.size)) as pool:
         done = pool.map(fit, fitted)
-        list(tqdm(done, desc="logistic regression", total=len(fitted), unit="class", disable=not progress))
+        list(bar(done, desc="logistic regression", total=len(fitted), unit="class", shown=progress))
     return LinearClassifier(weights, biases)
 
 

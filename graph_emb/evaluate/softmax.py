@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
+from graph_emb.core.progress import bar
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.node_classification import LinearClassifier, num_threads
 
@@ -77,9 +77,9 @@ def fit_softmax(
     with (
         torch_threads(1),  # pieces in threads wait for each other once a step, threads of torch at every product
         ThreadPoolExecutor(num_threads(threads, rows.numel())) as pool,
-        tqdm(desc="softmax regression", total=MAX_STEPS, unit="step", disable=not progress) as bar,
+        bar(desc="softmax regression", total=MAX_STEPS, unit="step", shown=progress) as steps,
     ):
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options, callback=lambda _: bar.update())
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options, callback=lambda _: steps.update())
     fitted = found.x.reshape(width + 1, len(used))
     weights, biases = np.zeros((width, num_classes)), np.full(num_classes, -np.inf)
     weights[:, used], biases[used] = fitted[:-1], fitted[-1] - mean @ fitted[:-1]

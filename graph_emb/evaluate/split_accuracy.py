@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from graph_emb.core.errors import ConfigError, DataError, unknown_name
+from graph_emb.core.progress import bar
 from graph_emb.evaluate.by_degree import JudgedNodes
 from graph_emb.evaluate.mlp_config import MLPConfig
 from graph_emb.evaluate.node_classification import labelled_nodes
@@ -84,8 +84,8 @@ def train_mlp(
         model = build_mlp(features.shape[1], num_outputs, config)
         optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
         best_epoch, best = 0, {"valid": -1.0}
-        bar = tqdm(range(1, config.epochs + 1), desc=f"mlp, seed {seed}", unit="epoch", disable=not progress)
-        for epoch in bar:
+        epochs = bar(range(1, config.epochs + 1), desc=f"mlp, seed {seed}", unit="epoch", shown=progress)
+        for epoch in epochs:
             _train_epoch(model, optimizer, features, truth, config.batch_size)
             if epoch % config.eval_every:
                 continue
@@ -93,7 +93,7 @@ def train_mlp(
             if valid > best["valid"]:
                 best_epoch = epoch
                 best = {name: valid if name == "valid" else _score(model, *part) for name, part in parts.items()}
-            bar.set_postfix({"valid": f"{valid:.4f}", "best": f"{best['valid']:.4f}"})
+            epochs.set_postfix({"valid": f"{valid:.4f}", "best": f"{best['valid']:.4f}"})
     metric = "acc" if truth.dim() == 1 else "rocauc"
     return MLPRun(metric, best_epoch, best, sum(parameter.numel() for parameter in model.parameters()))
 

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from tqdm import tqdm
-
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.progress import bar
 
 Values = dict[str, float]
 
@@ -134,20 +133,20 @@ def run_epochs(
     if schedule.patience is not None and not has_valid:
         raise ConfigError(f"patience={schedule.patience} needs a validation part in the split; leave it out")
     at = _Progress(**begun) if begun else _Progress()
-    bar = tqdm(range(1, schedule.epochs + 1), description, unit="epoch", initial=at.epoch, disable=not progress)
+    epochs = bar(total=schedule.epochs, desc=description, unit="epoch", initial=at.epoch, shown=progress)
     try:
         while at.epoch < schedule.epochs and (schedule.patience is None or at.stale < schedule.patience):
             begin = time.perf_counter()
             loss = train_epoch(at.epoch + 1)
             at.epoch += 1
             at.seconds += time.perf_counter() - begin
-            bar.update()
+            epochs.update()
             if at.epoch % schedule.eval_every == 0 if has_valid else at.epoch == schedule.epochs:
                 found = at.evaluate(loss, evaluate, has_valid, select)
                 if on_evaluation is not None:
                     on_evaluation(found)
                 shown = [select] if select else list(at.best)[:1]
-                bar.set_postfix({"loss": f"{loss:.3f}", **{f"best {n}": f"{at.best[n]:.4f}" for n in shown}})
+                epochs.set_postfix({"loss": f"{loss:.3f}", **{f"best {n}": f"{at.best[n]:.4f}" for n in shown}})
             if after_epoch is not None:
                 after_epoch(at.epoch, partial(asdict, at))
             if stops():
@@ -156,7 +155,7 @@ def run_epochs(
         if on_interrupt is None:
             raise
         on_interrupt()
-    bar.close()
+    epochs.close()
     return tuple(Evaluation(**entry) for entry in at.history), at.seconds / max(1, at.epoch)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -133,7 +134,7 @@ def lacks_explained(section: DatasetSection, *, trainers: bool = False) -> Itera
         place = partition_of(section)
         if place is None:
             raise
-        follow = f", and --partition {place} to follow its parts" if trainers else ""
+        follow = f", and --partition {shlex.quote(str(place))} to follow its parts" if trainers else ""
         raise LackingError(
             f"{error}. {place} is a partition: it holds what was read when it was built, by an earlier version without "
             f"held-out edges; give that data set as --dataset{follow}, or build it again"

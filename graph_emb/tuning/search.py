@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -360,8 +361,8 @@ class _Search:
         replace_text(self.out / BEST, config_text(config))
         replace_text(self.out / TABLE, table_text(rows, self.metric))
         tried = tried_values(found)
-        words = [f"--tried {path}={','.join(map(_word, values))}" for path, values in sorted(tried.items())]
-        replace_text(self.out / TRIED, "\n".join(words) + "\n")
+        values = [f"{path}={','.join(map(_word, values))}" for path, values in sorted(tried.items())]
+        replace_text(self.out / TRIED, "".join(f"--tried {shlex.quote(word)}\n" for word in values))
         replace_text(self.out / PAGE, page_text(folder.study, done))
         return TuneResult(self.metric, rows, config, self.out, interrupted)
 

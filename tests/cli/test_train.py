@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from graph_emb.core.terminal import BAD_INPUT
 from graph_emb.run.launch import job
 from graph_emb.run.launch.command import machines_of
 from graph_emb.run.launch.watch import ProcessFailure
+from tests.cli.conftest import CliqueFiles, Outcome
 
 PLACED = {"hosts": None, "host_index": None, "port": None, "ssh": False, "restarts": None, "restart_wait": None}
 
@@ -74,3 +77,14 @@ def test_no_second_job_starts_inside_a_job(command: list[str], tmp_path: Path, m
     args = parse([*command, "--hosts", str(tmp_path / "hosts.txt")])
     with pytest.raises(ConfigError, match="rank 1 of a job of 2, in which no second one starts"):
         machines_of(args, 1, 0)
+
+
+def test_a_training_into_a_file_tells_how_far_it_is(
+    cli: Callable[..., Outcome], cliques: CliqueFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bars were for terminals alone: a redirected run of hours said nothing until its end."""
+    monkeypatch.setattr("graph_emb.core.progress.LINE_S", 0.0)
+    words = ["train", "deepwalk", "--dataset", cliques[0], "num_walks=2", "--overwrite", "--no-eval"]
+    told, quiet = cli(*words).err, cli("-q", *words).err
+    assert re.search(r"^skip-gram: 100% .*tok/s.*loss [0-9.]+", told, re.MULTILINE)
+    assert quiet == ""

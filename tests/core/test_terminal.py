@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graph_emb.core import terminal
+from graph_emb.core import progress, terminal
 from graph_emb.core.terminal import exit_code, one_line
 from graph_emb.graph.readers import read_graph
 
@@ -24,7 +24,7 @@ def test_a_long_read_shows_rate_time_left_and_memory(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal, "SILENT_S", 0.0)
-    monkeypatch.setattr(terminal, "REFRESH_LOG_S", 0.0)
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
     with terminal.progress_shown(True), terminal.reading("edges.csv", 4000) as advance:
         advance(1000)
     shown = capfd.readouterr().err
@@ -44,7 +44,7 @@ def test_a_reader_shows_it_when_asked_or_on_a_terminal(
     seen: bool,
 ) -> None:
     monkeypatch.setattr(terminal, "SILENT_S", 0.0)
-    monkeypatch.setattr(terminal, "REFRESH_LOG_S", 0.0)
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
     (tmp_path / "g.csv").write_text("0,1\n")
     read_graph(tmp_path / "g.csv", progress=asked)
     assert ("g.csv:" in capfd.readouterr().err) == seen
@@ -54,7 +54,7 @@ def test_an_estimate_that_is_too_low_ends_at_the_total(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal, "SILENT_S", 0.0)
-    monkeypatch.setattr(terminal, "REFRESH_LOG_S", 0.0)
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
     with terminal.progress_shown(True), terminal.reading("edges.csv.gz", 100) as advance:
         advance(80)
         advance(80)

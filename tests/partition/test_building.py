@@ -109,7 +109,7 @@ def test_bars_show_when_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: bool
 ) -> None:
     monkeypatch.setattr("graph_emb.core.terminal.SILENT_S", 0.0)
-    monkeypatch.setattr("graph_emb.core.terminal.REFRESH_LOG_S", 0.0)
+    monkeypatch.setattr("graph_emb.core.progress.LINE_S", 0.0)
     whole = built(homogeneous(), tmp_path / "out", 2, progress=progress)
     verify(whole.path, progress=progress)
     shown = capsys.readouterr().err

@@ -166,7 +166,7 @@ def find_folder(meta: Metadata, root: Root, download: bool) -> Path:
             )
             raise DataError(
                 f"{meta.name}: no file {folder / meta.raw_file}; {hint}; "
-                f"to fetch the data set from {meta.url}, read it with download=True"
+                f"to fetch the data set from {meta.url}, read it with download=True (--download)"
             )
         if folder.exists():
             raise DataError(f"{folder} exists without {meta.raw_file}; move it away, then download again")
@@ -174,7 +174,7 @@ def find_folder(meta: Metadata, root: Root, download: bool) -> Path:
     if not (folder / meta.release_file).exists():
         raise DataError(
             f"{folder} has no {meta.release_file}, so it is another release of {meta.name} than OGB judges now; "
-            "move it away and read it with download=True"
+            "move it away and read it with download=True (--download)"
         )
     return folder
 

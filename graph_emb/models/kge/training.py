@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError, DataError
+from graph_emb.core.progress import bar
 from graph_emb.core.storage import replacing
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
@@ -145,14 +146,14 @@ def train_kge(
     steps = config.epochs * training.batches.steps_per_epoch
     shown = progress and transport.rank == 0
     with (
-        tqdm(total=steps, desc=config.name, unit="step", mininterval=0.5, disable=not shown) as bar,
+        bar(total=steps, desc=config.name, unit="step", shown=shown) as moved,
         torch_threads(thread_count(num_threads)),
         deferred_interrupts(transport.world_size > 1) as pressed,  # the others wait for this rank
     ):
-        bar.update(training.step)
+        moved.update(training.step)
         try:
             while not training.done:
-                if training.run_epoch(bar, pressed):
+                if training.run_epoch(moved, pressed):
                     return training.result(interrupted=True)
                 if on_epoch is not None and transport.rank == 0:
                     on_epoch(training.history[-1])
@@ -272,7 +273,7 @@ class _KGETraining:
         """Whether all epochs are over, or validation ended the training."""
         return self.stopped or self.step >= self.model.config.epochs * self.batches.steps_per_epoch
 
-    def run_epoch(self, bar: tqdm, pressed: Callable[[], bool]) -> bool:
+    def run_epoch(self, moved: tqdm, pressed: Callable[[], bool]) -> bool:
         """Train an epoch, or the rest of one, and validate if it is due.
 
         Several ranks ask each other every VOTE_STEPS steps, trainers of servers after the epoch, whether Ctrl-C was
@@ -289,7 +290,7 @@ class _KGETraining:
             loss.backward()
             self.optimizer.step()
             self.sums += (float(loss.detach()) * batch.total_weight, float(batch.weights.sum()))
-            bar.update(1 if together else self.transport.world_size)
+            moved.update(1 if together else self.transport.world_size)
             if together and step + 1 < self.batches.steps_per_epoch:
                 self.step += 1
                 self.seconds, begin = self.seconds + time.perf_counter() - begin, time.perf_counter()
@@ -306,7 +307,7 @@ class _KGETraining:
         mrr, rate = self._validate(epoch), self._set_rate(self.step)
         triples = (epoch + 1) * self.graph.num_triples
         self.history.append(KGEProgress(epoch + 1, triples, self.seconds, mean, rate, mrr))
-        bar.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
+        moved.set_postfix_str(f"loss {mean:.4f}" + (f", best mrr {self.best.mrr:.4f}" if self.best.epoch else ""))
         self._checkpoint()
         return self.transport.world_size > 1 and self.transport.votes(pressed()) > 0
 

@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.progress import bar
 from graph_emb.core.terminal import deferred_interrupts
 from graph_emb.core.threads import torch_threads
 from graph_emb.embedding import DistEmbedding
@@ -144,18 +144,17 @@ def train_skipgram(
         torch_threads(thread_count(num_threads)) as threads,
         ThreadPoolExecutor(threads) as pool,
         threadpool_limits(1, "blas"),  # its products here are too small to be split
-        tqdm(
+        bar(
             desc="skip-gram",
             total=total_walks * sampler.walk_length,
             unit="tok",
             unit_scale=True,
-            mininterval=0.5,
-            disable=not (progress and first),
-        ) as bar,
+            shown=progress and first,
+        ) as moved,
         deferred_interrupts(not isinstance(sampler, WalkSampler)) as pressed,
     ):
         steps = choose_steps(sampler, model, negatives, decay, optimizer, pool, threads, seed)
-        log = TrainingLog(bar, model, decay.at, log_interval, on_batch, sampler, steps)
+        log = TrainingLog(moved, model, decay.at, log_interval, on_batch, sampler, steps)
         epoch = first_epoch = begin = step = 0
         if checkpoints is not None:
             # SGD alone: in place or not, as the mode has it

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from graph_emb.config import RunConfig, fields_of, parse_override, place_key
 from graph_emb.core.errors import ConfigError
-from graph_emb.core.terminal import BAD_INPUT, WATCHED
+from graph_emb.core.progress import WATCHED
+from graph_emb.core.terminal import BAD_INPUT
 from graph_emb.run.launch.flags import Flags, without
 from graph_emb.run.launch.plan import LOOPBACK, Host, Machines, Restarts, check_processes, own_index, read_hosts
 from graph_emb.transport.job import job_section
