@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "graph_emb.cli.inspect:export",
     "checkpoint inspect": "graph_emb.cli.inspect:inspect",
     "info": "graph_emb.cli.inspect:info",
+    "completion": "graph_emb.cli.completion:run",
     "doctor": "graph_emb.cli.doctor:run",
     "ogb report": "graph_emb.cli.inspect:ogb_report",
     "partition ship": "graph_emb.cli.launch:ship",

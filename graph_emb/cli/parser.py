@@ -129,6 +129,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _inspect(leaf(looks, "inspect", "print what a checkpoint holds and verify its checksums", "checkpoint inspect"))
     _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
     _doctor(leaf(commands, "doctor", "describe this installation and find what killed processes left", "doctor"))
+    _completion(leaf(commands, "completion", "print a script that completes commands in a shell", "completion"))
     board = commands.add_parser("ogb", help="records for OGB's leaderboards", description="Records for leaderboards.")
     boards = board.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _ogb_report(leaf(boards, "report", "the record that a leaderboard asks for, or what it forbids", "ogb report"))
@@ -326,6 +327,10 @@ def _doctor(parser: Parser) -> None:
     parser.add_argument("folders", metavar="DIR", nargs="*", help=looked)
     parser.add_argument("--clean", action="store_true", help="remove what killed processes left, and nothing else")
     parser.add_argument("--jobs", action="store_true", help="try a job of two trainers in each mode, too")
+
+
+def _completion(parser: Parser) -> None:
+    parser.add_argument("shell", metavar="SHELL", choices=["bash", "zsh", "fish"], help="bash, zsh or fish")
 
 
 def _ogb_report(parser: Parser) -> None:
