@@ -24,7 +24,7 @@ from tabulate import tabulate
 import graph_emb as ge
 from graph_emb.core.compiled import mix64, njit
 from graph_emb.table.id_map import AHEAD, IdMap
-from graph_emb.table.shard import prefetch_to_read
+from graph_emb.table.row_memory import prefetch_to_read
 
 
 @njit(nogil=True)

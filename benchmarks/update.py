@@ -4,10 +4,10 @@
     python benchmarks/update.py --rules all --options --no-dgl --sizes
 
 Each system owns a table of the same shape and meets the same ids and gradients; systems take turns within a
-repeat, so that noise hits all of them. The floor is the least of two times of loops over the same rows in the same
-run: all bytes that must move, at the bytes per second of ``index_select``; and the faster of ``index_select`` and our
-gather, with a loop that adds the gradients to the rows and to each state of their width, in ascending order, and does
-nothing else. Peers that are not installed are named and skipped (``pip install .[bench]``).
+repeat, so that noise hits all of them. Two floors, of loops over as many rows in the same run: all bytes that must
+move, at the bytes per second of ``index_select``; and the faster of ``index_select`` and our gather, with a loop that
+adds the gradients to the rows and to each state of their width, in ascending order, and does nothing else. Peers that
+are not installed are named and skipped (``pip install .[bench]``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from graph_emb.core.threads import threads_for
 from graph_emb.optim.kernels import AHEAD, share
 from graph_emb.optimizer import OPTIMIZERS
 from graph_emb.run.machine import STATE_SHARE
-from graph_emb.table.shard import allocate, gather, prefetch
+from graph_emb.table.row_memory import allocate, prefetch
+from graph_emb.table.shard import gather
 
 Step = Callable[[torch.Tensor, torch.Tensor], None]
 TARGETS = {
@@ -253,22 +254,26 @@ def compare(rule: str, args: argparse.Namespace, home: DGLStandalone | None) -> 
         for step in [*peers.values(), *loops.values()]:
             step(ids, grad[: len(ids)])
         floor_of.add(ids.numpy(), grad)
-    for ids in batches(args.rows, args.batch, args.repeats):
-        for name, step in [*peers.items(), *loops.items()]:
+    drawn = batches(args.rows, args.batch, 2 * args.repeats)
+    for ids, other in zip(drawn[::2], drawn[1::2], strict=True):
+        for name, step in peers.items():
             times[name].append(timed(step, ids, grad))
-        times["sum in place"].append(timed(floor_of.add, np.unique(ids.numpy()), grad))
+        times["index_select"].append(timed(loops["index_select"], ids, grad))
+        # rows that the loop before has not brought into the cache; the sum follows its gather, as a step follows ours
+        ascending = np.unique(other.numpy())
+        times["our gather"].append(timed(loops["our gather"], other, grad))
+        times["sum in place"].append(timed(floor_of.add, ascending, grad))
     medians = {name: statistics.median(values) for name, values in times.items()}
     value_bytes = args.batch * args.dim * 4
     per_second = 2 * value_bytes / medians["index_select"]
     by_bytes = BYTES_PER_VALUE[rule] * value_bytes / per_second
     by_loops = min(medians["index_select"], medians["our gather"]) + medians["sum in place"]
-    floor = min(by_bytes, by_loops)
     ratios = {
         name: statistics.median(theirs / mine for theirs, mine in zip(values, times["ours"], strict=True))
         for name, values in times.items()
         if name in peers and name != "ours"
     }
-    return {"rule": rule, "ms": medians, "ratio": ratios, "floor_ms": floor, "over_floor": medians["ours"] / floor}
+    return {"rule": rule, "ms": medians, "ratio": ratios, "by_bytes": by_bytes, "by_loops": by_loops}
 
 
 def growth(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -307,8 +312,9 @@ def report(results: list[dict[str, Any]], sizes: list[dict[str, Any]]) -> None:
             wanted = {"ours, bfloat16": "<= 0.7"}.get(name, f">= {target:g}" if target else "")
             wanted = "<= 1.15" if name.startswith("ours with ") else wanted
             rows.append([result["rule"], name, value, result["ratio"].get(name), wanted])
-        rows.append([result["rule"], "floor", result["floor_ms"], None, ""])
-        rows.append([result["rule"], "ours / floor", result["over_floor"], None, "<= 1.25"])
+        for floor, most in (("by_bytes", "<= 1.4"), ("by_loops", "<= 1.25")):
+            rows.append([result["rule"], f"floor {floor.replace('_', ' ')}", result[floor], None, ""])
+            rows.append([result["rule"], "ours / it", result["ms"]["ours"] / result[floor], None, most])
     headers = ["rule", "system", "median ms", "peer / ours", "target"]
     print(tabulate(rows, headers=headers, floatfmt=".2f", missingval=""))
     if sizes:

@@ -185,10 +185,11 @@ class DistEmbedding(PendingGradients):
         return self._checked(idx).flatten(), None
 
     def _handed_out(self, rows: Tensor, ids: Tensor, inside: Tensor | None, shape: torch.Size) -> Tensor:
-        """Rows of ``kept`` ids, (B, D), as the caller asked for them, recorded where gradients are enabled."""
+        """Rows of ``kept`` ids, (B, D), as the caller asked for them; where gradients are enabled those come back to
+        ids, which stay as they are."""
         rows = rows.view(*(shape if inside is None else ids.shape), self.embedding_dim)
         if torch.is_grad_enabled():
-            rows = _Capture.apply(self.anchor, rows, self._live_trace, ids.clone())  # the caller may refill idx
+            rows = _Capture.apply(self.anchor, rows, self._live_trace, ids)
         if inside is None:
             return rows
         found = rows.new_zeros(shape.numel(), self.embedding_dim).index_copy(0, inside.to(rows.device), rows)
@@ -455,6 +456,11 @@ def lookup(
     with transport.joint(f"pull of table {', '.join(repr(table.name) for table, _ in asked)}"):
         given = [(table, as_ids(ids)) for table, ids in asked]
         kept = [table.kept(ids) for table, ids in given]
+        if torch.is_grad_enabled():
+            kept = [(ids.clone(), inside) for ids, inside in kept]  # the caller may refill idx
+            if transport.groups_ids:
+                for (table, _), (ids, _) in zip(given, kept, strict=True):
+                    transport.will_train(table.name, ids)
         wanted = [(table.name, ids) for (table, _), (ids, _) in zip(given, kept, strict=True)]
         pulled = [transport.pull(*wanted[0])] if len(wanted) == 1 else transport.pull_tables(wanted)
     return [

@@ -23,7 +23,7 @@ from graph_emb.core.errors import ConfigError, DataError, ModeError
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optim.state_file import IDS, StateFile, write_state
 from graph_emb.table.initializers import CHUNK_ELEMENTS
-from graph_emb.table.shard import DECAY, DECAYED
+from graph_emb.table.lazy_decay import DECAY, DECAYED
 from graph_emb.transport.agreement import agree, highest
 from graph_emb.transport.base import Transport
 

@@ -31,7 +31,7 @@ from graph_emb.core.storage import OutputFile
 from graph_emb.embedding import DistEmbedding
 from graph_emb.graph.original_ids import ArrayIds, OriginalIds
 from graph_emb.table.growing_shard import COUNTS, GrowingShard
-from graph_emb.table.shard import DECAY
+from graph_emb.table.lazy_decay import DECAY
 from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import LiveRows, TableRows
 

@@ -237,12 +237,14 @@ def _chained(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return distinct, first, following
 
 
+Groups = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""What ``group`` returns."""
 DIGIT = 11
 """Bits of a digit of ``group``'s sort: counts of all digits stay in the first cache."""
 
 
 @njit(cache=True, nogil=True)
-def group(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def group(rows: np.ndarray) -> Groups:
     """Distinct rows, and for each the chain of its occurrences.
 
     Positions, of at most 33 bits, ascend, so that memory is met in its order: a radix sort from the lowest digit up,

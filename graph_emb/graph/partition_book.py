@@ -86,9 +86,9 @@ def check_ids(ids: Ids, num_rows: int | None, table: str) -> Tensor:
     if ids.dtype not in (torch.int64, torch.int32):
         raise ShapeError(f"table {table!r}: ids have dtype {ids.dtype}; pass torch.int64")
     if ids.numel() and num_rows is not None:
-        low, high = torch.aminmax(ids)
+        low, high = extremes(ids)
         if low < 0 or high >= num_rows:
-            bad = int(low) if low < 0 else int(high)
+            bad = low if low < 0 else high
             raise PartitionError(
                 f"table {table!r}: id {bad} is outside [0, {num_rows}); was the graph relabelled after partitioning?"
             )
@@ -217,6 +217,23 @@ class RankRanges:
             asked, self.bounds, self.ranks, self.world_size, -1 if last is None else last
         )
         return Route(torch.from_numpy(distinct), counts.tolist(), torch.from_numpy(place), first, following)
+
+
+def extremes(ids: Tensor) -> tuple[int, int]:
+    """The least and the largest of ids, any shape but empty, int64 or int32."""
+    if ids.device.type == "cpu" and ids.is_contiguous():
+        return _extremes(ids.detach().numpy().reshape(-1))
+    low, high = torch.aminmax(ids)
+    return int(low), int(high)
+
+
+@njit(cache=True, nogil=True)
+def _extremes(ids: np.ndarray) -> tuple[int, int]:
+    """One thread: waking others takes longer than a batch of ids."""
+    low = high = ids[0]
+    for i in range(len(ids)):
+        low, high = min(low, ids[i]), max(high, ids[i])
+    return low, high
 
 
 def num_distinct(ids: Tensor) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.compiled import group
+from graph_emb.core.compiled import Groups, group
 from graph_emb.core.errors import ShapeError, unknown_name
 from graph_emb.optim import kernels
 from graph_emb.optim.rounding import DIGITS, round_stochastically
@@ -43,6 +43,7 @@ def apply_update(
     prepared: bool = False,
     distinct: bool = False,
     places: np.ndarray | None = None,
+    groups: Groups | None = None,
 ) -> None:
     """Merge the gradients of duplicate rows, run the rule once per distinct row, write rows and state back.
 
@@ -59,15 +60,18 @@ def apply_update(
         prepared: Whether the sender has called ``rule.prepare`` and merged already.
         distinct: Whether the rows are known to hold no duplicates: one sender merged them all.
         places: Of the rows of a growing table, where an earlier look-up told them.
+        groups: Of the rows, where the caller knows them: as ``group`` returns them.
     """
     if not prepared and isinstance(grads, Tensor):
         check_gradient(shard.spec.name, rows, grads, shard.spec.dim)
     check_merge(how)
+    given = rows
     shard, rows, grads = shard.begin_update(rows, grads, places)
     if shard.frozen is not None:
         rows, grads = shard.without_frozen(rows, grads)
     for stored, at, part in shard.updating(rows, grads):
-        if not kernels.run(rule, stored, at, part, how == "mean", distinct):
+        known = groups if at is given else None
+        if not kernels.run(rule, stored, at, part, how == "mean", distinct, known):
             of_rows = part.rows() if isinstance(part, BagGradients) else part
             apply_reference(rule, stored, at, of_rows, how, prepared=prepared)
 

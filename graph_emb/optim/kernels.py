@@ -17,14 +17,16 @@ from numba import prange, types
 from numba.extending import overload
 from torch import Tensor
 
-from graph_emb.core.compiled import group, njit
+from graph_emb.core.compiled import Groups, group, njit
 from graph_emb.core.threads import threads_for
 from graph_emb.optim.rounding import close, memory_of, number_at, opened, put_number, row_chance, row_of, widened
+from graph_emb.optim.row_numbers import row_numbers
 from graph_emb.optim.row_options import FAST, begin, end
-from graph_emb.optim.rule import BOUNDS, ROW_COUNT, ROW_STEP, TABLE_STEP
+from graph_emb.optim.rule import BOUNDS, TABLE_STEP
 from graph_emb.optim.rules import LAMB, LARS, SGD, Adagrad, Adam, RowAdagrad, RowAdam, RowLAMB
 from graph_emb.table.bags import BagGradients
-from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard, prefetch, prefetch_to_read
+from graph_emb.table.row_memory import prefetch, prefetch_to_read
+from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import accumulation_dtype
 
 NOTHING = np.float32(0.0)
@@ -420,26 +422,6 @@ def _none_at_work(options: tuple[np.float32, ...]) -> bool:
     return min(clip, clip_norm, ratio, max_norm) == OFF and added == 0.0 and factor == 1.0
 
 
-def _each(rule: Any, state: dict[str, np.ndarray], touched: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The factor of each touched row that makes up for lazy decay, and its share of the step; counts go on."""
-    factor = share_taken = None
-    if rule.lazy:
-        state[DECAY] += rule.step_decay(state)
-        before = state[DECAYED][touched]
-        now = np.maximum(before, state[DECAY])
-        state[DECAYED][touched] = now
-        factor = np.exp(before - now).astype(f32)
-    if rule.count_rows:
-        state[ROW_COUNT][touched] += 1
-        state[ROW_STEP][touched] = state[TABLE_STEP]
-        if rule.count_power:
-            share_taken = rule.count_rate(torch.from_numpy(state[ROW_COUNT][touched])).float().numpy()
-    if factor is None and share_taken is None:
-        return None
-    ones = np.ones(len(touched), f32)
-    return ones if factor is None else factor, ones if share_taken is None else share_taken
-
-
 FUSED: dict[type, Callable[[Any, np.ndarray, dict[str, np.ndarray], tuple], None]] = {
     SGD: _run_sgd,
     LARS: _run_lars,
@@ -460,6 +442,7 @@ def run(
     grads: Tensor | BagGradients,
     mean: bool,
     distinct: bool = False,
+    groups: Groups | None = None,
 ) -> bool:
     """Apply a rule by its fused kernel, or return False with nothing changed where there is none.
 
@@ -473,7 +456,7 @@ def run(
     if distinct:
         touched, first, following = places, np.arange(len(places)), np.full(len(places), -1)
     else:
-        known = grads.groups if isinstance(grads, BagGradients) else None
+        known = grads.groups if isinstance(grads, BagGradients) else groups
         touched, first, following = group(places) if known is None else known
     state = {name: memory_of(tensor) for name, tensor in shard.state.items()}
     chance = (np.empty(0, np.int64), np.uint64(0), 0)
@@ -482,7 +465,7 @@ def run(
         chance = (ids, np.uint64(rule.rounding_seed), int(state[TABLE_STEP][0]))
     if TABLE_STEP in state:
         state[TABLE_STEP] += 1
-    options, each = _options(rule, state), _each(rule, state, touched)
+    options, each = _options(rule, state), row_numbers(rule, state, touched)
     optional = each is not None or rule.stochastic_rounding or not _none_at_work(options)
     alone = None if optional or weight.itemsize > 2 else True  # rows of 32 bits are taken where they lie anyway
     with threads_for(len(touched)) as parts:

@@ -32,18 +32,24 @@ def _square(row):
     return square
 
 
+def _is_none(each, part):
+    """Whether the type of the rows' own numbers, a pair or nothing, lacks one of them."""
+    return isinstance(each, types.NoneType) or isinstance(each[part], types.NoneType)
+
+
 def _shrink(row, each, k):
-    """Make up for the decay that row k lacks; None: no row has numbers of its own."""
+    """Make up for the decay that row k lacks; None: no row lacks any, or has numbers of its own."""
 
 
 @overload(_shrink, inline="always")
 def _shrunk(row, each, k):
-    if isinstance(each, types.NoneType):
+    if _is_none(each, 0):
         return lambda row, each, k: None
 
     def shrink(row, each, k):
+        factor = each[0][k]
         for d in range(row.shape[0]):
-            row[d] *= each[0][k]
+            row[d] *= factor
 
     return shrink
 
@@ -54,7 +60,7 @@ def _keep(row, each, old):
 
 @overload(_keep, inline="always")
 def _kept(row, each, old):
-    if isinstance(each, types.NoneType):
+    if _is_none(each, 1):
         return lambda row, each, old: None
 
     def keep(row, each, old):
@@ -70,12 +76,13 @@ def _share_of_step(row, each, k, old):
 
 @overload(_share_of_step, inline="always")
 def _shared_step(row, each, k, old):
-    if isinstance(each, types.NoneType):
+    if _is_none(each, 1):
         return lambda row, each, k, old: None
 
     def share_of_step(row, each, k, old):
+        taken = each[1][k]
         for d in range(row.shape[0]):
-            row[d] = old[d] + each[1][k] * (row[d] - old[d])
+            row[d] = old[d] + taken * (row[d] - old[d])
 
     return share_of_step
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, unknown_name
-from graph_emb.table.shard import DECAY, DECAYED, EmbeddingShard
+from graph_emb.table.lazy_decay import DECAY, DECAYED
+from graph_emb.table.shard import EmbeddingShard
 from graph_emb.table.spec import StateSpec
 
 State = dict[str, Tensor]

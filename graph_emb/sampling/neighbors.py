@@ -21,7 +21,7 @@ from graph_emb.core.threads import threads_for
 from graph_emb.graph.typed import EdgeType
 from graph_emb.sampling.blocks import Batch, Block, BlockEdges, all_edges
 from graph_emb.sampling.walk_kernels import stream_key
-from graph_emb.table.shard import prefetch_to_read
+from graph_emb.table.row_memory import prefetch_to_read
 
 AHEAD = 4  # rows whose edges are asked for before they are needed
 SCANNED = 64

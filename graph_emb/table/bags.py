@@ -21,7 +21,8 @@ from graph_emb.core.errors import ConfigError, ShapeError, unknown_name
 from graph_emb.core.threads import threads_for
 from graph_emb.graph.partition_book import num_distinct
 from graph_emb.optim.rounding import memory_of, opened
-from graph_emb.table.shard import AHEAD, prefetch_to_read
+from graph_emb.table.row_memory import prefetch_to_read
+from graph_emb.table.shard import AHEAD
 from graph_emb.table.spec import accumulation_dtype
 
 MODES = ("sum", "mean")

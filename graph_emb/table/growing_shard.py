@@ -22,7 +22,8 @@ from graph_emb.graph.hash_book import id_of
 from graph_emb.table.growth import LeastUsed, TotalOf, leaving
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import CHUNK_ELEMENTS, fill_rows_at_
-from graph_emb.table.shard import DECAYED, WEIGHT, EmbeddingShard, RowCopy
+from graph_emb.table.lazy_decay import DECAYED
+from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy
 from graph_emb.table.spec import StateSpec, TableSpec
 
 MOST_CANDIDATES = 1 << 26

@@ -12,7 +12,7 @@ import numpy as np
 
 from graph_emb.core.compiled import mix64, njit
 from graph_emb.core.errors import ConfigError
-from graph_emb.table.shard import prefetch_to_read
+from graph_emb.table.row_memory import prefetch_to_read
 
 SUB_MAPS = 256
 FIRST_BITS = 4  # a sub-map begins with 16 places

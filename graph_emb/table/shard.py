@@ -1,33 +1,28 @@
-"""The rows of a table that one process stores: their memory, their optimizer state, fast gathers.
+"""The rows of a table that one process stores, with their optimizer state; fast copies of rows.
 
 Legend: R stored rows, B asked rows, D width.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from llvmlite import ir
-from numba import prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import prange
 from torch import Tensor
 
 from graph_emb.core.compiled import njit
-from graph_emb.core.errors import ConfigError, ModeError
+from graph_emb.core.errors import ModeError
 from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.initializers import fill_rows_at_
-from graph_emb.table.spec import StateSpec, TableSpec, accumulation_dtype
+from graph_emb.table.lazy_decay import DECAY, DECAYED, decay_, gather_decayed
+from graph_emb.table.row_memory import allocate, ask_at, copy_at, number_at
+from graph_emb.table.spec import StateSpec, TableSpec
 
-LINE = 64  # bytes of a cache line
-AHEAD = 6  # rows whose lines are asked for before they are needed
-DECAY, DECAYED = "decay", "decayed"
-"""State of lazy weight decay: the table's sum, and as of each row's last step (``graph_emb.optim.rule.Rule``)."""
 WEIGHT = "weight"
+AHEAD = 6  # rows whose lines are asked for before they are needed
 
 
 class EmbeddingShard:
@@ -81,16 +76,21 @@ class EmbeddingShard:
         Args:
             decay: The table's sum of lazy decay where the reader knows it better.
         """
-        found = gather(self.weight, rows)
-        return self._decay_(found, rows, decay) if self.lazy else found
+        out = self.weight.new_empty((len(rows), self.spec.dim))
+        self._read_into(rows, out, decay)
+        return out
 
     def read_into(self, rows: Tensor, out: Tensor) -> None:
         """``read`` into memory that the caller holds, shape (B, D), contiguous, of the table's dtype; rows may lie on
         any device."""
-        rows = rows.to(self.weight.device)
-        gather(self.weight, rows, out)
+        self._read_into(rows.to(self.weight.device), out, None)
+
+    def _read_into(self, rows: Tensor, out: Tensor, decay: float | None) -> None:
         if self.lazy:
-            self._decay_(out, rows)
+            now = self.state[DECAY] if decay is None else decay
+            gather_decayed(self.weight, self.state[DECAYED], now, self.frozen, rows, out)
+        else:
+            gather(self.weight, rows, out)
 
     def copy_of(
         self, rows: Tensor, others: Tensor | None = None, place: Tensor | None = None, out: Tensor | None = None
@@ -111,14 +111,9 @@ class EmbeddingShard:
 
     def _decay_(self, values: Tensor, rows: Tensor, decay: float | None = None) -> Tensor:
         """Make up for the decay that copies of rows, (B, D), lack."""
-        before = self.state[DECAYED][rows]
-        now = torch.maximum(before, self.state[DECAY] if decay is None else before.new_tensor([decay]))
-        factor = torch.exp(before - now)
-        if self.frozen is not None:
-            factor[self.frozen[rows]] = 1.0
-        wide = accumulation_dtype(values.dtype)
-        factor = factor.unsqueeze(1).to(wide)
-        return values.mul_(factor) if values.dtype is wide else values.copy_(values.to(wide) * factor)
+        now = self.state[DECAY] if decay is None else decay
+        decay_(values, self.state[DECAYED][rows], now, None if self.frozen is None else self.frozen[rows])
+        return values
 
     def settle(self, rows: Tensor | None = None) -> None:
         """Store rows, all or (B,), as they are read, repeats allowed: the owner, where they decay lazily."""
@@ -299,107 +294,6 @@ def narrower(dtype: torch.dtype, wire: torch.dtype | None) -> torch.dtype:
     return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype
 
 
-def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, table: str) -> Tensor:
-    """Uninitialised memory of a table, or an error that names the table and the bytes it asked for.
-
-    On the CPU numpy allocates, because it asks the kernel for huge pages: random rows of a
-    table of gigabytes then cost fewer misses of the address cache than in torch's own memory. It begins at a cache
-    line, at a page where it is as long, so that a row meets no more lines than it fills.
-    """
-    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    try:
-        if device.type == "cpu" and num_bytes:  # torch cannot view an empty buffer as another dtype
-            unit = mmap.PAGESIZE if num_bytes >= mmap.PAGESIZE else LINE
-            block = np.empty(num_bytes + unit, dtype=np.uint8)
-            start = -block.ctypes.data % unit
-            return torch.from_numpy(block[start : start + num_bytes]).view(dtype).view(shape)
-        return torch.empty(shape, dtype=dtype, device=device)
-    except (MemoryError, RuntimeError) as error:
-        raise ConfigError(
-            f"table {table!r}: cannot allocate {num_bytes:,} bytes for shape {shape} of {dtype} on {device}; "
-            "use fewer rows, a smaller embedding_dim, or a row-wise optimizer"
-        ) from error
-
-
-def _ask_for_lines(builder: Any, pointer: Any, num_bytes: Any, to_write: int) -> None:
-    """Ask for the cache lines of num_bytes from a pointer on."""
-    i32 = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    step = num_bytes.type(LINE)
-    with cgutils.for_range_slice(builder, num_bytes.type(0), num_bytes, step, intp=num_bytes.type) as (offset, _):
-        builder.call(function, [builder.gep(pointer, [offset]), i32(to_write), i32(3), i32(1)])
-
-
-def _emit_prefetch(array: Any, row: Any, to_write: int) -> Any:
-    """Ask for the cache lines of array[row] (of one or two dimensions, C order)."""
-    signature = types.void(array, row)
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        value = context.make_array(sig.args[0])(context, builder, args[0])
-        shape = cgutils.unpack_tuple(builder, value.shape)
-        width = shape[1] if len(shape) == 2 else args[1].type(1)
-        start = builder.gep(value.data, [builder.mul(args[1], width)])
-        pointer = builder.bitcast(start, ir.IntType(8).as_pointer())
-        _ask_for_lines(builder, pointer, builder.mul(width, width.type(array.dtype.bitwidth // 8)), to_write)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-def _emit_write(typingctx: Any, array: Any, row: Any) -> Any:
-    return _emit_prefetch(array, row, 1)
-
-
-def _emit_read(typingctx: Any, array: Any, row: Any) -> Any:
-    return _emit_prefetch(array, row, 0)
-
-
-prefetch: Any = intrinsic(_emit_write)
-"""``prefetch(array, row)`` inside a compiled function asks for the row's memory, to be written."""
-prefetch_to_read: Any = intrinsic(_emit_read)
-"""As ``prefetch``, without the ownership that writing needs."""
-
-
-def _pointer(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, ir.IntType(8).as_pointer())
-
-
-def _emit_number_at(typingctx: Any, address: Any, k: Any) -> Any:
-    """The k-th int64 from an address on."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        numbers = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-        return builder.load(builder.gep(numbers, [args[1]]))
-
-    return types.int64(types.int64, types.int64), generate
-
-
-def _emit_ask_at(typingctx: Any, address: Any, num_bytes: Any) -> Any:
-    """Ask for memory, to be read."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _ask_for_lines(builder, _pointer(builder, args[0]), args[1], 0)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-def _emit_copy_at(typingctx: Any, target: Any, source: Any, num_bytes: Any) -> Any:
-    """Copy memory."""
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        cgutils.raw_memcpy(builder, _pointer(builder, args[0]), _pointer(builder, args[1]), args[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-_number_at: Any = intrinsic(_emit_number_at)
-_ask_at: Any = intrinsic(_emit_ask_at)
-_copy_at: Any = intrinsic(_emit_copy_at)
-
-
 class RowCopy(NamedTuple):
     """Rows to be copied: ``cat([others, weight[rows]])[place]``.
 
@@ -439,10 +333,10 @@ class RowCopy(NamedTuple):
 def _source(job: Any, k: Any) -> Any:
     """The address of the k-th row of a copy."""
     if job[4] != 0:
-        k = _number_at(job[4], k)
+        k = number_at(job[4], k)
         if k < job[5]:
             return job[3] + k * job[6]
-    return job[0] + _number_at(job[1], k - job[5]) * job[6]
+    return job[0] + number_at(job[1], k - job[5]) * job[6]
 
 
 @njit(parallel=True, cache=True, nogil=True)
@@ -459,8 +353,8 @@ def _copy_rows(jobs: Any, starts: Any, parts: int) -> None:
             begin, end = max(low - starts[j], 0), min(high, starts[j + 1]) - starts[j]
             for k in range(begin, end):
                 if k + AHEAD < end:
-                    _ask_at(_source(job, k + AHEAD), job[6])
-                _copy_at(job[2] + k * job[6], _source(job, k), job[6])
+                    ask_at(_source(job, k + AHEAD), job[6])
+                copy_at(job[2] + k * job[6], _source(job, k), job[6])
 
 
 def copy_rows(copies: Sequence[RowCopy]) -> list[Tensor]:

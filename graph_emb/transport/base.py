@@ -238,6 +238,7 @@ class Transport(ABC):
         named: What is known of each table besides its spec, by the table's name.
         machine, num_servers: The machine of this process among those of the job, and the processes that own rows.
         takes_bags: Whether a push may bring the gradients of bags as they are.
+        groups_ids: Whether it gains by ``will_train``; the others are not told.
         wire_dtype: What rows and gradients are rounded to where they travel; None: nothing is.
     """
 
@@ -246,6 +247,7 @@ class Transport(ABC):
     world_size: int
     lockstep: bool
     takes_bags: bool = False
+    groups_ids: bool = False
     wire_dtype: torch.dtype | None = None
     joint: Callable[[str], AbstractContextManager[Any]] = nullcontext
     """Holds a joint call, in the words of errors, and the checks before it: who fails in them has skipped the call."""
@@ -330,6 +332,13 @@ class Transport(ABC):
             ModeError: the rows of an earlier prefetch were not pulled.
         """
         self.shard(table)
+
+    def will_train(self, table: str, ids: Tensor) -> None:  # noqa: B027
+        """Note that the next pull of the table asks for these ids, and that gradients may come back for them.
+
+        Args:
+            ids: Shape (B,), memory that nobody changes.
+        """
 
     @abstractmethod
     def pull(self, table: str, ids: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from torch import Tensor
 
+from graph_emb.core.compiled import Groups, group
 from graph_emb.core.errors import ModeError, ShapeError, unknown_name
 from graph_emb.graph.partition_book import Rank, check_ids, num_distinct
 from graph_emb.optim.apply import apply_update, merge
@@ -30,12 +31,13 @@ class LocalTransport(Transport):
     rank = Rank(0)
     world_size = 1
     lockstep = False
-    takes_bags = True
+    takes_bags = groups_ids = True
 
     def __init__(self) -> None:
         super().__init__()
         self._tables: LiveTables[EmbeddingShard] = LiveTables()
         self._process = os.getpid()
+        self._grouped: dict[str, tuple[Tensor, Groups]] = {}
 
     def _changing(self, table: str) -> EmbeddingShard:
         """The rows of a table that are about to change; a ModeError where a fork has a copy of them."""
@@ -62,6 +64,16 @@ class LocalTransport(Transport):
     def prefetch(self, table: str, ids: Tensor) -> None:
         self._tables[table].prefetch(ids)
 
+    def will_train(self, table: str, ids: Tensor) -> None:
+        shard = self._tables[table]
+        if shard.attached and not shard.grows and ids.device.type == "cpu":
+            self._grouped[table] = ids, group(ids.numpy())
+
+    def _groups_of(self, table: str, ids: Tensor) -> Groups | None:
+        """The groups of ids that ``will_train`` told last."""
+        told, groups = self._grouped.get(table, (None, None))
+        return groups if told is ids else None
+
     def pull(self, table: str, ids: Tensor) -> Tensor:
         shard = self._tables[table]
         self._count_pull(table, ids)
@@ -77,7 +89,8 @@ class LocalTransport(Transport):
         return copy_rows(copies)
 
     def _count_pull(self, table: str, ids: Tensor) -> None:
-        self._count(table, len(ids), num_distinct(ids))
+        groups = self._groups_of(table, ids)
+        self._count(table, len(ids), num_distinct(ids) if groups is None else len(groups[0]))
 
     def _count(self, table: str, asked: int, distinct: int) -> None:
         counts = self.counts[table]
@@ -101,7 +114,10 @@ class LocalTransport(Transport):
     def _apply(self, push: Push) -> None:
         shard = self._changing(push.table)
         device = shard.weight.device
-        apply_update(push.rule, shard, push.ids.to(device), push.grads.to(device), push.merge, places=push.places)
+        groups = self._groups_of(push.table, push.ids)
+        self._grouped.pop(push.table, None)
+        ids, grads = push.ids.to(device), push.grads.to(device)
+        apply_update(push.rule, shard, ids, grads, push.merge, places=push.places, groups=groups)
         if isinstance(shard, GrowingShard):
             shard.after_step(_alone)
         self.counts[push.table].steps += 1

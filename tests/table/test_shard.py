@@ -16,7 +16,8 @@ from graph_emb.core.threads import SERIAL_ROWS
 from graph_emb.graph.partition_book import RangeBook
 from graph_emb.table import shard as shard_module
 from graph_emb.table.initializers import FromArray, Zeros
-from graph_emb.table.shard import EmbeddingShard, RowCopy, allocate, copy_rows, gather
+from graph_emb.table.row_memory import allocate
+from graph_emb.table.shard import EmbeddingShard, RowCopy, copy_rows, gather
 from graph_emb.table.spec import StateSpec, TableSpec, checked_shape
 from tests.transport.kvstore.cluster import Cluster
 

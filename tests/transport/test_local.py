@@ -7,9 +7,11 @@ import torch
 
 import graph_emb as ge
 from graph_emb.graph.partition_book import RangeBook
+from graph_emb.optim import kernels
 from graph_emb.optim.rules import SGD, Adagrad
 from graph_emb.table.initializers import FromArray
 from graph_emb.table.spec import TableSpec
+from graph_emb.transport import local as local_module
 from graph_emb.transport import runtime
 from graph_emb.transport.base import Push
 from graph_emb.transport.local import LocalTransport
@@ -95,3 +97,35 @@ def test_an_option_that_a_mode_does_not_have_names_the_nearest(mode: str) -> Non
 def test_an_unknown_mode_names_the_nearest() -> None:
     with pytest.raises(ge.ConfigError, match="did you mean 'local'"):
         ge.init("lokal")
+
+
+def test_ids_are_grouped_once_for_a_pull_and_its_push(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    for module in (local_module, kernels):
+        known = module.group
+        monkeypatch.setattr(module, "group", lambda ids, known=known: calls.append(len(ids)) or known(ids))
+    emb = ge.DistEmbedding(7, 2, init_func=FromArray(ROWS))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    ids = torch.tensor([3, 1, 3])
+    rows = emb(ids)
+    ids.fill_(0)  # the caller's memory, not the table's
+    rows.sum().backward()
+    opt.step()
+    assert calls == [3]
+    assert torch.equal(emb.weight[:] - ROWS, -torch.tensor([0.0, 1, 0, 2, 0, 0, 0]).unsqueeze(1).expand(7, 2))
+    assert emb.traffic.distinct == 2 + 7
+
+
+def test_groups_of_another_lookup_are_not_taken() -> None:
+    emb = ge.DistEmbedding(7, 2, init_func=FromArray(ROWS))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    first = emb(torch.tensor([3, 1, 3]))
+    emb(torch.tensor([0, 2, 5]))
+    first.sum().backward()
+    opt.step()
+    assert (emb.weight[:] - ROWS)[:, 0].tolist() == [0.0, -1.0, 0.0, -2.0, 0.0, 0.0, 0.0]
+    both = emb(torch.tensor([6])).sum() + emb(torch.tensor([4])).sum()
+    both.backward()
+    opt.update(torch.tensor([0, 0]), torch.ones(2, 2), emb)
+    opt.step()
+    assert (emb.weight[:] - ROWS)[:, 0].tolist() == [-2.0, -1.0, 0.0, -2.0, -1.0, 0.0, -1.0]

@@ -22,7 +22,8 @@ from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.core.hidden import size_text
 from graph_emb.table.bags import BagGradients
 from graph_emb.table.initializers import FromFunction, OwnerInitializer, fill_rows_at_
-from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, allocate, copy_rows, gather
+from graph_emb.table.row_memory import allocate
+from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, copy_rows, gather
 from graph_emb.table.spec import StateSpec, TableSpec
 from graph_emb.table.tier.cache import SCAN_BYTES, CacheStats, PageCache
 from graph_emb.table.tier.frames import Frames

@@ -16,7 +16,8 @@ from torch import Tensor
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeError, PartitionError
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.rule import SparseRule, advance
-from graph_emb.table.shard import DECAY, RowCopy, copy_rows, narrower
+from graph_emb.table.lazy_decay import DECAY
+from graph_emb.table.shard import RowCopy, copy_rows, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
 from graph_emb.transport.kvstore import shared

@@ -1,0 +1,119 @@
+"""Memory of rows: where it begins, and how compiled loops ask for it ahead and copy it by address."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+from graph_emb.core.errors import ConfigError
+
+LINE = 64  # bytes of a cache line
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, table: str) -> Tensor:
+    """Uninitialised memory of a table, or an error that names the table and the bytes it asked for.
+
+    On the CPU numpy allocates, because it asks the kernel for huge pages: random rows of a
+    table of gigabytes then cost fewer misses of the address cache than in torch's own memory. It begins at a cache
+    line, at a page where it is as long, so that a row meets no more lines than it fills.
+    """
+    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    try:
+        if device.type == "cpu" and num_bytes:  # torch cannot view an empty buffer as another dtype
+            unit = mmap.PAGESIZE if num_bytes >= mmap.PAGESIZE else LINE
+            block = np.empty(num_bytes + unit, dtype=np.uint8)
+            start = -block.ctypes.data % unit
+            return torch.from_numpy(block[start : start + num_bytes]).view(dtype).view(shape)
+        return torch.empty(shape, dtype=dtype, device=device)
+    except (MemoryError, RuntimeError) as error:
+        raise ConfigError(
+            f"table {table!r}: cannot allocate {num_bytes:,} bytes for shape {shape} of {dtype} on {device}; "
+            "use fewer rows, a smaller embedding_dim, or a row-wise optimizer"
+        ) from error
+
+
+def _ask_for_lines(builder: Any, pointer: Any, num_bytes: Any, to_write: int) -> None:
+    """Ask for the cache lines of num_bytes from a pointer on."""
+    i32 = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    step = num_bytes.type(LINE)
+    with cgutils.for_range_slice(builder, num_bytes.type(0), num_bytes, step, intp=num_bytes.type) as (offset, _):
+        builder.call(function, [builder.gep(pointer, [offset]), i32(to_write), i32(3), i32(1)])
+
+
+def _emit_prefetch(array: Any, row: Any, to_write: int) -> Any:
+    """Ask for the cache lines of array[row] (of one or two dimensions, C order)."""
+    signature = types.void(array, row)
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        value = context.make_array(sig.args[0])(context, builder, args[0])
+        shape = cgutils.unpack_tuple(builder, value.shape)
+        width = shape[1] if len(shape) == 2 else args[1].type(1)
+        start = builder.gep(value.data, [builder.mul(args[1], width)])
+        pointer = builder.bitcast(start, ir.IntType(8).as_pointer())
+        _ask_for_lines(builder, pointer, builder.mul(width, width.type(array.dtype.bitwidth // 8)), to_write)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _emit_write(typingctx: Any, array: Any, row: Any) -> Any:
+    return _emit_prefetch(array, row, 1)
+
+
+def _emit_read(typingctx: Any, array: Any, row: Any) -> Any:
+    return _emit_prefetch(array, row, 0)
+
+
+prefetch: Any = intrinsic(_emit_write)
+"""``prefetch(array, row)`` inside a compiled function asks for the row's memory, to be written."""
+prefetch_to_read: Any = intrinsic(_emit_read)
+"""As ``prefetch``, without the ownership that writing needs."""
+
+
+def _pointer(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, ir.IntType(8).as_pointer())
+
+
+def _emit_number_at(typingctx: Any, address: Any, k: Any) -> Any:
+    """The k-th int64 from an address on."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        numbers = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(builder.gep(numbers, [args[1]]))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _emit_ask_at(typingctx: Any, address: Any, num_bytes: Any) -> Any:
+    """Ask for memory, to be read."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _ask_for_lines(builder, _pointer(builder, args[0]), args[1], 0)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+def _emit_copy_at(typingctx: Any, target: Any, source: Any, num_bytes: Any) -> Any:
+    """Copy memory."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        cgutils.raw_memcpy(builder, _pointer(builder, args[0]), _pointer(builder, args[1]), args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+number_at: Any = intrinsic(_emit_number_at)
+ask_at: Any = intrinsic(_emit_ask_at)
+copy_at: Any = intrinsic(_emit_copy_at)
