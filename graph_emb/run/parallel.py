@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from graph_emb.transport.process_group import ProcessGroup
 from partition import PartitionedGraph
 from partition.assignment import Assignment
 from partition.methods import assign
+from partition.nesting import nested
 from partition.partitioned import PartPolicy
 
 WEIGHT = "weight"
@@ -181,12 +182,9 @@ def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = 
             type after the other.
     """
     section = config.parallel
-    if section.partition is not None:
-        given = partition.load(section.partition)
-        # without id maps the nodes of a partition that is read as the data set are in its own order
-        own = partition_of(config.dataset)
-        by_place = own is not None and not given.has_id_map("node") and folder_of(own) == folder_of(given.path)
-        parts = parts_of_nodes(given, typed or graph, by_place=by_place)
+    given = None if section.partition is None else given_partition(config)
+    if given is not None:
+        parts = parts_of_nodes(given[0], typed or graph, by_place=given[1])
         return Assignment.of_homogeneous(graph, parts.homogeneous(), parts.num_parts)
     if section.trainers > graph.total_nodes:
         raise ConfigError(
@@ -196,12 +194,25 @@ def assigned(graph: HeteroGraph, config: RunConfig, typed: HeteroGraph | None = 
 
 
 def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph, *, by_place: bool = False) -> Assignment:
-    """The part of each node of a graph in a partition of the same nodes, found by their original ids.
+    """The part of each node of a graph in a partition; arguments and errors as ``places_of_nodes``."""
+    found = {}
+    for ntype, (name, places) in places_of_nodes(given, graph, by_place=by_place).items():
+        sizes = np.diff(given.nodes.typed_starts[:, given.node_type_id(name)])
+        found[ntype] = np.repeat(np.arange(given.num_parts, dtype=np.int32), sizes)[places]
+    return Assignment(found, given.num_parts)
+
+
+def places_of_nodes(
+    given: PartitionedGraph, graph: HeteroGraph, *, by_place: bool = False
+) -> dict[str, tuple[str, np.ndarray]]:
+    """Where the nodes of a graph are in a partition of the same nodes, found by their original ids.
 
     Where both have one node type, its name does not count.
 
     Args:
         by_place: Nodes have no ids but their places in the partition.
+    Returns:
+        By node type of the graph its name in the partition, and the partition-order id of each node, (N,).
     Raises:
         ConfigError: a node type of the graph, or a node, is not in the partition, or the partition has others.
         DataError: DGL wrote the partition without id maps.
@@ -221,9 +232,45 @@ def parts_of_nodes(given: PartitionedGraph, graph: HeteroGraph, *, by_place: boo
                 f"parallel.partition: {given.path} has {len(known)} nodes of type {name!r}, the graph {num_nodes}"
                 f"{which}; build the partition from the same data"
             )
-        sizes = np.diff(given.nodes.typed_starts[:, given.node_type_id(name)])
-        found[ntype] = np.repeat(np.arange(given.num_parts, dtype=np.int32), sizes)[places]
-    return Assignment(found, given.num_parts)
+        found[ntype] = name, places
+    return found
+
+
+def given_partition(config: RunConfig) -> tuple[PartitionedGraph, bool] | None:
+    """The partition that a run names, as its data set or beside it; and whether its nodes have no ids but their places.
+
+    Without id maps the nodes of a partition that is read as the data set are in its own order.
+    """
+    own = partition_of(config.dataset)
+    place = config.parallel.partition or own
+    if place is None:
+        return None
+    given = partition.load(place)
+    return given, own is not None and not given.has_id_map("node") and folder_of(own) == folder_of(given.path)
+
+
+def levels_of_nodes(
+    config: RunConfig, graph: HeteroGraph, levels: Sequence[int], typed: HeteroGraph | None = None
+) -> np.ndarray:
+    """The part of each node at each level of a nested partition; on the first rank.
+
+    They are those of the partition that the run names, where it has levels, else cut from the graph: what they are
+    does not depend on the number of trainers.
+
+    Args:
+        graph: All its edges.
+        levels: Parts by level to cut, coarsest first.
+        typed: As in ``assigned``.
+    Returns:
+        Shape (N, L), int64, the node types one after the other.
+    """
+    given = given_partition(config)
+    if given is not None and given[0].level_sizes:
+        places = places_of_nodes(given[0], typed or graph, by_place=given[1])
+        return np.concatenate([given[0].levels(name)[rows] for name, rows in places.values()])
+    plain = replace(graph, node_data={}, edge_data={})
+    found, _ = nested(plain, levels, seed=config.seed, num_threads=config.train.threads)
+    return found.astype(np.int64)
 
 
 def of_one_type(graph: Graph) -> HeteroGraph:

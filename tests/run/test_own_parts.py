@@ -191,6 +191,51 @@ def test_two_trainers_learn_what_they_learn_where_the_first_reads_all(
     assert_same(both[1], both[0])
 
 
+def train_by_levels(source: Any, levels: Any, options: dict[str, Any], **parallel: Any) -> Any:
+    """A network whose inputs are rows of parts alone, so that its rows tell the levels; and the levels kept."""
+    given: dict[str, Any] = {**OPTIONS, **options, "dim": 8, "inputs": "position", "model.levels": levels}
+    result = ge.pipeline("rgcn", source, parallel=parallel, **given)
+    kept = getattr(result.config.model, "levels", None)
+    return {name: table.weights for name, table in result.tables.items()}, kept
+
+
+def train_by_levels_in_turn(folder: str, levels: Any, options: dict[str, Any], graph: Any) -> Any:
+    """From the partition alone, from its data set beside it, and from the data set cut for the trainers."""
+    both = {"mode": "collective", "trainers": 2}
+    own = train_by_levels(folder, levels, options, **both)
+    beside = train_by_levels(graph, levels, options, **both, partition=folder)
+    return own, beside, train_by_levels(graph, (3, 9), options, **both)
+
+
+@pytest.mark.parametrize("kind", ["typed", "plain"])
+def test_levels_do_not_depend_on_the_number_of_trainers(ranks: Ranks, tmp_path: Path, kind: str) -> None:
+    """One process cut its own by ``model.levels`` where two trainers took those of the partition."""
+    folder, options = built(tmp_path, GRAPHS[kind], levels=[3, 6]), {"features": False}
+    graph = ge.read_graph(folder)
+    alone, cut = train_by_levels(folder, None, options), train_by_levels(graph, (3, 9), options)
+    (own, beside, cut_of_two), _ = ranks.run(train_by_levels_in_turn, 2, folder, None, options, graph)
+    assert (alone[1], own[1], beside[1]) == ((3, 6),) * 3
+    assert cut[1] == cut_of_two[1] == (3, 9)
+    for name, rows in alone[0].items():
+        assert len(np.unique(rows.round(5), axis=0)) <= 6
+        for found in (own, beside):
+            np.testing.assert_allclose(found[0][name], rows, rtol=0, atol=2e-3)
+        np.testing.assert_allclose(cut_of_two[0][name], cut[0][name], rtol=0, atol=2e-3)
+        assert np.abs(rows - cut[0][name]).max() > 0.1
+
+
+def test_levels_that_the_partition_lacks_are_refused(ranks: Ranks, tmp_path: Path) -> None:
+    folder = built(tmp_path, GRAPHS["plain"], levels=[3, 6])
+    expected = r"model.levels = \[4, 8\]: the partition .*parts has the levels \[3, 6\]; leave it out, or change them"
+    with pytest.raises(ge.ConfigError, match=expected):
+        train_by_levels(folder, (4, 8), {"features": False})
+    with pytest.raises(AssertionError, match=expected):
+        ranks.run(train_by_levels_in_turn, 2, folder, (4, 8), {"features": False}, GRAPHS["plain"])
+    bare = built(tmp_path / "bare", GRAPHS["plain"])
+    with pytest.raises(AssertionError, match=r"has no levels, and no trainer .* partition.refine\(.*, \[4, 8\]\)"):
+        ranks.run(train_by_levels_in_turn, 2, bare, (4, 8), {"features": False}, GRAPHS["plain"])
+
+
 @pytest.mark.parametrize(
     ("model", "graph", "options"),
     [

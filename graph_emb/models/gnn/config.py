@@ -26,6 +26,8 @@ from graph_emb.models.settings import (
 
 InputsName = Literal["table", "basis", "onehot", "position-hash", "position", "hash", "quotient-remainder"]
 LearningRate = Annotated[Number, Field(gt=0, le=1e3), At("train.lr")]
+LEVELS = (8, 64, 512)
+"""Parts by level where nothing says others."""
 
 
 class GNNConfig(ModelSettings):
@@ -75,8 +77,10 @@ class GNNConfig(ModelSettings):
     )
     features: bool = Field(default=True, description="take the data set's features; false: learn all inputs")
     inputs: InputsName = Field(default="table", description="a row a node, or one composed of rows that nodes share")
-    levels: tuple[Count, ...] = Field(
-        default=(8, 64, 512), min_length=1, description="of position inputs: parts of the nested partition, rising"
+    levels: tuple[Count, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="of position inputs: parts by level, rising; null: those of the run's partition, else 8, 64, 512",
     )
     num_hashes: Count = Field(default=2, ge=1, le=64, description="of hash inputs: buckets of a node")
     num_buckets: Count = Field(default=4096, ge=1, le=1 << 31, description="of hash inputs: rows that nodes share")
@@ -112,7 +116,8 @@ class GNNConfig(ModelSettings):
         }
         for name, has_effect in used.items():
             value = getattr(self, name)
-            if not has_effect and value != GNNConfig.model_fields[name].default:
+            earlier = name == "levels" and value == LEVELS  # run folders of earlier versions have this default
+            if not (has_effect or earlier) and value != GNNConfig.model_fields[name].default:
                 raise ValueError(f"{name} = {value!r} has no effect on inputs = {self.inputs!r}; leave it out")
         if self.composed and self.ema_decay:
             raise ValueError(f"ema_decay = {self.ema_decay} averages rows a node; inputs = {self.inputs!r} has none")

@@ -29,7 +29,7 @@ from graph_emb.graph.views import (
     plain_dataset,
     typed_nodes,
 )
-from graph_emb.models.gnn.config import RGCNConfig, SAGEConfig
+from graph_emb.models.gnn.config import LEVELS, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.run import own_parts, parallel
@@ -41,8 +41,8 @@ from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
-from partition.nesting import nested
 from partition.partitioned import PartPolicy
+from partition.relabel import inverse
 
 LINK_METRICS = {
     "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),
@@ -127,6 +127,7 @@ class GNNFamily(Family):
     def load(self) -> GNNData:
         """Graph, task and features; on trainers that read their own parts the kinds that these have."""
         data = self._load_whole() if self._parts is None else self._kinds_of(self._parts)
+        self._take_levels()
         if not self.model.features:
             data = replace(data, features={})
         self._check(data)
@@ -332,7 +333,7 @@ class GNNFamily(Family):
         options: dict[str, Any] = {
             "features": held.features,
             "policies": held.policies,
-            "levels": self._levels(held),
+            "levels": self._levels(held, dataset, ranks),
             "group": None if ranks is None else ranks.group,
             "seed": seed,
             "device": self.config.train.device,
@@ -351,27 +352,46 @@ class GNNFamily(Family):
         assert not isinstance(held.task, TripleTask)
         return train_sage(held.graph, held.task, self.model, **options)
 
-    def _levels(self, held: Held) -> dict[str, np.ndarray] | None:
-        """By node type the parts of its nodes in the order of the graph, for inputs of position."""
+    def _take_levels(self) -> None:
+        """Fill in the numbers of parts of position inputs: those of the run's partition, where it has levels.
+
+        Raises:
+            ConfigError: ``model.levels`` asks for others, or the trainers read a partition without levels.
+        """
+        if not self.model.inputs.startswith("position"):
+            return
+        given, asked = parallel.given_partition(self.config), self.model.levels
+        sizes = () if given is None else given[0].level_sizes
+        if given is not None and sizes and asked not in (None, sizes):
+            raise ConfigError(
+                f"model.levels = {list(asked)}: the partition {given[0].path} has the levels {list(sizes)}; leave it "
+                f"out, or change them: partition.refine({str(given[0].path)!r}, {list(asked)})"
+            )
+        if self._parts is not None and not sizes:
+            raise ConfigError(
+                f"model.inputs = {self.model.inputs!r}: {self._parts.path} has no levels, and no trainer has the whole "
+                f"graph to cut; add them: partition.refine({str(self._parts.path)!r}, {list(asked or LEVELS)})"
+            )
+        self.model = self.model.model_copy(update={"levels": sizes or asked or LEVELS})
+        self.config = self.config.model_copy(update={"model": self.model})
+
+    def _levels(self, held: Held, dataset: GNNData | None, ranks: Trainers | None) -> dict[str, np.ndarray] | None:
+        """By node type the parts of its nodes in the graph's order, for inputs of position. Every rank calls it."""
         if not self.model.inputs.startswith("position"):
             return None
+        levels = {}
         if self._parts is not None:
-            levels = {}
             for ntype, name in zip(self._parts.ntypes, held.policies, strict=True):
                 own = self._parts.levels(ntype)
-                levels[name] = np.empty_like(own)
-                levels[name][self._parts.node_map(ntype)] = own
-            return {name: levels[name] for name in levels if name not in held.features}
-        if not isinstance(held.graph, HeteroGraph):
-            raise ConfigError(
-                f"model.inputs = {self.model.inputs!r} of several trainers takes the levels of a partition: give "
-                "one as the data set, made with --levels"
-            )
-        plain = replace(held.graph, node_data={}, edge_data={})
-        found, _ = nested(plain, self.model.levels, seed=self.config.seed, num_threads=self.config.train.threads)
-        starts = plain.node_offsets
-        names = [name for name in starts if name not in held.features]
-        return {name: found[starts[name] : starts[name] + plain.num_nodes[name]] for name in names}
+                levels[name] = own[inverse(self._parts.node_map(ntype))] if self._parts.has_id_map("node") else own
+        else:
+            if dataset is not None:
+                found = parallel.levels_of_nodes(self.config, dataset.graph, self.model.levels, dataset.typed)
+                parts = np.split(found, np.cumsum(list(dataset.graph.num_nodes.values()))[:-1])
+                levels = dict(zip(dataset.graph.num_nodes, parts, strict=True))
+            if ranks is not None:
+                levels = ranks.group.gather_objects(levels, "the levels of the nodes")[0]
+        return {name: levels[name] for name in levels if name not in held.features}
 
     def judge(self, trained: Trained, dataset: GNNData, *, progress: bool) -> list[Finding]:
         """Scores of the training's evaluations at the epoch that the validation part chose."""
