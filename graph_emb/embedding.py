@@ -21,7 +21,7 @@ from graph_emb.named_store import NamedStore
 from graph_emb.open_tables import Lifetime, next_name, objects_of
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
 from graph_emb.quantized import QuantizedEmbedding
-from graph_emb.table.bags import CaptureBags, checked_bags
+from graph_emb.table.bags import Bags, CaptureBags, checked_bags
 from graph_emb.table.growth import Growth
 from graph_emb.table.initializers import initializer_for
 from graph_emb.table.placement import HOST, as_placement
@@ -234,7 +234,8 @@ class DistEmbedding(PendingGradients):
             [[1.0], [0.0], [6.0]]
         """
         ids = as_ids(ids)
-        check_ids(ids.flatten()[:0] if self._drops else ids, self.num_embeddings, self._name)
+        limit = None if self._spec.growth else self.num_embeddings
+        check_ids(ids.flatten()[:0] if self._drops else ids, limit, self._name)
         _check_dtype(dtype)
         offsets = None if offsets is None else as_ids(offsets)
         bags = checked_bags(self._name, ids, offsets, mode, per_sample_weights, self.dtype)
@@ -242,6 +243,12 @@ class DistEmbedding(PendingGradients):
             outside = (bags.ids < 0) | (bags.ids >= self.num_embeddings)
             bags.ids[outside] = -1
             self.dropped += int(outside.sum())
+        return self._summed(bags, per_sample_weights, device, dtype)
+
+    def _summed(
+        self, bags: Bags, per_sample_weights: Tensor | None, device: torch.device | str, dtype: torch.dtype | None
+    ) -> Tensor:
+        """The sums of ``bag``, (bags, D), recorded where gradients are enabled."""
         traced = torch.is_grad_enabled()
         rows = places = None
         with self._transport.joint(f"pull of table {self._name!r}"):

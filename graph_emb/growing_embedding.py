@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, ModeError
 from graph_emb.embedding import DistEmbedding
-from graph_emb.graph.hash_book import HashPolicy, id_of
+from graph_emb.graph.hash_book import HashPolicy, ids_of
 from graph_emb.graph.partition_book import Ids, as_ids
 from graph_emb.optim.rule import ROW_COUNT, ROW_STEP, RowCounts
+from graph_emb.table.bags import Bags
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Eviction, Growth, Missing, SeenAtLeast
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
@@ -197,7 +199,7 @@ class GrowingEmbedding(DistEmbedding):
         return rows, Slots(self, keys, places, shard.epoch)
 
     def pending(self) -> list[tuple[Tensor, Tensor]]:
-        return [(torch.from_numpy(id_of(keys)), grads) for keys, grads in super().pending()]
+        return [(torch.from_numpy(ids_of(keys.numpy())), grads) for keys, grads in super().pending()]
 
     def row_counts(self) -> RowCounts:
         """As ``DistEmbedding.row_counts``, of this process's rows in the ascending order of their ids."""
@@ -214,24 +216,15 @@ class GrowingEmbedding(DistEmbedding):
     def quantize(self, kind: str = "int8", name: str | None = None) -> Any:
         raise ModeError(f"table {self.name!r} grows: quantize a fixed table made of emb.weight[emb.ids()]")
 
-    def bag(
-        self,
-        ids: Ids,
-        offsets: Ids | None = None,
-        mode: str = "sum",
-        per_sample_weights: Tensor | None = None,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype | None = None,
+    def _summed(
+        self, bags: Bags, per_sample_weights: Tensor | None, device: torch.device | str, dtype: torch.dtype | None
     ) -> Tensor:
-        """As ``DistEmbedding.bag``; each distinct id is pulled once, and summed by torch."""
-        if mode not in ("sum", "mean") or (mode == "mean" and per_sample_weights is not None):
-            raise ConfigError(f"table {self.name!r}: mode={mode!r} must be 'sum', or 'mean' without weights")
-        distinct, places = torch.unique(as_ids(ids), return_inverse=True)
+        """As ``DistEmbedding``'s, by torch, of the distinct ids, each pulled once."""
+        distinct, places = torch.unique(bags.ids, return_inverse=True)
         rows = self(distinct, device, dtype)
-        starts = None if offsets is None else as_ids(offsets).to(rows.device)
-        return torch.nn.functional.embedding_bag(
-            places.to(rows.device), rows, starts, mode=mode, per_sample_weights=per_sample_weights
-        )
+        weights = None if per_sample_weights is None else per_sample_weights.flatten().to(rows.dtype)
+        mode, starts = "mean" if bags.mean else "sum", bags.starts[:-1].to(rows.device)
+        return F.embedding_bag(places.to(rows.device), rows, starts, mode=mode, per_sample_weights=weights)
 
     def __repr__(self) -> str:
         return f"GrowingEmbedding({self.name!r}, max_rows={self.num_embeddings}, {self.embedding_dim})"

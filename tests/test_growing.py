@@ -84,6 +84,35 @@ def test_reading_makes_no_row() -> None:
     assert torch.equal(first, fixed.weight[list(range(len(IDS)))])
 
 
+def test_slots_of_an_id_without_a_row_reach_the_row_that_it_has_got_since() -> None:
+    """``lookup`` told that there is no place; the step made a second row of the id and left the first one behind."""
+    emb = table("growing", 1, torch.float32)
+    opt = ge.SparseSGD([emb], lr=1.0)
+    _, slots = emb.lookup([5, 7])
+    emb.grow([5], torch.tensor([[10.0]]))
+    opt.apply_gradients([(torch.tensor([[1.0], [2.0]]), slots)])
+    assert emb.weight[[5]].tolist() == [[9.0]]
+    assert emb.ids().tolist() == [5, 7]
+
+
+def test_look_ups_that_an_update_recalls_are_those_of_its_ids() -> None:
+    """Two look-ups, one of them never back-propagated, a growth and an eviction lie before the step."""
+    emb = table("growing", 1, torch.float32, eviction=ge.Unused(1, every=100))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    opt.update([1, 2, 3], torch.zeros(3, 1), emb)
+    opt.update([3], torch.zeros(1, 1), emb)
+    opt.update([3], torch.zeros(1, 1), emb)
+    before = emb.weight[[1, 2, 3, 5]]
+    emb(torch.tensor([9, 9, 9]))
+    rows = emb(torch.tensor([2, 1])), emb(torch.tensor([5, 3, 1]))
+    emb.grow([5])
+    assert emb.evict().tolist() == [1, 2]
+    torch.cat(rows).backward(torch.tensor([[1.0], [10.0], [100.0], [1000.0], [10000.0]]))
+    opt.step()
+    assert emb.ids().tolist() == [1, 2, 3, 5]
+    assert (before - emb.weight[[1, 2, 3, 5]]).flatten().tolist() == pytest.approx([10010, 1, 1000, 100])
+
+
 @pytest.mark.parametrize("missing", ["zeros", "error"])
 def test_what_an_id_without_a_row_reads_as_is_a_choice_and_its_row_begins_with_its_first_value(missing: Any) -> None:
     emb = ge.DistEmbedding(ge.growing(10, missing), 2, "growing", INIT)

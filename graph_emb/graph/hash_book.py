@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graph_emb.core.compiled import mix64
+from graph_emb.core.compiled import mix64, njit
 from graph_emb.core.errors import ConfigError, PartitionError
 from graph_emb.graph.partition_book import Part, PartitionBook, RankRanges
 
@@ -24,16 +24,28 @@ _B = np.uint64(pow(0x94D049BB133111EB, -1, 1 << 64))
 
 def key_of(ids: Tensor) -> Tensor:
     """The keys of ids, any shape, int64: ``mix64``, a bijection whose ranges hold equal shares of any ids."""
-    array = np.ascontiguousarray(ids.cpu().numpy())
-    return torch.from_numpy(mix64(array.view(np.uint64)).view(np.int64)).view(ids.shape)
+    return torch.from_numpy(keys_of(np.ascontiguousarray(ids.cpu().numpy()).reshape(-1))).view(ids.shape)
 
 
-def id_of(keys: Tensor) -> np.ndarray:
+@njit(cache=True, nogil=True)
+def keys_of(ids: np.ndarray) -> np.ndarray:
+    """``key_of`` an array, (B,)."""
+    found = np.empty(len(ids), np.int64)
+    for i in range(len(ids)):
+        found[i] = np.int64(mix64(np.uint64(ids[i])))
+    return found
+
+
+@njit(cache=True, nogil=True)
+def ids_of(keys: np.ndarray) -> np.ndarray:
     """The ids of keys, (B,), int64."""
-    x = np.ascontiguousarray(keys.cpu().numpy()).view(np.uint64)
-    x = (x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))) * _B
-    x = (x ^ (x >> np.uint64(27)) ^ (x >> np.uint64(54))) * _A
-    return (x ^ (x >> np.uint64(30)) ^ (x >> np.uint64(60))).view(np.int64)
+    found = np.empty(len(keys), np.int64)
+    for i in range(len(keys)):
+        x = np.uint64(keys[i])
+        x = (x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))) * _B
+        x = (x ^ (x >> np.uint64(27)) ^ (x >> np.uint64(54))) * _A
+        found[i] = np.int64(x ^ (x >> np.uint64(30)) ^ (x >> np.uint64(60)))
+    return found
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,31 @@ Legend: B asked keys, R live rows, D width.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numba import prange
 from torch import Tensor
 
 from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.graph.hash_book import id_of
+from graph_emb.core.threads import SERIAL_ROWS, threads_for
+from graph_emb.graph.hash_book import ids_of, keys_of
 from graph_emb.table.growth import LeastUsed, TotalOf, leaving
 from graph_emb.table.id_map import IdMap, reserved
-from graph_emb.table.initializers import CHUNK_ELEMENTS, fill_rows_at_
+from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
+from graph_emb.table.row_memory import prefetch
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy
 from graph_emb.table.spec import StateSpec, TableSpec
 
 MOST_CANDIDATES = 1 << 26
+MOST_KNOWN = 1 << 20
+"""Keys whose places a shard keeps from their look-up to the update."""
+AHEAD = 12  # rows whose counts are asked for before they are needed
 COUNTS = ("uses", "last")
 """What is counted of each row, and of each id that waits for one: steps that used it, and the last of them."""
 
@@ -60,13 +67,35 @@ class Places(EmbeddingShard):
                 fresh[name].fill_(spec.initial)
         self.hold_state(wanted, fresh)
 
-    def begin(self, rows: Tensor, values: Tensor, start: int) -> None:
-        """Give rows, (R,), ascending, their first values, and their state its own; those from ``start`` on are new."""
-        self.weight.index_copy_(0, rows, values)
+    def begin(self, at: np.ndarray, ids: np.ndarray, values: Tensor | None, start: int) -> None:
+        """Give rows at the places ``at``, (R,), ascending, what they begin with; places from ``start`` on are new.
+
+        Args:
+            ids: Of the rows, (R,).
+            values: (R, D); None: first values.
+        """
+        rows = torch.from_numpy(at)
+        if len(at) and at[-1] - at[0] == len(at) - 1:
+            self._fill(self.weight[int(at[0]) : int(at[-1]) + 1], ids, values)
+        else:
+            made = self.weight.new_empty((len(at), self.spec.dim)) if values is None else values
+            if values is None:
+                self._fill(made, ids, None)
+            self.weight.index_copy_(0, rows, made)
+        self.begin_state(rows, start)
+
+    def _fill(self, weight: Tensor, ids: np.ndarray, values: Tensor | None) -> None:
+        if values is None:
+            fill_rows_at_(self.spec.initializer, weight, ids, ids, None)
+        else:
+            weight.copy_(values)
+
+    def begin_state(self, rows: Tensor, start: int) -> None:
+        """Give rows, (R,), the state that they begin with; that of places from ``start`` on is zeros."""
         for name, tensor in self.state.items():
             spec = self.state_specs[name]
             if spec.kind != "table":
-                used = rows if spec.initial else rows[rows < start]  # fresh memory is zeros
+                used = rows if spec.initial else rows[rows < start]
                 tensor.index_fill_(0, used, spec.initial)
         self.wrote(rows)
 
@@ -96,12 +125,17 @@ class GrowingShard(EmbeddingShard):
         self.spec, self.first_id, self.growth = spec, 0, growth
         what, size = f"table {spec.name!r}", growth.max_rows
         self._ids = np.frombuffer(reserved(8 * size, what), np.int64)[:size]
-        self._last = np.frombuffer(reserved(4 * size, what), np.uint32)[:size]
-        self._count = np.frombuffer(reserved(4 * size, what), np.uint32)[:size]
+        # Of each row its last step, and below that how many steps used it: one word, which threads write as a whole.
+        self._uses = np.frombuffer(reserved(8 * size, what), np.uint64)[:size]
+        halves = self._uses.view(np.uint32).reshape(size, 2)
+        self._count, self._last = (halves[:, k if sys.byteorder == "little" else 1 - k] for k in range(2))
         self._map = IdMap(size, what)
         self._candidates = None if growth.admission is None else IdMap(MOST_CANDIDATES, f"{what}: candidates")
         self._end = 0  # of the places that have been used
         self._free = np.empty(0, np.int64)  # of them those that are empty now, ascending
+        # Keys and places of the look-ups since the last update, and whether rows were made since the first of them.
+        self._known: list[tuple[np.ndarray, np.ndarray]] = []
+        self._made_since = False
         self.places = Places(spec, size, self._ids)
         self.step, self.epoch = 0, 0
         self.evicted: list[np.ndarray] = []
@@ -136,7 +170,9 @@ class GrowingShard(EmbeddingShard):
     @property
     def live(self) -> np.ndarray:
         """Their places, ascending, (R,)."""
-        return np.setdiff1d(np.arange(self._end), self._free, assume_unique=True)
+        there = np.ones(self._end, bool)
+        there[self._free] = False
+        return np.flatnonzero(there)
 
     def ids(self) -> np.ndarray:
         """Their ids, ascending, (R,), int64."""
@@ -144,15 +180,33 @@ class GrowingShard(EmbeddingShard):
 
     def contains(self, rows: Tensor) -> Tensor:
         """Whether each key has a row, (B,) bool."""
-        return torch.from_numpy(self._map.find(id_of(rows)) >= 0)
+        return torch.from_numpy(self._map.find(rows.numpy()) >= 0)
 
     def find(self, rows: Tensor) -> np.ndarray:
-        """The place of each key's row, (B,), -1 where there is none."""
-        return self._map.find(id_of(rows))
+        """The place of each key's row, (B,), -1 where there is none; kept for the update that follows."""
+        keys = rows.numpy()
+        if self._known and np.array_equal(self._known[-1][0], keys):
+            return self._known[-1][1]
+        at = self._map.find(keys)
+        while sum(len(known) for known, _ in self._known) > MOST_KNOWN:
+            del self._known[0]
+        self._known.append((keys.copy(), at))
+        return at
+
+    def _recalled(self, keys: np.ndarray) -> np.ndarray:
+        """``find``, from the look-ups since the last update where they were of the same keys in the same order."""
+        found, start = [], 0
+        for known, at in self._known:
+            if np.array_equal(known, keys[start : start + len(known)]):
+                found.append(at)
+                start += len(known)
+        if start < len(keys):
+            found.append(self._map.find(keys[start:]))
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def check_places(self, rows: Tensor, places: np.ndarray) -> None:
         """Raise a ConfigError unless each place, (B,), is that of the key's row, or -1."""
-        ids = id_of(rows)
+        ids = ids_of(rows.numpy())
         inside = (places >= 0) & (places < self._end)
         wrong = ((places != -1) & ~inside) | (inside & (self._ids[np.where(inside, places, 0)] != ids))
         if wrong.any():
@@ -164,16 +218,13 @@ class GrowingShard(EmbeddingShard):
 
     # Reading
     def read(self, rows: Tensor, decay: float | None = None) -> Tensor:
-        ids = id_of(rows)
-        at = self._map.find(ids)
+        at = self.find(rows)
         absent = np.flatnonzero(at < 0)
         if not len(absent):
             return self.places.read(torch.from_numpy(at), decay)
-        out = self.places.weight.new_empty((len(ids), self.spec.dim))
-        here = np.flatnonzero(at >= 0)
-        out[torch.from_numpy(here)] = self.places.read(torch.from_numpy(at[here]), decay)
-        out[torch.from_numpy(absent)] = self._missing(ids[absent])
-        return out
+        missing = self._missing(ids_of(rows.numpy()[absent]))
+        found = self.places.read(torch.from_numpy(np.maximum(at, 0)), decay)
+        return found.index_copy_(0, torch.from_numpy(absent), missing)
 
     def _missing(self, ids: np.ndarray) -> Tensor:
         """What ids without a row read as, (B, D)."""
@@ -188,13 +239,9 @@ class GrowingShard(EmbeddingShard):
 
     def _first_values(self, ids: np.ndarray) -> Tensor:
         """The first values of ids, (B, D), in any order, repeats allowed."""
-        distinct, place = np.unique(ids, return_inverse=True)
-        values = self.places.weight.new_empty((len(distinct), self.spec.dim))
-        step = max(1, CHUNK_ELEMENTS // self.spec.dim)
-        for start in range(0, len(distinct), step):
-            piece = distinct[start : start + step]
-            fill_rows_at_(self.spec.initializer, values[start : start + step], piece, piece, None)
-        return values if len(distinct) == len(ids) and (distinct == ids).all() else values[torch.from_numpy(place)]
+        values = self.places.weight.new_empty((len(ids), self.spec.dim))
+        fill_rows_at_(self.spec.initializer, values, ids, ids, None)
+        return values
 
     def read_into(self, rows: Tensor, out: Tensor) -> None:
         out.copy_(self.read(rows))
@@ -202,12 +249,14 @@ class GrowingShard(EmbeddingShard):
     def copy_of(
         self, rows: Tensor, others: Tensor | None = None, place: Tensor | None = None, out: Tensor | None = None
     ) -> RowCopy:
-        found, num = self.read(rows), len(rows if place is None else place)
-        made = found.new_empty((num, self.spec.dim)) if out is None else out
-        return RowCopy(found, torch.arange(len(rows)), made, others, place)
+        at, num = self.find(rows), len(rows if place is None else place)
+        made = self.places.weight.new_empty((num, self.spec.dim)) if out is None else out
+        if self.lazy or (at < 0).any():
+            return RowCopy(self.read(rows), torch.arange(len(rows)), made, others, place)
+        return RowCopy(self.places.weight, torch.from_numpy(at), made, others, place)
 
     def state_rows(self, name: str, rows: Tensor) -> Tensor:
-        state, at = self.state[name], torch.from_numpy(self._map.find(id_of(rows)))
+        state, at = self.state[name], torch.from_numpy(self._map.find(rows.numpy()))
         found = state.index_select(0, at.clamp(min=0))
         found[at < 0] = self.state_specs[name].initial
         return found
@@ -225,7 +274,7 @@ class GrowingShard(EmbeddingShard):
 
     def settle(self, rows: Tensor | None = None) -> None:
         if self.lazy:
-            at = self.live if rows is None else self._map.find(id_of(rows))
+            at = self.live if rows is None else self._map.find(rows.numpy())
             self.places.settle(torch.from_numpy(at[at >= 0]))
 
     # Making rows
@@ -241,19 +290,35 @@ class GrowingShard(EmbeddingShard):
         Raises:
             ConfigError: there is no room for the new rows; the step has changed nothing then.
         """
-        ids = id_of(rows)
-        at = self._map.find(ids) if places is None else places
-        if (at < 0).any():
-            fresh = self._admitted(np.unique(ids[at < 0]))
-            if len(fresh):
-                self._make(fresh, self.step + 1)
-                at = self._map.find(ids)
+        keys = rows.numpy()
+        at = self._recalled(keys) if places is None else places.copy()
+        if len(absent := np.flatnonzero(at < 0)) and (self._made_since or places is not None):
+            at[absent] = self._map.find(keys[absent])
+            absent = absent[at[absent] < 0]
+        if len(absent):
+            waiting = keys[absent]
+            self._make(self._admitted(_distinct(ids_of(waiting))), self.step + 1)
+            at[absent] = self._map.find(waiting)
+        self._forget()
         self.step += 1
-        _use(at, self._last, self._count, np.uint32(self.step))
-        if (at >= 0).all():
+        self._use(at)
+        if not len(absent) or (at >= 0).all():
             return self.places, torch.from_numpy(at), grads
         kept = torch.from_numpy(np.flatnonzero(at >= 0))
         return self.places, torch.from_numpy(at)[kept], grads[kept.to(grads.device)]
+
+    def _forget(self) -> None:
+        """Give up the look-ups that an update could recall."""
+        self._known.clear()
+        self._made_since = False
+
+    def _use(self, at: np.ndarray) -> None:
+        """Count the present step for each of the places, (B,), that is none of -1."""
+        if len(at) < SERIAL_ROWS:
+            _use_some(at, self._uses, np.uint64(self.step), 0, len(at))
+            return
+        with threads_for(len(at)) as parts:
+            _use(at, self._uses, np.uint64(self.step), parts)
 
     def _admitted(self, ids: np.ndarray) -> np.ndarray:
         """Those of distinct, ascending ids without a row, (R,), that get one in the coming step, which uses them."""
@@ -261,16 +326,17 @@ class GrowingShard(EmbeddingShard):
         if rule is None or candidates is None:
             return ids
         step = self.step + 1
-        told = candidates.find(ids)  # uses, and the last step above them
+        keys = keys_of(ids)
+        told = candidates.find(keys)  # uses, and the last step above them
         uses, last = told & 0xFFFFFFFF, told >> 32
         uses = np.where((told < 0) | (step - last > rule.candidate_steps), 0, uses) + 1
         enough = uses >= rule.uses
         self._check_room(int(enough.sum()))
         known = told >= 0
-        candidates.remove(ids[known & enough])
+        candidates.remove(keys[known & enough])
         number = step << 32 | uses
-        candidates.set(ids[known & ~enough], number[known & ~enough])
-        candidates.add(ids[~known & ~enough], number[~known & ~enough])
+        candidates.set(keys[known & ~enough], number[known & ~enough])
+        candidates.add(keys[~known & ~enough], number[~known & ~enough])
         return ids[enough]
 
     def check_total(self, num_rows: int) -> None:
@@ -290,29 +356,30 @@ class GrowingShard(EmbeddingShard):
 
     def _make(self, ids: np.ndarray, step: int, values: Tensor | None = None) -> None:
         """Make rows for distinct, ascending ids without one, (R,): the lowest free places first."""
-        num, start = len(ids), self._end
+        num, start, keys = len(ids), self._end, keys_of(ids)
+        if not num:
+            return
         self._check_room(num)
-        self._map.add(ids, at := np.concatenate([self._free[:num], np.arange(start, start + num)])[:num])
+        self._made_since = True
+        self._map.add(keys, at := np.concatenate([self._free[:num], np.arange(start, start + num)])[:num])
         self._free = self._free[num:]
-        self._end = max(start, int(at[-1]) + 1) if num else start
+        self._end = max(start, int(at[-1]) + 1)
         self._ids[at], self._last[at], self._count[at] = ids, step, 0
         if self._candidates is not None:
-            waiting = ids[self._candidates.find(ids) >= 0]
-            self._candidates.remove(waiting)
-        rows = torch.from_numpy(at)
-        self.places.begin(rows, self._first_values(ids) if values is None else values, start)
+            self._candidates.remove(keys[self._candidates.find(keys) >= 0])
+        self.places.begin(at, ids, values, start)
         if self.frozen is not None:
-            self.frozen[rows] = False
+            self.frozen[torch.from_numpy(at)] = False
 
     def grow(self, rows: Tensor) -> None:
         """Make rows for keys that have none, repeats allowed; admitted at once."""
-        ids = np.unique(id_of(rows))
-        self._make(ids[self._map.find(ids) < 0], self.step)
+        keys = rows.numpy()
+        self._make(_distinct(ids_of(keys[self._map.find(keys) < 0])), self.step)
 
     def _made(self, rows: Tensor) -> Tensor:
         """The places of keys, (B,), whose rows are made where there are none."""
         self.grow(rows)
-        return torch.from_numpy(self._map.find(id_of(rows)))
+        return torch.from_numpy(self._map.find(rows.numpy()))
 
     # Writing
     def write(self, rows: Tensor, values: Tensor) -> None:
@@ -339,7 +406,7 @@ class GrowingShard(EmbeddingShard):
 
     def _there(self, rows: Tensor) -> Tensor:
         """The places of those keys that have a row."""
-        at = self._map.find(id_of(rows))
+        at = self._map.find(rows.numpy())
         return torch.from_numpy(at[at >= 0])
 
     def overwrite_state(self, name: str, rows: Tensor, values: Tensor) -> None:
@@ -347,8 +414,7 @@ class GrowingShard(EmbeddingShard):
 
     def allocate_state(self, specs: Iterable[StateSpec]) -> None:
         self.places.allocate_state(specs)
-        at = torch.from_numpy(self.live)
-        self.places.begin(at, self.places.weight[at], 0)
+        self.places.begin_state(torch.from_numpy(self.live), self._end)
 
     def free_state(self) -> None:
         self.places.free_state()
@@ -376,12 +442,15 @@ class GrowingShard(EmbeddingShard):
 
     def candidates(self) -> dict[str, np.ndarray]:
         """The ids that wait for a row, ascending, with their uses and last steps, (N,) int64 each."""
-        ids, told = (np.empty(0, np.int64),) * 2 if self._candidates is None else self._candidates.items()
-        return {"ids": ids, "uses": told & 0xFFFFFFFF, "last": told >> 32}
+        keys, told = (np.empty(0, np.int64),) * 2 if self._candidates is None else self._candidates.items()
+        ids = ids_of(keys)
+        order = np.argsort(ids)
+        return {"ids": ids[order], "uses": (told & 0xFFFFFFFF)[order], "last": (told >> 32)[order]}
 
     def clear(self, step: int) -> None:
         """Give up all rows and candidates; the table has made ``step`` steps."""
-        self._map.remove(self.ids())
+        self._map.remove(keys_of(self.ids()))
+        self._forget()
         if self._candidates is not None:
             self._candidates.remove(self._candidates.items()[0])
         if self.frozen is not None:
@@ -400,7 +469,7 @@ class GrowingShard(EmbeddingShard):
     ) -> None:
         """Make rows of distinct ids without one, (R,), ascending, as a checkpoint has them."""
         self._make(ids, self.step, weight)
-        at = self._map.find(ids)
+        at = self._map.find(keys_of(ids))
         self.places.write_state(torch.from_numpy(at), state)
         self._count[at] = 0 if uses is None else uses
         self._last[at] = self.step if last is None else last
@@ -408,7 +477,7 @@ class GrowingShard(EmbeddingShard):
     def restore_candidates(self, ids: np.ndarray, uses: np.ndarray, last: np.ndarray) -> None:
         """Let distinct ids wait for a row; those of a table that admits every id do not."""
         if self._candidates is not None:
-            self._candidates.add(ids, last << 32 | uses)
+            self._candidates.add(keys_of(ids), last << 32 | uses)
 
     # Eviction
     def norms(self) -> np.ndarray:
@@ -430,8 +499,8 @@ class GrowingShard(EmbeddingShard):
         if isinstance(rule, LeastUsed) and rule.half_life and self.step % rule.half_life == 0:
             self._count[: self._end] >>= 1
         if self._candidates is not None and admission and self.step % admission.candidate_steps == 0:
-            ids, told = self._candidates.items()
-            self._candidates.remove(ids[self.step - (told >> 32) >= admission.candidate_steps])
+            keys, told = self._candidates.items()
+            self._candidates.remove(keys[self.step - (told >> 32) >= admission.candidate_steps])
         if rule is not None and self.step % rule.every == 0:
             self.evict(total_of)
 
@@ -450,7 +519,8 @@ class GrowingShard(EmbeddingShard):
         ids = np.sort(self._ids[gone])
         self.epoch += num > 0
         if len(gone):
-            self._map.remove(ids)
+            self._map.remove(keys_of(ids))
+            self._forget()
             self._free = np.union1d(self._free, gone)
             self.evicted.append(ids)
         return ids
@@ -462,11 +532,29 @@ class GrowingShard(EmbeddingShard):
         return found
 
 
+def _distinct(ids: np.ndarray) -> np.ndarray:
+    """The distinct ones of ids, ascending: for some thousands a sort takes less time than ``np.unique``."""
+    ids = np.sort(ids)
+    return ids[np.concatenate([np.ones(min(len(ids), 1), bool), ids[1:] != ids[:-1]])]
+
+
 @njit(cache=True, nogil=True)
-def _use(at: np.ndarray, last: np.ndarray, count: np.ndarray, step: np.uint32) -> None:
+def _use_some(at: Any, uses: Any, step: Any, low: Any, high: Any) -> None:
     """Count a step for each row that it uses, once; a new row is one that was made for this step."""
-    for i in range(len(at)):
-        row = at[i]
-        if row >= 0 and (last[row] != step or count[row] == 0):
-            last[row] = step
-            count[row] += np.uint32(1)
+    for i in range(low, high + AHEAD):
+        if i < high and at[i] >= 0:
+            prefetch(uses, at[i])
+        k = i - AHEAD
+        if k >= low and at[k] >= 0:
+            word = uses[at[k]]
+            last, count = word >> np.uint64(32), word & np.uint64(0xFFFFFFFF)
+            if last != step or count == 0:
+                # Of two threads that find the old word both write the same new one, and none counts twice.
+                uses[at[k]] = step << np.uint64(32) | (count + np.uint64(1))
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _use(at: np.ndarray, uses: np.ndarray, step: np.uint64, parts: int) -> None:
+    num = len(at)
+    for part in prange(parts):
+        _use_some(at, uses, step, part * num // parts, (part + 1) * num // parts)

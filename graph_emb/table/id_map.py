@@ -1,25 +1,30 @@
-"""The map of a growing table from ids to rows: any int64 id, growth in small pieces, exact deletion.
+"""The map of a growing table from keys to rows: any int64 key, growth in small pieces, exact deletion.
 
-Legend: B asked ids, R distinct ids, S sub-maps.
+Legend: B asked keys, R distinct keys, S sub-maps.
 """
 
 from __future__ import annotations
 
+import bisect
 import mmap
 from typing import Any
 
 import numpy as np
+from numba import prange
 
-from graph_emb.core.compiled import mix64, njit
+from graph_emb.core.compiled import GOLDEN, njit
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.table.row_memory import prefetch_to_read
 
 SUB_MAPS = 256
-FIRST_BITS = 4  # a sub-map begins with 16 places
-AHEAD = 12  # ids whose places are asked for before they are read
+FIRST_PLACES = 16  # of a sub-map
+GROWTH = 1.5  # of a sub-map that is full
+LIMITS = (0.54, 0.80)  # loads at which sub-maps grow: far enough apart that at any time as many are about to
+AHEAD = 16  # keys whose places are asked for before they are read, a power of two
 HUGE = 1 << 21  # bytes of a huge page
 _NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux; Python names it from 3.13 on
-_GONE = -1  # beside a place whose id was removed, until the sub-map is laid out anew
+_GONE = -1  # beside a place whose key was removed, until the sub-map is laid out anew
 
 
 def reserved(num_bytes: int, what: str, *, huge: bool = True) -> mmap.mmap:
@@ -43,13 +48,43 @@ def reserved(num_bytes: int, what: str, *, huge: bool = True) -> mmap.mmap:
     return found
 
 
+class _Blocks:
+    """Pieces of one range [0, size): the first hole that is large enough, so that what is used lies densely."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self._end = size, 0
+        self._holes: list[tuple[int, int]] = []  # [low, high) below the end, ascending, none beside another
+
+    def take(self, num: int) -> int:
+        """The start of a new piece; past ``size`` where there is no room."""
+        for k, (low, high) in enumerate(self._holes):
+            if high - low >= num:
+                self._holes[k : k + 1] = [(low + num, high)] if high - low > num else []
+                return low
+        self._end += num
+        return self._end - num
+
+    def give(self, start: int, num: int) -> None:
+        """Take a piece back."""
+        k, stop = bisect.bisect(self._holes, (start, start)), start + num
+        if k < len(self._holes) and self._holes[k][0] == stop:
+            stop = self._holes.pop(k)[1]
+        if k and self._holes[k - 1][1] == start:
+            start = self._holes.pop(k := k - 1)[0]
+        if stop == self._end:
+            self._end = start
+        else:
+            self._holes.insert(k, (start, stop))
+
+
 class IdMap:
-    """A number for each of a set of ids.
+    """A number for each of a set of keys, which are int64 of any value whose bits are random (``hash_book.key_of``).
 
     Open addressing with linear probing (Knuth, TAOCP 6.4) in 256 sub-maps chosen by the hash: each grows by itself,
-    so that a growth moves a 256th of the ids. Their limits of load run from 0.60 to 0.80, because sub-maps filled
-    evenly would otherwise all grow at nearly the same moment. A place is an id and its number plus one: fresh memory
-    is empty places, and no id is reserved.
+    by a half, so that a growth moves a 256th of the keys and leaves few places empty. Their limits of load
+    differ by as much, because sub-maps filled evenly would otherwise all grow at nearly the same moment. All lie
+    densely in one memory of huge pages. A place is a key and its number plus one: fresh memory is empty places, and no
+    key is reserved.
 
     Args:
         max_ids: The most that it may hold.
@@ -58,146 +93,155 @@ class IdMap:
 
     def __init__(self, max_ids: int, what: str) -> None:
         self.max_ids, self._what = max_ids, what
-        # Hashes spread ids evenly; up to 65,536 ids may even lie in one sub-map.
-        most = 2 * max_ids if max_ids <= 1 << 16 else 8 * max_ids // SUB_MAPS
-        self._room = max(FIRST_BITS, int(most).bit_length())
-        self._memory = reserved(SUB_MAPS * 16 << self._room, f"{what}: map of ids", huge=False)
+        # All blocks that a sub-map ever had are together less than four times its last one.
+        most = 4 * (SUB_MAPS * FIRST_PLACES + int(GROWTH / LIMITS[0] * max_ids) + 4 * SUB_MAPS)
+        self._blocks = _Blocks(most)
+        self._memory = reserved(16 * most, f"{what}: map of ids", huge=16 * most > 8 * HUGE)
         self._slots = np.frombuffer(self._memory, np.int64).reshape(-1, 2)
-        self._bits = np.full(SUB_MAPS, FIRST_BITS, np.int64)
+        self._sizes = np.full(SUB_MAPS, FIRST_PLACES, np.int64)
+        self._starts = np.array([self._blocks.take(FIRST_PLACES) for _ in range(SUB_MAPS)])
         self._used = np.zeros(SUB_MAPS, np.int64)
-        self._limits = np.linspace(0.60, 0.80, SUB_MAPS)
+        self._limits = np.geomspace(*LIMITS, SUB_MAPS)
 
     def __len__(self) -> int:
         return int(self._used.sum())
 
     def num_bytes(self) -> int:
         """Bytes of all places."""
-        return int((16 << self._bits).sum())
+        return int(16 * self._sizes.sum())
 
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """The number of each id, (B,), -1 for one that is not here; repeats allowed."""
-        numbers = np.empty(len(ids), np.int64)
-        _find(self._slots, self._bits, self._room, ids, numbers)
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """The number of each key, (B,), -1 for one that is not here; repeats allowed."""
+        numbers = np.empty(len(keys), np.int64)
+        given = self._slots, self._starts, self._sizes, keys, numbers
+        if len(keys) < SERIAL_ROWS:
+            _visit(*given, 0, len(keys), False)
+        else:
+            with threads_for(len(keys)) as parts:
+                _find(*given, parts)
         return numbers
 
-    def add(self, ids: np.ndarray, numbers: np.ndarray) -> None:
-        """Put distinct ids, (R,), none of them here, with numbers of at least 0.
+    def add(self, keys: np.ndarray, numbers: np.ndarray) -> None:
+        """Put distinct keys, (R,), none of them here, with numbers of at least 0.
 
         Raises:
-            ConfigError: more ids than ``max_ids``, or too many of one hash; nothing has changed then.
+            ConfigError: more keys than ``max_ids``, or too many of one hash; nothing has changed then.
         """
-        if len(self) + len(ids) > self.max_ids:
-            raise ConfigError(f"{self._what}: {len(self) + len(ids)} ids; at most {self.max_ids} fit")
-        wanted = self._used + _count(ids)
-        bits = self._bits.copy()
-        while (short := wanted > self._limits * (1 << bits)).any():
-            bits[short] += 1
-        if (bits > self._room).any():
-            raise ConfigError(
-                f"{self._what}: {int(wanted.max())} ids have one hash of 8 bits; the map has room for "
-                f"{int(0.6 * (1 << self._room))} of them"
-            )
-        for sub in np.flatnonzero(bits > self._bits).tolist():
-            self._relay(sub, int(bits[sub]))
-        _add(self._slots, self._bits, self._room, ids, numbers)
+        if len(self) + len(keys) > self.max_ids:
+            raise ConfigError(f"{self._what}: {len(self) + len(keys)} ids; at most {self.max_ids} fit")
+        wanted, sizes = self._used + _count(keys), self._sizes.copy()
+        while (short := wanted > self._limits * sizes).any():
+            sizes[short] = (sizes[short] * GROWTH).astype(np.int64) // 4 * 4 + 4  # whole cache lines
+        self._lay_out(np.flatnonzero(sizes > self._sizes), sizes)
+        self._put(keys, numbers)
         self._used = wanted
 
-    def set(self, ids: np.ndarray, numbers: np.ndarray) -> None:
-        """Give ids that are here, (R,), distinct, other numbers of at least 0."""
-        _set(self._slots, self._bits, self._room, ids, numbers)
+    def set(self, keys: np.ndarray, numbers: np.ndarray) -> None:
+        """Give keys that are here, (R,), distinct, other numbers of at least 0."""
+        self._put(keys, numbers)
 
-    def remove(self, ids: np.ndarray) -> None:
-        """Take distinct ids, (R,), all of them here, out; the sub-maps that lose some are laid out anew."""
-        _set(self._slots, self._bits, self._room, ids, np.full(len(ids), _GONE - 1, np.int64))
-        lost = _count(ids)
-        for sub in np.flatnonzero(lost).tolist():
-            self._relay(sub, int(self._bits[sub]))
+    def remove(self, keys: np.ndarray) -> None:
+        """Take distinct keys, (R,), all of them here, out; the sub-maps that lose some are laid out anew."""
+        self._put(keys, np.full(len(keys), _GONE - 1))
+        lost = _count(keys)
+        self._lay_out(np.flatnonzero(lost), self._sizes)
         self._used -= lost
 
+    def _put(self, keys: np.ndarray, numbers: np.ndarray) -> None:
+        _visit(self._slots, self._starts, self._sizes, keys, numbers, 0, len(keys), True)
+
     def items(self) -> tuple[np.ndarray, np.ndarray]:
-        """All ids, ascending, and their numbers, (R,) each."""
-        found = [self._slots[sub << self._room :][: 1 << self._bits[sub]] for sub in range(SUB_MAPS)]
-        places = np.concatenate([part[part[:, 1] > 0] for part in found])
-        places = places[np.argsort(places[:, 0])]
+        """All keys, in no order, and their numbers, (R,) each."""
+        blocks = zip(self._starts.tolist(), self._sizes.tolist(), strict=True)
+        places = np.concatenate([self._slots[start : start + size] for start, size in blocks])
+        places = places[places[:, 1] > 0]
         return places[:, 0].copy(), places[:, 1] - 1
 
-    def _relay(self, sub: int, bits: int) -> None:
-        """Lay a sub-map out anew in 2**bits places, without what was removed."""
-        start, size = (sub << self._room) * 16, 16 << bits
-        if bits > self._bits[sub] and size >= HUGE:
-            self._memory.madvise(mmap.MADV_HUGEPAGE, start, size)
-        _relay(self._slots[sub << self._room :], 1 << int(self._bits[sub]), 1 << bits)
-        self._bits[sub] = bits
+    def _lay_out(self, subs: np.ndarray, sizes: np.ndarray) -> None:
+        """Lay sub-maps out anew, without what was removed; those whose size, of (S,), is another one in a new block."""
+        moving = subs[sizes[subs] != self._sizes[subs]].tolist()
+        starts, before = self._starts.copy(), self._starts
+        for sub in moving:
+            starts[sub] = self._blocks.take(int(sizes[sub]))
+        full = bool((starts[subs] + sizes[subs] > self._blocks.size).any())
+        if not full:
+            _relay(self._slots, subs, before, self._sizes, starts, sizes)
+        for sub in moving:
+            old = (starts, sizes) if full else (before, self._sizes)
+            self._blocks.give(int(old[0][sub]), int(old[1][sub]))
+        if full:
+            raise ConfigError(f"{self._what}: {int(sizes[subs].max())} places for ids of one hash of 8 bits do not fit")
+        self._starts, self._sizes = starts, sizes
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _place(bits: Any, room: Any, hashed: Any) -> Any:
-    """The first place of a hash and the mask of its sub-map, whose places begin at a multiple of 2**room."""
-    sub = np.int64(hashed >> np.uint64(56))
-    mask = (np.int64(1) << bits[sub]) - 1
-    return (sub << room), np.int64(hashed & np.uint64(mask)), mask
+def _sub_map(key: Any) -> Any:
+    return np.int64((np.uint64(key) * GOLDEN) >> np.uint64(56))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _home(start: Any, size: Any, key: Any) -> Any:
+    """Where a key lies if no other one is in its way: places ascend with the next 32 bits of the hash."""
+    bits = ((np.uint64(key) * GOLDEN) >> np.uint64(24)) & np.uint64(0xFFFFFFFF)
+    return start + np.int64((bits * np.uint64(size)) >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True)
-def _find(slots: np.ndarray, bits: np.ndarray, room: int, ids: np.ndarray, numbers: np.ndarray) -> None:
-    num = len(ids)
-    for i in range(num + AHEAD):
-        # Ask for the first place of a later id.
-        if i < num:
-            start, place, mask = _place(bits, room, mix64(np.uint64(ids[i])))
-            prefetch_to_read(slots, start + place)
-        # Probe for an earlier one.
+def _visit(slots: Any, starts: Any, sizes: Any, keys: Any, numbers: Any, low: Any, high: Any, put: bool) -> None:
+    """Tell the numbers of the keys [low, high), or put them, into the key's place or the first empty one."""
+    homes = np.empty(AHEAD, np.int64)
+    for i in range(low, high + AHEAD):
         k = i - AHEAD
-        if k >= 0:
-            start, place, mask = _place(bits, room, mix64(np.uint64(ids[k])))
-            while slots[start + place, 1] != 0 and slots[start + place, 0] != ids[k]:
-                place = (place + 1) & mask
-            numbers[k] = slots[start + place, 1] - 1
+        if k >= low:
+            key, place = keys[k], homes[k & (AHEAD - 1)]
+            while slots[place, 1] != 0 and slots[place, 0] != key:
+                place += 1
+                sub = _sub_map(key)
+                if place == starts[sub] + sizes[sub]:
+                    place = starts[sub]
+            if put:
+                slots[place, 0] = key
+                slots[place, 1] = numbers[k] + 1
+            else:
+                numbers[k] = slots[place, 1] - 1
+        if i < high:
+            sub = _sub_map(keys[i])
+            homes[i & (AHEAD - 1)] = home = _home(starts[sub], sizes[sub], keys[i])
+            prefetch_to_read(slots, home)
+
+
+@njit(parallel=True, cache=True, nogil=True)
+def _find(slots: Any, starts: Any, sizes: Any, keys: np.ndarray, numbers: np.ndarray, parts: int) -> None:
+    num = len(keys)
+    for part in prange(parts):
+        _visit(slots, starts, sizes, keys, numbers, part * num // parts, (part + 1) * num // parts, False)
 
 
 @njit(cache=True, nogil=True)
-def _count(ids: np.ndarray) -> np.ndarray:
-    """How many ids each sub-map has, (S,)."""
+def _count(keys: np.ndarray) -> np.ndarray:
+    """How many keys each sub-map has, (S,)."""
     found = np.zeros(SUB_MAPS, np.int64)
-    for i in range(len(ids)):
-        found[np.int64(mix64(np.uint64(ids[i])) >> np.uint64(56))] += 1
+    for i in range(len(keys)):
+        found[_sub_map(keys[i])] += 1
     return found
 
 
 @njit(cache=True, nogil=True)
-def _add(slots: np.ndarray, bits: np.ndarray, room: int, ids: np.ndarray, numbers: np.ndarray) -> None:
-    num = len(ids)
-    for i in range(num + AHEAD):
-        if i < num:
-            start, place, mask = _place(bits, room, mix64(np.uint64(ids[i])))
-            prefetch_to_read(slots, start + place)
-        k = i - AHEAD
-        if k >= 0:
-            start, place, mask = _place(bits, room, mix64(np.uint64(ids[k])))
-            while slots[start + place, 1] != 0:
-                place = (place + 1) & mask
-            slots[start + place, 0] = ids[k]
-            slots[start + place, 1] = numbers[k] + 1
-
-
-@njit(cache=True, nogil=True)
-def _set(slots: np.ndarray, bits: np.ndarray, room: int, ids: np.ndarray, numbers: np.ndarray) -> None:
-    for i in range(len(ids)):
-        start, place, mask = _place(bits, room, mix64(np.uint64(ids[i])))
-        while slots[start + place, 0] != ids[i] or slots[start + place, 1] == 0:
-            place = (place + 1) & mask
-        slots[start + place, 1] = numbers[i] + 1
-
-
-@njit(cache=True, nogil=True)
-def _relay(slots: np.ndarray, before: int, after: int) -> None:
-    """Put the ids of the first ``before`` places into the first ``after`` ones, of which the new ones are empty."""
-    kept = slots[:before].copy()
-    slots[:before] = 0
-    mask = after - 1
-    for i in range(before):
-        if kept[i, 1] > 0:
-            place = np.int64(mix64(np.uint64(kept[i, 0])) & np.uint64(mask))
+def _relay(slots: Any, subs: Any, old_starts: Any, old_sizes: Any, starts: Any, sizes: Any) -> None:
+    """Put what sub-maps hold into their new blocks, which may be the old ones; both are met in the order of hashes."""
+    for sub in subs:
+        old = slots[old_starts[sub] : old_starts[sub] + old_sizes[sub]]
+        # Without a branch, of which half would be guessed wrongly: an empty place is overwritten by the next one.
+        kept, num = np.empty((len(old) + 1, 2), np.int64), 0
+        for i in range(len(old)):
+            kept[num, 0], kept[num, 1] = old[i, 0], old[i, 1]
+            num += old[i, 1] > 0
+        old[:] = 0
+        start, size = starts[sub], sizes[sub]
+        for i in range(num):
+            place = _home(start, size, kept[i, 0])
             while slots[place, 1] != 0:
-                place = (place + 1) & mask
-            slots[place] = kept[i]
+                place += 1
+                if place == start + size:
+                    place = start
+            slots[place, 0], slots[place, 1] = kept[i, 0], kept[i, 1]
