@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from graph_emb.config import (
     DatasetSection,
     EvaluateSection,
+    RunConfig,
     config_from,
     parse_override,
     read_config_file,
@@ -19,7 +21,7 @@ from graph_emb.config import (
 )
 from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
 from graph_emb.core.storage import replace_json
-from graph_emb.core.terminal import listed
+from graph_emb.core.terminal import listed, say
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings, places_of
 from graph_emb.graph import Graph, read_labels
@@ -28,6 +30,7 @@ from graph_emb.graph.views import PlainDataset, knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
 from graph_emb.run.evaluation import Finding, judge_classes, judge_links, judge_split
 from graph_emb.run.families.kge import ENTITY, RELATION, entity_ids, judge_triples, relation_ids
+from graph_emb.run.family import family_of
 from graph_emb.run.inputs import (
     edge_policy,
     lacks_explained,
@@ -35,8 +38,11 @@ from graph_emb.run.inputs import (
     read_plain_dataset,
     with_held_out_triples,
 )
-from graph_emb.run.run_folder import CONFIG, is_run, table_names
+from graph_emb.run.run_folder import CONFIG, is_run, read_run, table_names
+from graph_emb.run.scores import scores_of
 
+SAME = 1e-6
+"""Scores that differ by less are the same."""
 TENTHS = tuple(tenth / 10 for tenth in range(1, 10))
 
 
@@ -57,6 +63,50 @@ def run(args: argparse.Namespace) -> int:
         replace_json(args.json, {"embeddings": str(args.embeddings), **content})
     print("\n\n".join(map(str, [found] if isinstance(found, Finding) else found)))
     return 0
+
+
+def run_again(args: argparse.Namespace) -> int:
+    """Judge a run anew by its own data, seed and sections, or by ``evaluate`` fields given here; --json writes it."""
+    place = Path(args.run).expanduser()
+    config, metrics, tables = read_run(place)
+    if config.dataset.digest is not None:
+        raise LackingError(
+            f"{place}: its graph {config.dataset.name} was in memory and is not saved; judge its rows in Python"
+        )
+    layers = [parse_override(text, config.model.name) for text in args.overrides]
+    for text, layer in zip(args.overrides, layers, strict=True):
+        if set(layer) != {"evaluate"}:
+            raise ConfigError(f"{text!r} has no effect on a finished run; give fields of evaluate, such as scorer=dot")
+    _check_held_out(place, config)
+    sections = {name: section for name, section in config.sections().items() if name != "parallel"}
+    given = {"dataset": {"root": args.root}, "train": {"threads": args.threads}}
+    flags = {name: fields for name, fields in given.items() if None not in fields.values()}
+    family = family_of(config_from(sections, {"evaluate": {"enabled": True}}, flags, *layers))
+    with lacks_explained(family.config.dataset):
+        data = family.load()
+    order = family.ids(data)
+    rows = {name: Embeddings(align(tables[name], ids), ids) for name, ids in order.items()}
+    findings = family.judge_rows(rows, data, progress=not args.quiet)
+    if not findings:
+        raise LackingError(f"data set {family.config.dataset.name} has nothing that rows are judged by")
+    found = {finding.name: finding.scores.as_dict() for finding in findings}
+    if args.json is not None:
+        replace_json(args.json, {"run": str(place), "evaluation": found})
+    print("\n\n".join(map(str, findings)))
+    say(args, f"\n{_compared(metrics.get('evaluation', {}), found)}")
+    return 0
+
+
+def _compared(saved: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """How new evaluations are beside those of metrics.json."""
+    common = {task: values for task, values in saved.items() if task in found}
+    if not common and set(saved) - {"error"}:
+        return "these are scores of the rows alone; those in metrics.json are of a network, which is not kept with them"
+    before, now = scores_of(common), scores_of(found)
+    moved = [f"{name} {value:.4f}" for name, value in before.items() if abs(value - now.get(name, value)) > SAME]
+    if not before:
+        return "metrics.json has no scores"
+    return f"metrics.json has other values: {', '.join(moved)}" if moved else "metrics.json has the same values"
 
 
 def neighbors(args: argparse.Namespace) -> int:
@@ -181,13 +231,18 @@ def _dataset(args: argparse.Namespace) -> tuple[DatasetSection, int, dict[str, A
     if not is_run(args.embeddings):
         raise ConfigError(f"{args.embeddings} is no run folder, so --dataset must say what to judge it by")
     config = config_from(read_config_file(Path(args.embeddings) / CONFIG))
-    if config.dataset.hold_out and "symmetrize" not in config.model.model_fields_set:
-        raise ConfigError(
-            f"{args.embeddings}: its {CONFIG} is of an earlier version and lacks model.symmetrize, on which the "
-            "held-out edges depend; add `symmetrize: true` if the graph was undirected, else `symmetrize: false`"
-        )
+    _check_held_out(args.embeddings, config)
     section = config.dataset if args.root is None else config.dataset.model_copy(update={"root": args.root})
     return section, config.seed, edge_policy(config.model)
+
+
+def _check_held_out(run: str | Path, config: RunConfig) -> None:
+    """Refuse a run whose held-out edges cannot be drawn again."""
+    if config.dataset.hold_out and "symmetrize" not in config.model.model_fields_set:
+        raise ConfigError(
+            f"{run}: its {CONFIG} is of an earlier version and lacks model.symmetrize, on which the "
+            "held-out edges depend; add `symmetrize: true` if the graph was undirected, else `symmetrize: false`"
+        )
 
 
 def _named(args: argparse.Namespace) -> DatasetSection:

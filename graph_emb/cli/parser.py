@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import Any
 
@@ -52,11 +53,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
         ConfigError: a subcommand, flag or value is unknown or missing.
     """
     parser, leaves = build_parser()
+    judged = next((word for word in argv[1:] if not word.startswith("-")), None) if argv[:1] == ["eval"] else None
+    if judged is not None and f"eval {judged}" not in leaves and (os.sep in judged or os.path.exists(judged)):
+        argv = ["eval", "run", *argv[1:]]
     _refuse_unknown_flags(argv, leaves)
     if argv[:1] == ["train"] and {"-h", "--help"} & set(argv):
         leaves["train"].epilog = _epilog_of(argv[1:])
     args, rest = parser.parse_known_args(argv)
-    overrides = [word for word in rest if "=" in word and args.command in TRAINS]
+    overrides = [word for word in rest if "=" in word and args.command in (*TRAINS, "eval run")]
     unexpected = [word for word in rest if word not in overrides]
     if unexpected:
         hint = "; key=value belongs to graph-emb train" if "=" in unexpected[0] else ""
@@ -117,6 +121,8 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     _tune(leaf(commands, "tune", "search for settings by validation", "tune", usage=search_usage, epilog=SEARCHED))
     judge = commands.add_parser("eval", help="judge embeddings", description="Judge embeddings.")
     kinds = judge.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
+    run_usage = "graph-emb eval RUN [options] [evaluate.KEY=VALUE ...]"
+    _eval_run(leaf(kinds, "run", "judge a run again, as after its training", "eval run", usage=run_usage))
     _node_class(leaf(kinds, "node-class", "node classification from frozen embeddings", "eval node-class"))
     _link(leaf(kinds, "link", "link prediction by the dot product of two embeddings", "eval link"))
     _neighbors(leaf(commands, "neighbors", "print the nearest rows of some nodes", "neighbors"))
@@ -269,6 +275,13 @@ def _launch(parser: Parser) -> None:
 def _judged(parser: Parser) -> None:
     parser.add_argument("--embeddings", metavar="DIR", required=True, help=EMBEDDINGS)
     parser.add_argument("--json", metavar="FILE", help="write the table's numbers there as well")
+
+
+def _eval_run(parser: Parser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder, of any model")
+    parser.add_argument("--root", metavar="DIR", help=ROOT)
+    parser.add_argument("--threads", metavar="N", type=int, help="default: those of the run")
+    parser.add_argument("--json", metavar="FILE", help="write the evaluations there as well")
 
 
 def _node_class(parser: Parser) -> None:

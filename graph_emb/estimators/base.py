@@ -130,6 +130,35 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
         near = NearestNeighbors(found.weights, found.node_ids).nearest_rows(own, k)
         return list(zip(near.ids[0].tolist(), near.scores[0].tolist(), strict=True))
 
+    def most_similar(
+        self, positive: Any, negative: Any = (), k: int = 10, table: str | None = None
+    ) -> list[tuple[Any, float]]:
+        """The k nodes of highest cosine with the mean direction of some nodes, less that of others.
+
+        Args:
+            positive, negative: Ids of nodes, or one id; they are not among the answers.
+        Returns:
+            Nodes and cosines, highest first.
+        Raises:
+            DataError: a node that the graph did not have.
+            ConfigError: no positive node, or k outside [1, N - number of nodes given].
+        """
+        found, sides = self._main(table), [as_names(_listed(side)) for side in (positive, negative)]
+        if not len(sides[0]):
+            raise ConfigError("most_similar needs a positive node; give its id")
+        units = []
+        for side in (side for side in sides if len(side)):
+            rows = align(found, side)
+            units.append((rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)).sum(axis=0))
+        given = {str(id) for side in sides for id in side.tolist()}
+        most = len(found.node_ids) - len(given)
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
+            raise ConfigError(f"k={k} nodes besides the {len(given)} given: give one in [1, {most}]")
+        asked = units[0] if len(units) == 1 else units[0] - units[1]
+        near = NearestNeighbors(found.weights, found.node_ids).search(asked[None], k + len(given))
+        pairs = zip(near.ids[0].tolist(), near.scores[0].tolist(), strict=True)
+        return [pair for pair in pairs if str(pair[0]) not in given][:k]
+
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write a run folder, which ``load``, ``ge.load_run`` and the commands of ``graph-emb`` read.
 
@@ -230,6 +259,11 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
         if reset:
             self.__dict__.pop("n_features_in_", None)
         return graph
+
+
+def _listed(ids: Any) -> Any:
+    """Ids, or one id as a list of it; a tuple is a node, as of networkx's grids, only within a list."""
+    return ids if isinstance(ids, list | tuple | np.ndarray | set) else [ids]
 
 
 def is_matrix(source: Any) -> bool:

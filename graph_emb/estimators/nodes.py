@@ -7,11 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError, ShapeError
 from graph_emb.estimators.base import GraphEstimator, as_names, is_graph
-from graph_emb.evaluate.link_prediction import evaluate_link
+from graph_emb.evaluate.link_prediction import CentredDot, evaluate_link, score_pairs
 from graph_emb.formats.embedding_files import places_of
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import read_graph
@@ -40,6 +41,20 @@ class PairEstimator(GraphEstimator):
         if {*np.unique(truth).tolist()} != {0, 1}:
             raise DataError("y must hold 1 (an edge) and 0 (none), both at least once")
         return self._auc(pairs[truth == 1], pairs[truth == 0])
+
+    def predict_links(self, pairs: Any) -> NDArray[np.float32]:
+        """Scores of pairs of nodes, shape (E,), higher for a likelier edge: dot products of rows less their mean.
+
+        They order pairs and are no probabilities.
+
+        Args:
+            pairs: Of ids of the main table, shape (E, 2), or a data frame of two columns.
+        Raises:
+            ShapeError: no such pairs.
+            DataError: a node that the graph did not have.
+        """
+        rows, places = torch.from_numpy(self._main().weights), torch.from_numpy(self._places(pairs))
+        return score_pairs(rows, places, CentredDot().fit(rows, {})).numpy()
 
     def _places(self, X: Any) -> NDArray[np.int64]:
         """Pairs of ids as row numbers, shape (E, 2)."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig
 from graph_emb.core.imports import resolve
@@ -105,6 +107,18 @@ class Family(ABC):
     @abstractmethod
     def judge(self, trained: Trained, dataset: Any, *, progress: bool) -> list[Finding]:
         """Evaluate as far as the data allows; called on the first rank after the rows were saved."""
+
+    @abstractmethod
+    def ids(self, dataset: Any) -> dict[str, NDArray[Any]]:
+        """By table the original ids (N,) in the order in which ``judge`` has its rows."""
+
+    def judge_rows(self, tables: dict[str, Embeddings], dataset: Any, *, progress: bool) -> list[Finding]:
+        """Evaluate saved rows as ``judge`` does, without what else a training made.
+
+        Args:
+            tables: Rows in the order of ``ids``.
+        """
+        return self.judge(Trained(tables, False), dataset, progress=progress)
 
 
 FAMILIES = {

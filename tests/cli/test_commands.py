@@ -129,6 +129,60 @@ def test_eval_of_a_run_takes_the_data_that_it_held_out(cli: Cli, cliques: Clique
     assert found["ratios"] == metrics["evaluation"]["node_classification"]["ratios"]
 
 
+def test_eval_judges_a_run_of_walks_again(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    train(cli, cliques, "seed=5")
+    saved = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["evaluation"]
+    done = cli("eval", "run", "--json", "again.json")  # a folder that is called as the task: read as RUN is missing
+    refused(done, "RUN")
+    done = cli("eval", "./run", "--json", "again.json")
+    assert done.code == 0
+    assert "metrics.json has the same values" in done.err
+    found = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))["evaluation"]
+    assert found["link_prediction"]["parts"] == saved["link_prediction"]["parts"]
+    assert found["node_classification"]["ratios"] == saved["node_classification"]["ratios"]
+    done = cli("eval", "./run", "scorer=dot", "evaluate.ratios=[0.5]")
+    assert "score: dot product\n" in done.out
+    assert "90%" not in done.out
+    refused(cli("eval", "./run", "dim=4"), "finished run")
+
+
+def test_eval_judges_a_run_that_was_not_judged(cli: Cli, cliques: CliqueFiles) -> None:
+    train(cli, cliques, "--no-eval")
+    done = cli("eval", "./run")
+    assert "micro-F1" in done.out
+    assert "metrics.json has no scores" in done.err
+
+
+def test_eval_ranks_the_triples_of_a_run_again(cli: Cli, tmp_path: Path) -> None:
+    facts = [(f"e{a}", f"r{(a + b) % 2}", f"e{b}") for a in range(9) for b in range(9) if a != b and (a * b) % 4 != 1]
+    (tmp_path / "kg").mkdir()
+    parts = {"train": [f for n, f in enumerate(facts) if n % 7], "valid": facts[::14], "test": facts[7::14]}
+    for part, own in parts.items():
+        (tmp_path / "kg" / f"{part}.txt").write_text("".join("\t".join(fact) + "\n" for fact in own), encoding="utf-8")
+    tiny = ("dim=8", "epochs=2", "batch_size=16", "chunk_size=8", "num_negatives=4", "threads=1")
+    data = ("--dataset", "kg")
+    for model, words in (("transe", tiny), ("rgcn", ("hidden_dim=8", "epochs=5", "eval_every=5", "threads=1"))):
+        done = cli("train", model, *data, "--out", model, *words)
+        assert done.code == 0, done.err
+        done = cli("eval", model)
+        assert "ranks of the test triples" in done.out
+        assert "the same values" in done.err
+
+
+def test_eval_of_a_network_judges_its_rows_and_says_so(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    graph, labels = cliques
+    nodes = [line.split(",") for line in labels.read_text(encoding="utf-8").split()]
+    parts = ("train", "train", "valid", "test")
+    (tmp_path / "split.csv").write_text("".join(f"{n},{parts[i % 4]}\n" for i, (n, _) in enumerate(nodes)))
+    data = ("--dataset", graph, "--labels", labels, "--split", "split.csv")
+    done = cli("train", "sage", *data, "--out", "net", "epochs=5", "eval_every=5", "dim=8", "hidden_dim=8")
+    assert done.code == 0, done.err
+    done = cli("eval", "net")
+    assert done.code == 0, done.err
+    assert "accuracy" in done.out
+    assert "scores of the rows alone" in done.err
+
+
 def test_a_run_without_symmetrize_does_not_draw_other_edges_in_silence(
     cli: Cli, cliques: CliqueFiles, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ def test_a_negative_value_is_a_value() -> None:
     ("line", "message"),
     [
         ("trian", r"unknown command 'trian'; known: .*did you mean 'train'"),
-        ("eval lnk", r"unknown task 'lnk'; known: link, node-class \(did you mean 'link'\?\)"),
+        ("eval lnk", r"unknown task 'lnk'; known: link, node-class, run \(did you mean 'link'\?\)"),
         ("eval", r"arguments are required: TASK"),
         ("train deepwalk --dataste x", r"unknown flag '--dataste' \(did you mean --dataset\?\)"),
         ("eval link --dataste=x", r"unknown flag '--dataste' \(did you mean --dataset\?\)"),

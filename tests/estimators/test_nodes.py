@@ -209,3 +209,31 @@ def test_metapath2vec_has_a_table_for_each_type(tmp_path: Path) -> None:
         model.transform(graph)
     loaded = ge.load_run(model.save(tmp_path / "paths"))
     np.testing.assert_array_equal(loaded.transform([1], table="paper"), model.transform([1], table="paper"))
+
+
+def test_links_are_scored_by_the_product_less_the_mean(tmp_path: Path) -> None:
+    model = ge.DeepWalk(**QUICK).fit(nx.les_miserables_graph())
+    pairs = [("Valjean", "Javert"), ("Valjean", "Napoleon")]
+    rows = model.embedding_ - model.embedding_.mean(axis=0)
+    row = {name: rows[place] for place, name in enumerate(model.ids_.tolist())}
+    loaded = ge.load_run(model.save(tmp_path / "run"))
+    expected = [row[left] @ row[right] for left, right in pairs]
+    np.testing.assert_allclose(loaded.predict_links(pairs), expected, rtol=1e-5)
+    with pytest.raises(DataError, match="Frodo"):
+        model.predict_links([("Valjean", "Frodo")])
+
+
+def test_most_similar_adds_and_subtracts_directions() -> None:
+    model = ge.DeepWalk(**QUICK).fit(nx.les_miserables_graph())
+    units = model.embedding_ / np.linalg.norm(model.embedding_, axis=1, keepdims=True)
+    names = model.ids_.tolist()
+    asked = units[names.index("Valjean")] + units[names.index("Cosette")] - units[names.index("Javert")]
+    cosines = units @ asked / np.linalg.norm(asked)
+    order = [names[place] for place in np.argsort(-cosines) if names[place] not in ("Valjean", "Cosette", "Javert")]
+    found = model.most_similar(["Valjean", "Cosette"], "Javert", k=5)
+    assert [name for name, _ in found] == order[:5]
+    assert found[0][1] == pytest.approx(cosines[names.index(order[0])], rel=1e-4)
+    assert model.most_similar("Valjean", k=3)[0][0] == model.nearest("Valjean", k=3)[0][0]
+    for wrong, told in (({"positive": []}, "positive"), ({"positive": "Valjean", "k": 77}, r"k=77 .*\[1, 76\]")):
+        with pytest.raises(ConfigError, match=told):
+            model.most_similar(**wrong)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import graph_emb as ge
-from graph_emb.core.errors import DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, ShapeError
 
 QUICK: dict[str, Any] = {"dim": 8, "epochs": 2, "batch_size": 4, "chunk_size": 4, "num_negatives": 4, "threads": 1}
 TRIPLES = [("ann", "likes", "bob"), ("bob", "likes", "cat"), ("cat", "knows", "ann"), ("bob", "knows", "ann")]
@@ -68,3 +68,33 @@ def test_triples_at_fault_are_refused() -> None:
         model.score([("ann", "likes")])
     with pytest.raises(DataError, match="has no relations; models of triples need them"):
         ge.TransE(**QUICK).fit(pd.DataFrame({"source": [0, 1], "target": [1, 2]}))
+
+
+def test_triples_are_scored_and_completed_by_the_models_function() -> None:
+    model = ge.DistMult(**QUICK).fit(np.array(TRIPLES))
+    entity, relation = (dict(zip(t.node_ids.tolist(), t.weights, strict=True)) for t in model.tables_.values())
+    expected = {h: float((entity[h] * relation["likes"] * entity["cat"]).sum()) for h in entity}
+    np.testing.assert_allclose(
+        model.predict_triples([("ann", "likes", "cat"), ("bob", "likes", "cat")]),
+        [expected["ann"], expected["bob"]],
+        rtol=1e-5,
+    )
+    order = sorted(expected, key=lambda name: -expected[name])
+    found = model.complete(relation="likes", tail="cat", k=2)
+    assert [name for name, _ in found] == order[:2]
+    assert found[0][1] == pytest.approx(expected[order[0]], rel=1e-5)
+    assert len(model.complete("ann", "likes", k=3)) == 3
+
+
+def test_the_missing_place_is_head_or_tail_of_a_model_that_tells_them_apart() -> None:
+    model = ge.TransE(**QUICK).fit(np.array(TRIPLES))
+    heads = dict(model.complete(relation="likes", tail="bob", k=3))
+    tails = dict(model.complete("bob", "likes", k=3))
+    names = list(heads)
+    np.testing.assert_allclose([heads[n] for n in names], model.predict_triples([(n, "likes", "bob") for n in names]))
+    np.testing.assert_allclose([tails[n] for n in names], model.predict_triples([("bob", "likes", n) for n in names]))
+    assert heads != tails
+    with pytest.raises(ConfigError, match="one of head and tail"):
+        model.complete(relation="likes")
+    with pytest.raises(ConfigError, match="k=4 of 3"):
+        model.complete("ann", "likes", k=4)

@@ -12,15 +12,18 @@ import torch
 from torch import nn
 
 from graph_emb.checkpoint.export import save_ids
-from graph_emb.core.errors import ConfigError
+from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates
 from graph_emb.formats.embedding_files import Embeddings, all_rows
+from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import Dataset
+from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import (
+    PlainDataset,
     classes_of,
     is_plain,
     knowledge_graph,
@@ -33,8 +36,17 @@ from graph_emb.models.gnn.config import LEVELS, RGCNConfig, SAGEConfig
 from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.run import own_parts, parallel
-from graph_emb.run.evaluation import Finding, SeedsResult, each_seed
-from graph_emb.run.families.kge import JUDGED, described, judge_triples, tables_of
+from graph_emb.run.evaluation import Finding, SeedsResult, each_seed, judge_classes, judge_links, judge_split
+from graph_emb.run.families.kge import (
+    ENTITY,
+    JUDGED,
+    RELATION,
+    described,
+    entity_ids,
+    judge_triples,
+    relation_ids,
+    tables_of,
+)
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import own_partition, read_own, with_files, with_held_out, with_held_out_triples
 from graph_emb.run.machine import check_memory
@@ -403,6 +415,47 @@ class GNNFamily(Family):
         chosen = "at the best validation value" if self._has_valid else "after the last epoch"
         return [Finding("graph_network", f"{kind}, {chosen}", trained.model), *findings]
 
+    def ids(self, dataset: GNNData) -> dict[str, np.ndarray]:
+        """Of entities and relations, or of each type that has rows."""
+        if isinstance(dataset.task, TripleTask):
+            return {ENTITY: entity_ids(dataset.task.triples), RELATION: relation_ids(dataset.task.triples)}
+        found = {}
+        for ntype, count in dataset.graph.num_nodes.items():
+            if ntype not in dataset.features:
+                ids = dataset.ids(ntype)
+                found[_table_name(ntype)] = np.arange(count) if ids is None else ids
+        return found
+
+    def judge_rows(self, tables: dict[str, Embeddings], dataset: GNNData, *, progress: bool) -> list[Finding]:
+        """Triples by their decoder; classes and links as those of a walk model: the network is not kept with its rows.
+
+        Raises:
+            LackingError: the nodes that have classes have features in the place of rows.
+        """
+        task, section, seed = dataset.task, self.config.evaluate, self.config.seed
+        if isinstance(task, TripleTask):
+            return judge_triples(tables, task.triples, self.model.decoder_settings, self.model, seed)
+        assert isinstance(task, NodeTask | LinkTask)  # a process alone reads the data whole
+        name = _table_name(task.ntype if isinstance(task, NodeTask) else NODE_TYPE)
+        if name not in tables:
+            raise LackingError(
+                f"nodes of type {name!r} have features and so no rows to be judged; what their network scored is in "
+                "metrics.json, which graph-emb info prints"
+            )
+        weights, threads = tables[name].weights, self.config.train.threads
+        nothing = np.empty((0, 2), np.int64)
+        plain = Graph.from_edges(nothing[:, 0], nothing[:, 1], len(weights))
+        if isinstance(task, LinkTask):
+            split = {part: dict(arrays) for part, arrays in task.split.items()}
+            return [judge_links(weights, PlainDataset(dataset.name, plain, link_split=split), section)]
+        classes = np.asarray(task.labels)
+        if task.is_single:
+            labels = Labels.from_single(classes)
+            return [judge_split(weights, labels, dict(task.split), threads=threads, progress=progress)]
+        labels = Labels.from_lists([np.flatnonzero(row == 1).tolist() for row in classes])
+        data = PlainDataset(dataset.name, plain, labels)
+        return [judge_classes(weights, data, section, seed, threads=threads, progress=progress)]
+
 
 def _tables(dataset: GNNData | None, result: GNNResult) -> dict[str, Embeddings]:
     """All rows of all tables on the rank that has the data; every rank calls it. Of triples those that rank them."""
@@ -418,8 +471,12 @@ def _tables(dataset: GNNData | None, result: GNNResult) -> dict[str, Embeddings]
             rows = rows[torch.from_numpy(table.original_ids.find(np.arange(table.num_embeddings)))]
             ids = dataset.ids(ntype)
             ids = np.arange(table.num_embeddings) if ids is None else ids
-            found["node" if ntype == NODE_TYPE else ntype] = Embeddings(rows.numpy(), ids)
+            found[_table_name(ntype)] = Embeddings(rows.numpy(), ids)
     return found
+
+
+def _table_name(ntype: str) -> str:
+    return "node" if ntype == NODE_TYPE else ntype
 
 
 def _floats(rows: Any) -> np.ndarray:

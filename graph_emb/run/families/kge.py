@@ -162,6 +162,10 @@ class KGEFamily(Family):
         """Ranks of the held-out parts, by the data set's own rule."""
         return judge_triples(trained.tables, dataset, self.model, self.model, self.config.seed, self._known)
 
+    def ids(self, dataset: KnowledgeGraph) -> dict[str, np.ndarray]:
+        """Of both tables."""
+        return {ENTITY: entity_ids(dataset), RELATION: relation_ids(dataset)}
+
     def _metrics(self, result: KGEResult) -> dict[str, Any]:
         last = result.history[-1] if result.history else None
         validated = [line.valid_mrr for line in result.history if line.valid_mrr is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError
 from graph_emb.core.threads import torch_threads
@@ -119,6 +120,12 @@ class MetapathFamily(Family):
                 nearest = nearest_nodes(table.weights, dataset.names[ntype], asked)
                 found.append(Finding(f"nearest_{ntype}", f"nearest of {ntype}, cosine", nearest))
         return found
+
+    def ids(self, dataset: Dataset) -> dict[str, NDArray[Any]]:
+        """Of each type on the path."""
+        graph = dataset.graph
+        types = self._path(dataset).node_types()
+        return {ntype: graph.node_ids.get(ntype, np.arange(graph.num_nodes[ntype])) for ntype in types}
 
     def _path(self, dataset: Dataset) -> Metapath:
         """The configured metapath, or the data set's own.

@@ -96,6 +96,10 @@ class PlainFamily(Family):
         config, weights = self.config, trained.tables[parallel.TABLE].weights
         return evaluate(weights, dataset, config.evaluate, config.seed, threads=config.train.threads, progress=progress)
 
+    def ids(self, dataset: PlainDataset) -> dict[str, NDArray[Any]]:
+        """Of the one table."""
+        return {parallel.TABLE: dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))}
+
     def _save_ids(self, dataset: PlainDataset | None, job: TrainingJob) -> None:
         if job.checkpoints is not None and dataset is not None and dataset.graph.node_ids is not None:
             save_ids(job.checkpoints.folder, parallel.TABLE, dataset.graph.node_ids)
@@ -226,6 +230,10 @@ class LinkFamily(PlainFamily):
     def judge(self, trained: Trained, dataset: PlainDataset, *, progress: bool) -> list[Finding]:
         """The predictor's scores."""
         return [predictor_finding(trained.model)]
+
+    def judge_rows(self, tables: dict[str, Embeddings], dataset: PlainDataset, *, progress: bool) -> list[Finding]:
+        """By ``evaluate.predictor``, trained anew on rows that stay, or by ``evaluate.scorer``."""
+        return super().judge(Trained(tables, False), dataset, progress=progress)
 
 
 def saved_width(config: RunConfig) -> int:
