@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -159,9 +160,28 @@ def measure_growth(first: int, last: int, dim: int, batch: int) -> dict[str, Any
     }
 
 
+def measure_delta(rows: int, dim: int, touched: int) -> dict[str, Any]:
+    """A full checkpoint, and a delta after a step on some rows: bytes beside those of the rows and their state."""
+    emb = ge.DistEmbedding(ge.growing(rows), dim, "saved", ge.initializers.Uniform(seed=0))
+    opt = ge.SparseAdagrad([emb], lr=0.01)
+    opt.update(torch.arange(rows), torch.ones(1, dim).expand(rows, dim), emb)
+    found: dict[str, Any] = {"rows": f"{rows:,} x {dim}", "touched": touched}
+    with tempfile.TemporaryDirectory() as folder:
+        base = None
+        for name in ("full", "delta"):
+            start = time.perf_counter()
+            base = ge.save_checkpoint(Path(folder, name), tables=[emb], optimizers=[opt], base=base)
+            found[f"{name}, s"] = time.perf_counter() - start
+            opt.update(torch.randperm(rows)[:touched], torch.ones(touched, dim), emb)
+        files = [path.stat().st_size for path in Path(folder, "delta").rglob("*") if path.is_file()]
+        found["bytes / touched rows (aim 1.1)"] = sum(files) / (touched * 2 * 4 * dim)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", default=["map", "steps", "growth"], choices=["map", "steps", "growth"])
+    parts = ["map", "steps", "growth", "delta"]
+    parser.add_argument("--parts", nargs="+", default=parts, choices=parts)
     parser.add_argument("--sizes", nargs="+", type=int, default=[100_000, 10_000_000], help="ids of the map")
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--dim", type=int, default=128)
@@ -185,6 +205,9 @@ def main() -> None:
     if "growth" in args.parts:
         found["growth"] = measure_growth(*args.growth, 16, args.batch)
         print(tabulate([found["growth"]], headers="keys", floatfmt=".3g"))
+    if "delta" in args.parts:
+        found["delta"] = measure_delta(args.rows // 4, args.dim, args.batch)
+        print(tabulate([found["delta"]], headers="keys", floatfmt=".4g"))
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(found, indent=1))

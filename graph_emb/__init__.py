@@ -21,6 +21,7 @@ from graph_emb.core.imports import resolve
 
 if TYPE_CHECKING:
     from graph_emb import initializers, push_handlers
+    from graph_emb.checkpoint.deltas import merge_checkpoints
     from graph_emb.checkpoint.dgl_import import import_dgl_state
     from graph_emb.checkpoint.export import export_checkpoint
     from graph_emb.checkpoint.loading import load_checkpoint
@@ -77,6 +78,7 @@ logging.getLogger("graph_emb").addHandler(logging.NullHandler())  # silent until
 
 # Found on first use: torch and numba take a second to import, and `graph-emb --help` needs neither.
 _HOMES = {
+    "graph_emb.checkpoint.deltas": ("merge_checkpoints",),
     "graph_emb.checkpoint.dgl_import": ("import_dgl_state",),
     "graph_emb.checkpoint.export": ("export_checkpoint",),
     "graph_emb.checkpoint.loading": ("load_checkpoint",),
@@ -203,6 +205,7 @@ __all__ = [
     "load_dataset",
     "load_run",
     "lookup",
+    "merge_checkpoints",
     "pipeline",
     "push_handlers",
     "read_graph",

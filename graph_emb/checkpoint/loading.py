@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn, optim
 
+from graph_emb.checkpoint.deltas import chain_of
 from graph_emb.checkpoint.growing import IDS_AT_A_TIME, GrowingRestorer
 from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, RowsEntry, TableEntry
 from graph_emb.checkpoint.reader import Checkpoint, TableReader
@@ -28,7 +29,7 @@ from graph_emb.checkpoint.row_files import (
     dtype_name,
     row_pieces,
 )
-from graph_emb.checkpoint.saving import common_transport, wait_for_running
+from graph_emb.checkpoint.saving import common_transport, track, wait_for_running
 from graph_emb.checkpoint.snapshot import DenseObjects, Restorer, state_dtypes, trained_by
 from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, unknown_name
@@ -114,20 +115,20 @@ def load_checkpoint(
     what = f"checkpoint {place}"
     dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
 
-    def begin() -> tuple[Checkpoint, RestorePlan]:
-        checkpoint = Checkpoint(place)
+    def begin() -> tuple[list[Checkpoint], RestorePlan]:
+        chain = [Checkpoint(folder) for folder in chain_of(place)]
         where = str(place / NAME)
-        return checkpoint, plan_restore(where, checkpoint.manifest, tables, optimizers, dense, only, weights_only)
+        return chain, plan_restore(where, chain[-1].manifest, tables, optimizers, dense, only, weights_only)
 
-    checkpoint, matched = agree(transport, begin, what)
-    files = checkpoint.manifest.files()
+    chain, matched = agree(transport, begin, what)
+    checkpoint = chain[-1]
     try:  # each file on one rank; a rank that hears of damage looks for it itself
-        agree(transport, lambda: checkpoint.verify(files[transport.rank :: transport.world_size]), what)
+        agree(transport, lambda: _verify(chain, transport.rank, transport.world_size), what)
     except GraphEmbError:
-        checkpoint.verify(files)
+        _verify(chain, 0, 1)
         raise
     rows, groups, restore_dense, extra = agree(
-        transport, lambda: _prepare(checkpoint, matched, transport, allow_new_rows), what
+        transport, lambda: _prepare(chain, matched, transport, allow_new_rows), what
     )
 
     def change() -> None:
@@ -150,25 +151,32 @@ def load_checkpoint(
 
     agree(transport, change, what)
     manifest = checkpoint.manifest
+    track([table for table, with_state in matched.tables if with_state or not manifest.tables[table.name].rule], place)
     fixed = [table for table, _ in matched.tables if not table.spec.growth]
     grown = {table.name: table.num_embeddings - manifest.tables[table.name].num_rows for table in fixed}
     new = [f"table {name!r}: {more} new rows begin with their first values" for name, more in grown.items() if more]
     return LoadedCheckpoint(manifest.step, extra, (*matched.report, *new))
 
 
+def _verify(chain: Sequence[Checkpoint], rank: int, ranks: int) -> None:
+    """Check this rank's share of the files of a checkpoint and of what it follows."""
+    for checkpoint in chain:
+        checkpoint.verify(checkpoint.manifest.files()[rank::ranks])
+
+
 def _prepare(
-    checkpoint: Checkpoint, matched: RestorePlan, transport: Transport, allow_new_rows: bool
+    chain: Sequence[Checkpoint], matched: RestorePlan, transport: Transport, allow_new_rows: bool
 ) -> tuple[list[TableRestorer | GrowingRestorer], list[list[dict[str, Any]]], Restorer, dict[str, Any]]:
     """Rows, numbers of the optimizers, other objects and extra values, all checked."""
+    checkpoint = chain[-1]
     manifest, where = checkpoint.manifest, str(checkpoint.path / NAME)
     rows: list[TableRestorer | GrowingRestorer] = []
     for table, with_state in matched.tables:
-        saved = checkpoint.table(table.name)
         back: TableRestorer | GrowingRestorer
         if isinstance(table, GrowingEmbedding):
-            back = GrowingRestorer(table, saved, with_state)
+            back = GrowingRestorer(table, [one.part(table.name) for one in chain], with_state)
         else:
-            back = TableRestorer(table, saved, with_state)
+            back = TableRestorer(table, checkpoint.table(table.name), with_state)
         back.check(allow_new_rows)
         rows.append(back)
     groups = [optimizer.checked_groups(header, where) for optimizer, header in matched.optimizers]
@@ -229,7 +237,7 @@ def plan_restore(
         _check_table(where, table, entry, with_state, weights_only or only is not None)
         state = ", ".join(["weight", *(entry.state if with_state else ())])
         left = "" if with_state or entry.rule is None else f"; state of {entry.rule} left out"
-        report.append(f"table {table.name!r}: {entry.num_rows} rows of {state}{left}")
+        report.append(f"table {table.name!r}: {entry.total} rows of {state}{left}")
         matched.append((table, with_state))
     report += _check_dense(where, manifest, dense, only, weights_only)
     return RestorePlan(matched, [(optimizers[k], header) for k, header in by_optimizer.items()], dense, report)

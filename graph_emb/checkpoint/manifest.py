@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -97,17 +97,48 @@ class StateEntry(_Strict):
         return self
 
 
-class GrowthEntry(_Strict):
+class ParentEntry(_Strict):
+    """The checkpoint that a delta follows."""
+
+    name: str = Field(pattern=r"^[^/]+$", max_length=255)  # of its folder, beside the delta's
+    digest: str  # of its manifest, which holds the checksums of its files
+    base: str  # the digest of the full checkpoint at the beginning of the chain
+    sequence: int = Field(ge=1)  # of the delta: 1 follows the base
+
+
+class DeltaEntry(_Strict):
+    """What a delta says of a growing table; its files hold the rows that changed since the parent alone."""
+
+    total: int = Field(ge=0)  # rows of the whole table
+    gone: list[FileEntry] = []  # of each rank: ids that left since the parent, (N,) int64, ascending
+    halvings: int = Field(default=0, ge=0)  # of the uses of all rows since the parent
+
+
+class _Lean(_Strict):
+    """An entry that does not name what it has not, so that files without it are those of earlier versions."""
+
+    unnamed: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        return {name: value for name, value in found.items() if value is not None or name not in self.unnamed}
+
+
+class GrowthEntry(_Lean):
     """What a growing table has besides its rows, whose files then have ``growth.<name>`` (rows,) int64 as well."""
 
+    unnamed = ("delta",)
     step: int = Field(ge=0)  # the table's
     candidates: list[FileEntry] = []  # of each rank: ids without a row, their uses and last steps, (N,) int64
+    delta: DeltaEntry | None = None
 
 
-class TableEntry(_Strict):
+class TableEntry(_Lean):
     """One table."""
 
-    num_rows: int = Field(ge=0)
+    unnamed = ("growth",)
+    num_rows: int = Field(ge=0)  # in the files
     dim: int = Field(ge=1)
     dtype: str
     rule: str | None = None  # that trains it; None where no optimizer was saved with it
@@ -117,10 +148,10 @@ class TableEntry(_Strict):
     files: list[RowsEntry] = []  # every row is in exactly one file
     growth: GrowthEntry | None = None  # None of a table of a fixed size, whose entry does not name it
 
-    @model_serializer(mode="wrap")
-    def _without_growth(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = dump(self)
-        return found if self.growth else {name: value for name, value in found.items() if name != "growth"}
+    @property
+    def total(self) -> int:
+        """Rows of the whole table, those of a delta's parents included."""
+        return self.num_rows if self.growth is None or self.growth.delta is None else self.growth.delta.total
 
     @model_validator(mode="after")
     def _complete(self) -> TableEntry:
@@ -153,9 +184,10 @@ class WorldEntry(_Strict):
     library: str
 
 
-class CheckpointManifest(_Strict):
+class CheckpointManifest(_Lean):
     """Everything about a checkpoint but the rows."""
 
+    unnamed = ("parent",)
     format: Literal[1] = FORMAT
     kind: Literal["graph_emb checkpoint"] = KIND
     step: int  # after which it was taken
@@ -171,11 +203,13 @@ class CheckpointManifest(_Strict):
     generators: dict[str, list[Any]] = {}  # by name, on each rank; one state where it is the same on all
     extra: dict[str, Any] = {}  # what the caller gave on the first rank
     extras: list[dict[str, Any]] | None = None  # what it gave on each rank, where that differs
+    parent: ParentEntry | None = None  # of a delta
 
     def files(self) -> list[FileEntry]:
         """Every file but the manifest itself."""
         rows: list[FileEntry] = [file for table in self.tables.values() for file in table.files]
-        rows += [file for table in self.tables.values() if table.growth for file in table.growth.candidates]
+        for growth in (table.growth for table in self.tables.values() if table.growth):
+            rows += growth.candidates + (growth.delta.gone if growth.delta else [])
         return rows + ([self.dense] if self.dense else [])
 
     def to_json(self) -> str:
@@ -209,6 +243,11 @@ class CheckpointManifest(_Strict):
             raise DataError(f"{path}: {where}: {first['msg']}") from None
 
 
+def digest_of(folder: str | Path) -> str:
+    """The digest by which a delta names its parent: that of the manifest, which ``CheckpointManifest.read`` checks."""
+    return str(read_json(Path(folder) / NAME)[SELF])
+
+
 def _digest(content: dict[str, Any]) -> str:
     """The checksum of the content in one spelling: keys sorted, no blanks."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -222,6 +261,7 @@ class Retention:
     keep_last: int | None
     metric: float | None
     keep_best: Best | None
+    parent: str | None = None  # the name of the one that the new checkpoint follows, if it is a delta
 
     def __post_init__(self) -> None:
         last = self.keep_last
@@ -252,6 +292,12 @@ class Retention:
             scored = {path: manifest.metric for path, manifest in found.items() if manifest.metric is not None}
             scored[place] = self.metric or 0.0
             stay.add((max if self.keep_best == "max" else min)(scored, key=scored.__getitem__))
+        waiting = [*stay, *([place.with_name(self.parent)] if self.parent else [])]
+        while waiting:  # what a delta follows stays with it
+            path = waiting.pop()
+            stay.add(path)
+            if path in found and (parent := found[path].parent):
+                waiting.append(path.with_name(parent.name))
         gone = [path for path in others if path not in stay]
         for path in gone:
             check_no_foreign_file(path, found[path])

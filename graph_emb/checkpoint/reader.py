@@ -28,7 +28,7 @@ from graph_emb.checkpoint.row_files import (
     dtype_name,
     row_pieces,
 )
-from graph_emb.core.errors import DataError, PartitionError, unknown_name
+from graph_emb.core.errors import ConfigError, DataError, PartitionError, unknown_name
 from graph_emb.core.storage import xxh64_of
 from graph_emb.table.growing_shard import COUNTS
 
@@ -71,8 +71,18 @@ class Checkpoint:
         """The rows of a table.
 
         Raises:
-            ConfigError: the checkpoint has no such table.
+            ConfigError: the checkpoint has no such table, or, as a delta, a part of its rows.
         """
+        found = self.part(name)
+        if found.entry.growth is not None and found.entry.growth.delta is not None:
+            raise ConfigError(
+                f"checkpoint {self.path} is a delta and has those rows of table {name!r} alone that changed; "
+                "graph-emb checkpoint merge makes a full one"
+            )
+        return found
+
+    def part(self, name: str) -> TableReader:
+        """As ``table``; of a delta the rows that changed."""
         if name not in self.manifest.tables:
             raise unknown_name(f"table of checkpoint {self.path}", name, self.manifest.tables)
         return TableReader(self.path, name, self.manifest.tables[name])
@@ -167,8 +177,7 @@ class TableReader:
         Ids that are sparse (a user's own, far apart) come in smaller pieces.
         """
         names = list(columns)
-        row_bytes = 8 + sum(self._empty(name, 1).nbytes for name in names)
-        for low, high in self._ranges(max(1, most // row_bytes)):
+        for low, high in self._ranges(max(1, most // (8 + self.row_bytes(names)))):
             rows = self.rows(low, high, names)
             if len(rows[IDS]):
                 yield rows
@@ -191,6 +200,10 @@ class TableReader:
         """Memory for rows of a column."""
         dtype, shape = self._shapes(num_rows)[column]
         return torch.empty(shape, dtype=getattr(torch, dtype))
+
+    def row_bytes(self, columns: Iterable[str]) -> int:
+        """Bytes of a row of columns."""
+        return sum(self._empty(name, 1).nbytes for name in columns)
 
     def bounds(self) -> tuple[int, int]:
         """The smallest original id, and the largest plus one; (0, 0) of an empty table."""

@@ -215,7 +215,8 @@ def row_pieces(num_rows: int, row_bytes: int, most: int = PIECE_BYTES) -> Iterab
 class TableShare:
     """A rank's rows of a table, with the table's original ids, and this rank's value of each per-table state.
 
-    A growing table's ids are those of the rows, and it has a step and candidates (``GrowingShard.candidates``).
+    A growing table's ids are those of the rows, and it has a step and candidates (``GrowingShard.candidates``). In a
+    delta the rows are those that changed, and ``gone`` are the ids that left (``GrowingShard.track``).
     """
 
     name: str
@@ -227,10 +228,17 @@ class TableShare:
     clocks: dict[str, Any] = field(default_factory=dict)
     step: int | None = None
     candidates: dict[str, Tensor] = field(default_factory=dict)
+    gone: Tensor | None = None
+    halvings: int = 0
+    total: int = 0
 
     @classmethod
-    def of(cls, table: DistEmbedding, with_state: bool) -> TableShare:
-        """The share of this process; without state where no optimizer is saved with the table."""
+    def of(cls, table: DistEmbedding, with_state: bool, delta: bool = False) -> TableShare:
+        """The share of this process; without state where no optimizer is saved with the table.
+
+        Args:
+            delta: Of a growing table those rows alone that changed since the last checkpoint.
+        """
         transport, shard = table.transport, table.shard
         specs = dict(shard.state_specs) if with_state else {}
         clocks = {name: shard.state[name].item() for name, spec in specs.items() if spec.kind == "table"}
@@ -238,8 +246,10 @@ class TableShare:
         rows, ids = transport.rows(table.name), table.original_ids
         share = cls(table.name, table.embedding_dim, table.dtype, specs, ids, rows, clocks)
         if isinstance(shard, GrowingShard):
-            (live,) = share.rows
-            assert isinstance(live, LiveRows)
+            live = LiveRows(shard, shard.touched() if delta else None)
+            share.rows, share.total = [live], shard.num_rows
+            if delta:
+                share.gone, share.halvings = torch.from_numpy(shard.gone()), shard.halvings()
             share.ids, share.step = ArrayIds(live.ids, live.num_rows), shard.step
             share.candidates = {name: torch.from_numpy(values) for name, values in shard.candidates().items()}
         return share

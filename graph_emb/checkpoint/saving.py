@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 from torch import nn, optim
 
-from graph_emb.checkpoint.manifest import Best, Retention, pending_checkpoint
+from graph_emb.checkpoint.manifest import Best, Retention, digest_of, pending_checkpoint
 from graph_emb.checkpoint.snapshot import DenseObjects, Snapshot, finish, part_file, take, write_part
 from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, DataError
 from graph_emb.core.storage import PendingFolder
 from graph_emb.embedding import DistEmbedding
 from graph_emb.sparse_optimizer import SparseOptimizer, transport_of
+from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.transport import runtime
 from graph_emb.transport.agreement import agree
 from graph_emb.transport.base import Transport
@@ -154,6 +155,7 @@ def save_checkpoint(
     metric: float | None = None,
     keep_best: Best | None = None,
     background: bool = False,
+    base: str | Path | None = None,
 ) -> Path | PendingCheckpoint:
     """Write a checkpoint that ``load_checkpoint`` reads at any number of parts, ranks and servers, in any mode.
 
@@ -177,6 +179,9 @@ def save_checkpoint(
         keep_best: ``"max"`` or ``"min"``: the one with the best metric stays as well.
         background: Return when this rank's rows are copied (memory: once more the rows and state that it stores); the
             files are written meanwhile. See ``PendingCheckpoint``.
+        base: The last checkpoint of these tables, in the same folder: of growing tables the new one, a delta, holds
+            the rows that changed since, and the ids that left. ``load_checkpoint`` reads it with all that it follows,
+            which ``keep_last`` keeps; ``graph-emb checkpoint merge`` makes a full one. Other tables are saved whole.
     Returns:
         The folder; in the background a ``PendingCheckpoint``.
     Raises:
@@ -204,10 +209,14 @@ def save_checkpoint(
     transport.flush()
     transport.barrier()
 
+    before = None if base is None else Path(os.path.abspath(Path(base).expanduser()))
+
     def prepare() -> tuple[Snapshot, PendingFolder | None]:
-        retention = Retention(keep_last, metric, keep_best)
+        if background and before is not None:
+            raise ConfigError("background=True with base: the next delta needs this one whole; leave one of them out")
+        retention = Retention(keep_last, metric, keep_best, None if before is None else before.name)
         dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
-        made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), retention)
+        made = take(place, transport, tables, optimizers, dense, step, dict(extra or {}), retention, before)
         return made, pending_checkpoint(place, retention) if transport.rank == 0 else None
 
     what = f"checkpoint {place}"
@@ -227,7 +236,16 @@ def save_checkpoint(
         _close(folder)
     for table in tables:
         table.shard.saved_to(str(place))
+    track(tables, place)
     return place
+
+
+def track(tables: Sequence[DistEmbedding], place: Path) -> None:
+    """Have growing tables know what changes since a checkpoint, with which they are equal now."""
+    digest = digest_of(place)
+    for table in tables:
+        if isinstance(shard := table.shard, GrowingShard):
+            shard.track(digest)
 
 
 def wait_for_running() -> None:

@@ -21,9 +21,11 @@ from graph_emb.checkpoint.manifest import (
     FileEntry,
     GroupEntry,
     OptimizerEntry,
+    ParentEntry,
     Retention,
     TableEntry,
     WorldEntry,
+    digest_of,
     hidden,
 )
 from graph_emb.checkpoint.row_files import IDS, TableShare, dtype_name, folder_of, write_shares, write_tensors
@@ -32,6 +34,7 @@ from graph_emb.core.json_codec import decode, encode
 from graph_emb.core.storage import PendingFolder, write_text
 from graph_emb.embedding import DistEmbedding
 from graph_emb.optimizer import SparseOptimizer
+from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.spec import StateSpec
 from graph_emb.transport.base import Transport
 
@@ -68,8 +71,13 @@ def take(
     step: int,
     extra: dict[str, Any],
     retention: Retention,
+    base: Path | None = None,
 ) -> Snapshot:
-    """Check everything that is to be saved; copies nothing."""
+    """Check everything that is to be saved; copies nothing.
+
+    Args:
+        base: The checkpoint that a delta follows.
+    """
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ConfigError(f"step={step!r} must be an integer of at least 0")
     trained = trained_by(tables, optimizers)
@@ -93,7 +101,9 @@ def take(
         **entries,
     }
     described = {table.name: _describe(table, headers, trained.get(table.name)) for table in tables}
-    shares = [TableShare.of(table, table.name in trained) for table in tables]
+    if base is not None:
+        about["parent"] = parent_of(place, base, tables, described)
+    shares = [TableShare.of(table, table.name in trained, base is not None) for table in tables]
     return Snapshot(
         place,
         transport.rank,
@@ -150,6 +160,41 @@ def _describe(table: DistEmbedding, headers: list[dict[str, Any]], optimizer: in
     return entry
 
 
+def parent_of(
+    place: Path, base: Path, tables: Sequence[DistEmbedding], described: Mapping[str, Mapping[str, Any]]
+) -> ParentEntry:
+    """What a delta at ``place`` says of the checkpoint that it follows.
+
+    Raises:
+        ConfigError: base lies elsewhere or is the same folder; no table grows; the changes of one since base are not
+            known, or base has it with other state.
+        DataError: base is no checkpoint.
+    """
+    if base.parent != place.parent or base == place:
+        raise ConfigError(f"base={str(base)!r}: a delta lies beside its base, under another name than {place.name!r}")
+    manifest, digest = CheckpointManifest.read(base), digest_of(base)
+    growing = [table for table in tables if isinstance(table.shard, GrowingShard)]
+    if not growing:
+        raise ConfigError(f"base={str(base)!r}: no table grows, and others are saved whole; leave base out")
+    for table in growing:
+        if table.shard.since != digest:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"base={str(base)!r}: what changed in table {table.name!r} since that checkpoint is not known; base is "
+                "the one that was saved in the foreground, or loaded with all state, last"
+            )
+        if manifest.tables[table.name].growth is None:
+            raise ConfigError(f"base={str(base)!r}: has table {table.name!r} with a fixed size; save a full one first")
+        saved, now = manifest.tables[table.name].model_dump(mode="json"), described[table.name]
+        kinds = [{key: [one["kind"], one["dtype"]] for key, one in of["state"].items()} for of in (saved, now)]
+        if kinds[0] != kinds[1]:
+            raise ConfigError(
+                f"base={str(base)!r}: has table {table.name!r} with state {kinds[0]}, it has {kinds[1]} now"
+            )
+    before = manifest.parent
+    first, number = (digest, 1) if before is None else (before.base, before.sequence + 1)
+    return ParentEntry(name=base.name, digest=digest, base=first, sequence=number)
+
+
 DENSE = "dense.safetensors"
 PARTS = "ranks"
 """Folder in the hidden folder: what each rank wrote, until the first rank has put it into the manifest."""
@@ -195,6 +240,12 @@ def _growth(folder: Path, share: TableShare, rank: int) -> dict[str, Any]:
         name = f"{folder_of(share.name)}/{rank:05d}-candidates.safetensors"
         num_bytes, checksum = write_tensors(folder / name, share.candidates)
         found["candidates"] = [FileEntry(name=name, bytes=num_bytes, xxh64=checksum).model_dump()]
+    if share.gone is not None:
+        found["delta"] = {"total": share.total, "gone": [], "halvings": share.halvings}
+        if len(share.gone):
+            name = f"{folder_of(share.name)}/{rank:05d}-gone.safetensors"
+            num_bytes, checksum = write_tensors(folder / name, {IDS: share.gone})
+            found["delta"]["gone"] = [FileEntry(name=name, bytes=num_bytes, xxh64=checksum).model_dump()]
     return found
 
 
@@ -236,6 +287,13 @@ def _table(name: str, entry: dict[str, Any], parts: list[dict[str, Any]]) -> Tab
         candidates = [file for share in shares for file in share["candidates"]]
         grown = {"num_rows": sum(file["rows"] for file in files)}
         grown["growth"] = {"step": shares[0]["step"], "candidates": candidates}
+        if "delta" in shares[0]:
+            deltas = [share["delta"] for share in shares]
+            grown["growth"]["delta"] = {
+                "total": sum(delta["total"] for delta in deltas),
+                "gone": [file for delta in deltas for file in delta["gone"]],
+                "halvings": deltas[0]["halvings"],
+            }
     return TableEntry(**{**entry, "state": state, "files": files, **grown})
 
 

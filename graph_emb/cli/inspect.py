@@ -14,6 +14,7 @@ import torch
 from tabulate import tabulate
 
 import partition
+from graph_emb.checkpoint.deltas import merge_checkpoints
 from graph_emb.checkpoint.export import export_checkpoint
 from graph_emb.checkpoint.manifest import NAME
 from graph_emb.checkpoint.periodic import newest
@@ -46,6 +47,13 @@ def inspect(args: argparse.Namespace) -> int:
     return 0
 
 
+def merge(args: argparse.Namespace) -> int:
+    """Write the full checkpoint that a base and its deltas are together."""
+    place = merge_checkpoints(args.base, args.deltas, args.out)
+    say(args, f"{place}: step {Checkpoint(place).manifest.step}, {len(args.deltas)} deltas merged")
+    return 0
+
+
 def checkpoint_at(place: str | Path) -> Path:
     """A checkpoint's folder, or the newest complete one in a folder of checkpoints.
 
@@ -70,6 +78,7 @@ def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
         "created": manifest.created,
         "written_by": manifest.world.model_dump(),
         "metric": manifest.metric,
+        "delta": manifest.parent.model_dump() if manifest.parent else None,
         "tables": {
             name: {
                 **entry.model_dump(exclude={"state", "files"}),
@@ -99,6 +108,7 @@ def as_text(facts: dict[str, Any]) -> str:
         ("created", facts["created"]),
         ("written by", f"{ranks} in {written['mode']} mode, graph_emb {written['library']}"),
         ("metric", "" if facts["metric"] is None else f"{facts['metric']:.6g}"),
+        ("delta", "number {sequence}, follows {name}".format(**facts["delta"]) if facts["delta"] else ""),
         ("model and others", f"{facts['dense_bytes']:,} bytes" if facts["dense_bytes"] else ""),
         ("generators", ", ".join(facts["generators"])),
         ("extra", ", ".join(facts["extra"])),

@@ -26,6 +26,7 @@ COMMANDS = {
     "compare": "graph_emb.cli.report:compare",
     "export": "graph_emb.cli.inspect:export",
     "checkpoint inspect": "graph_emb.cli.inspect:inspect",
+    "checkpoint merge": "graph_emb.cli.inspect:merge",
     "info": "graph_emb.cli.inspect:info",
     "completion": "graph_emb.cli.completion:run",
     "doctor": "graph_emb.cli.doctor:run",

@@ -133,6 +133,7 @@ def build_parser() -> tuple[Parser, dict[str | None, Parser]]:
     saved = commands.add_parser("checkpoint", help="look into checkpoints", description="Look into checkpoints.")
     looks = saved.add_subparsers(metavar="TASK", title="tasks", required=True, parser_class=Parser)
     _inspect(leaf(looks, "inspect", "print what a checkpoint holds and verify its checksums", "checkpoint inspect"))
+    _merge(leaf(looks, "merge", "write the full checkpoint that a base and its deltas are", "checkpoint merge"))
     _info(leaf(commands, "info", "describe this installation, a data set, a run or embeddings", "info"))
     _doctor(leaf(commands, "doctor", "describe this installation and find what killed processes left", "doctor"))
     _completion(leaf(commands, "completion", "print a script that completes commands in a shell", "completion"))
@@ -327,6 +328,12 @@ def _export(parser: Parser) -> None:
 def _inspect(parser: Parser) -> None:
     parser.add_argument("folder", metavar="DIR", help="a checkpoint, or a folder of checkpoints: the newest one")
     parser.add_argument("--json", metavar="FILE", nargs="?", const="-", help="print JSON, or write it to FILE as well")
+
+
+def _merge(parser: Parser) -> None:
+    parser.add_argument("base", metavar="BASE", help="a full checkpoint")
+    parser.add_argument("deltas", metavar="DELTA", nargs="+", help="the deltas that follow it, in order")
+    parser.add_argument("--out", metavar="DIR", required=True, help="the new checkpoint; one of that name is replaced")
 
 
 def _info(parser: Parser) -> None:

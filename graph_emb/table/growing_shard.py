@@ -111,6 +111,7 @@ class GrowingShard(EmbeddingShard):
         step: Updates of the table so far.
         epoch: Counts the passes in which rows of any owner left: equal on all of them. Rows never move.
         evicted: The ids that left since ``take_evicted``.
+        since: The digest of the checkpoint since which changes are known (``track``); None: they are not.
     """
 
     grows = True
@@ -139,6 +140,10 @@ class GrowingShard(EmbeddingShard):
         self.places = Places(spec, size, self._ids)
         self.step, self.epoch = 0, 0
         self.evicted: list[np.ndarray] = []
+        self.since: str | None = None
+        self._since_step = 0
+        self._written: np.ndarray | None = None  # which rows were changed by other calls than updates, by place
+        self._gone: list[np.ndarray] = []  # the ids that left
 
     # What the rows of other shards are attributes for.
     @property
@@ -368,6 +373,7 @@ class GrowingShard(EmbeddingShard):
         if self._candidates is not None:
             self._candidates.remove(keys[self._candidates.find(keys) >= 0])
         self.places.begin(at, ids, values, start)
+        self._mark(at)
         if self.frozen is not None:
             self.frozen[torch.from_numpy(at)] = False
 
@@ -377,9 +383,11 @@ class GrowingShard(EmbeddingShard):
         self._make(_distinct(ids_of(keys[self._map.find(keys) < 0])), self.step)
 
     def _made(self, rows: Tensor) -> Tensor:
-        """The places of keys, (B,), whose rows are made where there are none."""
+        """The places of keys, (B,), whose rows are made where there are none, and are about to change."""
         self.grow(rows)
-        return torch.from_numpy(self._map.find(rows.numpy()))
+        at = self._map.find(rows.numpy())
+        self._mark(at)
+        return torch.from_numpy(at)
 
     # Writing
     def write(self, rows: Tensor, values: Tensor) -> None:
@@ -393,6 +401,7 @@ class GrowingShard(EmbeddingShard):
 
     def reset(self, rows: Tensor, *, weight: bool = True) -> None:
         at = self._there(rows).unique()
+        self._mark(at.numpy())
         if weight:
             self.places.write(at, self._first_values(self._ids[at.numpy()]))
         self.places.reset(at, weight=False)
@@ -414,12 +423,15 @@ class GrowingShard(EmbeddingShard):
 
     def allocate_state(self, specs: Iterable[StateSpec]) -> None:
         self.places.allocate_state(specs)
+        self._mark(self.live)
         self.places.begin_state(torch.from_numpy(self.live), self._end)
 
     def free_state(self) -> None:
+        self._mark(self.live)
         self.places.free_state()
 
     def hold_state(self, specs: Mapping[str, StateSpec], state: Mapping[str, Tensor]) -> None:
+        self._mark(self.live)
         self.places.hold_state(specs, state)
 
     def num_bytes(self) -> int:
@@ -430,6 +442,39 @@ class GrowingShard(EmbeddingShard):
         return self.num_rows * row + self._map.num_bytes()
 
     # Checkpoints
+    def track(self, checkpoint: str) -> None:
+        """Know the changes from now on: the rows are as the checkpoint of this digest has them."""
+        if self._written is None:
+            num = self.growth.max_rows
+            self._written = np.frombuffer(reserved(num, f"table {self.spec.name!r}"), bool)[:num]
+        self._written[: self._end] = False
+        self._gone.clear()
+        self.since, self._since_step = checkpoint, self.step
+
+    def _mark(self, at: np.ndarray) -> None:
+        if self._written is not None:
+            self._written[at] = True
+
+    def touched(self) -> Tensor:
+        """The places of the rows that changed since ``track``, in the ascending order of their ids.
+
+        Rows whose decay is lazy change in every step, all of them.
+        """
+        assert self._written is not None
+        at = self.in_order().numpy()
+        changed = self._written[at] | (self._last[at] > self._since_step)
+        return torch.from_numpy(at if self.lazy else at[changed])
+
+    def gone(self) -> np.ndarray:
+        """The ids that left since ``track`` and have no row, (N,), ascending."""
+        left = _distinct(np.concatenate([np.empty(0, np.int64), *self._gone]))
+        return left[self._map.find(keys_of(left)) < 0]
+
+    def halvings(self) -> int:
+        """How often all counts were halved since ``track``."""
+        half = self.growth.eviction.half_life if isinstance(self.growth.eviction, LeastUsed) else None
+        return self.step // half - self._since_step // half if half else 0
+
     def column_at(self, column: str, places: Tensor) -> Tensor:
         """Rows of the weight, a piece of state, or ``growth.uses`` and ``growth.last`` as a checkpoint has them."""
         if column == WEIGHT:
@@ -457,7 +502,7 @@ class GrowingShard(EmbeddingShard):
             self.frozen[:] = False
         self._free = np.arange(self._end)
         self.evicted.clear()
-        self.step, self.epoch = step, self.epoch + 1
+        self.step, self.epoch, self.since = step, self.epoch + 1, None
 
     def restore(
         self,
@@ -523,6 +568,7 @@ class GrowingShard(EmbeddingShard):
             self._forget()
             self._free = np.union1d(self._free, gone)
             self.evicted.append(ids)
+            self._gone.append(ids)
         return ids
 
     def take_evicted(self) -> np.ndarray:

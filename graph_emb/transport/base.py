@@ -168,12 +168,17 @@ class ShardRows:
 
 
 class LiveRows:
-    """The rows of a growing table in this process's reach, as they are at this moment, in the order of their ids."""
+    """The rows of a growing table in this process's reach, as they are at this moment, in the order of their ids.
+
+    Args:
+        shard: Of the table.
+        places: Those of the rows, (R,), in that order; None: of all rows.
+    """
 
     first_id = 0
 
-    def __init__(self, shard: GrowingShard) -> None:
-        self._shard, self._places = shard, shard.in_order()
+    def __init__(self, shard: GrowingShard, places: Tensor | None = None) -> None:
+        self._shard, self._places = shard, shard.in_order() if places is None else places
         self.num_rows, self.ids = len(self._places), shard.places.original_ids(self._places)
 
     def read(self, column: str, start: int, stop: int) -> Tensor:

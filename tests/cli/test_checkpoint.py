@@ -135,3 +135,29 @@ def test_what_export_cannot_do_is_said(cli: Cli, saved: Path) -> None:
         assert text in outcome.err
     assert cli("export", "run", "--table", "relation", "--out", "o", "--format", "pt").code == 0
     assert load_embeddings("o").weights.tolist() == [[1.0]] * 3
+
+
+def test_merge_makes_a_full_checkpoint_that_inspect_and_export_take(cli: Cli, tmp_path: Path) -> None:
+    ge.shutdown()
+    ge.init(mode="local")
+    emb = ge.DistEmbedding(ge.growing(10), 2, "node", eviction=ge.Unused(1, every=100))
+    opt = ge.SparseSGD([emb], lr=1.0)
+    base = None
+    for step, ids in enumerate(([3, 10**12], [7], [7]), 1):
+        opt.update(ids, torch.ones(len(ids), 2), emb)
+        if step == 3:
+            emb.evict()
+        base = ge.save_checkpoint(tmp_path / "ck" / str(step), tables=[emb], optimizers=[opt], step=step, base=base)
+    ge.shutdown()
+    looked = cli("checkpoint", "inspect", "ck/3")
+    assert "number 2, follows 2" in looked.out
+    assert cli("export", "ck/3", "--format", "npy", "--out", "no").code == 2
+    merged = cli("checkpoint", "merge", "ck/1", "ck/2", "ck/3", "--out", "full")
+    assert merged.code == 0
+    assert "full: step 3, 2 deltas merged" in merged.err
+    assert "follows" not in cli("checkpoint", "inspect", "full").out
+    assert cli("export", "full", "--format", "npy", "--out", "out").code == 0
+    assert load_embeddings(tmp_path / "out").weights.tolist() == [[-2.0, -2.0]]
+    wrong = cli("checkpoint", "merge", "ck/1", "ck/3", "--out", "other")
+    assert wrong.code == 2
+    assert "ck/3 is delta 2 of" in wrong.err
