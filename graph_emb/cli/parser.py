@@ -168,6 +168,7 @@ TRAIN_FLAGS: Flags = {
     "threads": ("train.threads", None, None, "of each trainer; default: all cores, shared evenly"),
     **JOB_FLAGS,
     "formats": ("output.formats", listed, "A,B", "npy, parquet, word2vec, pt; default: npy"),
+    "trackers": ("output.trackers", listed, "A,B", "tensorboard, mlflow, wandb (each needs its extra)"),
     "download": ("dataset.download", True, None, "fetch a known data set that is missing"),
     "labels": ("dataset.labels", str, "FILE", LABELS),
     "split": ("dataset.split", str, "FILE", SPLIT),

@@ -279,11 +279,15 @@ class OutputSection(Settings):
         description="map of report.html; auto: tsne for up to 1,000 labelled rows, else pca; none: no page",
     )
 
-    @field_validator("formats", mode="after")
+    trackers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
+        default=(), description="where the numbers of metrics.jsonl and the scores go besides; each needs its extra"
+    )
+
+    @field_validator("formats", "trackers", mode="after")
     @classmethod
     def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(value)) < len(value):
-            raise ValueError("names a format twice")
+            raise ValueError("names one twice")
         return value
 
 

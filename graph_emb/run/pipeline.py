@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
 from graph_emb.config import RunConfig, config_from, config_text, fields_of, place_key, read_config_file
 from graph_emb.core.errors import ConfigError, GraphEmbError
@@ -25,9 +27,11 @@ from graph_emb.run.evaluation import Finding
 from graph_emb.run.family import Family, Log, Trained, TrainingJob, family_of
 from graph_emb.run.inputs import following, in_memory, lacks_explained
 from graph_emb.run.machine import memory_mib, peak_memory_mib, versions
-from graph_emb.run.report.facts import RunFacts, labels_of
+from graph_emb.run.report.facts import RunFacts, classes_of, labels_of
 from graph_emb.run.report.page import REPORT, write_report
 from graph_emb.run.run_folder import CONFIG, RunFolder, check_place
+from graph_emb.run.scores import scores_of
+from graph_emb.run.trackers import Ending, Trackers, check_trackers, is_evaluation, numbers_of
 from graph_emb.transport import runtime
 from graph_emb.transport.job import job_section
 from graph_emb.transport.local import LocalTransport
@@ -83,6 +87,7 @@ def pipeline(
     overwrite: bool = False,
     resume: bool = False,
     progress: bool = False,
+    on_evaluation: OnEvaluation | None = None,
     **overrides: Any,
 ) -> PipelineResult:
     """Train embeddings of a graph and judge them by what the data allows; ``graph-emb train`` in Python.
@@ -104,6 +109,9 @@ def pipeline(
         resume: Go on from the newest checkpoint of a run that was stopped, in ``<out>-checkpoints``; from the start
             where there is none yet.
         progress: Show progress bars on stderr.
+        on_evaluation: Called on the first rank with the numbers of each validation, such as ``{"epoch": 5.0,
+            "valid/mrr": 0.31, ...}``, and at the end with the scores, such as ``{"test mrr": 0.3}``, where there are
+            some. An exception of it ends the run.
         overrides: Fields of the configuration by name (``dim=64, lr=0.05``), or sections (``train={"lr": 0.05}``).
     Raises:
         ConfigError: an unknown field, a value outside its limits, or an ``out`` that is taken.
@@ -114,7 +122,8 @@ def pipeline(
         >>> ge.pipeline(model="deepwalk", dataset="ogbl-ddi", root="../shared/data", out="runs/ddi", seed=0)
     """
     given = {"model": model, "dataset": dataset, "root": root, "seed": seed, "evaluate": evaluate}
-    return run(config_of(config, given, overrides), out=out, overwrite=overwrite, resume=resume, progress=progress)
+    options: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "progress": progress}
+    return run(config_of(config, given, overrides), out=out, on_evaluation=on_evaluation, **options)
 
 
 def config_of(
@@ -159,6 +168,7 @@ def run(
     add_files: AddFiles | None = None,
     command: str | None = None,
     watch: Log | None = None,
+    on_evaluation: OnEvaluation | None = None,
 ) -> PipelineResult:
     """Do what a configuration says. Arguments and errors as ``pipeline``.
 
@@ -168,8 +178,10 @@ def run(
         add_files: Called with the result and the folder when all but metrics.json is in it, to add files to the run.
         command: The command line, for metrics.json and the report.
         watch: Called with each line of the history when it is there; an exception of it ends the run.
+        on_evaluation: As of ``pipeline``.
     """
     config = following(config)
+    check_trackers(config.output.trackers)
     if out is not None and config.output.report in METHODS:
         check_method(config.output.report)
     checkpoints = _checkpoints(config, out, overwrite, resume)
@@ -183,7 +195,9 @@ def run(
             return PipelineResult(config, metrics, None, None)
         if out is not None:
             check_place(_place(out), overwrite)
-        started = _Run(config, progress, ranks, checkpoints, watch)  # reads the data first: bad data makes no folder
+        started = _Run(
+            config, progress, ranks, checkpoints, watch, on_evaluation
+        )  # reads the data first: bad data makes no folder
         if out is None:
             return started.train(None)
         with RunFolder(out, overwrite=overwrite) as folder:
@@ -194,6 +208,7 @@ def run(
 
 
 AddFiles = Callable[[PipelineResult, Path], None]
+OnEvaluation = Callable[[dict[str, float]], None]
 Checkpoints = Callable[[Log], PeriodicCheckpoints | None]
 """Opens the checkpoints of one training, given what takes the lines of the history so far; None: none are wanted."""
 
@@ -304,7 +319,9 @@ class _Run:
         ranks: parallel.Trainers | None,
         checkpoints: Checkpoints,
         watch: Log | None,
+        on_evaluation: OnEvaluation | None,
     ) -> None:
+        self.on_evaluation = on_evaluation
         self.progress, self.ranks, self.checkpoints, self.watch = progress, ranks, checkpoints, watch
         self.family: Family = family_of(config)
         self.config = self.family.config
@@ -318,6 +335,22 @@ class _Run:
         self, folder: RunFolder | None, add_files: AddFiles | None = None, command: str | None = None
     ) -> PipelineResult:
         """Train, save, evaluate, publish."""
+        name = f"{self.config.model.name}-{self.config.dataset.name}" if folder is None else folder.place.name
+        self.trackers = Trackers(self.config, name, None if folder is None else folder.path)
+        try:
+            result, failure = self._trained(folder, add_files, command)
+        except BaseException:
+            self.trackers.close(failed=True)
+            raise
+        if failure is not None and not isinstance(failure, KeyboardInterrupt):
+            kept = "" if result.folder is None else f"; the embeddings are in {result.folder}"
+            raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure
+        return result
+
+    def _trained(
+        self, folder: RunFolder | None, add_files: AddFiles | None, command: str | None
+    ) -> tuple[PipelineResult, BaseException | None]:
+        """The result, and what kept the rows from being judged."""
         if folder is not None:
             folder.write_text(CONFIG, config_text(self.config))
             numbers = self.family.num_saved(self.dataset)
@@ -355,6 +388,7 @@ class _Run:
         main = next(iter(trained.tables.values()))
         tables, history = trained.tables, self.history
         result = PipelineResult(self.config, metrics, main, self.dataset, self.findings, tables=tables, history=history)
+        self._tell(result)
         if folder is not None:
             if add_files is not None and metrics["status"] == FINISHED and failure is None:
                 add_files(result, folder.path)
@@ -362,10 +396,21 @@ class _Run:
                 self._timed("report", lambda: self._report(folder.path, result))
                 metrics["seconds"]["report"] = round(self.seconds["report"], 3)
             result = replace(result, folder=folder.publish_run(metrics))
-        if failure is not None and not isinstance(failure, KeyboardInterrupt):
-            kept = "" if result.folder is None else f"; the embeddings are in {result.folder}"
-            raise EvaluationError(f"trained, but not evaluated: {failure}{kept}") from failure
-        return result
+        return result, failure
+
+    def _tell(self, result: PipelineResult) -> None:
+        """Scores and rows to the trackers, which end here, and scores to ``on_evaluation``."""
+        scores = scores_of(result.metrics["evaluation"])
+        if self.config.output.trackers:
+            labels = labels_of(self.dataset, result.tables).get(next(iter(result.tables)))
+            shown = None
+            if labels is not None:
+                classes, names = classes_of(labels)
+                shown = np.array([*names, ""])[classes]
+            self.trackers.finish(Ending(scores, result.tables, shown))
+        self.trackers.close()
+        if self.on_evaluation is not None and scores:
+            self.on_evaluation(scores)
 
     def _report(self, folder: Path, result: PipelineResult) -> None:
         """Write the page; a page that cannot be made is no reason to lose what was trained."""
@@ -383,6 +428,7 @@ class _Run:
 
         def write(line: dict[str, Any]) -> None:
             self.history.append(line)
+            self.trackers.log(line)
             if folder is not None:
                 folder.append(line)
 
@@ -399,6 +445,8 @@ class _Run:
                 checkpoints.record(line)
             if self.watch is not None:
                 self.watch(line)
+            if self.on_evaluation is not None and is_evaluation(line):
+                self.on_evaluation(dict(numbers_of(line)))
 
         trained = self.family.train(self.dataset, TrainingJob(self.ranks, log, self.progress, checkpoints))
         threads = thread_count(self.config.train.threads)

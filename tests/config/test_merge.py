@@ -62,7 +62,7 @@ def test_the_written_text_is_complete_and_reads_back_equal(tmp_path: Path) -> No
         ({"train": {"epochs": True}}, r"train.epochs = True: must be a number"),
         ({"train": {"rule": "adagard"}}, r"train.rule = 'adagard': should be .*did you mean 'adagrad'"),
         ({"evaluate": {"ratios": [0.1, 1.5]}}, r"evaluate.ratios.1 = 1.5: should be less than 1"),
-        ({"output": {"formats": ["npy", "npy"]}}, r"output.formats = \['npy', 'npy'\]: names a format twice"),
+        ({"output": {"formats": ["npy", "npy"]}}, r"output.formats = \['npy', 'npy'\]: names one twice"),
         ({"train": 3}, r"train = 3: is a section; set its fields, such as train.lr"),
         ({"seed": -1}, r"seed = -1: should be greater than or equal to 0"),
     ],
