@@ -76,6 +76,11 @@ class PeriodicCheckpoints:
         if found is not None and not resume and not overwrite:
             raise ConfigError(f"{found} is a checkpoint of an earlier run; resume it, or remove {self.folder}")
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether ``start`` finds a checkpoint to load, so that first rows need not be made."""
+        return self._resume and newest(self.folder) is not None
+
     def start(
         self,
         tables: Sequence[DistEmbedding],

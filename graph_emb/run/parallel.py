@@ -123,7 +123,12 @@ def start(config: RunConfig) -> Trainers | None:
 
 @contextmanager
 def parts_for(
-    ranks: Trainers, config: RunConfig, graph: HeteroGraph | None, facts: Any = None, typed: HeteroGraph | None = None
+    ranks: Trainers,
+    config: RunConfig,
+    graph: HeteroGraph | None,
+    facts: Any = None,
+    typed: HeteroGraph | None = None,
+    levels: Sequence[int] | None = None,
 ) -> Iterator[tuple[PartitionedGraph, Any]]:
     """Cut a graph for the trainers and open the parts on every rank; every rank calls it, the first gives the graph.
 
@@ -132,7 +137,7 @@ def parts_for(
 
     Args:
         facts: What the first rank has to tell the others about the graph.
-        typed: As in ``cut``.
+        typed, levels: As in ``cut``.
     Yields:
         The parts, and the first rank's ``facts``.
     """
@@ -140,18 +145,27 @@ def parts_for(
     if ranks.rank == 0:
         assert graph is not None
         folder = ranks.folders.enter_context(scratch_folder("graph-emb-parts"))
-        told = (str(cut(graph, config, folder, typed).path), facts)
+        told = (str(cut(graph, config, folder, typed, levels).path), facts)
     path, facts = ranks.group.gather_objects(told, "the parts' place")[0]
     found = at_hand(ranks.group, Path(path), lambda: ranks.folders.enter_context(scratch_folder("graph-emb-parts")))
     yield partition.load(found), facts
     ranks.group.barrier()
 
 
-def cut(graph: HeteroGraph, config: RunConfig, folder: Path, typed: HeteroGraph | None = None) -> PartitionedGraph:
-    """Partition a graph for the trainers; on the first rank. ``typed`` as in ``assigned``."""
-    return partition.build(
-        graph, assignment=assigned(graph, config, typed), out=folder / "parts", report=False, allow_empty=True
-    )
+def cut(
+    graph: HeteroGraph,
+    config: RunConfig,
+    folder: Path,
+    typed: HeteroGraph | None = None,
+    levels: Sequence[int] | None = None,
+) -> PartitionedGraph:
+    """Partition a graph for the trainers, with ``levels`` inside the parts; on the first rank.
+
+    Args:
+        typed: As in ``assigned``.
+    """
+    options: dict[str, Any] = {"report": False, "allow_empty": True, "levels": levels, "seed": config.seed}
+    return partition.build(graph, assignment=assigned(graph, config, typed), out=folder / "parts", **options)
 
 
 def policies_for(
@@ -264,13 +278,28 @@ def levels_of_nodes(
     Returns:
         Shape (N, L), int64, the node types one after the other.
     """
-    given = given_partition(config)
-    if given is not None and given[0].level_sizes:
-        places = places_of_nodes(given[0], typed or graph, by_place=given[1])
-        return np.concatenate([given[0].levels(name)[rows] for name, rows in places.values()])
+    known = given_levels(config, typed or graph, levels)
+    if known is not None:
+        return known
     plain = replace(graph, node_data={}, edge_data={})
     found, _ = nested(plain, levels, seed=config.seed, num_threads=config.train.threads)
     return found.astype(np.int64)
+
+
+def given_levels(config: RunConfig, graph: HeteroGraph, sizes: Sequence[int]) -> np.ndarray | None:
+    """The part of each node at some levels of the partition that a run names, as ``levels_of_nodes`` gives them.
+
+    Args:
+        sizes: Numbers of parts of the levels.
+    Returns:
+        None where there is no partition, or none with levels.
+    """
+    given = given_partition(config)
+    if given is None or not given[0].level_sizes:
+        return None
+    columns = [given[0].level_sizes.index(size) for size in sizes]
+    places = places_of_nodes(given[0], graph, by_place=given[1])
+    return np.concatenate([given[0].levels(name)[rows][:, columns] for name, rows in places.values()])
 
 
 def of_one_type(graph: Graph) -> HeteroGraph:
@@ -290,19 +319,37 @@ class Share:
         graph: The arcs that leave its nodes, in partition order; or the states of a metapath.
         policy: Who owns which row of a table of all nodes.
         order: The original number of each node, shape (N,), on the first rank; None on the others.
+        levels: The part of each node at each level of a multilevel start, (N, L), in partition order; None: none.
     """
 
     graph: Any
     policy: Any
     order: np.ndarray | None
+    levels: np.ndarray | None = None
 
 
-def share_of(ranks: Trainers, config: RunConfig, graph: Graph | None) -> Share:
-    """Cut a plain graph and take this rank's share. Every rank calls it; the first one gives the graph."""
+def share_of(
+    ranks: Trainers, config: RunConfig, graph: Graph | None, sizes: Sequence[int] | None = None, leveled: bool = False
+) -> Share:
+    """Cut a plain graph and take this rank's share. Every rank calls it; the first one gives the graph.
+
+    Args:
+        sizes: Numbers of parts of the levels that are cut inside the parts, on the first rank; None: none.
+        leveled: Whether the share has levels: those of the partition that the run names, where it has some.
+    """
     whole = None if graph is None else of_one_type(graph)
-    with parts_for(ranks, config, whole, None if graph is None else graph.directed) as (parts, directed):
+    found = None
+    if leveled and whole is not None:
+        assert sizes is not None
+        found = given_levels(config, whole, sizes)
+    facts = None if graph is None else (graph.directed, found)
+    wanted = None if found is not None else sizes
+    with parts_for(ranks, config, whole, facts, levels=wanted) as (parts, (directed, given)):
         order = np.array(parts.node_map()) if ranks.rank == 0 else None
-        return Share(own_part(parts, ranks, directed), parts.policy(), order)
+        levels = None
+        if leveled:
+            levels = parts.levels() if given is None else given[parts.node_map()]
+        return Share(own_part(parts, ranks, directed), parts.policy(), order, levels)
 
 
 def gathered_rows(ranks: Trainers | None, model: SkipGram, context: str, share: Share | None) -> torch.Tensor | None:

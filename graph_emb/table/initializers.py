@@ -298,6 +298,26 @@ class FromArray:
         return self.array.index_select(0, torch.from_numpy(ids))
 
 
+class FromParts:
+    """Rows that ids share: the first value of id i is row ``parts[i]`` of an array.
+
+    Args:
+        rows: Shape (P, D), floating.
+        parts: Shape (num_embeddings,), int64, each below P.
+    """
+
+    def __init__(self, rows: Tensor, parts: np.ndarray) -> None:
+        self._rows, self._parts = FromArray(rows), parts
+
+    def fill_(self, weight: Tensor, first_id: int) -> None:
+        """As ``Initializer.fill_``."""
+        self.fill_at_(weight, np.arange(first_id, first_id + len(weight)))
+
+    def fill_at_(self, weight: Tensor, ids: np.ndarray) -> None:
+        """Write the rows of ids, (R,), into weight, shape (R, D)."""
+        self._rows.fill_at_(weight, self._parts[ids])
+
+
 class FromFunction:
     """DGL's form: a function ``init_func(shape, dtype) -> tensor``, called once for all rows that a process owns.
 

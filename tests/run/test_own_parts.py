@@ -259,6 +259,17 @@ def test_two_trainers_walk_as_where_the_first_reads_all(
     assert_same(both[1], both[0])
 
 
+@pytest.mark.parametrize("model", ["deepwalk", "node2vec"])
+def test_two_trainers_begin_with_the_rows_of_their_parts(ranks: Ranks, tmp_path: Path, model: str) -> None:
+    """Each makes the graph of the parts of its own nodes, whether it has read them itself or was given them."""
+    folder = built(tmp_path, plain(weighted=True), levels=[3, 12])
+    options = {"threads": 1, "dim": 8, "num_walks": 2, "model.multilevel": True}
+    both, _ = ranks.run(train_both, 2, model, ge.read_graph(folder), folder, options)
+    assert_same(both[1], both[0])
+    flat, _ = ranks.run(train_both, 2, model, ge.read_graph(folder), folder, {**options, "model.multilevel": False})
+    assert np.abs(flat[0][0]["node"][1] - both[0][0]["node"][1]).max() > 0.1
+
+
 def train_with_files(folder: str, labels: str, split: str) -> Any:
     dataset = {"name": folder, "labels": labels, "split": split, "label_type": "author"}
     parallel = {"mode": "collective", "trainers": 2}

@@ -60,7 +60,11 @@ def run(out: Path, *, stop_after: int | None = None, **options: Any) -> np.ndarr
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("options", [{}, {"rule": "adam", "epochs": 1}, {"subsample": 0.01, "tables": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rule": "adam", "epochs": 1}, {"subsample": 0.01, "tables": 1}, {"model.multilevel": True}],
+    ids=str,
+)
 def test_a_stopped_run_gives_the_rows_of_one_that_was_not(tmp_path: Path, options: dict[str, Any]) -> None:
     whole = run(tmp_path / "whole", log_interval=1e-9, **options)
     assert run(tmp_path / "run", stop_after=3, log_interval=1e-9, **options) is None

@@ -205,6 +205,11 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
         default=False, description="let ids be in one of file and graph only; false: that is an error"
     )
 
+    multilevel: bool | tuple[Count, ...] = Field(
+        default=False,
+        description="begin with rows trained on the graph of a partition's parts; or the numbers of parts, rising",
+    )
+
     @property
     def spectral_start(self) -> bool:
         """Whether the first rows are computed by a spectral model, which ``warm_start`` names."""
@@ -217,8 +222,18 @@ class PlainWalkConfig(WalkConfig, EdgePolicy):
 
     @property
     def rate_follows_walks(self) -> bool:
-        """As ``SkipGramConfig``, but for rows that begin with those of a file: they want the low rate throughout."""
-        return super().rate_follows_walks and self.warm_start is None
+        """As ``SkipGramConfig``, but for rows that begin with a file's or parts': they want the low rate throughout."""
+        return super().rate_follows_walks and self.warm_start is None and not self.multilevel
+
+    @model_validator(mode="after")
+    def _multilevel_gives_the_first_rows(self) -> PlainWalkConfig:
+        if self.multilevel is not False and self.warm_start is not None:
+            raise ValueError(
+                f"multilevel = {self.multilevel} and warm_start = {self.warm_start!r} both give first rows; take one"
+            )
+        if self.multilevel == ():
+            raise ValueError("multilevel names no level; give numbers of parts such as [1024, 16384], or true")
+        return self
 
     @model_validator(mode="after")
     def _partial_has_an_effect(self) -> PlainWalkConfig:

@@ -44,6 +44,7 @@ class SkipGram:
         part_policy: The owner of each row, as in ``DistEmbedding``.
         name: Of the token table, and the stem of the context table's; None chooses names.
         init_func: First values of the token rows, as in ``DistEmbedding``; None: ``usual_rows``.
+        context_func: First values of the context rows, where there are two tables; None: zeros.
 
     Example:
         >>> from graph_emb.models.skipgram.training import SkipGram, SkipGramConfig
@@ -61,6 +62,7 @@ class SkipGram:
         part_policy: Any = None,
         name: str | None = None,
         init_func: Any = None,
+        context_func: Any = None,
     ) -> None:
         self.config = config or SkipGramConfig()
         dim = self.config.dim
@@ -70,7 +72,7 @@ class SkipGram:
         self.context = self.embedding
         if self.config.tables == 2:
             other = None if name is None else f"{name}.context"
-            self.context = DistEmbedding(num_nodes, dim, other, init_func=Zeros(), **shared)
+            self.context = DistEmbedding(num_nodes, dim, other, init_func=context_func or Zeros(), **shared)
 
     @property
     def num_nodes(self) -> int:

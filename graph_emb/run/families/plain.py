@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +19,7 @@ from graph_emb.core.threads import torch_threads
 from graph_emb.formats.embedding_files import Embeddings
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
+from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.views import PlainDataset, plain_dataset
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import train_matrix_factorization
@@ -24,13 +27,15 @@ from graph_emb.models.skipgram.config import EdgePolicy, PlainWalkConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
-from graph_emb.run import own_parts, parallel
+from graph_emb.run import multilevel, own_parts, parallel
 from graph_emb.run.evaluation import Finding, check_own_split, check_section, evaluate, predictor_finding
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
 from graph_emb.run.machine import check_memory
+from graph_emb.sampling.part_graph import PartGraph
 from graph_emb.sampling.partitioned_walks import PartitionedWalkSampler
 from graph_emb.sampling.walks import EdgeSampler, WalkSampler
+from graph_emb.table.initializers import FromParts
 from partition import PartitionedGraph
 
 
@@ -67,15 +72,27 @@ class PlainFamily(Family):
         return own_partition(self.config) if walks else None
 
     def _share(self, ranks: parallel.Trainers, graph: Graph | None) -> parallel.Share:
-        """This rank's share of the graph. Every rank calls it."""
+        """This rank's share of the graph, with the levels of a multilevel start. Every rank calls it."""
+        leveled = getattr(self.model, "multilevel", False) is not False
         if self._parts is None:
-            return parallel.share_of(ranks, self.config, graph)
+            sizes = multilevel.sizes_of(self.config, graph.num_nodes) if leveled and graph is not None else None
+            return parallel.share_of(ranks, self.config, graph, sizes, leveled)
         self._own = own_parts.own_arcs(self._parts, ranks, self.model.duplicates)
-        return self._own.share
+        if not leveled:
+            return self._own.share
+        columns = [self._parts.level_sizes.index(size) for size in multilevel.sizes_of(self.config, 0)]
+        return replace(self._own.share, levels=self._parts.levels()[:, columns])
 
     def _check(self, dataset: PlainDataset) -> None:
         check_section(self.config.evaluate, dataset)
         check_own_split(self.config, dataset.labels, dataset.node_split)
+        if getattr(self.model, "multilevel", False) is not False:
+            if self._parts is not None and not self._parts.level_sizes:
+                raise ConfigError(
+                    f"model.multilevel: {self._parts.path} has no levels, and no trainer has the whole graph to cut; "
+                    f"add them: partition.refine({str(self._parts.path)!r}, [...])"
+                )
+            multilevel.sizes_of(self.config, dataset.graph.num_nodes)  # refuses what does not fit
 
     def _num_tables(self) -> int:
         return self.model.tables
@@ -129,22 +146,56 @@ class WalkFamily(PlainFamily):
             sampler = PartitionedWalkSampler(share.graph, ranks.group, **walks)
             told = None if graph is None or model.warm_start is None else graph.node_ids
             node_ids = ranks.group.gather_objects(told, "the ids of the nodes")[0]
-        first = None if model.spectral_start else first_rows(model, config.seed, node_ids)
+        first: FromFile | FromParts | None = None if model.spectral_start else first_rows(model, config.seed, node_ids)
         begin, computed = time.perf_counter(), None
+        policy = None if share is None else share.policy
+        spent: dict[str, Any] = {}
         if model.spectral_start:
             assert graph is not None
             computed = torch.from_numpy(computed_rows(model, graph, config.seed))
-        seconds = {} if computed is None else {"warm_start_seconds": time.perf_counter() - begin}
-        policy = None if share is None else share.policy
-        tables, result = fit_skipgram(config, sampler, job, policy, init_func=first, computed=computed)
+            spent = {"warm_start_seconds": time.perf_counter() - begin}
+        context = None
+        if model.multilevel is not False and not self._goes_on(job):
+            start = self._coarse_start(graph, share, job, walks)
+            first, context = start.token, start.context
+            spent = {"multilevel": start.levels, "multilevel_seconds": time.perf_counter() - begin}
+        tables, result = fit_skipgram(config, sampler, job, policy, first, context, computed)
         self.model = model.model_copy(update={"lr": result.first_lr})
         self.config = config.model_copy(update={"model": self.model})
         rows = parallel.gathered_rows(ranks, tables, config.output.context, share)
         if dataset is None or rows is None:
             return Trained({}, result.interrupted)
         ids = dataset.graph.ids_of(np.arange(dataset.graph.num_nodes))
-        metrics = {**training_metrics(result), **seconds}
+        metrics = {**training_metrics(result), **spent}
         return Trained({parallel.TABLE: Embeddings(rows.numpy(), ids)}, result.interrupted, metrics)
+
+    def _goes_on(self, job: TrainingJob) -> bool:
+        """Whether a checkpoint has the rows, at every rank. Every rank calls it."""
+        found = job.checkpoints is not None and job.checkpoints.goes_on
+        return found if job.ranks is None else all(job.ranks.group.gather_objects(found, "resume"))
+
+    def _coarse_start(
+        self, graph: Graph | None, share: parallel.Share | None, job: TrainingJob, walks: Mapping[str, Any]
+    ) -> multilevel.CoarseStart:
+        """First rows from the graph of a partition's parts. Every rank calls it."""
+        ranks = job.ranks
+
+        def sampler_of(coarse: PartGraph, num_walks: int) -> Sampler:
+            options: dict[str, Any] = {**walks, "num_walks": num_walks}
+            if ranks is not None:
+                return PartitionedWalkSampler(coarse, ranks.group, **options)
+            return WalkSampler(Graph(coarse.indptr, coarse.indices, coarse.weights, coarse.directed), **options)
+
+        if share is None:
+            assert graph is not None
+            sizes = multilevel.sizes_of(self.config, graph.num_nodes)
+            levels = parallel.levels_of_nodes(self.config, parallel.of_one_type(graph), sizes)
+            share = parallel.Share(
+                PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0), None, None, levels
+            )
+        assert share.levels is not None
+        whole, policy = share.graph, share.policy
+        return multilevel.start_of(self.config, whole, share.levels, policy, ranks, sampler_of, progress=job.progress)
 
 
 class LineFamily(PlainFamily):
@@ -246,14 +297,15 @@ def fit_skipgram(
     sampler: Sampler,
     job: TrainingJob,
     policy: Any,
-    init_func: FromFile | None = None,
+    init_func: FromFile | FromParts | None = None,
+    context_func: FromParts | None = None,
     computed: torch.Tensor | None = None,
 ) -> tuple[SkipGram, SkipGramResult]:
     """Train tables of all nodes of a sampler's walks.
 
     Args:
         policy: Who owns which row; None: this process all of them.
-        init_func: First token rows; None: the model's own.
+        init_func, context_func: First token and context rows; None: the model's own.
         computed: First token rows of all nodes, (N, D), in this process, in place of both.
     """
     model: Any = config.model
@@ -264,6 +316,7 @@ def fit_skipgram(
         part_policy=policy,
         name=None if job.checkpoints is None else parallel.TABLE,
         init_func=init_func,
+        context_func=context_func,
     )
     if computed is not None:
         tables.embedding.weight[torch.arange(len(computed))] = computed.to(tables.embedding.weight[:1].dtype)

@@ -1,0 +1,201 @@
+"""Multilevel starts: walks on the graph of a partition's parts first, whose rows the nodes begin with.
+
+A part's node of the coarse graph stands for the nodes of the part: an arc between two parts has the sum of their arcs'
+weights, and an arc of a part to itself those inside it, so that its walks are those of the graph, seen by part. The
+ordinary trainer trains it, and token and context rows are handed down (Lin et al. 2020; HARP, Chen et al. 2018). In
+several trainers each makes the coarse rows of its own nodes: parts of a level lie inside those of the trainers.
+"""
+
+# N nodes, L levels, P parts of a level, D width.
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graph_emb.config import RunConfig
+from graph_emb.core.errors import ConfigError
+from graph_emb.formats.embedding_files import all_rows
+from graph_emb.graph.csr import to_rows
+from graph_emb.graph.original_ids import as_original_ids
+from graph_emb.graph.partition_book import RangeBook, RankRanges
+from graph_emb.models.skipgram.training import Sampler, SkipGram, train_skipgram
+from graph_emb.run.parallel import TABLE, Trainers, given_partition
+from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.table.initializers import FromParts
+
+NODES_PER_PART = 10
+"""Of the level that is chosen where none is given."""
+SHARE = 0.5
+"""Tokens of the finest level beside those of the graph itself; of each coarser level half as many again."""
+
+
+@dataclass(frozen=True)
+class CoarseStart:
+    """The first rows that a training begins with.
+
+    Attributes:
+        token, context: Initializers of the two tables; one table takes ``token``.
+        levels: Nodes, walks from each of them, first rate and seconds of each level that was trained, coarsest first.
+    """
+
+    token: FromParts
+    context: FromParts | None
+    levels: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class CoarseGraph:
+    """The graph of the parts of a level.
+
+    Attributes:
+        graph: This rank's rows of it; parts are numbered as the nodes are, those of a trainer one after the other.
+        members: The part of each node, (N,), by partition-order id.
+        book: Who owns which part.
+    """
+
+    graph: PartGraph
+    members: NDArray[np.int64]
+    book: RangeBook
+
+
+def sizes_of(config: RunConfig, num_nodes: int) -> tuple[int, ...]:
+    """Numbers of parts by level, coarsest first; where the run names a partition with levels, its own.
+
+    A part of a level must lie with one trainer: of such a partition the levels below its number of parts are left out.
+
+    Args:
+        num_nodes: N.
+    Raises:
+        ConfigError: the partition has other levels than those asked for, or the graph has too few nodes for one.
+    """
+    model: Any = config.model
+    asked, given = model.multilevel, given_partition(config)
+    found = () if given is None else given[0].level_sizes
+    if given is not None and found:
+        usable = tuple(size for size in found if size >= given[0].num_parts)
+        if asked is not True and tuple(asked) != usable:
+            raise ConfigError(
+                f"model.multilevel = {list(asked)}: the partition {given[0].path} has the levels {list(usable)}; set "
+                f"it to true, or change them: partition.refine({str(given[0].path)!r}, {list(asked)})"
+            )
+        return usable
+    if asked is not True:
+        return tuple(asked)
+    num_parts = config.parallel.trainers if given is None else given[0].num_parts
+    chosen = num_nodes // NODES_PER_PART // num_parts * num_parts
+    if chosen < 2:
+        raise ConfigError(
+            f"model.multilevel = True: {num_nodes} nodes in {num_parts} parts are too few for parts of "
+            f"{NODES_PER_PART} nodes; leave it out"
+        )
+    return (chosen,)
+
+
+def level_of(graph: PartGraph, parts: NDArray[np.integer], book: RangeBook, ranks: Trainers | None) -> CoarseGraph:
+    """The graph of the parts of a level, made of this rank's arcs alone. Every rank calls it.
+
+    Args:
+        graph: This rank's arcs.
+        parts: The part of each node, (N,), by partition-order id.
+        book: Who owns which node.
+    Raises:
+        ConfigError: a part has nodes of several owners.
+    """
+    found, members = np.unique(parts, return_inverse=True)
+    bounds = book.bounds.tolist()
+    sizes = [len(np.unique(members[low:high])) for low, high in pairwise(bounds)]
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    if len(owners) != len(found) or (owners[members] != np.repeat(np.arange(len(sizes)), np.diff(bounds))).any():
+        raise ConfigError(
+            f"model.multilevel: parts of the level of {len(found)} have nodes of several of the {len(sizes)} parts "
+            "that trainers hold; take levels of a multiple of them"
+        )
+    own = RangeBook.of_sizes(sizes)
+    layout = RankRanges([0, len(found)], [0], 1) if ranks is None else ranks.layout(own)
+    low, high = layout.owned(graph.rank)
+    heads = members[graph.low : graph.low + graph.num_own_nodes]
+    weights = np.ones(len(graph.indices), np.float32) if graph.weights is None else graph.weights
+    arcs = np.repeat(heads, np.diff(graph.indptr)), members[graph.indices], weights
+    indptr, indices, summed = to_rows(*arcs, len(found), directed=True, duplicates="sum")
+    summed = np.ones(len(indices), np.float32) if summed is None else summed
+    rows = PartGraph(indptr[low : high + 1], indices, summed, graph.directed, layout, graph.rank)
+    return CoarseGraph(rows, members, own)
+
+
+def start_of(
+    config: RunConfig,
+    graph: PartGraph,
+    levels: NDArray[np.integer],
+    policy: Any,
+    ranks: Trainers | None,
+    sampler_of: Callable[[PartGraph, int], Sampler],
+    *,
+    progress: bool,
+) -> CoarseStart:
+    """Train the levels of a graph, the coarsest first, each from the one before. Every rank calls it.
+
+    Args:
+        graph: This rank's arcs.
+        levels: The part of each node at each level, (N, L), by partition-order id, coarsest first.
+        policy: Who owns which node; None: this process all.
+        sampler_of: Walks on a graph, so many from each node.
+        progress: Show bars.
+    Raises:
+        ConfigError: a part of a level has nodes of several owners.
+        KeyboardInterrupt: Ctrl-C, at every rank.
+    """
+    own: Any = config.model
+    book = RangeBook([0, graph.num_nodes]) if policy is None else policy.book
+    before: tuple[CoarseGraph, SkipGram] | None = None
+    report = []
+    for place, parts in enumerate(levels.T):
+        level, begin = level_of(graph, parts, book, ranks), time.perf_counter()
+        share = SHARE / 2 ** (levels.shape[1] - 1 - place)
+        num_walks = max(1, round(share * own.num_walks * graph.num_nodes / level.graph.num_nodes))
+        lr = None if before is None else own.first_lr  # the first level's follows its walks
+        recipe = own.model_copy(update={"multilevel": False, "lr": own.lr or lr})
+        token = context = None
+        if before is not None:
+            up = np.empty(level.graph.num_nodes, np.int64)
+            up[level.members] = before[0].members
+            token, context = _handed_down(before[1], up)
+        first: dict[str, Any] = {"init_func": token, "context_func": context}
+        model = SkipGram(level.graph.num_nodes, recipe, seed=config.seed, part_policy=level.book, **first)
+        result = train_skipgram(
+            sampler_of(level.graph, num_walks),
+            model=model,
+            seed=config.seed,
+            num_threads=config.train.threads,
+            progress=progress,
+        )
+        if result.interrupted:
+            raise KeyboardInterrupt
+        before = level, model
+        seconds = round(time.perf_counter() - begin, 3)
+        report.append(
+            {"nodes": level.graph.num_nodes, "num_walks": num_walks, "lr": result.first_lr, "seconds": seconds}
+        )
+    assert before is not None  # there is a level at least
+    members, original = before[0].members, as_original_ids(None, policy, graph.num_nodes, TABLE)
+    if original is not None:
+        members = np.empty_like(members)
+        members[original.of(0, len(members))] = before[0].members
+    return CoarseStart(*_handed_down(before[1], members), report)
+
+
+def _handed_down(model: SkipGram, parts: NDArray[np.int64]) -> tuple[FromParts, FromParts | None]:
+    """First token and context rows of ids whose part is ``parts``, by original id; every rank calls it."""
+    transport = model.embedding.transport
+    transport.flush()
+    transport.barrier()
+    rows = [all_rows(table, wanted=True) for table in model.tables]
+    transport.barrier()  # every rank stays while another one reads
+    made = [FromParts(own, parts) for own in rows if own is not None]
+    return made[0], made[1] if len(made) > 1 else None

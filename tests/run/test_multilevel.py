@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graph_emb as ge
+import partition
+from graph_emb.config import config_from
+from graph_emb.core.errors import ConfigError
+from graph_emb.graph.csr import Graph
+from graph_emb.graph.partition_book import RangeBook, RankRanges
+from graph_emb.run.multilevel import level_of, sizes_of, start_of
+from graph_emb.sampling.part_graph import PartGraph
+from graph_emb.sampling.walks import WalkSampler
+from tests.ranks import Ranks
+
+pytestmark = pytest.mark.usefixtures("fresh_mode")
+
+GROUPS, SIZE = 8, 30
+
+
+def communities() -> Graph:
+    """Groups of nodes, every eighth one of a group, with most of their edges inside."""
+    rng = np.random.default_rng(0)
+    src = rng.integers(0, GROUPS * SIZE, 1500)
+    inside = src % GROUPS + GROUPS * rng.integers(0, SIZE, 1500)
+    dst = np.where(rng.random(1500) < 0.85, inside, rng.integers(0, GROUPS * SIZE, 1500))
+    return Graph.from_edges(src, dst, GROUPS * SIZE, self_loops="drop")
+
+
+def whole(graph: Graph) -> PartGraph:
+    return PartGraph.of_graph(graph, RankRanges([0, graph.num_nodes], [0], 1), 0)
+
+
+def test_arcs_between_and_inside_parts_are_summed() -> None:
+    graph = Graph.from_edges([0, 0, 1, 2], [1, 2, 3, 3], 4, weights=[1.0, 2.0, 4.0, 8.0])
+    level = level_of(whole(graph), np.array([7, 7, 9, 9]), RangeBook([0, 4]), None)
+    assert level.members.tolist() == [0, 0, 1, 1]
+    assert (level.graph.indptr.tolist(), level.graph.indices.tolist()) == ([0, 2, 4], [0, 1, 0, 1])
+    assert level.graph.weights is not None
+    assert level.graph.weights.tolist() == [2.0, 6.0, 6.0, 16.0]  # an edge inside a part is two arcs
+
+
+def test_parts_of_two_owners_are_refused() -> None:
+    graph = Graph.from_edges([0, 1, 2], [1, 2, 3], 4)
+    with pytest.raises(ConfigError, match="have nodes of several of the 2 parts"):
+        level_of(whole(graph), np.array([0, 0, 0, 1]), RangeBook([0, 2, 4]), None)
+
+
+def test_nodes_begin_with_both_rows_of_their_part() -> None:
+    graph = communities()
+    config = config_from(
+        {"model": {"name": "deepwalk", "dim": 8, "num_walks": 4}, "dataset": "memory", "train": {"threads": 1}}
+    )
+    fine = np.arange(GROUPS * SIZE) // 6
+    levels = np.stack([fine // 5, fine], axis=1)
+
+    def sampler_of(part: PartGraph, num_walks: int) -> WalkSampler:
+        return WalkSampler(Graph(part.indptr, part.indices, part.weights, part.directed), num_walks=num_walks, seed=1)
+
+    start = start_of(config, whole(graph), levels, None, None, sampler_of, progress=False)
+    assert [(level["nodes"], level["num_walks"]) for level in start.levels] == [(GROUPS, 30), (40, 12)]
+    assert start.levels[1]["lr"] == 0.025
+    assert start.context is not None
+    for rows in (start.token, start.context):
+        first = torch.empty(GROUPS * SIZE, 8)
+        rows.fill_(first, 0)
+        assert (first == first[::6].repeat_interleave(6, dim=0)).all()
+        assert len(first.unique(dim=0)) == 40
+        assert first.norm(dim=1).min() > 0.1
+
+
+def closeness(rows: np.ndarray) -> float:
+    """Mean cosine of nodes of a group over that of all."""
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    same = np.arange(len(rows))[:, None] % GROUPS == np.arange(len(rows)) % GROUPS
+    return float((unit @ unit.T)[same].mean() - (unit @ unit.T)[~same].mean())
+
+
+@pytest.mark.parametrize("levels", [True, [8, 48]])
+def test_few_walks_go_further_from_the_rows_of_parts(levels: Any) -> None:
+    options: dict[str, Any] = {"num_walks": 1, "dim": 16, "threads": 1, "evaluate": False, "lr": 0.025}
+    flat = ge.pipeline("deepwalk", communities(), **options)
+    found = ge.pipeline("deepwalk", communities(), **options, **{"model.multilevel": levels})
+    made = [level["nodes"] for level in found.metrics["train"]["multilevel"]]
+    wanted = [24] if levels is True else levels
+    assert all(count / 2 < nodes <= count for nodes, count in zip(made, wanted, strict=True))  # some parts are empty
+    assert found.metrics["train"]["walks"] == flat.metrics["train"]["walks"] == GROUPS * SIZE
+    assert closeness(found.embeddings.weights) > closeness(flat.embeddings.weights) + 0.1
+
+
+def test_levels_of_a_partition_are_taken(tmp_path: Path) -> None:
+    folder = partition.build(communities(), 2, out=tmp_path / "parts", levels=[2, 16], report=False).path
+
+    def config(levels: Any) -> Any:
+        return config_from({"model": {"name": "deepwalk", "multilevel": levels}, "dataset": {"name": str(folder)}})
+
+    assert sizes_of(config(True), 240) == sizes_of(config([2, 16]), 240) == (2, 16)
+    with pytest.raises(ConfigError, match=r"multilevel = \[4, 8\]: the partition .* has the levels \[2, 16\]; set it"):
+        sizes_of(config([4, 8]), 240)
+
+
+def train_on_two(graph: Graph, levels: Any) -> Any:
+    parallel = {"mode": "collective", "trainers": 2}
+    options: dict[str, Any] = {"num_walks": 1, "dim": 16, "threads": 1, "evaluate": False, "lr": 0.025}
+    result = ge.pipeline("deepwalk", graph, parallel=parallel, **options, **{"model.multilevel": levels})
+    return None if result.embeddings is None else (result.embeddings.weights, result.metrics["train"])
+
+
+@pytest.mark.dist
+def test_two_trainers_gain_as_one(ranks: Ranks) -> None:
+    options: dict[str, Any] = {"num_walks": 1, "dim": 16, "threads": 1, "evaluate": False, "lr": 0.025}
+    one = ge.pipeline("deepwalk", communities(), **options, **{"model.multilevel": True})
+    (rows, metrics), _ = ranks.run(train_on_two, 2, communities(), True)
+    assert 12 < metrics["multilevel"][0]["nodes"] <= 24
+    assert closeness(rows) > closeness(one.embeddings.weights) - 0.05  # rows of other parts: 0.12 less
+    with pytest.raises(AssertionError, match="5 is neither a multiple of the parts"):
+        ranks.run(train_on_two, 2, communities(), [5])
+
+
+def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="19 nodes in 1 parts are too few"):
+        ge.pipeline("deepwalk", Graph.from_edges(range(18), range(1, 19)), **{"model.multilevel": True})
+    with pytest.raises(ConfigError, match="both give first rows; take one"):
+        ge.pipeline("deepwalk", communities(), **{"model.multilevel": True, "warm_start": "prone"})
+    with pytest.raises(ConfigError, match="multilevel names no level"):
+        ge.pipeline("deepwalk", communities(), **{"model.multilevel": []})
+    with pytest.raises(ConfigError, match=r"levels \[16, 8\]: give at least one, each larger"):
+        ge.pipeline("deepwalk", communities(), **{"model.multilevel": [16, 8]})
