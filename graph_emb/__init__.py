@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         SparseRowLAMB,
         SparseSGD,
         clip_grad_norm_,
+        create_hash_optimizer_by_address,
     )
     from graph_emb.run.estimate import estimate
     from graph_emb.run.pipeline import pipeline
@@ -84,7 +85,7 @@ _HOMES = {
     "graph_emb.checkpoint.loading": ("load_checkpoint",),
     "graph_emb.checkpoint.saving": ("save_checkpoint",),
     "graph_emb.composed": ("ComposedEmbedding",),
-    "graph_emb.embedding": ("DistEmbedding", "lookup"),
+    "graph_emb.embedding": ("lookup",),
     "graph_emb.estimators": (
         "ComplEx",
         "DeepWalk",
@@ -106,7 +107,10 @@ _HOMES = {
     "graph_emb.graph.hash_book": ("HashPolicy",),
     "graph_emb.graph.partition_book": ("PartitionBook", "RangeBook"),
     "graph_emb.graph.readers": ("read_graph",),
-    "graph_emb.growing_embedding": ("growing",),
+    "graph_emb.growing_embedding": (
+        "DistEmbedding",
+        "growing",
+    ),
     "graph_emb.node_embedding": ("NodeEmbedding",),
     "graph_emb.optimizer": (
         "SparseAdagrad",
@@ -120,6 +124,7 @@ _HOMES = {
         "SparseRowLAMB",
         "SparseSGD",
         "clip_grad_norm_",
+        "create_hash_optimizer_by_address",
     ),
     "graph_emb.run.estimate": ("estimate",),
     "graph_emb.run.pipeline": ("pipeline",),
@@ -194,6 +199,7 @@ __all__ = [
     "__version__",
     "clip_grad_norm_",
     "compat",
+    "create_hash_optimizer_by_address",
     "estimate",
     "export_checkpoint",
     "growing",

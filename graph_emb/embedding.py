@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from graph_emb.core.errors import ConfigError, ModeError, unknown_name
 from graph_emb.gradient_trace import PendingGradients, Trace
+from graph_emb.graph.hash_book import HashPolicy
 from graph_emb.graph.original_ids import OriginalIds, SameIds, as_original_ids
 from graph_emb.graph.partition_book import Ids, PartitionBook, as_book, as_ids, check_ids
 from graph_emb.named_store import NamedStore
@@ -95,8 +96,20 @@ class DistEmbedding(PendingGradients):
     kinds: ClassVar[dict[type, type[DistEmbedding]]] = {}
     """The class of a table by the type of what stands for its number of rows, where that is no integer."""
 
-    def __new__(cls, num_embeddings: Any = None, *args: Any, **options: Any) -> DistEmbedding:
-        found = DistEmbedding.kinds.get(type(num_embeddings), cls)
+    def __new__(
+        cls,
+        num_embeddings: Any = None,
+        embedding_dim: Any = None,
+        name: Any = None,
+        init_func: Any = None,
+        part_policy: Any = None,
+        **options: Any,
+    ) -> DistEmbedding:
+        kind = type(num_embeddings)
+        if cls is DistEmbedding and kind is int and runtime.current().grows_by_default:
+            tied = part_policy is not None and not isinstance(part_policy, HashPolicy)
+            kind = kind if tied or options.keys() & {"original_ids", "bounds", "placement"} else Growth
+        found = DistEmbedding.kinds.get(kind, cls)
         return super().__new__(found if issubclass(found, cls) else cls)
 
     def __init__(

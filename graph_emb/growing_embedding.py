@@ -23,6 +23,10 @@ from graph_emb.table.bags import Bags
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Eviction, Growth, Missing, SeenAtLeast
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
+from graph_emb.transport import runtime
+
+MOST_ROWS = 1 << 28
+"""Rows that a table may have which grows because ``use_dynamic_expansion`` says so: address space for as many."""
 
 
 def growing(max_rows: int, missing: Missing = "first") -> Growth:
@@ -79,7 +83,8 @@ class GrowingEmbedding(DistEmbedding):
     ids that have one are the same for any number of ranks and threads. In local and collective mode.
 
     Args:
-        num_embeddings: ``ge.growing(...)``.
+        num_embeddings: ``ge.growing(...)``; a number after ``ge.init(use_dynamic_expansion=True)``, where it bounds
+            nothing: the table may have ``MOST_ROWS``.
         embedding_dim, name, init_func, dtype: As ``DistEmbedding``; first values must be functions of the id.
         part_policy: ``ge.HashPolicy(num_parts)``; None: one part, which all ranks share evenly.
         admission: ``ge.SeenAtLeast(uses)``; None: the first gradient makes a row.
@@ -99,7 +104,7 @@ class GrowingEmbedding(DistEmbedding):
 
     def __init__(
         self,
-        num_embeddings: Growth,
+        num_embeddings: Growth | int,
         embedding_dim: int,
         name: str | None = None,
         init_func: Any = None,
@@ -109,6 +114,8 @@ class GrowingEmbedding(DistEmbedding):
         eviction: Eviction | None = None,
         **options: Any,
     ) -> None:
+        if type(num_embeddings) is int and runtime.current().grows_by_default:
+            num_embeddings = growing(max(num_embeddings, MOST_ROWS))
         if not isinstance(num_embeddings, Growth):
             raise ConfigError(f"num_embeddings={num_embeddings!r} must be ge.growing(max_rows=...) for a growing table")
         if part_policy is not None and not isinstance(part_policy, HashPolicy):

@@ -366,6 +366,58 @@ OPTIMIZERS: dict[str, Callable[..., SparseOptimizer]] = {
 """By the name that a configuration gives the rule."""
 
 
+BY_ADDRESS: dict[str, type[SparseOptimizer]] = {
+    "sgd": SparseSGD,
+    "adagrad": SparseAdagrad,
+    "row_adagrad": SparseRowAdagrad,
+    "lazy_adam": SparseAdam,
+    "row_adam": SparseRowAdam,
+    "adamw": SparseAdamW,
+    "lamb": SparseLAMB,
+    "row_lamb": SparseRowLAMB,
+    "lars": SparseLARS,
+}
+"""The rules of ``create_hash_optimizer_by_address``, by the words of mxRec where it has the rule."""
+
+
+def create_hash_optimizer_by_address(
+    params: Params, rule: str = "lazy_adam", learning_rate: float = 0.001, **numbers: Any
+) -> SparseOptimizer:
+    """An optimizer of growing tables for ``rows, slots = emb.lookup(ids)`` and ``apply_gradients([(grads, slots)])``.
+
+    The name and the flow are mxRec's; slots are checked, where a wrong address stops an accelerator there.
+
+    Args:
+        params: Growing tables, as the optimizers take them.
+        rule: One of ``BY_ADDRESS``.
+        learning_rate: Of the rule, as ``lr``.
+        numbers: Its other numbers and options.
+    Raises:
+        ConfigError: an unknown rule, a table that does not grow, or a number that the rule does not take.
+    Example:
+        >>> item = ge.DistEmbedding(ge.growing(max_rows=1000), 2, "item")
+        >>> opt = ge.create_hash_optimizer_by_address([item], "sgd", learning_rate=1.0)
+        >>> rows, slots = item.lookup(torch.tensor([-7, 10**12]))
+        >>> opt.apply_gradients([(torch.ones_like(rows), slots)])
+        >>> item.ids().tolist(), item.weight[[-7]].tolist()
+        ([-7, 1000000000000], [[-1.0, -1.0]])
+    """
+    if rule not in BY_ADDRESS:
+        raise unknown_name("rule", rule, BY_ADDRESS)
+    if "lr" in numbers:
+        raise ConfigError(f"create_hash_optimizer_by_address: lr={numbers['lr']!r}; give it as learning_rate")
+    kind = BY_ADDRESS[rule]
+    made = kind(params, lr=learning_rate, **numbers)  # type: ignore[call-arg]
+    for table in made.tables.values():
+        if table.spec.growth is None:
+            made.close()
+            raise ConfigError(
+                f"create_hash_optimizer_by_address: table {table.name!r} does not grow and has no slots; make it with "
+                f"ge.growing(max_rows=...), or take {kind.__name__}"
+            )
+    return made
+
+
 def clip_grad_norm_(
     parameters: DistEmbedding | Tensor | Iterable[DistEmbedding | Tensor],
     max_norm: float,

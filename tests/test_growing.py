@@ -11,7 +11,11 @@ import torch
 import graph_emb as ge
 from graph_emb.core.errors import ConfigError, ModeError, PartitionError, ShapeError
 from graph_emb.graph.original_ids import ArrayIds
+from graph_emb.graph.partition_book import RangeBook
+from graph_emb.optimizer import BY_ADDRESS
+from graph_emb.sparse_optimizer import SparseOptimizer
 from graph_emb.table.growth import Growth
+from graph_emb.transport.runtime import start_local
 from tests.growing_oracle import IDS, INIT, Oracle
 from tests.transport.test_collective import OPTIMIZERS
 
@@ -286,3 +290,78 @@ def test_tables_of_one_name_are_one_table() -> None:
     assert emb.ids().tolist() == [5]
     with pytest.raises(ConfigError, match="of another growth is alive"):
         table("growing", 2, torch.float32, admission=ge.SeenAtLeast(2))
+
+
+def test_every_sparse_optimizer_has_a_rule_by_address() -> None:
+    kinds = {kind for name in ge.__all__ if isinstance(kind := getattr(ge, name), type)}
+    assert set(BY_ADDRESS.values()) == {kind for kind in kinds if issubclass(kind, SparseOptimizer)} - {SparseOptimizer}
+
+
+@pytest.mark.parametrize("rule", BY_ADDRESS)
+def test_an_optimizer_by_address_is_the_rules_with_its_rate(rule: str) -> None:
+    grads, found = torch.tensor([[1.0, -2.0], [0.5, 0.5], [3.0, 0.0]]), []
+    for make in (
+        lambda emb: ge.create_hash_optimizer_by_address([emb], rule, learning_rate=0.25),
+        lambda emb: BY_ADDRESS[rule]([emb], lr=0.25),
+    ):
+        emb = table(f"table {len(found)}", 2, torch.float32)
+        opt = make(emb)
+        for _ in range(3):
+            _, slots = emb.lookup([5, -7, 5])
+            opt.apply_gradients([(grads, slots)])
+        found.append(emb.weight[[5, -7]])
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], table("first", 2, torch.float32).weight[[5, -7]])
+
+
+def test_what_an_optimizer_by_address_cannot_be_is_said() -> None:
+    fixed, emb = ge.DistEmbedding(3, 2, "fixed"), table("growing", 2, torch.float32)
+    with pytest.raises(ConfigError, match=r"unknown rule 'adagard'.*did you mean 'adagrad'"):
+        ge.create_hash_optimizer_by_address([emb], "adagard")
+    with pytest.raises(ConfigError, match=r"lr=1\.0; give it as learning_rate"):
+        ge.create_hash_optimizer_by_address([emb], lr=1.0)
+    with pytest.raises(ConfigError, match="betta"):
+        ge.create_hash_optimizer_by_address([emb], betta=1.0)
+    with pytest.raises(ConfigError, match="table 'fixed' does not grow and has no slots"):
+        ge.create_hash_optimizer_by_address([fixed])
+    ge.SparseSGD([fixed], lr=1.0)  # the table is free
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_dynamic_expansion_makes_tables_grow_that_are_tied_to_no_ids(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ge.shutdown()
+    if how == "environment":
+        monkeypatch.setenv("USE_DYNAMIC_EXPANSION", "1")
+        ge.init(mode="local")
+    else:
+        monkeypatch.setenv("USE_DYNAMIC_EXPANSION", "0")
+        ge.init(mode="local", use_dynamic_expansion=True)
+    emb = ge.DistEmbedding(1, 2, "grows", admission=ge.SeenAtLeast(1), part_policy=ge.HashPolicy(2))
+    ge.SparseSGD([emb], lr=1.0).update([10**15, -1, 7], torch.ones(3, 2), emb)
+    assert emb.ids().tolist() == [-1, 7, 10**15]
+    tied = [
+        ge.DistEmbedding(3, 2, "policy", part_policy=RangeBook([0, 1, 3])),
+        ge.DistEmbedding(3, 2, "ids", original_ids=torch.tensor([5, 4, 9])),
+        ge.DistEmbedding(3, 2, "drop", bounds="drop"),
+        ge.NodeEmbedding(3, 2, "dgl"),
+    ]
+    assert all(one.spec.growth is None for one in tied)
+    ge.shutdown()
+    monkeypatch.setenv("USE_DYNAMIC_EXPANSION", "1")
+    ge.init(mode="local", use_dynamic_expansion=False)
+    assert ge.DistEmbedding(1, 2).spec.growth is None
+
+
+def test_a_choice_of_dynamic_expansion_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ge.shutdown()
+    with pytest.raises(ConfigError, match="use_dynamic_expansion='1' must be True or False"):
+        ge.init(mode="local", use_dynamic_expansion="1")
+    ge.init(mode="local", use_dynamic_expansion=True)
+    with pytest.raises(ModeError, match="a run's tables have the ids of its graph"):
+        start_local(True, "a test")
+    ge.shutdown()
+    with pytest.raises(ModeError, match="use_dynamic_expansion=True: tables of kvstore mode have a fixed size"):
+        ge.init(mode="kvstore", use_dynamic_expansion=True)
+    monkeypatch.setenv("USE_DYNAMIC_EXPANSION", "yes")
+    with pytest.raises(ConfigError, match="USE_DYNAMIC_EXPANSION='yes' must be 0 or 1"):
+        ge.init(mode="local")

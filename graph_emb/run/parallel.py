@@ -89,13 +89,15 @@ def start(config: RunConfig) -> Trainers | None:
         return None
     if parallel.mode == "collective":
         wired = {"hogwild": parallel.hogwild, "wire_dtype": parallel.wire_dtype}
-        made: Any = runtime.init(mode="collective", timeout=parallel.timeout, **wired)
+        made: Any = runtime.init(mode="collective", timeout=parallel.timeout, use_dynamic_expansion=False, **wired)
         ranks = Trainers(made.group, made)
     else:
         group = ProcessGroup(timeout=parallel.timeout)
         silence = min(parallel.timeout, MOST_SILENCE)
         options = {"timeout": silence, "answer_timeout": parallel.timeout, "hogwild": parallel.hogwild}
-        served: Any = runtime.init(mode="kvstore", **options, wire_dtype=parallel.wire_dtype)
+        served: Any = runtime.init(
+            mode="kvstore", **options, wire_dtype=parallel.wire_dtype, use_dynamic_expansion=False
+        )
         ranks = Trainers(group, served)
     try:
         if parallel.wire_dtype is not None and parallel.mode == "kvstore" and getattr(served, "num_machines", 1) == 1:

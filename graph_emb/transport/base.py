@@ -245,6 +245,7 @@ class Transport(ABC):
         takes_bags: Whether a push may bring the gradients of bags as they are.
         groups_ids: Whether it gains by ``will_train``; the others are not told.
         wire_dtype: What rows and gradients are rounded to where they travel; None: nothing is.
+        grows_by_default: Whether tables grow that are made with a number of rows and tied to no ids.
     """
 
     mode: str
@@ -252,6 +253,7 @@ class Transport(ABC):
     world_size: int
     lockstep: bool
     takes_bags: bool = False
+    grows_by_default: bool = False
     groups_ids: bool = False
     wire_dtype: torch.dtype | None = None
     joint: Callable[[str], AbstractContextManager[Any]] = nullcontext

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from graph_emb.core.errors import ModeError, PeerError, unknown_name
+from graph_emb.core.errors import ConfigError, ModeError, PeerError, unknown_name
 from graph_emb.transport import job, kvstore
 from graph_emb.transport.base import Transport
 from graph_emb.transport.local import LocalTransport
@@ -21,6 +21,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "collective": ("backend", "timeout", "part", "staleness", "shared_memory", "hogwild", "wire_dtype"),
     "kvstore": tuple(inspect.signature(kvstore.connect).parameters),
 }
+DYNAMIC = "USE_DYNAMIC_EXPANSION"
 _log = logging.getLogger("graph_emb.init")
 _active: Transport | None = None
 T = TypeVar("T")
@@ -45,7 +46,10 @@ def init(mode: str = AUTO, **options: Any) -> Transport:
             and ``hogwild`` (True: models that train in place change each other's rows without locks; one machine only)
             and ``wire_dtype`` (``torch.bfloat16`` or ``torch.float16``: exchanged rows and gradients are rounded to it:
             inexact, half the bytes; the exchanges of models that train in place are not).
-            Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``.
+            Of the kvstore mode: see ``graph_emb.transport.kvstore.connect``. Of the other two modes:
+            ``use_dynamic_expansion`` (True: ``ge.DistEmbedding(N, D)`` makes a growing table, of any number of rows,
+            unless it is tied to ids by a partition policy, ``original_ids``, ``bounds`` or a placement; None: as the
+            environment's ``USE_DYNAMIC_EXPANSION``, 0 or 1, says).
     Returns:
         The transport: its rank, world_size, flush and barrier.
     Raises:
@@ -72,6 +76,7 @@ def init(mode: str = AUTO, **options: Any) -> Transport:
 
 def _start(mode: str, options: dict[str, Any]) -> Transport:
     global _active
+    dynamic = _dynamic_expansion(mode, options.pop("use_dynamic_expansion", None))
     for option in options:
         if option not in OPTIONS[mode]:
             raise unknown_name(f"option of mode {mode!r}", option, OPTIONS[mode])
@@ -93,8 +98,27 @@ def _start(mode: str, options: dict[str, Any]) -> Transport:
         except BaseException:
             group.close()
             raise
+    _active.grows_by_default = dynamic
     atexit.register(shutdown)  # a process group that is left to the interpreter's exit aborts it
     return _active
+
+
+def _dynamic_expansion(mode: str, asked: bool | None) -> bool:
+    """Whether tables grow by default: as asked, else as the environment says.
+
+    Raises:
+        ConfigError: the option or the variable is something else.
+        ModeError: kvstore mode.
+    """
+    said, given = ("use_dynamic_expansion", asked) if asked is not None else (DYNAMIC, os.environ.get(DYNAMIC, ""))
+    known: dict[Any, bool] = {True: True, False: False} if asked is not None else {"1": True, "0": False, "": False}
+    if not isinstance(given, (bool, str)) or given not in known:
+        raise ConfigError(f"{said}={given!r} must be {'True or False' if asked is not None else '0 or 1'}")
+    if known[given] and mode == "kvstore":
+        raise ModeError(
+            f"{said}={given}: tables of kvstore mode have a fixed size; take mode='collective', or leave it"
+        )
+    return known[given]
 
 
 def current() -> Transport:
@@ -114,12 +138,17 @@ def start_local(by_name: bool, asked: str) -> None:
         by_name: Whether the user named it; where it is only a default, a job of several processes is an error.
         asked: What asks, in the words of the error.
     Raises:
-        ModeError: the process is one of several, and would train tables of its own.
+        ModeError: the process is one of several, and would train tables of its own; or tables grow by default.
     """
     if _active is None:
         if not by_name and (why := job.several()):
             job.refuse(asked, why)
-        init("local")
+        init("local", use_dynamic_expansion=False)
+    elif _active.grows_by_default:
+        raise ModeError(
+            "a run's tables have the ids of its graph, and this program began with use_dynamic_expansion=True; call "
+            "graph_emb.shutdown() first"
+        )
 
 
 def _forget() -> None:
