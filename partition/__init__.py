@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from partition.building import refine as refine
     from partition.building import repartition as repartition
     from partition.conversion import convert as convert
+    from partition.extending import extend as extend
     from partition.partitioned import PartitionedGraph as PartitionedGraph
     from partition.partitioned import load as load
     from partition.verification import Verification as Verification
@@ -25,6 +26,7 @@ _HOMES = {
     "Verification": "partition.verification",
     "build": "partition.building",
     "convert": "partition.conversion",
+    "extend": "partition.extending",
     "load": "partition.partitioned",
     "refine": "partition.building",
     "repartition": "partition.building",

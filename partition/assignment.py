@@ -6,7 +6,7 @@ Legend: N nodes of one type, P parts.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Assignment:
         seconds: Wall time of the assignment, from the graph in memory.
         peak_bytes: How far the process's peak memory rose above what it held before; 0 where the system does not tell.
         balance: The fullest part's share over the mean, by constraint name: 1.0 is even.
+        extended: Of a graph that has grown since, see ``partition.extending``; empty elsewhere.
     """
 
     parts: dict[str, np.ndarray]
@@ -41,6 +42,7 @@ class Assignment:
     seconds: float = 0.0
     peak_bytes: int = 0
     balance: dict[str, float] = field(default_factory=dict)
+    extended: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_homogeneous(cls, graph: HeteroGraph, parts: np.ndarray, num_parts: int, **facts: object) -> Assignment:

@@ -129,6 +129,7 @@ def facts_of(
         "num_nodes": dict(num_nodes),
         "num_edges": dict(num_edges),
         "reader": dict(counts),
+        **({"extended": assignment.extended} if assignment.extended else {}),
         **({"symmetric": True} if symmetric else {}),
         **({"repeats": repeats} if repeats is not None else {}),
     }

@@ -221,14 +221,25 @@ class Placed:
         num_parts: P.
         weight: Of all entries of the adjacency: every edge counts twice.
         fennel: Fennel's score; else LDG's.
+        parts: Where nodes are already, (N,) int32, -1 for nowhere; changed. None: none is placed.
     """
 
-    def __init__(self, constraints: Constraints, num_parts: int, weight: float, *, fennel: bool) -> None:
+    def __init__(
+        self,
+        constraints: Constraints,
+        num_parts: int,
+        weight: float,
+        *,
+        fennel: bool,
+        parts: np.ndarray | None = None,
+    ) -> None:
         num_nodes = constraints.weights.shape[1]
         self.node_weights = np.ascontiguousarray(constraints.weights.T)
         self.limits = constraints.limits(num_parts)
-        self.parts = np.full(num_nodes, -1, np.int32)
+        self.parts = np.full(num_nodes, -1, np.int32) if parts is None else parts
         self._loads = np.zeros((num_parts, len(self.limits)), np.int64)
+        here = np.flatnonzero(self.parts >= 0)
+        np.add.at(self._loads, self.parts[here], self.node_weights[here])
         self._shares = num_nodes / np.maximum(constraints.weights.sum(axis=1), 1)
         self._alpha = np.sqrt(num_parts) * weight / 2 / max(num_nodes, 1) ** EXPONENT
         self._fennel = fennel
