@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from graph_emb.run.estimate import estimate
     from graph_emb.run.pipeline import pipeline
     from graph_emb.table.growth import LeastRecent, LeastUsed, SeenAtLeast, SmallNorm, Unused
+    from graph_emb.table.neighbour_mean import NeighbourMean
     from graph_emb.table.placement import File
     from graph_emb.transport.runtime import in_step, init, shutdown
     from graph_emb.tuning.search import tune
@@ -128,6 +129,7 @@ _HOMES = {
     ),
     "graph_emb.run.estimate": ("estimate",),
     "graph_emb.run.pipeline": ("pipeline",),
+    "graph_emb.table.neighbour_mean": ("NeighbourMean",),
     "graph_emb.table.growth": ("LeastRecent", "LeastUsed", "SeenAtLeast", "SmallNorm", "Unused"),
     "graph_emb.table.placement": ("File",),
     "graph_emb.tuning.search": ("tune",),
@@ -169,6 +171,7 @@ __all__ = [
     "Metapath2Vec",
     "ModeError",
     "NearestNeighbors",
+    "NeighbourMean",
     "NetMF",
     "Node2Vec",
     "NodeEmbedding",

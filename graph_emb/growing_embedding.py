@@ -23,6 +23,7 @@ from graph_emb.table.bags import Bags
 from graph_emb.table.growing_shard import GrowingShard
 from graph_emb.table.growth import Eviction, Growth, Missing, SeenAtLeast
 from graph_emb.table.initializers import FromFunction, OwnerInitializer
+from graph_emb.table.neighbour_mean import NeighbourMean
 from graph_emb.transport import runtime
 
 MOST_ROWS = 1 << 28
@@ -173,8 +174,19 @@ class GrowingEmbedding(DistEmbedding):
 
         Args:
             ids: Any shape, repeats allowed.
-            values: None: first values; else rows for distinct ids, (B, D), which those with a row take as well.
+            values: None: first values; ``ge.NeighbourMean(graph)``, the same graph on every rank; else rows for
+                distinct ids, (B, D), which those with a row take as well.
         """
+        if isinstance(values, NeighbourMean):
+            known = self.ids().numpy()
+            self.grow(ids)
+            new = np.setdiff1d(self.ids().numpy(), known, assume_unique=True)  # of all ranks
+            reached, rows = values.values(
+                new, known, lambda asked: self.weight[torch.from_numpy(asked)].double().numpy()
+            )
+            mine = slice(None) if self.transport.rank == 0 or not self.transport.lockstep else slice(0)  # one writes
+            self.weight[torch.from_numpy(reached[mine])] = torch.from_numpy(rows[mine]).to(self.dtype)
+            return
         if values is not None:
             self.weight[ids] = values
             return
@@ -235,6 +247,11 @@ class GrowingEmbedding(DistEmbedding):
 
     def __repr__(self) -> str:
         return f"GrowingEmbedding({self.name!r}, max_rows={self.num_embeddings}, {self.embedding_dim})"
+
+
+def _rows_of(table: GrowingEmbedding, ids: np.ndarray) -> np.ndarray:
+    found: np.ndarray = table.weight[torch.from_numpy(ids)].double().numpy()
+    return found
 
 
 DistEmbedding.kinds[Growth] = GrowingEmbedding

@@ -1,0 +1,81 @@
+"""First values of new nodes from the rows of their neighbours.
+
+Legend: N new nodes, K known neighbours, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from graph_emb.core.errors import ConfigError, ShapeError
+from graph_emb.graph.typed import HeteroGraph
+
+RowsOf = Callable[[np.ndarray], np.ndarray]
+"""Rows of distinct ids, (K, D)."""
+
+
+class NeighbourMean:
+    """What ``emb.grow(ids, values=...)`` takes: a new node begins with the mean of its neighbours' rows.
+
+    Distinct neighbours in both directions, in the ascending order of their ids, are summed in float64. A node all of
+    whose neighbours are new gets the mean of those in the next round, and so on; a node that no row reaches keeps its
+    first value.
+
+    Args:
+        graph: A graph of one node and one edge type, whose ids are the table's; or (sources, destinations), (E,) int64
+            ids each.
+    Example:
+        >>> emb = ge.DistEmbedding(ge.growing(max_rows=10), 1, "node")
+        >>> emb.grow([10, 20], torch.tensor([[2.0], [4.0]]))
+        >>> emb.grow([30, 40, 50], ge.NeighbourMean(([10, 20, 30], [30, 30, 40])))  # 40 knows 30 alone, 50 nobody
+        >>> emb.weight[[30, 40, 50]].flatten().tolist()
+        [3.0, 3.0, 0.0]
+    """
+
+    def __init__(self, graph: HeteroGraph | tuple[ArrayLike, ArrayLike]) -> None:
+        if isinstance(graph, HeteroGraph):
+            if len(graph.num_nodes) != 1 or len(graph.edges) != 1:
+                raise ConfigError(
+                    f"NeighbourMean: the graph has node types {list(graph.num_nodes)} and {len(graph.edges)} edge "
+                    "types; give (sources, destinations) of one kind of ids"
+                )
+            ((src, dst),) = graph.edges.values()
+            named = graph.node_ids.get(next(iter(graph.num_nodes)))
+            if named is not None:
+                if named.dtype.kind not in "iu":
+                    raise ConfigError("NeighbourMean: the graph's ids are texts; give edges of the table's ids")
+                src, dst = named[src], named[dst]
+        else:
+            src, dst = (np.asarray(side) for side in graph)
+        if src.ndim != 1 or src.shape != dst.shape or (len(src) and {src.dtype.kind, dst.dtype.kind} - {"i", "u"}):
+            raise ShapeError(f"NeighbourMean: edges of shape {src.shape}, {dst.shape} must be integers, (E,) each")
+        ends = np.stack([np.concatenate([src, dst]), np.concatenate([dst, src])], 1).astype(np.int64)
+        self._ends = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0)  # by node, then by neighbour
+
+    def values(self, new: np.ndarray, known: np.ndarray, rows_of: RowsOf) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of ``new`` that a row reaches, ascending, and what they begin with, (N, D) float64.
+
+        Args:
+            new: Ids without a row, ascending.
+            known: Ids with one, ascending.
+            rows_of: Asked once, for known ids, maybe none.
+        """
+        node, other = self._ends[np.isin(self._ends[:, 0], new)].T
+        asked = np.unique(other[np.isin(other, known)])
+        ids, rows = asked, np.asarray(rows_of(asked), np.float64)  # what a round may use, ascending
+        reached = np.empty(0, np.int64)
+        while True:
+            place = np.searchsorted(ids, other).clip(max=max(0, len(ids) - 1))
+            usable = (ids[place] == other if len(ids) else np.zeros(len(other), bool)) & ~np.isin(node, reached)
+            if not usable.any():
+                found = np.isin(ids, reached)
+                return ids[found], rows[found]
+            fresh, starts, counts = np.unique(node[usable], return_index=True, return_counts=True)
+            means = np.add.reduceat(rows[place[usable]], starts, axis=0) / counts[:, None]
+            reached = np.union1d(reached, fresh)
+            ids, rows = np.concatenate([ids, fresh]), np.concatenate([rows, means])
+            order = np.argsort(ids)
+            ids, rows = ids[order], rows[order]
