@@ -53,7 +53,7 @@ class NeighbourMean:
         if src.ndim != 1 or src.shape != dst.shape or (len(src) and {src.dtype.kind, dst.dtype.kind} - {"i", "u"}):
             raise ShapeError(f"NeighbourMean: edges of shape {src.shape}, {dst.shape} must be integers, (E,) each")
         ends = np.stack([np.concatenate([src, dst]), np.concatenate([dst, src])], 1).astype(np.int64)
-        self._ends = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0)  # by node, then by neighbour
+        self._ends = np.unique(ends, axis=0)  # by node, then by neighbour
 
     def values(self, new: np.ndarray, known: np.ndarray, rows_of: RowsOf) -> tuple[np.ndarray, np.ndarray]:
         """The ids of ``new`` that a row reaches, ascending, and what they begin with, (N, D) float64.

@@ -21,7 +21,7 @@ def edges(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Some edges among 42 ids far apart, with repeats and self loops; new nodes know few others."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, KNOWN + NEW, 45), rng.integers(0, KNOWN + NEW, 45)
-    return ids_of(np.append(src, 3)), ids_of(np.append(dst, 3))
+    return ids_of(np.concatenate([src, [20], dst[:25]])), ids_of(np.concatenate([dst, [20], src[:25]]))
 
 
 def ids_of(numbers: np.ndarray) -> np.ndarray:
