@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 
 from graph_emb.core.compiled import GOLDEN, mix64, njit, unit_draw
 from graph_emb.core.errors import ConfigError
-from graph_emb.embedding import DistEmbedding
+from graph_emb.embedding import DistEmbedding, lookup
 from graph_emb.models.kge.all_entities import QueryBatch, cross_entropy
 from graph_emb.models.kge.config import KGEConfig, TripleSettings
 from graph_emb.models.kge.scorers import KGEScorer, scorer_of
@@ -138,16 +138,16 @@ class KGEModel:
             return self._loss_over_all(batch)
         assert isinstance(batch, TripleBatch)
         triples = torch.from_numpy(batch.triples).view(-1, 3)
-        rows = self.entity(self.entities_of(batch), dtype=torch.float32)
-        relation = self.relation(triples[:, 1], dtype=torch.float32)
+        asked = [(self.entity, self.entities_of(batch)), (self.relation, triples[:, 1])]
+        rows, relation = lookup(asked, dtype=torch.float32)
         return triple_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
     def _loss_over_all(self, batch: TripleBatch | QueryBatch) -> Tensor:
         if isinstance(batch, TripleBatch):
             triples, weights = batch.triples.reshape(-1, 3), batch.weights.ravel()
             batch = QueryBatch.of_triples(triples, weights, batch.total_weight, batch.step)
-        rows = self.entity(torch.from_numpy(self.rows), dtype=torch.float32)
-        relation = self.relation(torch.from_numpy(batch.relations), dtype=torch.float32)
+        asked = [(self.entity, torch.from_numpy(self.rows)), (self.relation, torch.from_numpy(batch.relations))]
+        rows, relation = lookup(asked, dtype=torch.float32)
         return query_loss(self.scorer, self.config, batch, rows, relation, self.drop)
 
 
