@@ -186,7 +186,7 @@ class BuildOptions:
             raise ConfigError(f"num_parts is {self.num_parts} but the assignment has {assignment.num_parts} parts")
         chosen = {
             "method": None if self.method == "auto" else self.method,
-            "seed": self.seed or None,
+            "seed": self.seed or None if self.levels is None else None,
             "balance": self.balance,
             "tolerance": self.tolerance,
             "num_trainers_per_machine": None if self.num_trainers_per_machine == 1 else self.num_trainers_per_machine,

@@ -166,7 +166,9 @@ def cut(
     Args:
         typed: As in ``assigned``.
     """
-    options: dict[str, Any] = {"report": False, "allow_empty": True, "levels": levels, "seed": config.seed}
+    options: dict[str, Any] = {"report": False, "allow_empty": True}
+    if levels is not None:  # what a seed is for where the parts are given
+        options |= {"levels": levels, "seed": config.seed}
     return partition.build(graph, assignment=assigned(graph, config, typed), out=folder / "parts", **options)
 
 
