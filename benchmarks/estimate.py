@@ -16,11 +16,11 @@ from typing import Any
 from tabulate import tabulate
 
 RUNS: dict[str, list[str]] = {
-    "deepwalk digits": ["deepwalk", "--dataset", "digits", "num_walks=20", "epochs=3"],
-    "node2vec digits": ["node2vec", "--dataset", "digits", "num_walks=15", "p=0.5", "q=2"],
-    "line digits": ["line", "--dataset", "digits", "draws_per_edge=120"],
-    "rotate umls": ["rotate", "--dataset", "umls", "model.dim=64", "epochs=40", "valid_every=0", "patience=0"],
-    "sage cora": ["sage", "--dataset", "cora", "epochs=10"],
+    "deepwalk digits": ["deepwalk", "--dataset", "digits", "num_walks=20", "epochs=15"],
+    "node2vec digits": ["node2vec", "--dataset", "digits", "num_walks=120", "p=0.5", "q=2"],
+    "line digits": ["line", "--dataset", "digits", "draws_per_edge=400"],
+    "rotate umls": ["rotate", "--dataset", "umls", "model.dim=64", "epochs=100", "valid_every=0", "patience=0"],
+    "sage cora": ["sage", "--dataset", "cora", "epochs=60"],
 }
 
 
@@ -33,12 +33,13 @@ def main() -> None:
     """Print, for each run, the estimate, the run and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", help="folder of the known data sets")
-    parser.add_argument("--seconds", default="2", help="of each probe; default: %(default)s")
+    parser.add_argument("--seconds", default="8", help="of each probe; default: %(default)s")
+    parser.add_argument("--only", choices=RUNS, action="append", help="one of the runs; may be given again")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, words in RUNS.items():
+        for name, words in {name: RUNS[name] for name in args.only or RUNS}.items():
             root = [] if args.root is None else ["--root", args.root]
             told, run = Path(folder, "estimate.json"), Path(folder, "run")
             command(["estimate", *words, *root, "--seconds", args.seconds, "--json", str(told)])

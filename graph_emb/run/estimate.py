@@ -112,8 +112,9 @@ def estimate_of(config: RunConfig, seconds: float = PROBE_S) -> Estimate:
         )
     if not 0 < seconds <= 3_600:
         raise ConfigError(f"seconds={seconds} of a probe; give at most 3600, above 0")
+    often = min(config.train.log_interval, seconds / 8)
     quiet = {
-        "train": {"log_interval": min(config.train.log_interval, seconds / 8)},
+        "train": {} if "train.log_interval" in config.model.without else {"log_interval": often},
         "evaluate": {"enabled": False},
         "output": {"report": "none"},
         "checkpoint": {"every": None, "keep_last": 2, "background": False},

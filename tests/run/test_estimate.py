@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import graph_emb as ge
-from graph_emb.config import RunConfig, config_from
+from graph_emb.config import MODELS, RunConfig, config_from
 from graph_emb.core.errors import ConfigError
 from graph_emb.run.estimate import estimate_of, extrapolated, progress_of
 from graph_emb.run.machine import check_memory
@@ -81,3 +81,18 @@ def test_tables_that_do_not_fit_are_told_the_width_that_would(monkeypatch: pytes
     check_memory(1000, 2, model.replace(dim=72))
     with pytest.raises(ConfigError, match=r"lower model\.dim"):
         check_memory(1_000_000, 2, model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_probe_sets_nothing_that_its_model_refuses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe's log_interval was refused by models that have no such setting: no estimate of them was possible."""
+
+    class Started(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Started
+
+    monkeypatch.setattr("graph_emb.run.estimate._probe", stop)
+    with pytest.raises(Started):
+        ge.estimate(name, "digits", seconds=1)
