@@ -15,89 +15,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import prange
 from torch import Tensor
 
-from graph_emb.core.compiled import njit
 from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.core.threads import SERIAL_ROWS, threads_for
 from graph_emb.graph.hash_book import ids_of, keys_of
 from graph_emb.table.growth import LeastUsed, TotalOf, leaving
 from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
-from graph_emb.table.row_memory import prefetch
+from graph_emb.table.places import Places, count_uses, distinct_ids
 from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy
 from graph_emb.table.spec import StateSpec, TableSpec
 
 MOST_CANDIDATES = 1 << 26
 MOST_KNOWN = 1 << 20
 """Keys whose places a shard keeps from their look-up to the update."""
-AHEAD = 12  # rows whose counts are asked for before they are needed
 COUNTS = ("uses", "last")
 """What is counted of each row, and of each id that waits for one: steps that used it, and the last of them."""
-
-
-def _sparse(shape: tuple[int, ...], dtype: torch.dtype, what: str) -> Tensor:
-    """Zeros that take memory where they are written."""
-    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = torch.from_numpy(np.frombuffer(reserved(num_bytes, what), np.uint8))
-    return memory[:num_bytes].view(dtype).view(shape)
-
-
-class Places(EmbeddingShard):
-    """The memory of ``max_rows`` rows, at positions that the map gives; nothing is filled before a row is made."""
-
-    def __init__(self, spec: TableSpec, num_rows: int, ids: np.ndarray) -> None:
-        self.spec, self.first_id, self._ids = spec, 0, ids
-        self.weight = _sparse((num_rows, spec.dim), spec.dtype, f"table {spec.name!r}")
-        self.free_state()
-
-    def original_ids(self, rows: Tensor) -> np.ndarray:
-        return self._ids[rows.cpu().numpy()]
-
-    def allocate_state(self, specs: Iterable[StateSpec]) -> None:
-        self.check_free()
-        wanted = {spec.name: spec for spec in specs}
-        fresh = {}
-        for name, spec in wanted.items():
-            shape, dtype = spec.shape(self.num_rows, self.spec.dim), spec.dtype_beside(self.weight.dtype)
-            fresh[name] = _sparse(shape, dtype, f"table {self.spec.name!r}: {name}")
-            if spec.kind == "table":
-                fresh[name].fill_(spec.initial)
-        self.hold_state(wanted, fresh)
-
-    def begin(self, at: np.ndarray, ids: np.ndarray, values: Tensor | None, start: int) -> None:
-        """Give rows at the places ``at``, (R,), ascending, what they begin with; places from ``start`` on are new.
-
-        Args:
-            ids: Of the rows, (R,).
-            values: (R, D); None: first values.
-        """
-        rows = torch.from_numpy(at)
-        if len(at) and at[-1] - at[0] == len(at) - 1:
-            self._fill(self.weight[int(at[0]) : int(at[-1]) + 1], ids, values)
-        else:
-            made = self.weight.new_empty((len(at), self.spec.dim)) if values is None else values
-            if values is None:
-                self._fill(made, ids, None)
-            self.weight.index_copy_(0, rows, made)
-        self.begin_state(rows, start)
-
-    def _fill(self, weight: Tensor, ids: np.ndarray, values: Tensor | None) -> None:
-        if values is None:
-            fill_rows_at_(self.spec.initializer, weight, ids, ids, None)
-        else:
-            weight.copy_(values)
-
-    def begin_state(self, rows: Tensor, start: int) -> None:
-        """Give rows, (R,), the state that they begin with; that of places from ``start`` on is zeros."""
-        for name, tensor in self.state.items():
-            spec = self.state_specs[name]
-            if spec.kind != "table":
-                used = rows if spec.initial else rows[rows < start]
-                tensor.index_fill_(0, used, spec.initial)
-        self.wrote(rows)
 
 
 class GrowingShard(EmbeddingShard):
@@ -302,11 +236,11 @@ class GrowingShard(EmbeddingShard):
             absent = absent[at[absent] < 0]
         if len(absent):
             waiting = keys[absent]
-            self._make(self._admitted(_distinct(ids_of(waiting))), self.step + 1)
+            self._make(self._admitted(distinct_ids(ids_of(waiting))), self.step + 1)
             at[absent] = self._map.find(waiting)
         self._forget()
         self.step += 1
-        self._use(at)
+        count_uses(at, self._uses, self.step)
         if not len(absent) or (at >= 0).all():
             return self.places, torch.from_numpy(at), grads
         kept = torch.from_numpy(np.flatnonzero(at >= 0))
@@ -316,14 +250,6 @@ class GrowingShard(EmbeddingShard):
         """Give up the look-ups that an update could recall."""
         self._known.clear()
         self._made_since = False
-
-    def _use(self, at: np.ndarray) -> None:
-        """Count the present step for each of the places, (B,), that is none of -1."""
-        if len(at) < SERIAL_ROWS:
-            _use_some(at, self._uses, np.uint64(self.step), 0, len(at))
-            return
-        with threads_for(len(at)) as parts:
-            _use(at, self._uses, np.uint64(self.step), parts)
 
     def _admitted(self, ids: np.ndarray) -> np.ndarray:
         """Those of distinct, ascending ids without a row, (R,), that get one in the coming step, which uses them."""
@@ -380,7 +306,7 @@ class GrowingShard(EmbeddingShard):
     def grow(self, rows: Tensor) -> None:
         """Make rows for keys that have none, repeats allowed; admitted at once."""
         keys = rows.numpy()
-        self._make(_distinct(ids_of(keys[self._map.find(keys) < 0])), self.step)
+        self._make(distinct_ids(ids_of(keys[self._map.find(keys) < 0])), self.step)
 
     def _made(self, rows: Tensor) -> Tensor:
         """The places of keys, (B,), whose rows are made where there are none, and are about to change."""
@@ -467,7 +393,7 @@ class GrowingShard(EmbeddingShard):
 
     def gone(self) -> np.ndarray:
         """The ids that left since ``track`` and have no row, (N,), ascending."""
-        left = _distinct(np.concatenate([np.empty(0, np.int64), *self._gone]))
+        left = distinct_ids(np.concatenate([np.empty(0, np.int64), *self._gone]))
         return left[self._map.find(keys_of(left)) < 0]
 
     def halvings(self) -> int:
@@ -576,31 +502,3 @@ class GrowingShard(EmbeddingShard):
         found = np.concatenate([np.empty(0, np.int64), *self.evicted])
         self.evicted.clear()
         return found
-
-
-def _distinct(ids: np.ndarray) -> np.ndarray:
-    """The distinct ones of ids, ascending: for some thousands a sort takes less time than ``np.unique``."""
-    ids = np.sort(ids)
-    return ids[np.concatenate([np.ones(min(len(ids), 1), bool), ids[1:] != ids[:-1]])]
-
-
-@njit(cache=True, nogil=True)
-def _use_some(at: Any, uses: Any, step: Any, low: Any, high: Any) -> None:
-    """Count a step for each row that it uses, once; a new row is one that was made for this step."""
-    for i in range(low, high + AHEAD):
-        if i < high and at[i] >= 0:
-            prefetch(uses, at[i])
-        k = i - AHEAD
-        if k >= low and at[k] >= 0:
-            word = uses[at[k]]
-            last, count = word >> np.uint64(32), word & np.uint64(0xFFFFFFFF)
-            if last != step or count == 0:
-                # Of two threads that find the old word both write the same new one, and none counts twice.
-                uses[at[k]] = step << np.uint64(32) | (count + np.uint64(1))
-
-
-@njit(parallel=True, cache=True, nogil=True)
-def _use(at: np.ndarray, uses: np.ndarray, step: np.uint64, parts: int) -> None:
-    num = len(at)
-    for part in prange(parts):
-        _use_some(at, uses, step, part * num // parts, (part + 1) * num // parts)
