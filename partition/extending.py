@@ -119,7 +119,11 @@ def grown(
         raise ConfigError(f"new_nodes={new_nodes!r}: no number may be negative")
     ends: dict[EdgeType, Ends] = {}
     for etype, (src, dst) in old.edges.items():
-        more = [np.asarray(side, np.int64) for side in edges.get(etype, ((), ()))]
+        more = [_ends(etype, side) for side in edges.get(etype, ((), ()))]
+        if len(more) != 2 or len(more[0]) != len(more[1]):
+            raise ConfigError(
+                f"new_edges of {etype!r}: {[len(side) for side in more]} ends; give as many of both kinds"
+            )
         for side, ntype in zip(more, (etype[0], etype[2]), strict=True):
             wrong = np.flatnonzero((side < 0) | (side >= num_nodes[ntype]))
             if len(wrong):
@@ -143,6 +147,13 @@ def grown(
         held_out=None,
         symmetric=False,
     )
+
+
+def _ends(etype: EdgeType, side: Any) -> np.ndarray:
+    found = np.asarray(side)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise ConfigError(f"new_edges of {etype!r}: ends of shape {found.shape} and {found.dtype}; give integers, (E,)")
+    return found.astype(np.int64)
 
 
 def _by_type(what: str, given: Any, types: list[Any]) -> Mapping[Any, Any]:

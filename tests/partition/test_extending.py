@@ -120,3 +120,18 @@ def test_what_does_not_fit_is_said(
     with pytest.raises(error, match=match):
         partition.extend(parts, joined(PARTS * SIZE, [0]), **{"new_nodes": 1, **options}, out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("edges", "match"),
+    [
+        (([0.5], [1]), "float64; give integers"),
+        (([0, 1], [1]), r"\[2, 1\] ends; give as many of both kinds"),
+        (([0], [1], [2]), "ends; give as many of both kinds"),
+        (([[0]], [[1]]), r"shape \(1, 1\)"),
+    ],
+)
+def test_ends_are_pairs_of_integers(parts: partition.PartitionedGraph, tmp_path: Path, edges: Any, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        partition.extend(parts, tuple(np.array(side) for side in edges), out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
