@@ -17,7 +17,7 @@ from torch import Tensor, nn, optim
 
 from graph_emb.checkpoint.deltas import chain_of
 from graph_emb.checkpoint.growing import IDS_AT_A_TIME, GrowingRestorer
-from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, RowsEntry, TableEntry
+from graph_emb.checkpoint.manifest import NAME, CheckpointManifest, RowsEntry, TableEntry, digest_of
 from graph_emb.checkpoint.reader import Checkpoint, TableReader
 from graph_emb.checkpoint.row_files import (
     GROWTH,
@@ -29,7 +29,7 @@ from graph_emb.checkpoint.row_files import (
     dtype_name,
     row_pieces,
 )
-from graph_emb.checkpoint.saving import common_transport, track, wait_for_running
+from graph_emb.checkpoint.saving import common_transport, growing, wait_for_running
 from graph_emb.checkpoint.snapshot import DenseObjects, Restorer, state_dtypes, trained_by
 from graph_emb.composed import ComposedEmbedding, expanded
 from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, PartitionError, unknown_name
@@ -115,12 +115,13 @@ def load_checkpoint(
     what = f"checkpoint {place}"
     dense = DenseObjects(model, torch_optimizers, schedulers, generators or {})
 
-    def begin() -> tuple[list[Checkpoint], RestorePlan]:
+    def begin() -> tuple[list[Checkpoint], str, RestorePlan]:
         chain = [Checkpoint(folder) for folder in chain_of(place)]
         where = str(place / NAME)
-        return chain, plan_restore(where, chain[-1].manifest, tables, optimizers, dense, only, weights_only)
+        plan = plan_restore(where, chain[-1].manifest, tables, optimizers, dense, only, weights_only)
+        return chain, digest_of(place) if growing(tables) else "", plan
 
-    chain, matched = agree(transport, begin, what)
+    chain, digest, matched = agree(transport, begin, what)
     checkpoint = chain[-1]
     try:  # each file on one rank; a rank that hears of damage looks for it itself
         agree(transport, lambda: _verify(chain, transport.rank, transport.world_size), what)
@@ -151,7 +152,9 @@ def load_checkpoint(
 
     agree(transport, change, what)
     manifest = checkpoint.manifest
-    track([table for table, with_state in matched.tables if with_state or not manifest.tables[table.name].rule], place)
+    whole = [table for table, with_state in matched.tables if with_state or not manifest.tables[table.name].rule]
+    for shard in growing(whole):
+        shard.track(digest)
     fixed = [table for table, _ in matched.tables if not table.spec.growth]
     grown = {table.name: table.num_embeddings - manifest.tables[table.name].num_rows for table in fixed}
     new = [f"table {name!r}: {more} new rows begin with their first values" for name, more in grown.items() if more]

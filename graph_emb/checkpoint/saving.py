@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -236,16 +237,25 @@ def save_checkpoint(
         _close(folder)
     for table in tables:
         table.shard.saved_to(str(place))
-    track(tables, place)
+    _track(growing(tables), place)
     return place
 
 
-def track(tables: Sequence[DistEmbedding], place: Path) -> None:
-    """Have growing tables know what changes since a checkpoint, with which they are equal now."""
-    digest = digest_of(place)
-    for table in tables:
-        if isinstance(shard := table.shard, GrowingShard):
-            shard.track(digest)
+def growing(tables: Sequence[DistEmbedding]) -> list[GrowingShard]:
+    """The rows that this process has of the tables that grow."""
+    return [table.shard for table in tables if isinstance(table.shard, GrowingShard)]
+
+
+def _track(shards: Sequence[GrowingShard], place: Path) -> None:
+    """Have growing tables know what changes since a checkpoint that was just written.
+
+    Where it cannot be read they do not, and refuse a delta of it: the checkpoint itself is in place.
+    """
+    digest = None
+    with contextlib.suppress(OSError, DataError):
+        digest = digest_of(place) if shards else None
+    for shard in shards:
+        shard.track(digest)
 
 
 def wait_for_running() -> None:

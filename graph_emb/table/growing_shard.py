@@ -368,8 +368,8 @@ class GrowingShard(EmbeddingShard):
         return self.num_rows * row + self._map.num_bytes()
 
     # Checkpoints
-    def track(self, checkpoint: str) -> None:
-        """Know the changes from now on: the rows are as the checkpoint of this digest has them."""
+    def track(self, checkpoint: str | None) -> None:
+        """Know the changes from now on: the rows are as the checkpoint of this digest has them; None: know none."""
         if self._written is None:
             num = self.growth.max_rows
             self._written = np.frombuffer(reserved(num, f"table {self.spec.name!r}"), bool)[:num]

@@ -253,3 +253,23 @@ def test_a_chain_of_several_numbers_of_ranks(ranks: Ranks, tmp_path: Path) -> No
         found["growing growth"] = found["growing growth"][0]
         found["growing clocks"] = {key: set(values or ()) for key, values in found["growing clocks"].items()}
     assert equal(merged, whole)
+
+
+def test_a_saved_checkpoint_that_cannot_be_read_again_is_no_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emb, _ = make(next(iter(POLICIES)))
+    emb.grow([1, 2])
+
+    def fails(place: Path) -> str:
+        raise OSError("Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr("graph_emb.checkpoint.saving.digest_of", fails)
+        base = ge.save_checkpoint(tmp_path / "1", tables=[emb], step=1)
+    with pytest.raises(ConfigError, match="is not known"):
+        ge.save_checkpoint(tmp_path / "2", tables=[emb], step=2, base=base)
+    ge.load_checkpoint(base, tables=[emb])
+    emb.grow([3])
+    ge.load_checkpoint(ge.save_checkpoint(tmp_path / "2", tables=[emb], step=2, base=base), tables=[emb])
+    assert emb.ids().tolist() == [1, 2, 3]

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.multiclass import OneVsRestClassifier
 
+from graph_emb.core import progress
 from graph_emb.core.errors import ConfigError, DataError, ShapeError
 from graph_emb.evaluate import node_classification as module
 from graph_emb.evaluate.node_classification import f1, fit_one_vs_rest, node_classification, num_threads, top_k
@@ -149,10 +150,11 @@ def test_a_class_without_training_nodes_is_judged_as_missed() -> None:
     assert found.macro[0, 0] < 0.67
 
 
-def test_progress_is_drawn_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_drawn_only_when_asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = multi_label()
     node_classification(rows, labels, (0.5,), 1)
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "LINE_S", 0.0)  # standard error is a file here
     node_classification(rows, labels, (0.5,), 1, progress=True)
     assert "1/1" in capsys.readouterr().err
 

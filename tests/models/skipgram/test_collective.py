@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import graph_emb as ge
+from graph_emb.core import progress
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RangeBook
@@ -160,6 +161,7 @@ def shown_by_a_rank(negative_scope: str) -> tuple[str, list[int]]:
 
     NegativeSampler.sample_for = spy  # type: ignore[method-assign]
     shown = io.StringIO()
+    between, progress.LINE_S = progress.LINE_S, 0.0  # standard error is no terminal here
     try:
         _, sampler, _ = start(graph_of_groups(), [0, 25, 40])
         config = SkipGramConfig(**SMALL, exchange_walks=20, negative_scope=negative_scope)
@@ -168,6 +170,7 @@ def shown_by_a_rank(negative_scope: str) -> tuple[str, list[int]]:
         return shown.getvalue(), sorted(set(drawn))
     finally:
         NegativeSampler.sample_for = draw  # type: ignore[method-assign]
+        progress.LINE_S = between
         ge.shutdown()
 
 

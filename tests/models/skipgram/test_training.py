@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from graph_emb.core import progress
 from graph_emb.core.errors import ConfigError
 from graph_emb.graph.csr import Graph
 from graph_emb.models.skipgram import training as skipgram
@@ -265,9 +266,12 @@ def test_sgd_stays_finite_where_one_node_is_half_of_every_walk(lr: float) -> Non
     assert result.embeddings().norm(dim=1).max() < 10
 
 
-def test_the_bar_shows_rate_loss_and_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_shows_rate_loss_and_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     train_skipgram(sampler(), SMALL, progress=False)
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "LINE_S", 0.0)  # standard error is a file here
     train_skipgram(sampler(), SMALL, log_interval=0)
     shown = capsys.readouterr().err
     assert all(part in shown for part in ("skip-gram", "tok/s", "loss ", "MiB"))
