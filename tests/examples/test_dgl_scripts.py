@@ -116,7 +116,7 @@ def on_hosts(net: Network, folder: Path, processes: list[tuple[int, list[str], d
     return said
 
 
-@pytest.mark.parametrize("job", ["classes", "entities"])
+@pytest.mark.parametrize("job", ["classes", "links", "entities"])
 def test_two_machines_launched_by_us(parts: dict[str, Path], tmp_path: Path, job: str) -> None:
     name = JOBS[job][2]
     with network(2) as net:
