@@ -31,7 +31,7 @@ SMALL = -1.0 / 64.0
 def _lacking(before, decay):  # type: ignore[no-untyped-def]
     """The factor of a row: one function for reads and updates of all 32 and 16 bit rows, so that they agree."""
     x = before - max(before, decay)
-    if x > SMALL:  # the rest of the series is below float64's last digit, and it takes a tenth of exp's time
+    if x > SMALL:  # where the rest of exp's series is below float64's last digit
         return np.float32(
             1.0 + x * (1.0 + x / 2.0 * (1.0 + x / 3.0 * (1.0 + x / 4.0 * (1.0 + x / 5.0 * (1.0 + x / 6.0)))))
         )

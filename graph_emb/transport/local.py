@@ -64,6 +64,10 @@ class LocalTransport(Transport):
     def prefetch(self, table: str, ids: Tensor) -> None:
         self._tables[table].prefetch(ids)
 
+    def destroy(self, table: str) -> None:
+        super().destroy(table)
+        self._grouped.pop(table, None)
+
     def will_train(self, table: str, ids: Tensor) -> None:
         shard = self._tables[table]
         if shard.attached and not shard.grows and ids.device.type == "cpu":

@@ -129,3 +129,11 @@ def test_groups_of_another_lookup_are_not_taken() -> None:
     opt.update(torch.tensor([0, 0]), torch.ones(2, 2), emb)
     opt.step()
     assert (emb.weight[:] - ROWS)[:, 0].tolist() == [-2.0, -1.0, 0.0, -2.0, -1.0, 0.0, -1.0]
+
+
+def test_groups_leave_with_their_table() -> None:
+    made = transport()
+    made.attach("t", Adagrad())
+    made.will_train("t", torch.tensor([3, 1, 3]))
+    made.destroy("t")
+    assert not made._grouped  # names count up, and nothing else would ever take them out
