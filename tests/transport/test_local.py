@@ -133,7 +133,7 @@ def test_groups_of_another_lookup_are_not_taken() -> None:
 
 def test_groups_leave_with_their_table() -> None:
     made = transport()
-    made.attach("t", Adagrad())
+    made.attach("t", Adagrad(0.1))
     made.will_train("t", torch.tensor([3, 1, 3]))
     made.destroy("t")
     assert not made._grouped  # names count up, and nothing else would ever take them out
