@@ -60,7 +60,7 @@ def build(
     return build_streaming(graph, chosen)
 
 
-@partial(with_options, without="assignment")
+@partial(with_options, without=["assignment"])
 def repartition(
     source: str | Path, num_parts: int | None = None, method: str = "auto", *, out: str | Path, **options: Any
 ) -> PartitionedGraph:

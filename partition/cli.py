@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graph_emb.core.errors import ConfigError
+from graph_emb.core.imports import resolve
 from graph_emb.core.terminal import Parser, exit_code, listed
 from graph_emb.core.yaml_text import parse_yaml
 
@@ -129,6 +130,28 @@ COMMANDS: dict[str, tuple[str, Rows]] = {
         },
     ),
     "repartition": ("partition the graph of a partition anew", {**_SOURCE, **_METHODS, **_OUTPUT}),
+    "extend": (
+        "add new nodes and edges to a partition; no node that was there moves",
+        {
+            **_SOURCE,
+            "--edges": dict(
+                help="new edges by the ids of the input; other ids are new nodes: an edge list, or any graph",
+                dest="new_edges",
+                metavar="GRAPH",
+                required=True,
+            ),
+            **{flag: _METHODS[flag] for flag in ("--balance", "--tolerance", "--seed", "--threads")},
+            "--compare": dict(help="also partition the grown graph anew, to compare the cut", action="store_true"),
+            **_LAYOUT,
+            **{
+                flag: _METHODS[flag]
+                for flag in ("--edge-owner", "--levels", "--graph-formats", "--graphbolt", "--allow-empty")
+            },
+            "--no-report": _METHODS["--no-report"],
+            **_OUTPUT,
+            **_READING,
+        },
+    ),
     "convert": (
         "write a partition or a graph in another form",
         {
@@ -152,11 +175,18 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(flag, **settings)
 
 
+_BUILDS = {
+    "build": "partition.building:build",
+    "repartition": "partition.building:repartition",
+    "extend": "partition.extending:extend",
+}
+"""Commands that write a partition, and their functions."""
+
+
 def _build(args: argparse.Namespace) -> int:
-    from partition.building import build, repartition
     from partition.streaming.shared_stages import Workers
 
-    function = build if "graph" in args else repartition
+    function = resolve(_BUILDS[args.command.split()[-1]])
     made = function(**_arguments(args, function))
     streamed = getattr(args, "memory", None) is not None
     if not streamed or Workers.of_environment().rank == 0:  # the workers of a build say the same
@@ -202,7 +232,14 @@ def _convert(args: argparse.Namespace) -> int:
     return 0
 
 
-_RUN = {"build": _build, "report": _report, "verify": _verify, "repartition": _build, "convert": _convert}
+_RUN = {
+    "build": _build,
+    "report": _report,
+    "verify": _verify,
+    "repartition": _build,
+    "extend": _build,
+    "convert": _convert,
+}
 
 
 def _arguments(args: argparse.Namespace, function: Callable[..., object]) -> dict[str, Any]:

@@ -197,16 +197,16 @@ class BuildOptions:
             raise ConfigError(f"{idle[0]} has no effect on parts that are given; leave it or the assignment out")
 
 
-def with_options(function: Function, without: str | None = None) -> Function:
+def with_options(function: Function, without: Sequence[str] = ()) -> Function:
     """Decorator that puts the fields of ``BuildOptions`` in the place of ``**options`` in a function's signature.
 
     Args:
-        without: A field that the function does not take.
+        without: Fields that the function does not take.
     """
     shown = inspect.signature(function)
     own = {name: value for name, value in shown.parameters.items() if value.kind is not value.VAR_KEYWORD}
     options = inspect.signature(BuildOptions).parameters
-    more = [value for name, value in options.items() if name not in own and name != without]
+    more = [value for name, value in options.items() if name not in own and name not in without]
     function.__signature__ = shown.replace(parameters=[*own.values(), *more])  # type: ignore[attr-defined]
     return function
 

@@ -12,8 +12,9 @@ import torch
 
 import graph_emb as ge
 import partition
-from graph_emb.core.errors import ConfigError, PartitionError
-from graph_emb.graph.typed import HeteroGraph
+from graph_emb.core.errors import ConfigError, DataError, PartitionError
+from graph_emb.graph.typed import HeldOut, HeteroGraph
+from partition import cli
 from partition.assignment import Assignment
 from partition.extending import cut_share, extended
 
@@ -105,9 +106,13 @@ def test_the_report_says_when_a_repartition_pays(parts: partition.PartitionedGra
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"new_nodes": 0}, PartitionError, r"new_edges: node 36 of type '_N' is outside \[0, 36\); give new_nodes"),
-    ({}, ConfigError, r"node_data of '_N': 'label' is missing for 1 new ones"),
-    ({"node_data": {"_N": {"label": np.zeros(2)}}}, ConfigError, r"'label' has shape \(2,\) for 1 new ones; expected"),
-    ({"node_data": {"_N": {"label": [0], "age": [1]}}}, ConfigError, "the graph has no column 'age'"),
+    ({"node_data": {}}, ConfigError, r"node_data of '_N': 'age' is missing for 1 new ones"),
+    ({"node_data": {"_N": {"age": np.zeros(2)}}}, ConfigError, r"'age' has shape \(2,\) for 1 new ones; expected"),
+    ({"node_data": {"_N": {"label": [0], "agE": [1]}}}, ConfigError, "the graph has no column 'agE'"),
+    ({"node_data": {"user": {"age": [1]}}}, ConfigError, "node_data: unknown type 'user'"),
+    ({"new_edges": cliques(1, 2), "new_nodes": 1}, ConfigError, "new_nodes has no effect beside a graph of new edges"),
+    ({"reader_options": {"ids": "int"}}, ConfigError, "reader_options has no effect on new_edges in memory"),
+    ({"new_edges": HeteroGraph({"_N": 1}, {}, node_ids={"_N": np.array(["a"])})}, DataError, "are texts, those of the"),
     ({"new_nodes": -1}, ConfigError, "no number may be negative"),
     ({"new_nodes": {"user": 1}}, ConfigError, "unknown type 'user'"),
 ]
@@ -117,8 +122,13 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_what_does_not_fit_is_said(
     parts: partition.PartitionedGraph, tmp_path: Path, options: dict[str, Any], error: type[Exception], match: str
 ) -> None:
+    graph = replace(parts.to_graph(), node_data={"_N": {"age": np.zeros(PARTS * SIZE), "label": np.zeros(36)}})
+    aged = partition.build(graph, assignment=parts.assignment(), out=tmp_path / "aged", report=False)
+    given = {"new_edges": joined(PARTS * SIZE, [0]), "new_nodes": 1, "node_data": {"_N": {"age": [3.0]}}, **options}
+    if "new_edges" in options and "new_nodes" not in options:
+        given = options
     with pytest.raises(error, match=match):
-        partition.extend(parts, joined(PARTS * SIZE, [0]), **{"new_nodes": 1, **options}, out=tmp_path / "new")
+        partition.extend(aged, **given, out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -135,3 +145,109 @@ def test_ends_are_pairs_of_integers(parts: partition.PartitionedGraph, tmp_path:
     with pytest.raises(ConfigError, match=match):
         partition.extend(parts, tuple(np.array(side) for side in edges), out=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def pairs(graph: HeteroGraph) -> list[tuple[int, int]]:
+    return sorted(zip(*(side.tolist() for side in graph.edges[ETYPE]), strict=True))
+
+
+def test_a_symmetric_graph_stays_symmetric(tmp_path: Path) -> None:
+    weights = {ETYPE: {"weight": np.arange(1.0, 7.0)}}
+    old = HeteroGraph({"_N": 4}, {ETYPE: (np.array([0, 1, 2, 1, 2, 3]), np.array([1, 2, 3, 0, 1, 2]))}, {}, weights)
+    given = Assignment({"_N": np.array([0, 0, 1, 1], np.int32)}, 2)
+    new, more = (np.array([4, 0, 3, 4]), np.array([0, 3, 0, 4])), {ETYPE: {"weight": [7.0, 8.0, 9.0, 10.0]}}
+    for symmetric in (True, False):
+        graph = replace(old, symmetric=symmetric)
+        parts = partition.build(graph, assignment=given, out=tmp_path / f"old-{symmetric}", report=False)
+        grown = partition.extend(parts, new, 1, out=tmp_path / f"new-{symmetric}", edge_data=more, report=False)
+        found = grown.to_graph()
+        assert found.symmetric is grown.symmetric is symmetric
+        reverse = [(0, 4)] if symmetric else []
+        assert pairs(found) == sorted([*pairs(old), (4, 0), (0, 3), (3, 0), (4, 4), *reverse])
+        assert found.edge_data[ETYPE]["weight"].tolist() == [*range(1, 11), *([7] if symmetric else [])]
+        assert grown.manifest is not None
+        assert grown.manifest.made["reader"] == ({"reverse edges added": 1} if symmetric else {})
+
+
+def test_what_is_held_out_stays_held_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    links = {"train": {"edge": np.array([[0, 1], [1, 2]])}, "test": {"edge": np.array([[0, 3]])}}
+    held = HeldOut(links=links, nodes={"_N": {"train": np.array([2, 0]), "test": np.array([3, 1])}}, classes={"_N": 2})
+    masks = {"train_mask": np.array([1, 0, 1, 0], bool), "test_mask": np.array([0, 1, 0, 1], bool)}
+    data = {"_N": {"label": np.array([0, 1, 1, 0]), **masks}}
+    old = HeteroGraph({"_N": 4}, {ETYPE: (np.array([0, 1, 2]), np.array([1, 2, 3]))}, data, held_out=held)
+    given = Assignment({"_N": np.array([0, 0, 1, 1], np.int32)}, 2)
+    parts = partition.build(old, assignment=given, out=tmp_path / "old", report=False)
+    more = {"_N": {"label": [2, 0], "train_mask": [True, False]}}
+    new = np.array([4, 5]), np.array([0, 5])
+    found = partition.extend(parts, new, 2, out=tmp_path / "new", node_data=more, report=False).to_graph()
+    assert found.held_out is not None
+    for part, tables in links.items():
+        assert found.held_out.links[part]["edge"].tolist() == tables["edge"].tolist()
+    assert {part: own.tolist() for part, own in found.held_out.nodes["_N"].items()} == {
+        "train": [2, 0, 4],
+        "test": [3, 1],
+    }
+    assert found.held_out.classes == {"_N": 3}
+    assert found.node_data["_N"]["test_mask"].tolist() == [0, 1, 0, 1, 0, 0]
+    assert not caplog.records
+    known = partition.extend(parts, (np.array([0]), np.array([3])), out=tmp_path / "known", report=False)
+    assert known.manifest is not None
+    assert known.manifest.made["reader"] == {"new edges that are held out": 1}
+    assert "1 of the new edges are held out" in caplog.text
+
+
+def test_held_out_triples_follow_the_numbers_of_their_nodes(tmp_path: Path) -> None:
+    makes, likes = ("author", "makes", "paper"), ("paper", "likes", "author")
+    edges = {makes: (np.array([0, 1]), np.array([0, 1])), likes: (np.array([0]), np.array([1]))}
+    held = HeldOut(
+        triples={"test": np.array([[0, 0, 3], [2, 1, 0]])},  # authors are 0 and 1, papers 2 and 3
+        negatives={"test": {"heads": np.array([[1], [3]]), "tails": np.array([[2], [1]])}},
+    )
+    old = HeteroGraph({"author": 2, "paper": 2}, edges, held_out=held)
+    parts = partition.build(old, 1, "hash", out=tmp_path / "old", report=False)
+    new = {makes: (np.array([2]), np.array([0]))}
+    found = partition.extend(parts, new, {"author": 1}, out=tmp_path / "new", report=False).to_graph()
+    assert found.held_out is not None
+    assert found.held_out.triples["test"].tolist() == [[0, 0, 4], [3, 1, 0]]
+    assert {side: own.tolist() for side, own in found.held_out.negatives["test"].items()} == {
+        "heads": [[1], [4]],
+        "tails": [[3], [1]],
+    }
+
+
+def test_the_command_takes_edges_by_the_ids_of_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old.csv").write_text("b,d\nd,f\nf,h\nb,f\n")
+    (tmp_path / "new.csv").write_text("c,b\nc,a\nd,h\n")
+    old = partition.build(str(tmp_path / "old.csv"), 2, "hash", out=tmp_path / "old", report=False)
+    words = ["extend", str(old.path), "--edges", str(tmp_path / "new.csv"), "--out", str(tmp_path / "new")]
+    assert cli.main([*words, "--tolerance", "1", "--balance", "nodes", "--halo", "inbound", "--compare", "-q"]) == 0
+    assert "2 new nodes by their neighbours' parts" in capsys.readouterr().out
+    grown = partition.load(tmp_path / "new")
+    graph = grown.to_graph()
+    names = graph.node_ids["_N"]
+    assert names.tolist() == ["b", "d", "f", "h", "a", "c"]
+    assert [f"{names[a]}{names[b]}" for a, b in zip(*graph.edges[ETYPE], strict=True)] == [
+        "bd",
+        "df",
+        "fh",
+        "bf",
+        "cb",
+        "ca",
+        "dh",
+    ]
+    assert grown.manifest is not None
+    assert grown.manifest.halo == "inbound"
+    assert "anew" in grown.manifest.made["extended"]
+    assert cli.main(words) == 2
+    assert "holds a partition; give another --out" in capsys.readouterr().err
+
+
+def test_numbered_nodes_stay_numbered_where_new_ones_follow(parts: partition.PartitionedGraph, tmp_path: Path) -> None:
+    for last, ids in ((36, None), (50, [*range(36), 50])):
+        (tmp_path / "new.csv").write_text(f"0,{last}\n{last},1\n")
+        grown = partition.extend(parts, tmp_path / "new.csv", out=tmp_path / f"new-{last}", report=False)
+        found = grown.to_graph()
+        assert grown.num_nodes() == 37
+        assert (None if ids is None else found.node_ids["_N"].tolist()) == ids
+        assert ("_N" in found.node_ids) is (ids is not None)
+        assert found.node_data["_N"]["label"][-1] == -1
