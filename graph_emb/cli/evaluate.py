@@ -24,13 +24,14 @@ from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings, places_of
+from graph_emb.formats.network_files import load_network
 from graph_emb.graph import Graph, read_labels
 from graph_emb.graph.label_files import read_split
 from graph_emb.graph.views import PlainDataset, knowledge_graph
 from graph_emb.models.kge.config import KGEConfig
-from graph_emb.run.evaluation import Finding, judge_classes, judge_links, judge_split
+from graph_emb.run.evaluation import LAST_NETWORK, Finding, judge_classes, judge_links, judge_split
 from graph_emb.run.families.kge import ENTITY, RELATION, entity_ids, judge_triples, relation_ids
-from graph_emb.run.family import family_of
+from graph_emb.run.family import read_again
 from graph_emb.run.inputs import (
     edge_policy,
     lacks_explained,
@@ -78,15 +79,12 @@ def run_again(args: argparse.Namespace) -> int:
         if set(layer) != {"evaluate"}:
             raise ConfigError(f"{text!r} has no effect on a finished run; give fields of evaluate, such as scorer=dot")
     _check_held_out(place, config)
-    sections = {name: section for name, section in config.sections().items() if name != "parallel"}
     given = {"dataset": {"root": args.root}, "train": {"threads": args.threads}}
     flags = {name: fields for name, fields in given.items() if None not in fields.values()}
-    family = family_of(config_from(sections, {"evaluate": {"enabled": True}}, flags, *layers))
+    family = read_again(config, {"evaluate": {"enabled": True}}, flags, *layers)
     with lacks_explained(family.config.dataset):
         data = family.load()
-    order = family.ids(data)
-    rows = {name: Embeddings(align(tables[name], ids), ids) for name, ids in order.items()}
-    findings = family.judge_rows(rows, data, progress=not args.quiet)
+    findings = family.judge_rows(family.aligned(tables, data), data, load_network(place), progress=not args.quiet)
     if not findings:
         raise LackingError(f"data set {family.config.dataset.name} has nothing that rows are judged by")
     found = {finding.name: finding.scores.as_dict() for finding in findings}
@@ -99,14 +97,31 @@ def run_again(args: argparse.Namespace) -> int:
 
 def _compared(saved: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """How new evaluations are beside those of metrics.json."""
+    if LAST_NETWORK in found:
+        saved = {LAST_NETWORK: {"metrics": _at_the_end(saved, found[LAST_NETWORK]["metrics"])}}
     common = {task: values for task, values in saved.items() if task in found}
     if not common and set(saved) - {"error"}:
-        return "these are scores of the rows alone; those in metrics.json are of a network, which is not kept with them"
+        return (
+            "these are scores of the rows alone; those in metrics.json are of a network, which a run of an earlier "
+            "version did not keep"
+        )
     before, now = scores_of(common), scores_of(found)
     moved = [f"{name} {value:.4f}" for name, value in before.items() if abs(value - now.get(name, value)) > SAME]
     if not before:
         return "metrics.json has no scores"
     return f"metrics.json has other values: {', '.join(moved)}" if moved else "metrics.json has the same values"
+
+
+def _at_the_end(saved: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The last line of a run's own evaluations as metrics of the network that it keeps, if it is of the same epoch."""
+    runs = saved.get("graph_network", {}).get("runs") or [saved.get("link_predictor", {})]
+    last = (runs[0].get("history") or [None])[-1]
+    parts = ("valid", "test")
+    return {
+        name: {part: (last[part] or {}).get(name) for part in parts}
+        for name, found in metrics.items()
+        if last is not None and last["epoch"] == found["epoch"]
+    }
 
 
 def neighbors(args: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ from graph_emb.core.storage import json_text, replace_json
 from graph_emb.core.terminal import listed, say
 from graph_emb.core.yaml_text import parse_yaml
 from graph_emb.formats.embedding_files import Embeddings, copy_embeddings, load_embeddings
+from graph_emb.formats.network_files import NETWORK, load_network
 from graph_emb.graph.datasets import available, find_dataset, load_dataset
 from graph_emb.graph.readers.partitions import holds_partition
 from graph_emb.graph.views import describe
@@ -229,6 +230,9 @@ def _run(folder: Path) -> dict[str, Any]:
     scores = {name: round(value, 4) for name, value in scores_of(evaluation).items()}
     if "error" in evaluation:
         scores = {"not evaluated": evaluation["error"]}
+    if (network := load_network(folder)) is not None:
+        kept = {"file": NETWORK, "parameters": network.num_parameters, "after epoch": network.about["epoch"]}
+        facts["network"] = {**kept, **({"classes": names} if (names := network.about.get("classes")) else {})}
     return {**facts, **({"score": scores} if scores else {}), "versions": metrics.get("versions")}
 
 

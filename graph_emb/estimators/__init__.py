@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graph_emb.core.errors import ConfigError
 from graph_emb.estimators.base import GraphEstimator
-from graph_emb.estimators.networks import NetworkEstimator
+from graph_emb.estimators.networks import LinkEstimator, NetworkEstimator
 from graph_emb.estimators.nodes import NodeEstimator, PathEstimator
 from graph_emb.estimators.triples import TripleEstimator
+from graph_emb.formats.network_files import load_network
 from graph_emb.run.run_folder import read_run
 
 DeepWalk = NodeEstimator.of("DeepWalk", "deepwalk", __name__)
@@ -28,23 +28,24 @@ RotatE = TripleEstimator.of("RotatE", "rotate", __name__)
 SimplE = TripleEstimator.of("SimplE", "simple", __name__)
 RGCN = NetworkEstimator.of("RGCN", "rgcn", __name__)
 GraphSAGE = NetworkEstimator.of("GraphSAGE", "sage", __name__)
+MatrixFactorization = LinkEstimator.of("MatrixFactorization", "mf", __name__)
 
 ESTIMATORS: dict[str, type[GraphEstimator]] = {
     kind.model: kind
     for kind in (
         *(DeepWalk, Node2Vec, LINE, NetMF, ProNE, Metapath2Vec),
         *(TransE, DistMult, ComplEx, RotatE, SimplE),
-        *(RGCN, GraphSAGE),
+        *(RGCN, GraphSAGE, MatrixFactorization),
     )
 }
-"""By model. ``mf`` has none: it trains on the validation and test edges of a data set, which no graph alone has."""
+"""By model."""
 
 
 def load_run(folder: str | Path) -> GraphEstimator:
     """The fitted estimator of a run folder: of ``graph-emb train``, of ``ge.pipeline(out=...)`` or of ``save``.
 
     Raises:
-        ConfigError: the folder is no run, or one of a model without an estimator.
+        ConfigError: the folder is no run.
         DataError: its files are damaged.
     Example:
         >>> ge.pipeline("deepwalk", dataset="digits", out="runs/digits", dim=8, num_walks=1, evaluate=False)
@@ -52,9 +53,7 @@ def load_run(folder: str | Path) -> GraphEstimator:
         (2, 8)
     """
     config, metrics, tables = read_run(folder)
-    if config.model.name not in ESTIMATORS:
-        raise ConfigError(f"{folder}: {config.model.name} has no estimator; load_embeddings reads its rows")
-    return ESTIMATORS[config.model.name].of_run(config, metrics, tables)
+    return ESTIMATORS[config.model.name].of_run(config, metrics, tables, load_network(folder))
 
 
 __all__ = [*(kind.__name__ for kind in ESTIMATORS.values()), "ESTIMATORS", "load_run"]

@@ -19,15 +19,16 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 from typing_extensions import Self
 
 from graph_emb.config import MODELS, RunConfig, config_text
-from graph_emb.core.errors import ConfigError, LackingError, ModeError, unknown_name
+from graph_emb.core.errors import ConfigError, LackingError, ModeError, ShapeError, unknown_name
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.formats.embedding_files import Embeddings, align, places_of
+from graph_emb.formats.network_files import KeptNetwork, load_network
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.readers import read_graph
 from graph_emb.graph.readers.source import is_frame, is_networkx
 from graph_emb.graph.typed import HeteroGraph
 from graph_emb.models.settings import ModelSettings, paths_of
-from graph_emb.run.family import family_of
+from graph_emb.run.family import read_again
 from graph_emb.run.pipeline import PipelineResult, pipeline, save_tables
 from graph_emb.run.run_folder import CONFIG, RunFolder, read_run
 
@@ -89,7 +90,7 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
         if tables and is_networkx(graph):
             main, names = next(iter(tables)), as_names(graph)
             tables[main] = Embeddings(align(tables[main], names), names)
-        self._keep(result.config, result.metrics, tables, result.dataset)
+        self._keep(result.config, result.metrics, tables, result.network, result.dataset)
         return self
 
     def _data_of(self, graph: Any, y: Any) -> Any:
@@ -171,7 +172,7 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
         self._main()
         with RunFolder(folder, overwrite=overwrite) as run:
             run.write_text(CONFIG, config_text(self.config_))
-            save_tables(self.tables_, run.path, self.config_.output.formats)
+            save_tables(self.tables_, run.path, self.config_.output.formats, self._network)
             return run.publish_run(self.metrics_)
 
     @classmethod
@@ -185,13 +186,19 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
         config, metrics, tables = read_run(folder)
         if config.model.name != cls.model:
             raise ConfigError(f"{folder}: is a run of {config.model.name}, not of {cls.model}; take ge.load_run")
-        return cls.of_run(config, metrics, tables)
+        return cls.of_run(config, metrics, tables, load_network(folder))
 
     @classmethod
-    def of_run(cls, config: RunConfig, metrics: dict[str, Any], tables: dict[str, Embeddings]) -> Self:
-        """A fitted estimator with the settings, metrics and tables of a run."""
+    def of_run(
+        cls,
+        config: RunConfig,
+        metrics: dict[str, Any],
+        tables: dict[str, Embeddings],
+        network: KeptNetwork | None = None,
+    ) -> Self:
+        """A fitted estimator with the settings, metrics, tables and network of a run."""
         made = cls(**{field: _value(config, field, path) for field, path in cls.paths.items()})
-        made._keep(config, metrics, tables, None)
+        made._keep(config, metrics, tables, network, None)
         return made
 
     def _run(self, data: Any) -> PipelineResult:
@@ -219,12 +226,19 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
     def _parameters(cls) -> Mapping[str, Parameter]:
         return signature(cls).parameters
 
-    def _keep(self, config: RunConfig, metrics: dict[str, Any], tables: dict[str, Embeddings], data: Any) -> None:
+    def _keep(
+        self,
+        config: RunConfig,
+        metrics: dict[str, Any],
+        tables: dict[str, Embeddings],
+        network: KeptNetwork | None,
+        data: Any,
+    ) -> None:
         self.config_, self.metrics_, self.tables_ = config, metrics, tables
         main = next(iter(tables.values()), None)
         self.embedding_ = None if main is None else main.weights
         self.ids_ = None if main is None else main.node_ids
-        self._data = data
+        self._network, self._data = network, data
 
     def _trained_on(self) -> Any:
         """The data of the training; of a run that was loaded it is read again.
@@ -235,10 +249,10 @@ class GraphEstimator(TransformerMixin, BaseEstimator, ABC):
         if self._data is None:
             if self.config_.dataset.digest is not None:
                 raise LackingError(
-                    f"score needs the graph, and this run was of {self.config_.dataset.name}, which is not saved with "
+                    f"this needs the graph, and the run was of {self.config_.dataset.name}, which is not saved with "
                     "it; fit again"
                 )
-            self._data = family_of(self.config_).load()
+            self._data = read_again(self.config_).load()
         return self._data
 
     def _main(self, table: str | None = None) -> Embeddings:
@@ -278,6 +292,20 @@ def is_graph(source: Any) -> bool:
     """Whether a source is a graph in memory, rather than ids of nodes."""
     ours = isinstance(source, HeteroGraph | Graph) or hasattr(source, "canonical_etypes")  # of DGL
     return ours or is_matrix(source) or is_frame(source) or is_networkx(source)
+
+
+def pair_places(known: Embeddings, X: Any) -> NDArray[np.int64]:
+    """Pairs of ids, shape (E, 2), or a data frame of two columns, as row numbers, shape (E, 2).
+
+    Raises:
+        ShapeError: no such pairs.
+        DataError: a node that has no row.
+    """
+    pairs = list(map(list, X.itertuples(index=False) if is_frame(X) else X))
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise ShapeError("X holds no pairs of ids; give shape (E, 2), such as [('a', 'b'), ('b', 'c')]")
+    places = places_of(known, as_names([node for pair in pairs for node in pair]))
+    return (np.arange(2 * len(pairs)) if places is None else places).reshape(-1, 2)
 
 
 def as_names(nodes: Any) -> NDArray[Any]:

@@ -4,31 +4,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
-from graph_emb.estimators.base import GraphEstimator, as_names
-from graph_emb.formats.embedding_files import Embeddings, places_of
+from graph_emb.core.errors import ConfigError, DataError, LackingError, ShapeError, unknown_name
+from graph_emb.estimators.base import GraphEstimator, as_names, pair_places
+from graph_emb.estimators.triples import TriplePredictions
+from graph_emb.formats.embedding_files import Embeddings, align, places_of
 from graph_emb.graph.datasets import Dataset, NodeSplit, load_dataset
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers.source import is_networkx
+from graph_emb.models.gnn.kept import RebuiltNetwork
+from graph_emb.models.kge.scorers import KGEScorer, scorer_of
+from graph_emb.run.families.gnn import GNNFamily
+from graph_emb.run.families.plain import kept_scores
 
 SHARE = 0.1
 """Of the labelled nodes, drawn for validation and as many for testing where the graph brings no split."""
 
 
-class NetworkEstimator(GraphEstimator):
+class NetworkEstimator(TriplePredictions):
     """A network on a graph whose nodes have classes, or on a data set with held-out edges.
 
     Nodes with features of their own have no rows here; ``features=False`` learns all inputs.
     """
 
     evaluates: ClassVar[bool] = True
+    _made: tuple[Embeddings, RebuiltNetwork] | None = None
+    """Rows of the target nodes under their names, with the network that gave them."""
+
+    @property
+    def _scorer(self) -> KGEScorer:
+        model: Any = self.config_.model
+        return scorer_of(model.decoder_settings)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -65,6 +78,65 @@ class NetworkEstimator(GraphEstimator):
         summary: dict[str, Any] = self.metrics_["evaluation"]["graph_network"]["summary"]
         return next(iter(summary.values()))["test"]["mean"]
 
+    def predict(self, ids: Any) -> NDArray[Any]:
+        """The class of each node by the trained network, shape (Q,): its name, or its number where it has none.
+
+        Of nodes with several labels 1 for each that is likelier than not, shape (Q, C).
+
+        Args:
+            ids: Of nodes of the type that has classes, shape (Q,).
+        Raises:
+            DataError: a node that the graph does not have.
+            LackingError: the network predicts links or triples, or is not kept; or the graph was in memory.
+        """
+        likely, (_, made) = self.predict_proba(ids), self._rebuilt()
+        if not made.one_class:
+            return (likely > 0.5).astype(np.int64)
+        names = made.class_names
+        return np.argmax(likely, axis=1) if names is None else _typed(names)[np.argmax(likely, axis=1)]
+
+    def predict_proba(self, ids: Any) -> NDArray[np.float32]:
+        """The network's probability of each class of each node, shape (Q, C). Arguments and errors as ``predict``."""
+        known, made = self._rebuilt()
+        if made.predictor is not None:
+            raise LackingError(f"the network of this {self.model} predicts links, not classes; take predict_links")
+        logits = torch.from_numpy(align(known, as_names(ids)))
+        return (logits.softmax(dim=1) if made.one_class else logits.sigmoid()).numpy()
+
+    def predict_links(self, pairs: Any) -> NDArray[np.float32]:
+        """Scores of pairs of nodes, shape (E,), higher for a likelier edge: logits of the trained network.
+
+        Args:
+            pairs: Of ids, shape (E, 2), or a data frame of two columns.
+        Raises:
+            ShapeError: no such pairs.
+            DataError: a node that the graph does not have.
+            LackingError: as ``predict``.
+        """
+        known, made = self._rebuilt()
+        if made.predictor is None:
+            raise LackingError(f"the network of this {self.model} predicts classes, not links; take predict")
+        return made.scores(torch.from_numpy(pair_places(known, pairs))).numpy()
+
+    def _rebuilt(self) -> tuple[Embeddings, RebuiltNetwork]:
+        """The network at work on the graph that it was trained on."""
+        self._main()
+        if self._made is None:
+            if self._network is None:
+                raise LackingError(
+                    f"no network is kept with this {self.model}: it is of an earlier version, or predicts triples, for "
+                    "which its rows are enough (predict_triples)"
+                )
+            data, family = self._trained_on(), GNNFamily(self.config_)
+            made = family.rebuilt(family.aligned(self.tables_, data), data, self._network)
+            ids = data.ids(made.target)
+            self._made = Embeddings(made.rows.numpy(), np.arange(len(made.rows)) if ids is None else ids), made
+        return self._made
+
+    def _keep(self, *args: Any) -> None:
+        super()._keep(*args)
+        self._made = None
+
     def _data_of(self, graph: Any, y: Any) -> Any:
         if y is None:
             return graph
@@ -95,6 +167,47 @@ class NetworkEstimator(GraphEstimator):
 
 def _with_classes(dataset: Dataset, ntype: str, labels: Labels, split: NodeSplit) -> Dataset:
     return replace(dataset, labels={ntype: labels}, node_split={ntype: split}, groups=frozenset(), link_split=None)
+
+
+class LinkEstimator(GraphEstimator):
+    """Rows that learn with OGB's predictor, on a data set that holds edges out for validation and test."""
+
+    evaluates: ClassVar[bool] = True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def score(self, X: Any = None, y: Any = None) -> float:
+        """The first metric of the test edges, at the epoch that the validation part chose. X and y: None."""
+        if X is not None or y is not None:
+            raise ConfigError("score takes no X and no y: it tells the metric of the data set's test edges")
+        self._main()
+        found: dict[str, Any] = self.metrics_["evaluation"]["link_predictor"]["metrics"]
+        return next(iter(found.values()))["test"]
+
+    def predict_links(self, pairs: Any) -> NDArray[np.float32]:
+        """Scores of pairs of nodes, shape (E,), higher for a likelier edge: logits of the trained predictor.
+
+        Args:
+            pairs: Of ids, shape (E, 2), or a data frame of two columns.
+        Raises:
+            ShapeError: no such pairs.
+            DataError: a node that the graph does not have.
+            LackingError: an earlier version wrote the run, and did not keep the predictor.
+        """
+        main = self._main()
+        if self._network is None:
+            raise LackingError("the predictor is not kept with this mf, of an earlier version; train it again")
+        return kept_scores(self._network, main.weights)(torch.from_numpy(pair_places(main, pairs))).numpy()
+
+
+def _typed(names: Sequence[str]) -> NDArray[Any]:
+    """Names of classes, (C,); as integers where all are."""
+    whole = all(name.removeprefix("-").isdecimal() and str(int(name)) == name for name in names)
+    return np.array(names, np.int64 if whole else str)
 
 
 def labels_of(y: Any, num_nodes: int) -> tuple[NDArray[np.int64], tuple[str, ...]]:

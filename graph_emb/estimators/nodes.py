@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import DataError, ShapeError
-from graph_emb.estimators.base import GraphEstimator, as_names, is_graph
+from graph_emb.estimators.base import GraphEstimator, is_graph, pair_places
 from graph_emb.evaluate.link_prediction import CentredDot, evaluate_link, score_pairs
 from graph_emb.formats.embedding_files import places_of
 from graph_emb.graph.csr import Graph
@@ -58,12 +58,7 @@ class PairEstimator(GraphEstimator):
 
     def _places(self, X: Any) -> NDArray[np.int64]:
         """Pairs of ids as row numbers, shape (E, 2)."""
-        main = self._main()
-        pairs = list(map(list, X.itertuples(index=False) if is_frame(X) else X))
-        if not pairs or any(len(pair) != 2 for pair in pairs):
-            raise ShapeError("X holds no pairs of ids; give shape (E, 2), such as [('a', 'b'), ('b', 'c')]")
-        places = places_of(main, as_names([node for pair in pairs for node in pair]))
-        return (np.arange(2 * len(pairs)) if places is None else places).reshape(-1, 2)
+        return pair_places(self._main(), X)
 
     def _auc(self, edges: NDArray[np.int64], others: NDArray[np.int64]) -> float:
         split = {"test": {"edge": edges, "edge_neg": others}}

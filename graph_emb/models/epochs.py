@@ -107,7 +107,7 @@ def run_epochs(
     after_epoch: Callable[[int, Callable[[], dict[str, Any]]], object] | None = None,
     on_interrupt: Callable[[], object] | None = None,
     stops: Callable[[], bool] = lambda: False,
-) -> tuple[tuple[Evaluation, ...], float]:
+) -> tuple[tuple[Evaluation, ...], float, int]:
     """Train and evaluate; the test part is evaluated only where a validation value is the best so far.
 
     Without a validation part nothing is chosen: all epochs are trained and the last one is evaluated.
@@ -126,7 +126,7 @@ def run_epochs(
         on_interrupt: Called when Ctrl-C ends the training early; None: it raises.
         stops: Asked after each epoch whether to end there.
     Returns:
-        The evaluations, and the seconds of an epoch.
+        The evaluations, the seconds of an epoch, and the epochs that were trained.
     Raises:
         ConfigError: patience without a validation part.
     """
@@ -156,7 +156,7 @@ def run_epochs(
             raise
         on_interrupt()
     epochs.close()
-    return tuple(Evaluation(**entry) for entry in at.history), at.seconds / max(1, at.epoch)
+    return tuple(Evaluation(**entry) for entry in at.history), at.seconds / max(1, at.epoch), at.epoch
 
 
 @dataclass

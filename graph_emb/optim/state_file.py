@@ -5,7 +5,6 @@ Legend: N rows of a table in a file, of a share of it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graph_emb.core.errors import ConfigError, DataError
-from graph_emb.core.storage import replacing
+from graph_emb.core.tensor_files import open_tensors, write_tensors
 
 FORMAT = 2
 IDS = "original_ids"
@@ -28,12 +27,9 @@ def write_state(target: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     Raises:
         DataError: the folder is missing.
     """
-    from safetensors.torch import save_file
-
     if not target.parent.is_dir():
         raise DataError(f"{target.parent} is no folder; make it before save()")
-    with replacing(target) as draft:
-        save_file(dict(tensors), draft, metadata={"graph_emb": json.dumps({"format": FORMAT, **header})})
+    write_tensors(target, tensors, {"format": FORMAT, **header})
 
 
 class StateFile:
@@ -46,17 +42,12 @@ class StateFile:
     """
 
     def __init__(self, path: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
         if not path.is_file():
             raise DataError(f"no optimizer state at {path}; save() writes it")
         self.path = path
-        try:
-            self._file = safe_open(path, framework="pt")
-            self.header: dict[str, Any] = json.loads((self._file.metadata() or {})["graph_emb"])
-            self._names = set(self._file.keys())
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise DataError(f"{path} is no optimizer state of graph_emb or is damaged: {error}") from error
+        self.header: dict[str, Any]
+        self._file, self.header = open_tensors(path, "optimizer state")
+        self._names = set(self._file.keys())
         if self.header.get("format") != FORMAT:
             raise DataError(f"{path} has format {self.header.get('format')}, this version reads {FORMAT}")
 

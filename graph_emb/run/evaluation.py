@@ -32,6 +32,10 @@ SCORER_TITLES = {
 }
 
 
+LAST_NETWORK = "last_network"
+"""The finding of a kept network; at the end of a training it is the last line of its history."""
+
+
 class Scores(Protocol):
     """Result of an evaluation: numbers for JSON, and a table as text."""
 
@@ -124,6 +128,19 @@ class NetworkScores:
 
         rows = [[name, *values.values()] for name, values in self.metrics.items()]
         return tabulate(rows, ["metric", "epoch", "valid", "test"], floatfmt=".4f")
+
+
+def last_network(kind: str, epoch: int, parts: Mapping[str, Mapping[str, float]], num_parameters: int) -> Finding:
+    """The scores of the network that a run keeps, which is that of its last epoch.
+
+    Args:
+        kind: Of the task, for the title.
+        parts: Metrics by part.
+    """
+    valid, test = parts.get("valid", {}), parts["test"]
+    metrics = {name: {"epoch": epoch, "valid": valid.get(name), "test": value} for name, value in test.items()}
+    scores = NetworkScores(metrics, [], num_parameters)
+    return Finding(LAST_NETWORK, f"{kind} by the network that the run keeps, after epoch {epoch}", scores)
 
 
 def predictor_finding(result: LinkPredictorResult) -> Finding:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from graph_emb.checkpoint.periodic import PeriodicCheckpoints
-from graph_emb.config import RunConfig
+from graph_emb.config import RunConfig, config_from
 from graph_emb.core.imports import resolve
-from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.formats.embedding_files import Embeddings, align
+from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.models.skipgram.config import PlainWalkConfig, SkipGramConfig, SkipGramTraining
 from graph_emb.run.evaluation import Finding
 from graph_emb.run.inputs import absolute_paths
@@ -53,12 +54,14 @@ class Trained:
         interrupted: Whether Ctrl-C ended the training; what was trained is kept.
         metrics: The ``train`` section of metrics.json besides threads and memory; ``parameters`` is among it.
         model: What the family needs besides rows to judge them.
+        network: To be kept with the rows; None: there is none, or the rows are all that it gives.
     """
 
     tables: dict[str, Embeddings]
     interrupted: bool
     metrics: dict[str, Any] = field(default_factory=dict)
     model: Any = field(default=None, repr=False)
+    network: KeptNetwork | None = field(default=None, repr=False)
 
 
 class Family(ABC):
@@ -112,11 +115,18 @@ class Family(ABC):
     def ids(self, dataset: Any) -> dict[str, NDArray[Any]]:
         """By table the original ids (N,) in the order in which ``judge`` has its rows."""
 
-    def judge_rows(self, tables: dict[str, Embeddings], dataset: Any, *, progress: bool) -> list[Finding]:
-        """Evaluate saved rows as ``judge`` does, without what else a training made.
+    def aligned(self, tables: Mapping[str, Embeddings], dataset: Any) -> dict[str, Embeddings]:
+        """Saved rows in the order of ``ids``."""
+        return {name: Embeddings(align(tables[name], ids), ids) for name, ids in self.ids(dataset).items()}
+
+    def judge_rows(
+        self, tables: dict[str, Embeddings], dataset: Any, network: KeptNetwork | None = None, *, progress: bool
+    ) -> list[Finding]:
+        """Evaluate saved rows as ``judge`` does, and the network that was kept with them.
 
         Args:
             tables: Rows in the order of ``ids``.
+            network: None: the family keeps none, or an earlier version did not.
         """
         return self.judge(Trained(tables, False), dataset, progress=progress)
 
@@ -131,6 +141,16 @@ FAMILIES = {
     "walks": "graph_emb.run.families.plain:WalkFamily",
 }
 """Where the class of each family is, by the ``family`` of a model's section."""
+
+
+def read_again(config: RunConfig, *layers: Mapping[str, Any]) -> Family:
+    """The family of a finished run, which reads the whole data in this process, whoever trained it.
+
+    Args:
+        layers: Fields that go before the run's.
+    """
+    sections = {name: section for name, section in config.sections().items() if name != "parallel"}
+    return family_of(config_from(sections, *layers))
 
 
 def family_of(config: RunConfig) -> Family:

@@ -21,6 +21,7 @@ from graph_emb.core.threads import thread_count
 from graph_emb.evaluate.by_degree import with_degrees
 from graph_emb.evaluate.projection import METHODS, check_method
 from graph_emb.formats.embedding_files import Embeddings, save_embeddings
+from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.readers.source import is_object_of
 from graph_emb.run import parallel
 from graph_emb.run.evaluation import Finding
@@ -58,6 +59,7 @@ class PipelineResult:
         folder: The run folder; None when nothing was written.
         tables: Rows and ids of every table that was saved, by name, the main one first.
         history: The lines of metrics.jsonl.
+        network: The trained network of models that have one, which the run folder keeps.
     """
 
     config: RunConfig
@@ -68,6 +70,7 @@ class PipelineResult:
     folder: Path | None = None
     tables: dict[str, Embeddings] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    network: KeptNetwork | None = field(default=None, repr=False)
 
     @property
     def interrupted(self) -> bool:
@@ -361,7 +364,8 @@ class _Run:
             self.config = self.family.config  # with what follows from the data
             if folder is not None:
                 folder.write_text(CONFIG, config_text(self.config))
-                self._timed("save", lambda: save_tables(trained.tables, folder.path, self.config.output.formats))
+                formats = self.config.output.formats
+                self._timed("save", lambda: save_tables(trained.tables, folder.path, formats, trained.network))
         if pressed():
             trained = replace(trained, interrupted=True)
         metrics = {
@@ -387,7 +391,8 @@ class _Run:
             metrics["evaluation"]["error"] = str(failure)
         main = next(iter(trained.tables.values()))
         tables, history = trained.tables, self.history
-        result = PipelineResult(self.config, metrics, main, self.dataset, self.findings, tables=tables, history=history)
+        found, network = self.findings, trained.network
+        result = PipelineResult(self.config, metrics, main, self.dataset, found, None, tables, history, network)
         self._tell(result)
         if folder is not None:
             if add_files is not None and metrics["status"] == FINISHED and failure is None:
@@ -469,8 +474,12 @@ class _Run:
             self.seconds[part] = time.perf_counter() - start
 
 
-def save_tables(tables: Mapping[str, Embeddings], folder: Path, formats: Sequence[str]) -> None:
-    """The main table into the run folder, each other one into a folder of its name."""
+def save_tables(
+    tables: Mapping[str, Embeddings], folder: Path, formats: Sequence[str], network: KeptNetwork | None = None
+) -> None:
+    """The main table into the run folder, each other one into a folder of its name, and the network that reads them."""
+    if network is not None:
+        network.save(folder)
     for position, (name, table) in enumerate(tables.items()):
         place = folder / name if position else folder
         save_embeddings(place, table.weights, table.node_ids, formats)

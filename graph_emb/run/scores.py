@@ -69,6 +69,7 @@ READERS: dict[str, Callable[[Scores, str], Iterator[tuple[str, Any]]]] = {
     "link_prediction": _links,
     "link_predictor": _network,
     "mlp": _network,
+    "last_network": _network,
     "node_classification": _shares,
     "split_accuracy": _split,
     "graph_network": _seeds,

@@ -169,7 +169,7 @@ def test_eval_ranks_the_triples_of_a_run_again(cli: Cli, tmp_path: Path) -> None
         assert "the same values" in done.err
 
 
-def test_eval_of_a_network_judges_its_rows_and_says_so(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+def test_eval_of_a_network_gives_its_scores_at_the_end(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
     graph, labels = cliques
     nodes = [line.split(",") for line in labels.read_text(encoding="utf-8").split()]
     parts = ("train", "train", "valid", "test")
@@ -179,8 +179,16 @@ def test_eval_of_a_network_judges_its_rows_and_says_so(cli: Cli, cliques: Clique
     assert done.code == 0, done.err
     done = cli("eval", "net")
     assert done.code == 0, done.err
-    assert "accuracy" in done.out
-    assert "scores of the rows alone" in done.err
+    assert "node classes by the network that the run keeps, after epoch 5" in done.out
+    assert "the same values" in done.err
+    facts = " ".join(cli("info", "net").out.split())
+    assert "network file network.safetensors" in facts
+    assert "network after epoch 5" in facts
+    config = tmp_path / "net" / "config.yaml"
+    config.write_text(config.read_text("utf-8").replace("hidden_dim: 8", "hidden_dim: 4"), encoding="utf-8")
+    refused(cli("eval", "net"), "network.safetensors is of other settings than config.yaml")
+    (tmp_path / "net" / "network.safetensors").unlink()  # as of an earlier version
+    assert "scores of the rows alone" in cli("eval", "net").err
 
 
 def test_a_run_without_symmetrize_does_not_draw_other_edges_in_silence(

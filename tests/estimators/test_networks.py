@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import graph_emb as ge
-from graph_emb.core.errors import ConfigError, DataError, ShapeError
+from graph_emb.core.errors import ConfigError, DataError, LackingError, ShapeError
 from graph_emb.estimators.networks import drawn_split, labels_of
 from graph_emb.graph.typed import HeteroGraph
 
@@ -80,3 +81,52 @@ def test_what_is_wrong_is_refused() -> None:
     fitted = ge.GraphSAGE(**QUICK).fit(graph, classes)
     with pytest.raises(ConfigError, match="score takes no X and no y"):
         fitted.score(graph, classes)
+
+
+def test_the_trained_network_predicts_classes(tmp_path: Path) -> None:
+    graph, classes = cliques()
+    fitted = ge.GraphSAGE(**{**QUICK, "epochs": 40}).fit(graph, classes)
+    asked = list(graph)[3:9]
+    assert fitted.predict(asked).tolist() == classes[3:9]
+    likely = fitted.predict_proba(asked)
+    assert likely.shape == (6, 2)
+    np.testing.assert_allclose(likely.sum(axis=1), 1, rtol=1e-5)
+    with pytest.raises(LackingError, match="predicts classes, not links"):
+        fitted.predict_links([asked[:2]])
+    with pytest.raises(DataError, match="have no embedding"):
+        fitted.predict(["n99"])
+    loaded = ge.load_run(fitted.save(tmp_path / "run"))
+    with pytest.raises(LackingError, match="the run was of"):
+        loaded.predict(asked)  # the graph was in memory
+
+
+def test_a_loaded_run_predicts_as_at_the_end_of_its_training(tmp_path: Path) -> None:
+    graph, classes = cliques()
+    edges, labels, split = (tmp_path / name for name in ("g.csv", "l.csv", "s.csv"))
+    edges.write_text("".join(f"{u},{v}\n" for u, v in graph.edges))
+    labels.write_text("".join(f"{node},{name}\n" for node, name in zip(graph, classes, strict=True)))
+    parts = ("train", "train", "valid", "test")
+    split.write_text("".join(f"{node},{parts[n % 4]}\n" for n, node in enumerate(graph)))
+    files = {"dataset": {"name": str(edges), "labels": str(labels), "split": str(split)}}
+    result = ge.pipeline("sage", config=files, out=tmp_path / "run", **{**QUICK, "epochs": 30})
+    loaded: Any = ge.load_run(tmp_path / "run")
+    assert loaded.score() == result.metrics["evaluation"]["graph_network"]["summary"]["accuracy"]["test"]["mean"]
+    right = loaded.predict(list(graph)) == np.array(classes)
+    judged = [right[[n for n in range(20) if parts[n % 4] == part]].mean() for part in ("valid", "test")]
+    assert judged[0] == pytest.approx(result.history[-1]["valid"]["accuracy"])
+    with pytest.raises(ConfigError, match="unknown table 'entity'"):
+        loaded.predict_triples([("n1", "r", "n2")])
+
+
+def test_links_are_scored_by_the_trained_network(tmp_path: Path) -> None:
+    graph, _ = cliques()
+    edges = tmp_path / "g.csv"
+    edges.write_text("".join(f"{u},{v}\n" for u, v in graph.edges))
+    (tmp_path / "test.csv").write_text("".join(f"{u},{v}\n" for u, v in [*graph.edges][::9]))
+    sizes = {**QUICK, "epochs": 40, "batch_size": 16, "metrics": ["rocauc"]}
+    ge.pipeline("sage", {"name": str(edges), "test_edges": str(tmp_path / "test.csv")}, out=tmp_path / "run", **sizes)
+    loaded: Any = ge.load_run(tmp_path / "run")
+    inside, across = [("n0", "n2"), ("n1", "n5"), ("n8", "n4")], [("n0", "n1"), ("n3", "n6"), ("n7", "n2")]
+    assert loaded.predict_links(inside).min() > loaded.predict_links(across).max()
+    with pytest.raises(LackingError, match="predicts links, not classes"):
+        loaded.predict(["n0"])

@@ -43,6 +43,7 @@ class GNNResult(TrainingResult):
         model: The network; of link prediction a module with ``encoder`` and ``predictor``, of triples with ``encoder``
             and ``decoder``.
         tables: The learnable inputs by node type.
+        epochs: That were trained, of a training that went on all of them.
         interrupted: Whether Ctrl-C ended the training; the history may then be empty.
         ranked: Of triples the rows of the best evaluation, by which they are ranked: the network's of the entities,
             shape (E, O), and the decoder's of the relations, (R, W). None on every rank but the first.
@@ -50,6 +51,7 @@ class GNNResult(TrainingResult):
 
     model: nn.Module
     tables: dict[str, DistEmbedding | ComposedEmbedding]
+    epochs: int = 0
     interrupted: bool = False
     ranked: tuple[Tensor, Tensor] | None = None
 
@@ -299,7 +301,7 @@ def fit(
                     interrupts.append(True)
                 return bool(interrupts)
 
-            history, seconds = run_epochs(
+            history, seconds, epochs = run_epochs(
                 config,
                 epoch,
                 training.evaluate,
@@ -317,7 +319,7 @@ def fit(
     if trainer.average is not None:
         trainer.average.take_over()
     num_parameters = inputs.num_parameters + sum(parameter.numel() for parameter in model.parameters())
-    return GNNResult(history, num_parameters, seconds, model, inputs.tables, bool(interrupts), ranked)
+    return GNNResult(history, num_parameters, seconds, model, inputs.tables, epochs, bool(interrupts), ranked)
 
 
 def _start(checkpoints: PeriodicCheckpoints, trainer: Trainer, model: nn.Module) -> Any:
@@ -351,9 +353,14 @@ def _objective(
             {"encoder": network, "decoder": decoder}
         )
     assert isinstance(config, SAGEConfig)
+    predictor = predictor_of(config, seed).to(trainer.device)
+    training = LinkTraining(trainer, task, predictor, num_nodes, config)
+    return training, nn.ModuleDict({"encoder": network, "predictor": predictor})
+
+
+def predictor_of(config: SAGEConfig, seed: int) -> LinkPredictor:
+    """OGB's predictor on a network's rows."""
     sizes = LinkPredictorConfig(
         hidden_dim=config.hidden_dim, num_layers=config.predictor_layers, dropout=config.dropout
     )
-    predictor = LinkPredictor(config.hidden_dim, sizes, seed=seed).to(trainer.device)
-    training = LinkTraining(trainer, task, predictor, num_nodes, config)
-    return training, nn.ModuleDict({"encoder": network, "predictor": predictor})
+    return LinkPredictor(config.hidden_dim, sizes, seed=seed)

@@ -143,11 +143,12 @@ class FrozenRows:
 
 @dataclass(frozen=True, eq=False)
 class LinkPredictorResult(TrainingResult):
-    """The evaluations of a training, with the predictor after the last epoch; parameters are those of all stages."""
+    """The evaluations of a training, with the predictor after the last of ``epochs``; parameters are of all stages."""
 
     values_key: ClassVar[str] = "scores"
 
     predictor: LinkPredictor
+    epochs: int
 
 
 def score_links(predictor: LinkPredictor, rows: EmbeddingSource, pairs: Tensor) -> Tensor:
@@ -221,7 +222,7 @@ def train_link_predictor(
     predictor = LinkPredictor(rows.dim, config, seed=network_seed)
     optimizer = torch.optim.Adam(predictor.parameters(), lr=config.lr)
     generator = torch.Generator().manual_seed(order_seed)
-    history, seconds = run_epochs(
+    history, seconds, epochs = run_epochs(
         config,
         lambda number: _train_epoch(predictor, optimizer, rows, edges, draw, config, generator),
         lambda part: _evaluate(predictor, rows, parts[part], config),
@@ -229,7 +230,7 @@ def train_link_predictor(
         description="link predictor",
         progress=progress,
     )
-    return LinkPredictorResult(history, rows.num_parameters + predictor.num_parameters, seconds, predictor)
+    return LinkPredictorResult(history, rows.num_parameters + predictor.num_parameters, seconds, predictor, epochs)
 
 
 def negative_draw(kind: str, link_split: LinkSplit, num_nodes: int) -> NegativeDraw:

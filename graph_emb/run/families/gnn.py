@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +16,11 @@ from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
 from graph_emb.evaluate.triple_ranks import check_candidates
 from graph_emb.formats.embedding_files import Embeddings, all_rows
+from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.datasets import Dataset
 from graph_emb.graph.labels import Labels
 from graph_emb.graph.readers import read_graph
-from graph_emb.graph.triples import GivenNegatives, KnowledgeGraph
 from graph_emb.graph.typed import NODE_TYPE, HeteroGraph
 from graph_emb.graph.views import (
     PlainDataset,
@@ -33,10 +33,20 @@ from graph_emb.graph.views import (
     typed_nodes,
 )
 from graph_emb.models.gnn.config import LEVELS, RGCNConfig, SAGEConfig
-from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, Task, TripleTask
+from graph_emb.models.gnn.kept import RebuiltNetwork, kept_network
+from graph_emb.models.gnn.tasks import LinkTask, NodeTask, OwnNodeTask, TripleTask
 from graph_emb.models.gnn.train import GNNResult, train_rgcn, train_sage
 from graph_emb.run import own_parts, parallel
-from graph_emb.run.evaluation import Finding, SeedsResult, each_seed, judge_classes, judge_links, judge_split
+from graph_emb.run.evaluation import (
+    Finding,
+    SeedsResult,
+    each_seed,
+    judge_classes,
+    judge_links,
+    judge_split,
+    last_network,
+)
+from graph_emb.run.families.gnn_data import LINK_METRICS, MESSAGE_KINDS, GNNData, Held
 from graph_emb.run.families.kge import (
     ENTITY,
     JUDGED,
@@ -53,67 +63,7 @@ from graph_emb.run.machine import check_memory
 from graph_emb.run.parallel import Trainers
 from graph_emb.sampling.partitioned_neighbors import OwnEdges
 from partition import PartitionedGraph
-from partition.partitioned import PartPolicy
 from partition.relabel import inverse
-
-LINK_METRICS = {
-    "ogbl-ddi": ("hits@20", "hits@10", "hits@30", "hits@50", "hits@100"),
-    "ogbl-collab": ("hits@50", "hits@10", "hits@100"),
-    "ogbl-ppa": ("hits@100", "hits@10", "hits@50"),
-    "ogbl-citation2": ("mrr",),
-    "ogbl-vessel": ("rocauc",),
-}
-"""OGB's metric first: it decides about early stopping."""
-
-
-@dataclass(frozen=True, eq=False)
-class GNNData:
-    """Graph, task and features of a run, whole; or the kinds that they have where each trainer reads its own parts.
-
-    Attributes:
-        name: As the data set is called.
-        graph: Messages follow its edges. With ``parts``: types and numbers of nodes, and no edges.
-        task: Classes, links or triples; None: trainers read labels and split with their nodes.
-        features: By node type.
-        counts: Edges that were merged, added and held out.
-        parts: The partition that is the data set, of which each trainer reads its own parts.
-        typed: The entities of triples with the types and ids that the data set gives them, where it has several types.
-    """
-
-    name: str
-    graph: HeteroGraph
-    task: Task | None
-    features: Mapping[str, Any] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
-    parts: PartitionedGraph | None = None
-    typed: HeteroGraph | None = None
-
-    def ids(self, ntype: str) -> np.ndarray | None:
-        """Original ids of the nodes of a type, (N,); None: 0 .. N - 1."""
-        if self.parts is None:
-            return self.graph.node_ids.get(ntype)
-        return self.parts.input_ids(self.parts.ntypes[self.graph.ntypes.index(ntype)])
-
-
-@dataclass(frozen=True, eq=False)
-class Held:
-    """What a process holds of the data of a run.
-
-    Attributes:
-        graph: The whole graph, or the edges into a trainer's nodes.
-        task: Labels and split, whole or of the trainer's nodes.
-        features: By node type, of the graph's or of the trainer's nodes.
-        policies: Who owns which node, by type; empty where the process is alone.
-    """
-
-    graph: HeteroGraph | OwnEdges
-    task: Task
-    features: Mapping[str, Any]
-    policies: Mapping[str, PartPolicy]
-
-
-MESSAGE_KINDS = (NodeTask, LinkTask, TripleTask, KnowledgeGraph, GivenNegatives)
-"""The classes of what the first rank tells the others."""
 
 
 class GNNFamily(Family):
@@ -123,6 +73,8 @@ class GNNFamily(Family):
     _num_edges: int | None = None
     """The trainer's part, and edges of all, where trainers read their own parts."""
     _has_valid = False
+    _network: KeptNetwork | None = None
+    """The first seed's, on the first rank."""
 
     @cached_property
     def _parts(self) -> PartitionedGraph | None:
@@ -167,14 +119,17 @@ class GNNFamily(Family):
         types = own_parts.message_types(parts, self._merge_within, list(own_parts.named_reverses(parts).values()))
         counts = {names[own]: parts.num_nodes(own) for own in parts.ntypes}
         graph = HeteroGraph(counts, {etype: (nothing, nothing) for etype in types})
-        return GNNData(dataset.name, graph, task, {names[t]: rows for t, rows in features.items()}, parts=parts)
+        features = {names[t]: rows for t, rows in features.items()}
+        classes = dataset.labels[ntype].class_names
+        return GNNData(dataset.name, graph, task, features, parts=parts, class_names=classes)
 
     def _load_whole(self) -> GNNData:
         section = self.config.dataset
         dataset = read_own(section)
         if not self._predicts_edges(dataset):
             nodes = typed_nodes(with_files(dataset, section), merge_within=self._merge_within)
-            return GNNData(nodes.name, nodes.graph, NodeTask(nodes.ntype, nodes.labels, nodes.split), nodes.features)
+            task = NodeTask(nodes.ntype, nodes.labels, nodes.split)
+            return GNNData(nodes.name, nodes.graph, task, nodes.features, class_names=nodes.class_names)
         for name in ("labels", "split"):
             if value := getattr(section, name):
                 what = f"links, which {self.model.name} predicts here"
@@ -280,7 +235,7 @@ class GNNFamily(Family):
         found = SeedsResult(tuple(finished), tuple(finished.values()))
         if interrupted:  # nothing is judged then: what finished seeds found stands here
             metrics["finished_seeds"] = found.as_dict()
-        return Trained(first, interrupted, metrics, found)
+        return Trained(first, interrupted, metrics, found, self._network)
 
     def _held(self, dataset: GNNData | None, ranks: Trainers | None) -> Held:
         """What this process holds of the data: the whole, or a trainer's part. Every rank calls it."""
@@ -330,6 +285,7 @@ class GNNFamily(Family):
             for seed, result in each_seed(seeds, lambda seed: self._train_one(held, dataset, seed, job)):
                 if seed == self.config.seed:
                     first = _tables(dataset, result)
+                    self._keep(held, dataset, result)
                 runs[seed] = {**result.as_dict(), "interrupted": result.interrupted}
                 if result.interrupted:
                     return first, runs, True
@@ -339,6 +295,16 @@ class GNNFamily(Family):
                 raise
             return first, runs, True
         return first, runs, False
+
+    def _keep(self, held: Held, dataset: GNNData | None, result: GNNResult) -> None:
+        """Keep the network; of triples it made the rows that are kept, which say all."""
+        if dataset is not None and not isinstance(held.task, TripleTask):
+            graph, known = held.graph, held.features
+            widths = {
+                t: known[t].shape[1] if t in known else self.model.learned_width(t, graph.etypes)
+                for t in graph.num_nodes
+            }
+            self._network = kept_network(result, graph, held.task, widths, dataset.class_names)
 
     def _train_one(self, held: Held, dataset: GNNData | None, seed: int, job: TrainingJob) -> GNNResult:
         ranks, checkpoints = job.ranks, job.checkpoints
@@ -426,17 +392,46 @@ class GNNFamily(Family):
                 found[_table_name(ntype)] = np.arange(count) if ids is None else ids
         return found
 
-    def judge_rows(self, tables: dict[str, Embeddings], dataset: GNNData, *, progress: bool) -> list[Finding]:
-        """Triples by their decoder; classes and links as those of a walk model: the network is not kept with its rows.
+    def rebuilt(self, tables: Mapping[str, Embeddings], dataset: GNNData, network: KeptNetwork) -> RebuiltNetwork:
+        """The trained network on the run's graph.
+
+        Args:
+            tables: Rows in the order of ``ids``.
+        """
+        graph = dataset.graph
+        rows = {
+            t: dataset.features.get(t, tables[name].weights if (name := _table_name(t)) in tables else None)
+            for t in graph.num_nodes
+        }
+        with torch_threads(self.config.train.threads):
+            return RebuiltNetwork(network, self.model, graph, rows)
+
+    def judge_rows(
+        self, tables: dict[str, Embeddings], dataset: GNNData, network: KeptNetwork | None = None, *, progress: bool
+    ) -> list[Finding]:
+        """Triples by their decoder; classes and links by the network, and by the rows alone as those of a walk model.
 
         Raises:
-            LackingError: the nodes that have classes have features in the place of rows.
+            LackingError: no network is kept, and the nodes that have classes have features in the place of rows.
         """
-        task, section, seed = dataset.task, self.config.evaluate, self.config.seed
+        task = dataset.task
         if isinstance(task, TripleTask):
-            return judge_triples(tables, task.triples, self.model.decoder_settings, self.model, seed)
+            return judge_triples(tables, task.triples, self.model.decoder_settings, self.model, self.config.seed)
         assert isinstance(task, NodeTask | LinkTask)  # a process alone reads the data whole
-        name = _table_name(task.ntype if isinstance(task, NodeTask) else NODE_TYPE)
+        name, findings = _table_name(task.ntype if isinstance(task, NodeTask) else NODE_TYPE), []
+        if network is not None:
+            parts = self.rebuilt(tables, dataset, network).measure(task)
+            kind = "links" if isinstance(task, LinkTask) else "node classes"
+            findings.append(last_network(kind, network.about["epoch"], parts, network.num_parameters))
+            if name not in tables:
+                return findings
+        return [*findings, self._judge_alone(tables, dataset, task, name, progress=progress)]
+
+    def _judge_alone(
+        self, tables: dict[str, Embeddings], dataset: GNNData, task: NodeTask | LinkTask, name: str, *, progress: bool
+    ) -> Finding:
+        """Rows without their network."""
+        section, seed = self.config.evaluate, self.config.seed
         if name not in tables:
             raise LackingError(
                 f"nodes of type {name!r} have features and so no rows to be judged; what their network scored is in "
@@ -447,14 +442,14 @@ class GNNFamily(Family):
         plain = Graph.from_edges(nothing[:, 0], nothing[:, 1], len(weights))
         if isinstance(task, LinkTask):
             split = {part: dict(arrays) for part, arrays in task.split.items()}
-            return [judge_links(weights, PlainDataset(dataset.name, plain, link_split=split), section)]
+            return judge_links(weights, PlainDataset(dataset.name, plain, link_split=split), section)
         classes = np.asarray(task.labels)
         if task.is_single:
             labels = Labels.from_single(classes)
-            return [judge_split(weights, labels, dict(task.split), threads=threads, progress=progress)]
+            return judge_split(weights, labels, dict(task.split), threads=threads, progress=progress)
         labels = Labels.from_lists([np.flatnonzero(row == 1).tolist() for row in classes])
         data = PlainDataset(dataset.name, plain, labels)
-        return [judge_classes(weights, data, section, seed, threads=threads, progress=progress)]
+        return judge_classes(weights, data, section, seed, threads=threads, progress=progress)
 
 
 def _tables(dataset: GNNData | None, result: GNNResult) -> dict[str, Embeddings]:

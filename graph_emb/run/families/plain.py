@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,19 +16,29 @@ from graph_emb.checkpoint.export import save_ids
 from graph_emb.config import RunConfig
 from graph_emb.core.errors import ConfigError, LackingError
 from graph_emb.core.threads import torch_threads
+from graph_emb.evaluate.link_prediction import link_part, metric_values
 from graph_emb.formats.embedding_files import Embeddings
+from graph_emb.formats.network_files import KeptNetwork
 from graph_emb.formats.warm_start import FromFile
 from graph_emb.graph.csr import Graph
 from graph_emb.graph.partition_book import RankRanges
 from graph_emb.graph.views import PlainDataset, plain_dataset
 from graph_emb.models.links.config import LinkPredictorConfig
 from graph_emb.models.links.matrix_factorization import train_matrix_factorization
+from graph_emb.models.links.training import FrozenRows, LinkPredictor, score_links
 from graph_emb.models.skipgram.config import EdgePolicy, PlainWalkConfig
 from graph_emb.models.skipgram.line import side_by_side, train_line
 from graph_emb.models.skipgram.model import usual_rows
 from graph_emb.models.skipgram.training import Sampler, SkipGram, SkipGramResult, train_skipgram
 from graph_emb.run import multilevel, own_parts, parallel
-from graph_emb.run.evaluation import Finding, check_own_split, check_section, evaluate, predictor_finding
+from graph_emb.run.evaluation import (
+    Finding,
+    check_own_split,
+    check_section,
+    evaluate,
+    last_network,
+    predictor_finding,
+)
 from graph_emb.run.family import Family, Trained, TrainingJob
 from graph_emb.run.inputs import edge_policy, no_edges, own_partition, read_plain_dataset, with_files
 from graph_emb.run.machine import check_memory
@@ -276,15 +286,43 @@ class LinkFamily(PlainFamily):
             job.log(evaluation.as_dict())
         metrics = {"seconds_per_epoch": result.seconds_per_epoch, "parameters": rows.numel()}
         embeddings = Embeddings(rows.numpy(), dataset.graph.ids_of(nodes))
-        return Trained({parallel.TABLE: embeddings}, False, metrics, result)
+        about = {"epoch": result.epochs, "predictor": predictor.model_dump(mode="json")}
+        network = KeptNetwork.of(result.predictor, about)
+        return Trained({parallel.TABLE: embeddings}, False, metrics, result, network)
 
     def judge(self, trained: Trained, dataset: PlainDataset, *, progress: bool) -> list[Finding]:
         """The predictor's scores."""
         return [predictor_finding(trained.model)]
 
-    def judge_rows(self, tables: dict[str, Embeddings], dataset: PlainDataset, *, progress: bool) -> list[Finding]:
-        """By ``evaluate.predictor``, trained anew on rows that stay, or by ``evaluate.scorer``."""
-        return super().judge(Trained(tables, False), dataset, progress=progress)
+    def judge_rows(
+        self,
+        tables: dict[str, Embeddings],
+        dataset: PlainDataset,
+        network: KeptNetwork | None = None,
+        *,
+        progress: bool,
+    ) -> list[Finding]:
+        """By the predictor that learned with the rows; as other rows where ``evaluate.predictor`` is another one."""
+        recipe, findings = self.config.evaluate.predictor or LinkPredictorConfig(), []
+        if network is not None and network.about["predictor"] == recipe.model_dump(mode="json"):
+            assert dataset.link_split is not None
+            split, rows = dataset.link_split, tables[parallel.TABLE].weights
+            found = {part: link_part(split, part, len(rows)) for part in ("valid", "test")}
+            with torch_threads(self.config.train.threads):
+                scores = kept_scores(network, rows)
+                parts = {part: metric_values(own.ranks(scores), recipe.metrics) for part, own in found.items()}
+            findings.append(last_network("links", network.about["epoch"], parts, network.num_parameters))
+        if not findings or self.config.evaluate.predictor is None:
+            findings += super().judge(Trained(tables, False), dataset, progress=progress)
+        return findings
+
+
+def kept_scores(network: KeptNetwork, weights: NDArray[np.floating]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Scores (B,) of pairs of rows (B, 2) by the predictor of a run of ``mf``."""
+    rows = FrozenRows(torch.from_numpy(weights))
+    predictor = LinkPredictor(rows.dim, LinkPredictorConfig(**network.about["predictor"]))
+    network.load_into(predictor)
+    return lambda pairs: score_links(predictor, rows, pairs)
 
 
 def saved_width(config: RunConfig) -> int:

@@ -90,7 +90,8 @@ def labels_of(dataset: Any, tables: Mapping[str, Embeddings]) -> dict[str, Label
     elif task is not None and hasattr(task, "ntype") and hasattr(task, "labels"):
         given = np.asarray(task.labels)
         if given.ndim == 1 and given.dtype.kind in "iu":
-            found = dict.fromkeys((task.ntype, *(["node"] if len(tables) == 1 else [])), Labels.from_single(given))
+            known = Labels.from_single(given, class_names=getattr(dataset, "class_names", None))
+            found = dict.fromkeys((task.ntype, *(["node"] if len(tables) == 1 else [])), known)
     return {
         name: found[name]
         for name, table in tables.items()

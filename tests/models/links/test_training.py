@@ -150,7 +150,7 @@ def result_of(*valid: float) -> LinkPredictorResult:
         test = {"hits@20": 10 + value} if value > best else None
         best = max(best, value)
         history.append(Evaluation(epoch, 0.5, {"hits@20": value}, test))
-    return LinkPredictorResult(tuple(history), 7, 0.25, LinkPredictor(2, SMALL))
+    return LinkPredictorResult(tuple(history), 7, 0.25, LinkPredictor(2, SMALL), 0)
 
 
 def test_the_reported_test_value_is_that_of_the_first_best_validation() -> None:

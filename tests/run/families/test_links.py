@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 
 import graph_emb as ge
+from graph_emb.core.errors import LackingError
+from graph_emb.formats.network_files import load_network
+from graph_emb.run.family import read_again
+from graph_emb.run.run_folder import read_run
 from tests.ogb_layout import write_ddi
 
 SMALL: dict[str, Any] = {"dim": 4, "lr": 0.05, "threads": 1, "predictor.hidden_dim": 8, "predictor.epochs": 5}
@@ -53,3 +57,50 @@ def test_another_rule_gives_other_rows(tmp_path: Path) -> None:
 def test_what_has_no_effect_is_refused(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ge.ConfigError, match=text):
         train(tmp_path, **options)
+
+
+def test_the_predictor_is_kept_and_scores_as_at_the_end(tmp_path: Path) -> None:
+    write_ddi(tmp_path)
+    result = train(tmp_path, out=tmp_path / "run")
+    (found,) = judged(tmp_path / "run")
+    last = result.history[-1]
+    metrics = found.scores.as_dict()["metrics"]
+    assert {name: value["valid"] for name, value in metrics.items()} == last["valid"]
+    assert {value["epoch"] for value in metrics.values()} == {5}
+
+
+def test_the_usual_predictor_is_followed_by_the_rows_alone(tmp_path: Path) -> None:
+    write_ddi(tmp_path)
+    ge.pipeline("mf", "ogbl-ddi", root=tmp_path, out=tmp_path / "run", dim=4, threads=1)
+    assert [found.name for found in judged(tmp_path / "run")] == ["last_network", "link_prediction"]
+
+
+def test_another_predictor_is_trained_anew(tmp_path: Path) -> None:
+    write_ddi(tmp_path)
+    train(tmp_path, out=tmp_path / "run")
+    (found,) = judged(tmp_path / "run", {"evaluate": {"predictor": {"hidden_dim": 4, "epochs": 5}}})
+    assert found.name == "link_predictor"
+
+
+def test_a_run_is_loaded_with_its_predictor(tmp_path: Path) -> None:
+    write_ddi(tmp_path)
+    result = train(tmp_path, out=tmp_path / "run")
+    loaded = ge.load_run(tmp_path / "run")
+    assert isinstance(loaded, ge.MatrixFactorization)
+    assert loaded.score() == result.metrics["evaluation"]["link_predictor"]["metrics"]["hits@10"]["test"]
+    pairs = np.stack([np.arange(8), np.arange(1, 9)], axis=1)
+    scores = loaded.predict_links(pairs)
+    assert scores.shape == (8,)
+    np.testing.assert_array_equal(loaded.predict_links(pairs[::-1]), scores[::-1])
+    saved = ge.load_run(loaded.save(tmp_path / "copy"))
+    np.testing.assert_array_equal(saved.predict_links(pairs), scores)
+    (tmp_path / "copy" / "network.safetensors").unlink()
+    with pytest.raises(LackingError, match="predictor is not kept"):
+        ge.load_run(tmp_path / "copy").predict_links(pairs)
+
+
+def judged(run: Path, *layers: dict[str, Any]) -> list[Any]:
+    config, _, tables = read_run(run)
+    family = read_again(config, *layers)
+    data = family.load()
+    return family.judge_rows(family.aligned(tables, data), data, load_network(run), progress=False)
