@@ -122,12 +122,48 @@ def estimate_of(config: RunConfig, seconds: float = PROBE_S) -> Estimate:
     held = config.model_copy(update={"dataset": absolute_paths(config.dataset)})
     probed = config_from(held.sections(), quiet)
     with tempfile.TemporaryDirectory(prefix="graph-emb-estimate-") as folder:
-        place = Path(folder)
-        (place / "config.yaml").write_text(config_text(probed), encoding="utf-8")
-        lines = _probe(place, seconds, probed)
-        metrics = read_metrics(place / "run")
-        rows = sum(file.stat().st_size for file in (place / "run").rglob("embeddings.*"))
-    return _estimated(config, metrics, lines, rows)
+        stages, metrics, rows = _probed(Path(folder), probed, seconds)
+        orders = orders_of(config.model)
+        for order in orders[len(stages) :]:  # LINE was stopped before it came to them
+            alone = {"model": {"order": order, "dim": getattr(config.model, "dim", 0) // len(orders)}}
+            Path(folder, order).mkdir()
+            more, _, own = _probed(Path(folder, order), config_from(probed.sections(), alone), seconds)
+            stages, rows = [*stages, *more], rows + own
+    return _estimated(config, metrics, stages, rows)
+
+
+def _probed(place: Path, config: RunConfig, seconds: float) -> tuple[list[list[Line]], dict[str, Any], int]:
+    """The stages and metrics of a run that was stopped after some seconds, and the bytes of its rows."""
+    (place / "config.yaml").write_text(config_text(config), encoding="utf-8")
+    lines = _probe(place, seconds, config)
+    rows = sum(file.stat().st_size for file in (place / "run").rglob("embeddings.*"))
+    return stages_of(lines), read_metrics(place / "run"), rows
+
+
+def orders_of(model: Any) -> tuple[str, ...]:
+    """The trainings of LINE, one after the other; of any other model one without a name."""
+    return getattr(model, "orders", ("",))
+
+
+def stages_of(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of each order of LINE, of any other model all of them, each with seconds since its stage began.
+
+    A draw of LINE's second order takes up to twice as long as one of its first: each has its own pace.
+    """
+    found: dict[str, list[Line]] = {}
+    begun = end = 0.0
+    for line in lines:
+        order, at = line.get("order", ""), _seconds(line)
+        if order not in found:
+            begun = end
+        found.setdefault(order, []).append({**line, "elapsed": at - begun})
+        end = at
+    return list(found.values())
+
+
+def _seconds(line: Line) -> float:
+    seconds: float = line.get("elapsed", line.get("seconds", 0.0))
+    return seconds
 
 
 def _probe(place: Path, seconds: float, config: RunConfig) -> list[dict[str, Any]]:
@@ -152,7 +188,8 @@ def _probe(place: Path, seconds: float, config: RunConfig) -> list[dict[str, Any
             time.sleep(LOOK_S)
             if begun == math.inf and any(place.glob(".run.partial-*")):  # the data is read
                 begun = time.monotonic()
-            points = progress_of(config, _history(place), None)
+            stages = stages_of(_history(place))
+            points = progress_of(config, stages[-1] if stages else [], None)
             enough = len(points) > 1 and points[-1][0] - points[0][0] >= seconds
             if not told and (enough or time.monotonic() - begun > most):
                 told = True
@@ -181,11 +218,15 @@ def _history(place: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _estimated(config: RunConfig, metrics: dict[str, Any], lines: Sequence[Line], row_bytes: int) -> Estimate:
+def _estimated(
+    config: RunConfig, metrics: dict[str, Any], stages: Sequence[Sequence[Line]], row_bytes: int
+) -> Estimate:
     train, model = metrics["train"], config.model
     spent = metrics["seconds"]["train"]
-    share = 1.0 if metrics["status"] == "finished" else None
-    total, measured = (spent, 1.0) if share else extrapolated(progress_of(config, lines, metrics["dataset"]))
+    total, measured = spent, 1.0
+    if metrics["status"] != "finished":
+        found = [extrapolated(progress_of(config, stage, metrics["dataset"])) for stage in stages] or [(math.nan, 0.0)]
+        total, measured = sum(took for took, _ in found), sum(share for _, share in found) / len(found)
     if math.isnan(total) and train.get("seconds_per_epoch"):  # a network that was stopped before its first evaluation
         total, measured = train["seconds_per_epoch"] * getattr(model, "epochs", 1), 0.0
     if math.isnan(total):
@@ -210,7 +251,7 @@ def _estimated(config: RunConfig, metrics: dict[str, Any], lines: Sequence[Line]
 def progress_of(
     config: RunConfig, lines: Sequence[Line], dataset: Mapping[str, Any] | None
 ) -> list[tuple[float, float]]:
-    """Seconds since the start and the share of the training that was done by then, of each line that tells it.
+    """Seconds since the start and the share of a stage that was done by then, of each of its lines that tells it.
 
     The share follows from what is counted, else from a learning rate that falls linearly to zero, else from epochs.
 
@@ -218,16 +259,15 @@ def progress_of(
         dataset: The counts of the data set; None: not known yet, so that shares are of epochs at best.
     """
     model, found = config.model, []
-    epochs, orders = getattr(model, "epochs", 1), len({line["order"] for line in lines if "order" in line})
+    epochs = getattr(model, "epochs", 1)
     sizes = dataset or {}
     whole = {"triples": sizes.get("triples", 0) * epochs}
     if hasattr(model, "num_walks") and "nodes" in sizes and model.family == "walks":
         whole["walks"] = sizes["nodes"] * model.num_walks * epochs
+    if hasattr(model, "draws_per_edge") and "edges" in sizes:
+        whole["walks"] = sizes["edges"] * model.draws_per_edge * epochs
     linear = getattr(model, "lr_decay", None) == "linear" or getattr(model, "decays", False)
-    earlier = 0
-    for before, line in zip([None, *lines], lines, strict=False):
-        if before is not None and line.get("order") != before.get("order"):
-            earlier += 1  # LINE trains its second order after its first
+    for line in lines:
         unit = next((unit for unit, count in whole.items() if count and unit in line), None)
         if unit is not None:
             share = line[unit] / whole[unit]
@@ -237,8 +277,7 @@ def progress_of(
             share = line["epoch"] / epochs
         else:
             continue
-        parts = max(orders, len(model.orders)) if hasattr(model, "orders") else 1
-        found.append((line.get("elapsed", line.get("seconds", 0.0)), (share + earlier) / parts))
+        found.append((_seconds(line), share))
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 import graph_emb as ge
 from graph_emb.config import MODELS, RunConfig, config_from
 from graph_emb.core.errors import ConfigError
-from graph_emb.run.estimate import estimate_of, extrapolated, progress_of
+from graph_emb.run.estimate import estimate_of, extrapolated, progress_of, stages_of
 from graph_emb.run.machine import check_memory
 
 
@@ -36,15 +36,35 @@ def test_the_share_is_counted_where_something_is_counted() -> None:
     assert progress_of(networks, [{"epoch": 5, "loss": 1.0, "elapsed": 4.0}], {"nodes": 3}) == [(4.0, 0.5)]
 
 
-def test_the_share_follows_from_a_rate_that_falls_and_line_trains_two_orders() -> None:
-    lines = [
-        {"order": "first", "epoch": 0, "lr": 0.0125, "elapsed": 1.0},
-        {"order": "first", "epoch": 0, "lr": 0.0, "elapsed": 2.0},
-        {"order": "second", "epoch": 0, "lr": 0.0125, "elapsed": 3.0},
-    ]
+def test_the_share_follows_from_a_rate_that_falls() -> None:
+    lines = [{"epoch": 0, "lr": 0.0125, "elapsed": 1.0}]
+    assert progress_of(config("metapath2vec", train={"lr": 0.025}), lines, None) == [(1.0, 0.5)]
+    line, lines = config("line", train={"lr_decay": "none"}), [{"epoch": 0, "lr": 0.025, "walks": 300, "elapsed": 2.0}]
+    assert progress_of(line, lines, {"edges": 6}) == [(2.0, 0.5)]  # 100 draws of each
+
+
+def test_each_order_of_line_has_its_own_pace() -> None:
+    """The first order's pace stood for both: a draw of the second takes longer, and the estimate fell short."""
     line = config("line", train={"lr": 0.025})
-    assert progress_of(line, lines, None) == [(1.0, 0.25), (2.0, 0.5), (3.0, 0.75)]
-    assert progress_of(config("metapath2vec", train={"lr": 0.025}), lines[:1], None) == [(1.0, 0.5)]
+    run = [
+        {"order": "first", "lr": 0.0125, "elapsed": 1.0},
+        {"order": "first", "lr": 0.0, "elapsed": 2.0},
+        {"order": "second", "lr": 0.02, "elapsed": 3.0},
+        {"order": "second", "lr": 0.015, "elapsed": 4.0},
+    ]
+    stages = [progress_of(line, stage, None) for stage in stages_of(run)]
+    assert stages == [[(1.0, 0.5), (2.0, 1.0)], [(1.0, pytest.approx(0.2)), (2.0, pytest.approx(0.4))]]
+    assert [extrapolated(points)[0] for points in stages] == [2.0, pytest.approx(5.0)]
+
+
+def test_a_probe_that_ends_before_the_second_order_is_followed_by_one_of_it(tmp_path: Path) -> None:
+    edges = tmp_path / "ring.csv"
+    edges.write_text("".join(f"{n},{(n + step) % 500}\n" for n in range(500) for step in (1, 2)))
+    sizes = {"dim": 16, "draws_per_edge": 20_000, "threads": 1}
+    found = ge.estimate("line", str(edges), seconds=0.5, **sizes)
+    assert found.parameters == 500 * 8 * (1 + 2)  # both orders, though the probe was stopped in the first
+    assert 0 < found.measured < 0.9
+    assert found.disk_mib == pytest.approx(500 * 16 * 4 / 2**20, rel=0.02)
 
 
 def test_a_probe_gives_the_memory_of_the_run_and_keeps_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,20 +26,17 @@ class LineResult:
 
     Attributes:
         config: The recipe.
+        num_parameters: Learned parameters, all orders together, those too that Ctrl-C kept from being trained.
         models: The tables of each order that was trained; after Ctrl-C perhaps not all.
         history: Lines of each order in the order of time.
         interrupted: Whether Ctrl-C ended the training; the trained rows are kept.
     """
 
     config: LineConfig
+    num_parameters: int
     models: dict[str, SkipGram] = field(default_factory=dict)
     history: dict[str, list[SkipGramProgress]] = field(default_factory=dict)
     interrupted: bool = False
-
-    @property
-    def num_parameters(self) -> int:
-        """Learned parameters, all orders together."""
-        return sum(model.num_parameters for model in self.models.values())
 
     @property
     def num_draws(self) -> int:
@@ -103,11 +100,19 @@ def train_line(
         raise ConfigError(
             "order 'both' trains one order after the other and cannot resume; train 'first' and 'second' as two runs"
         )
-    result = LineResult(config)
+    models = {  # all of them first: what memory cannot hold ends here, not after the first order
+        order: SkipGram(
+            sampler.num_nodes,
+            recipe,
+            seed=seed,
+            part_policy=part_policy,
+            name=None if name is None else f"{name}.{order}",
+        )
+        for order, recipe in recipes.items()
+    }
+    result = LineResult(config, sum(model.num_parameters for model in models.values()))
     interrupted = False
-    for order, recipe in recipes.items():
-        table = None if name is None else f"{name}.{order}"
-        model = SkipGram(sampler.num_nodes, recipe, seed=seed, part_policy=part_policy, name=table)
+    for order, model in models.items():
         trained = train_skipgram(
             sampler,
             model=model,
@@ -122,4 +127,4 @@ def train_line(
         if trained.interrupted:
             interrupted = True
             break
-    return LineResult(config, result.models, result.history, interrupted)
+    return replace(result, interrupted=interrupted)
