@@ -11,13 +11,19 @@ from typing import Any
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """No collection of cyclic garbage inside. Importing torch, numba and pandas takes less time so."""
+    """No collection of cyclic garbage inside. Importing torch, numba and pandas takes less time so.
+
+    What was made inside then counts as old: the next collection of young objects would look through all of it.
+    """
     before = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if before:
+            if gc.get_freeze_count() == 0:  # else unfreeze would undo a freeze of the caller's
+                gc.freeze()
+                gc.unfreeze()  # which puts them into the oldest generation
             gc.enable()
 
 

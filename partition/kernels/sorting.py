@@ -252,7 +252,8 @@ def merge(indptr, indices, given, unit, low, high, places, row, degrees, weights
                 weights[begin:first] = even
                 even = -1
         if even < 0:
-            weights[first:write] = row[:size]
+            for k in range(size):
+                weights[first + k] = row[k]
     return write, even, largest
 
 

@@ -30,3 +30,21 @@ def test_a_collector_that_was_off_stays_off_and_an_error_turns_it_on_again() -> 
     with pytest.raises(ModuleNotFoundError):
         resolve("graph_emb.no_such_module")
     assert gc.isenabled()
+
+
+def test_what_was_made_inside_is_old_and_the_next_collection_of_the_young_passes_it_over() -> None:
+    with paused_collection():
+        made = [{"one": []}]
+    assert any(one is made for one in gc.get_objects(generation=2))
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_a_caller_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with paused_collection():
+            pass
+        assert gc.get_freeze_count() >= before > 0
+    finally:
+        gc.unfreeze()

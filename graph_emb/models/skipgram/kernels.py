@@ -216,8 +216,11 @@ def train_walks(
             size, num_contexts = end - begin, right - left
             count = num_contexts + shared
             drawn = begin // block * shared
-            ids[:num_contexts] = tokens[left:right]
-            ids[num_contexts:count] = negatives[b, drawn : drawn + shared]
+            # In loops: with an assignment of slices numba (0.68, np/arrayobj.py) compiles the text of its error, 1.4 s.
+            for j in range(num_contexts):
+                ids[j] = tokens[left + j]
+            for n in range(shared):
+                ids[num_contexts + n] = negatives[b, drawn + n]
             copy_rows(embedding, embedding_far, tokens[begin:end], rows)
             copy_rows(context, context_far, ids[:count], outputs)
             # Scores of all pairs (T, M + K), and their sigmoids.
@@ -296,7 +299,8 @@ def number_rows(walks, negatives, block, shared, low, num_own, places, walks_out
                 if places[node] < 0:  # a new node of another rank
                     if count == len(found):
                         longer = np.empty(2 * count, np.int64)
-                        longer[:count] = found
+                        for k in range(count):
+                            longer[k] = found[k]
                         found = longer
                     found[count] = node
                     places[node] = count
