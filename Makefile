@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscop
 DGL_TESTS := tests/compat/test_dgl.py tests/compat/test_graphbolt.py tests/graph/test_dgl_format.py \
   $(patsubst %,tests/partition/test_%.py,building partitioned halo conversion dist_graph)
 
-.PHONY: demo test test-dgl2 test-sockets fuzz faults lint format bench docs clean
+.PHONY: demo test test-dgl2 test-sockets fuzz faults wheels lint format bench docs clean
 
 $(VENV)/.core: setup.py requirements/tested.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.10-3.12 found; set PYTHON=/path/to/python"; exit 2; }
@@ -51,6 +51,10 @@ fuzz: $(VENV)/.test
 # takes one call in twelve and three of the 14 signals.
 faults: $(VENV)/.test
 	FAULTS_STEP=1 $(BIN)/python -m pytest -q tests/faults
+
+# The wheel in an empty environment of each Python (with pyenv: PYENV_VERSION=3.10.13:3.11.7:3.12.1 make wheels).
+wheels: $(VENV)/.test
+	$(BIN)/python benchmarks/wheels.py --pythons $${PYTHONS:-python3.10 python3.11 python3.12} --json runs/wheels.json
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

@@ -42,6 +42,8 @@ EXTRAS_REQUIRE = {
         "pymetis",
         "kaminpar",
         "mtkahypar",
+        "mypy",  # checks a user's code
+        "setuptools>=70.1",  # builds the wheel that is tested
         "fbgemm-gpu-cpu; python_version >= '3.11'",  # compared with; it pins its torch, so the rest must fit
     ],
     "lint": ["ruff", "mypy", "pandas-stubs", "types-PyYAML", "types-tabulate", "types-tqdm", "types-psutil"],

@@ -140,14 +140,16 @@ _HOMES = {
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("initializers", "push_handlers"):
-        return resolve(f"graph_emb.{name}")
-    if name in _LAZY:
-        value = resolve(f"{_LAZY[name]}:{name}")
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'graph_emb' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that sees this takes every name for one of the module
+
+    def __getattr__(name: str) -> Any:
+        if name in ("initializers", "push_handlers"):
+            return resolve(f"graph_emb.{name}")
+        if name in _LAZY:
+            value = resolve(f"{_LAZY[name]}:{name}")
+            globals()[name] = value
+            return value
+        raise AttributeError(f"module 'graph_emb' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import CHECKOUT, LONGEST
 
 
-@pytest.mark.parametrize("target", ["test-dgl2", "bench"])
+@pytest.mark.parametrize("target", ["test-dgl2", "bench", "wheels"])
 def test_a_target_runs_files_that_exist(target: str) -> None:
     told = subprocess.run(["make", "-n", target], cwd=CHECKOUT, capture_output=True, text=True, check=True, timeout=60)
     named = [
