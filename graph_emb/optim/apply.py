@@ -17,7 +17,7 @@ from graph_emb.optim import kernels
 from graph_emb.optim.rounding import DIGITS, round_stochastically
 from graph_emb.optim.rule import TABLE_STEP, SparseRule
 from graph_emb.table.bags import BagGradients
-from graph_emb.table.shard import EmbeddingShard, gather
+from graph_emb.table.shard import EmbeddingShard, gather, lend
 from graph_emb.table.spec import accumulation_dtype
 
 Merge = Literal["sum", "mean"]
@@ -166,7 +166,7 @@ def merged_bags(ids: Tensor, grads: BagGradients) -> tuple[Tensor, Tensor]:
     if grads.device.type != "cpu" or accumulation_dtype(grads.grads.dtype) is not torch.float32:
         return ids, grads.rows()
     distinct, first, following = group(ids.numpy()) if grads.groups is None else grads.groups
-    out = torch.empty(len(distinct), grads.grads.shape[1])
+    out = lend((len(distinct), grads.grads.shape[1]), torch.float32, grads.device)
     kernels.sum_groups(grads, first, following, out)
     return torch.from_numpy(distinct), out
 

@@ -22,7 +22,7 @@ from graph_emb.core.threads import threads_for
 from graph_emb.graph.partition_book import num_distinct
 from graph_emb.optim.rounding import memory_of, opened
 from graph_emb.table.row_memory import prefetch_to_read
-from graph_emb.table.shard import AHEAD
+from graph_emb.table.shard import AHEAD, lend
 from graph_emb.table.spec import accumulation_dtype
 
 MODES = ("sum", "mean")
@@ -91,7 +91,7 @@ class Bags:
         dtype = accumulation_dtype(rows.dtype)
         if rows.device.type != "cpu" or not rows.is_contiguous():
             return self._sums_by_torch(rows.to(dtype), places.to(rows.device))
-        out = torch.empty((len(self.sizes), rows.shape[1]), dtype=dtype)
+        out = lend((len(self.sizes), rows.shape[1]), dtype, rows.device)
         factor = None if self.factor is None else self.factor.numpy()
         with threads_for(len(places)) as parts:
             shares = np.searchsorted(self.starts.numpy(), np.arange(parts + 1) * len(places) // parts)

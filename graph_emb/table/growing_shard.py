@@ -24,7 +24,7 @@ from graph_emb.table.id_map import IdMap, reserved
 from graph_emb.table.initializers import fill_rows_at_
 from graph_emb.table.lazy_decay import DECAYED
 from graph_emb.table.places import Places, count_uses, distinct_ids
-from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy
+from graph_emb.table.shard import WEIGHT, EmbeddingShard, RowCopy, lend
 from graph_emb.table.spec import StateSpec, TableSpec
 
 MOST_CANDIDATES = 1 << 26
@@ -189,7 +189,7 @@ class GrowingShard(EmbeddingShard):
         self, rows: Tensor, others: Tensor | None = None, place: Tensor | None = None, out: Tensor | None = None
     ) -> RowCopy:
         at, num = self.find(rows), len(rows if place is None else place)
-        made = self.places.weight.new_empty((num, self.spec.dim)) if out is None else out
+        made = lend((num, self.spec.dim), self.spec.dtype, self.spec.device) if out is None else out
         if self.lazy or (at < 0).any():
             return RowCopy(self.read(rows), torch.arange(len(rows)), made, others, place)
         return RowCopy(self.places.weight, torch.from_numpy(at), made, others, place)

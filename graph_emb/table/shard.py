@@ -5,6 +5,8 @@ Legend: R stored rows, B asked rows, D width.
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +25,10 @@ from graph_emb.table.spec import StateSpec, TableSpec
 
 WEIGHT = "weight"
 AHEAD = 6  # rows whose lines are asked for before they are needed
+LENT_BYTES = 1 << 20  # of the smallest block that is kept for the next result
+IDLE_BYTES = 1 << 27  # of all blocks that wait for one
+_idle: deque[np.ndarray] = deque(maxlen=8)
+"""Blocks whose last result is gone, the oldest first. Its operations are atomic: results die in any thread."""
 
 
 class EmbeddingShard:
@@ -76,7 +82,7 @@ class EmbeddingShard:
         Args:
             decay: The table's sum of lazy decay where the reader knows it better.
         """
-        out = self.weight.new_empty((len(rows), self.spec.dim))
+        out = lend((len(rows), self.spec.dim), self.weight.dtype, self.weight.device)
         self._read_into(rows, out, decay)
         return out
 
@@ -102,7 +108,8 @@ class EmbeddingShard:
         weight, num = self.weight, len(rows if place is None else place)
         if self.lazy or not self.in_memory:
             weight, rows = self.read(rows), torch.arange(len(rows), device=rows.device)
-        return RowCopy(weight, rows, weight.new_empty((num, self.spec.dim)) if out is None else out, others, place)
+        out = lend((num, self.spec.dim), weight.dtype, weight.device) if out is None else out
+        return RowCopy(weight, rows, out, others, place)
 
     @property
     def lazy(self) -> bool:
@@ -294,6 +301,37 @@ def narrower(dtype: torch.dtype, wire: torch.dtype | None) -> torch.dtype:
     return wire if wire is not None and dtype.is_floating_point and wire.itemsize < dtype.itemsize else dtype
 
 
+def lend(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Uninitialised memory of a result, shape (B, D), kept for another one when no tensor is left in it.
+
+    An allocator gives a large block back to the system as soon as it is free, and the next result meets every page of
+    its own for the first time: at 21 MB that can cost as much as the rows that are copied into it.
+    """
+    num_bytes = shape[0] * shape[1] * dtype.itemsize
+    if device.type != "cpu" or not LENT_BYTES <= num_bytes <= IDLE_BYTES:
+        return torch.empty(shape, dtype=dtype, device=device)
+    for _ in range(len(_idle)):
+        try:
+            block = _idle.popleft()
+        except IndexError:  # another thread took it
+            continue
+        if num_bytes <= len(block) <= 2 * num_bytes:
+            break
+        _idle.append(block)
+    else:
+        block = np.empty(num_bytes + num_bytes // 8, dtype=np.uint8)  # the next result may be a little longer
+    result = block[:num_bytes]
+    weakref.finalize(result, _keep, block).atexit = False
+    return torch.from_numpy(result).view(dtype).view(shape)
+
+
+def _keep(block: np.ndarray) -> None:
+    """Let a block wait for the next result."""
+    _idle.append(block)
+    while sum(map(len, tuple(_idle))) > IDLE_BYTES:
+        _idle.popleft()
+
+
 class RowCopy(NamedTuple):
     """Rows to be copied: ``cat([others, weight[rows]])[place]``.
 
@@ -389,4 +427,5 @@ def gather(weight: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
         rows: Shape (B,), int64, each inside [0, R); checked by the caller, repeats allowed.
         out: Contiguous memory for the result, shape (B, D), of the dtype and device of weight; None takes new.
     """
-    return copy_rows([RowCopy(weight, rows, weight.new_empty((len(rows), weight.shape[1])) if out is None else out)])[0]
+    out = lend((len(rows), weight.shape[1]), weight.dtype, weight.device) if out is None else out
+    return copy_rows([RowCopy(weight, rows, out)])[0]

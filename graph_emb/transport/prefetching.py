@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graph_emb.core.errors import ModeError
 from graph_emb.graph.partition_book import Route
+from graph_emb.table.shard import lend
 from graph_emb.transport import lockstep
 from graph_emb.transport.growing import GrowingTables
 from graph_emb.transport.lockstep import Prefetch, RankTable
@@ -51,7 +52,7 @@ class Prefetching(GrowingTables):
             raise ModeError(f"table {table!r}: the prefetched rows were not pulled yet; pull before the next prefetch")
         route = found.ranges.route(ids, self.rank)
         self._count(table, route, len(ids))
-        rows = found.shard.weight.new_empty((len(route.ids), found.spec.dim))
+        rows = lend((len(route.ids), found.spec.dim), found.spec.dtype, found.shard.weight.device)
         early = Prefetch(ids.clone(), route, rows)
         found.shard.prefetch(route.ids[len(route.ids) - route.counts[self.rank] :] - found.shard.first_id)
         if self.world_size > 1:

@@ -17,7 +17,7 @@ from graph_emb.core.errors import ConfigError, DataError, GraphEmbError, ModeErr
 from graph_emb.graph.partition_book import RangeBook, Rank, RankRanges, Route, cut, num_distinct
 from graph_emb.optim.rule import SparseRule, advance
 from graph_emb.table.lazy_decay import DECAY
-from graph_emb.table.shard import RowCopy, copy_rows, narrower
+from graph_emb.table.shard import RowCopy, copy_rows, lend, narrower
 from graph_emb.table.spec import CPU, TableSpec, accumulation_dtype
 from graph_emb.transport.base import LiveTables, Push, Reach, ShardRows, TableRows, Transport, checked_wire
 from graph_emb.transport.kvstore import shared
@@ -476,7 +476,7 @@ class TablePull:
     def read_own(self) -> None:
         """Read the near rows, while the servers answer."""
         table, ids = self._table, self.route.ids
-        self._out = torch.empty((len(ids), table.spec.dim), dtype=table.spec.dtype)
+        self._out = lend((len(ids), table.spec.dim), table.spec.dtype, ids.device)
         for start, end in self._near:
             table.shard.read_into(ids[start:end] - table.low, self._out[start:end])
 
@@ -485,4 +485,4 @@ class TablePull:
         for start, end in self._away:
             self._out[start:end] = next(answers).tensors[0]
         num, dim = len(self.route.place), self._out.shape[1]
-        return RowCopy(self._out, self.route.place, self._out.new_empty((num, dim)))
+        return RowCopy(self._out, self.route.place, lend((num, dim), self._out.dtype, self._out.device))
