@@ -39,6 +39,8 @@ EXTRAS_REQUIRE = {
         "pytest-xdist>=3.6",
         "hypothesis>=6",
         "optuna>=4",
+        "tensorboard>=2.15",
+        "faiss-cpu>=1.8",
         "pymetis",
         "kaminpar",
         "mtkahypar",
@@ -52,6 +54,8 @@ EXTRAS_REQUIRE = {
     "tensorboard": ["tensorboard>=2.15"],
     "mlflow": ["mlflow>=2.9"],
     "wandb": ["wandb>=0.17"],
+    "hnswlib": ["hnswlib>=0.8"],  # built from source by pip
+    "faiss": ["faiss-cpu>=1.8"],
     "pymetis": ["pymetis"],
     "kaminpar": ["kaminpar"],
     "mtkahypar": ["mtkahypar"],

@@ -30,6 +30,8 @@ OPTIONAL = {
     "pymetis": ("partition by METIS", "pip install pymetis"),
     "kaminpar": ("partition by KaMinPar", "pip install kaminpar"),
     "mtkahypar": ("partition by Mt-KaHyPar", "pip install mtkahypar"),
+    "hnswlib": ("neighbors --index hnswlib", "pip install 'graph_emb[hnswlib]'"),
+    "faiss": ("neighbors --index faiss", "pip install 'graph_emb[faiss]'"),
     "umap": ("UMAP maps in report.html", "pip install umap-learn"),
 }
 """Packages that some options need: what for, and the command that installs it."""

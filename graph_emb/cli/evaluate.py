@@ -22,6 +22,7 @@ from graph_emb.config import (
 from graph_emb.core.errors import ConfigError, DataError, LackingError, unknown_name
 from graph_emb.core.storage import replace_json
 from graph_emb.core.terminal import listed, say
+from graph_emb.evaluate.indexes import EXACT
 from graph_emb.evaluate.nearest import NearestNeighbors
 from graph_emb.formats.embedding_files import Embeddings, align, load_embeddings, places_of
 from graph_emb.formats.network_files import load_network
@@ -125,11 +126,25 @@ def _at_the_end(saved: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[st
 
 
 def neighbors(args: argparse.Namespace) -> int:
-    """Print the nearest rows of some nodes, nearest first; --json writes them."""
+    """Print the nearest rows of some nodes, nearest first; --json writes them, --save-index an index."""
     from tabulate import tabulate
 
+    if not args.id and args.save_index is None:
+        raise ConfigError("neighbors needs --id ID, a node whose neighbours are asked for, or --save-index FILE")
+    if args.json is not None and not args.id:
+        raise ConfigError(f"--json {args.json} needs --id ID, a node whose neighbours are asked for")
     embeddings = load_embeddings(_table(args))
-    search = NearestNeighbors(embeddings.weights, embeddings.node_ids, args.metric)
+    weights, ids = embeddings.weights, embeddings.node_ids
+    options = {"index": args.index, "effort": args.effort, "saved": args.load_index}
+    search = NearestNeighbors(weights, ids, args.metric, **options)
+    if args.save_index is not None:
+        search.save_index(args.save_index)
+        say(args, f"{args.save_index}: {len(weights):,} rows in their order, index of {args.index}")
+    if args.index != EXACT:
+        k = min(args.k, len(weights) - 1)
+        say(args, f"recall {search.recall(k):.3f} of the exact {k} nearest, over {min(100, len(weights))} rows")
+    if not args.id:
+        return 0
     places = places_of(embeddings, args.id)
     found = search.nearest_rows(np.arange(len(args.id)) if places is None else places, args.k)
     near = [list(zip(*pair, strict=True)) for pair in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]

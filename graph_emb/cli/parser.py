@@ -309,10 +309,14 @@ def _link(parser: Parser) -> None:
 
 def _neighbors(parser: Parser) -> None:
     parser.add_argument("embeddings", metavar="RUN", help=EMBEDDINGS)
-    parser.add_argument("--id", metavar="ID", action="append", required=True, help="of a node; may be given again")
+    parser.add_argument("--id", metavar="ID", action="append", default=[], help="of a node; may be given again")
     parser.add_argument("-k", metavar="K", type=int, default=10, help="neighbours of each; default: %(default)s")
     parser.add_argument("--metric", default="cosine", help="cosine, dot or euclidean; default: %(default)s")
     parser.add_argument("--table", metavar="NAME", help="of a run, such as relation; default: its main one")
+    parser.add_argument("--index", default="exact", help="exact, hnswlib or faiss; default: %(default)s")
+    parser.add_argument("--effort", metavar="N", type=int, help="candidates of a search by an index; default: 200")
+    parser.add_argument("--save-index", metavar="FILE", help="write the index, with or without --id")
+    parser.add_argument("--load-index", metavar="FILE", help="an index that --save-index wrote, instead of building it")
     parser.add_argument("--json", metavar="FILE", help="write the table's numbers there as well")
 
 

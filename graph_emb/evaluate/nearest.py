@@ -1,16 +1,19 @@
-"""Exact nearest neighbours of embeddings, in blocks of rows."""
+"""Nearest neighbours of embeddings: exact in blocks of rows, or by an approximate index."""
 
 # N rows, D width, Q asked rows, K neighbours.
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from graph_emb.core.errors import ConfigError, DataError, ShapeError, unknown_name
+from graph_emb.core.notebook import Card
+from graph_emb.evaluate.indexes import EFFORT, EXACT, index_of
 from graph_emb.evaluate.ranks import as_embeddings
 from graph_emb.formats.embedding_files import checked_ids, exact_ids
 from graph_emb.graph.ids import find_ids
@@ -33,25 +36,39 @@ class Neighbors:
     scores: NDArray[np.floating]
 
 
-class NearestNeighbors:
-    """The nearest rows of a table, found by comparing with all of them.
+class NearestNeighbors(Card):
+    """The nearest rows of a table, found by comparing with all of them, or with those to which an index leads.
 
-    Rows of equal score come in their order. Memory beside the rows: their norms, and one block of scores.
+    Exact, rows of equal score come in their order, and memory beside the rows are their norms and one block of scores.
+    An index takes minutes for a million rows, holds a copy of them in float32, and misses some neighbours:
+    ``recall`` measures it. Scores are those of the rows either way.
 
     Args:
         rows: Shape (N, D), floating, torch or numpy; float32 is compared in float32.
         ids: Shape (N,), distinct integers or strings; None: 0 .. N-1.
         metric: "cosine", "dot" (highest first) or "euclidean" (lowest first).
+        index: "exact"; or "hnswlib" or "faiss", of the package of that extra.
+        effort: Candidates that a search by an index keeps: more find more and take longer; default 200.
+        saved: A file of ``save_index`` over these rows; None: the index is built.
     Raises:
-        ShapeError, DataError: no such rows, a value that is not finite, or ids that do not fit.
-        ConfigError: an unknown metric.
+        ShapeError, DataError: no such rows, a value that is not finite, ids that do not fit, or a file of other rows.
+        ConfigError: an unknown metric or index, a package that is missing, or an argument without effect.
     Example:
         >>> rows = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
         >>> ge.NearestNeighbors(rows, ["a", "b", "c"]).nearest(["a"], k=1).ids.tolist()
         [['b']]
     """
 
-    def __init__(self, rows: Any, ids: Any = None, metric: str = "cosine") -> None:
+    def __init__(
+        self,
+        rows: Any,
+        ids: Any = None,
+        metric: str = "cosine",
+        *,
+        index: str = EXACT,
+        effort: int | None = None,
+        saved: str | Path | None = None,
+    ) -> None:
         if metric not in METRICS:
             raise unknown_name("metric", metric, METRICS)
         self.rows, self.metric = as_embeddings(rows), metric
@@ -59,6 +76,15 @@ class NearestNeighbors:
         blocks = (self.rows[low : low + ROWS_AT_ONCE] for low in range(0, len(self.rows), ROWS_AT_ONCE))
         self._squares = np.concatenate([np.einsum("nd,nd->n", block, block) for block in blocks])
         self._norms = np.maximum(np.sqrt(self._squares), 1e-12)
+        self.index, self._effort = index, EFFORT if effort is None else effort
+        self._index = index_of(index, self.rows, metric, saved, effort)
+
+    def __repr__(self) -> str:
+        num_rows, width = self.rows.shape
+        return f"NearestNeighbors({num_rows} x {width}, metric={self.metric!r}, index={self.index!r})"
+
+    def _facts(self) -> dict[str, Any]:
+        return {"rows": "{:,} x {}".format(*self.rows.shape), "metric": self.metric, "index": self.index}
 
     def nearest(self, ids: Any, k: int = 10) -> Neighbors:
         """The k nearest of each of some rows of the table, itself left out.
@@ -87,11 +113,50 @@ class NearestNeighbors:
             raise ShapeError(f"vectors have {asked.shape[1]} numbers, the rows {self.rows.shape[1]}; make them equal")
         return self._search(asked, k, None)
 
+    def recall(self, k: int = 10, sample: int = 100, seed: int = 0) -> float:
+        """The share of the exact k nearest rows that the index finds, over some rows; 1 without an index.
+
+        Args:
+            sample: Rows that are asked for, drawn by ``seed``; all of a smaller table.
+        """
+        asked = np.random.default_rng(seed).permutation(len(self.rows))[:sample]
+        found, exact = self.nearest_rows(asked, k).ids, self._exact(self.rows[asked], k, asked).ids
+        return float(np.mean([len(np.intersect1d(*both)) / k for both in zip(found, exact, strict=True)]))
+
+    def save_index(self, path: str | Path) -> Path:
+        """Write the index in its library's own format, which numbers the rows from 0.
+
+        Raises:
+            ConfigError: there is none.
+            OSError: the file cannot be written; one that was there stays.
+        """
+        if self._index is None:
+            raise ConfigError("index='exact' compares with the rows themselves; save an index of 'hnswlib' or 'faiss'")
+        self._index.save(path)
+        return Path(path)
+
     def _search(self, asked: NDArray[np.floating], k: int, own: NDArray[np.integer] | None) -> Neighbors:
+        """The k nearest rows, exact or by the index; ``own`` are rows that do not count."""
         most = len(self.rows) - (own is not None)
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
             raise ConfigError(f"k={k} nearest of {len(self.rows)} rows: give one in [1, {most}]")
         asked = asked.astype(self.rows.dtype, copy=False)
+        found = None if self._index is None else self._index.search(asked, k + (own is not None), self._effort)
+        return self._exact(asked, k, own) if found is None else self._among(asked, found, k, own)
+
+    def _among(
+        self, asked: NDArray[np.floating], found: NDArray[np.int64], k: int, own: NDArray[np.integer] | None
+    ) -> Neighbors:
+        """The k nearest of the rows that an index found, (Q, k) or one more, by their own scores."""
+        scores = np.empty(found.shape, self.rows.dtype)
+        for number, rows in enumerate(found):
+            scores[number] = self._scores(asked[number : number + 1], rows)[0]
+        if own is not None:
+            scores[found == own[:, None]] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return self._told(np.take_along_axis(found, order, axis=1), np.take_along_axis(scores, order, axis=1))
+
+    def _exact(self, asked: NDArray[np.floating], k: int, own: NDArray[np.integer] | None) -> Neighbors:
         scores = np.full((len(asked), k), -np.inf, self.rows.dtype)
         places = np.full((len(asked), k), -1)
         for first in range(0, len(asked), ASKED_AT_ONCE):
@@ -103,11 +168,13 @@ class NearestNeighbors:
                     found[here, own[part][here] - low] = -np.inf
                 for row, best, at in zip(found, scores[part], places[part], strict=True):
                     _keep_best(row, low, best, at)
-        if self.metric == "euclidean":
-            scores = np.sqrt(np.maximum(-scores, 0))
-        return Neighbors(self.ids[places], scores)
+        return self._told(places, scores)
 
-    def _scores(self, asked: NDArray[np.floating], rows: slice) -> NDArray[np.floating]:
+    def _told(self, places: NDArray[np.int64], scores: NDArray[np.floating]) -> Neighbors:
+        """Rows by their ids, and distances in the place of their negative squares."""
+        return Neighbors(self.ids[places], np.sqrt(np.maximum(-scores, 0)) if self.metric == "euclidean" else scores)
+
+    def _scores(self, asked: NDArray[np.floating], rows: slice | NDArray[np.int64]) -> NDArray[np.floating]:
         """Of each asked vector with each row, higher is nearer: (Q, rows)."""
         if self.metric == "cosine":
             asked = asked / np.maximum(np.linalg.norm(asked, axis=1, keepdims=True), 1e-12)

@@ -392,6 +392,21 @@ def test_neighbors_are_printed_and_written(cli: Cli, cliques: CliqueFiles, tmp_p
     assert "no embedding, the first is id 'nobody'" in cli("neighbors", "run", "--id", "nobody").err
     assert "unknown table 'relation'; known: node" in cli("neighbors", "run", "--id", first, "--table", "relation").err
     assert "unknown metric 'cos'" in cli("neighbors", "run", "--id", first, "--metric", "cos").err
+    assert "neighbors needs --id ID" in cli("neighbors", "run").err
+    assert "--json x.json needs --id" in cli("neighbors", "run", "--save-index", "x", "--json", "x.json").err
+
+
+def test_neighbors_by_an_index_tell_its_recall(cli: Cli, cliques: CliqueFiles, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    train(cli, cliques, "train.epochs=3")
+    first = str(load_embeddings("run").node_ids[0])
+    exact = cli("neighbors", "run", "--id", first, "-k", "2").out
+    made = cli("neighbors", "run", "--index", "faiss", "--save-index", "near.index", "-k", "2")
+    assert (made.code, made.out) == (0, "")
+    assert "near.index: 16 rows in their order, index of faiss" in made.err
+    assert "recall 1.000 of the exact 2 nearest, over 16 rows" in made.err
+    words = ("--index", "faiss", "--effort", "20", "--load-index", "near.index")
+    assert cli("neighbors", "run", "--id", first, "-k", "2", *words).out == exact
 
 
 def test_neighbors_of_the_tables_of_a_run(cli: Cli, tmp_path: Path) -> None:
